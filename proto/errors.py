@@ -1,0 +1,109 @@
+"""Error codes: one enum, one table from code to HTTP status, one exception that carries them.
+
+A `TopicsError` raised in a shard crosses to the gateway as fields of the reply header; the gateway renders every
+error in one place, so each has the canonical body `{"error": {"code", "message", "detail"?}}`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+
+class ErrorCode(StrEnum):
+    """Stable, machine-readable; clients branch on these."""
+
+    INVALID_REQUEST = "invalid_request"
+    BATCH_TOO_LARGE = "batch_too_large"
+    RECORD_TOO_LARGE = "record_too_large"
+    UNAUTHORIZED = "unauthorized"
+    FORBIDDEN = "forbidden"
+    NOT_FOUND = "not_found"
+    TOPIC_NOT_FOUND = "topic_not_found"
+    ROUTER_NOT_FOUND = "router_not_found"
+    CURSOR_NOT_FOUND = "cursor_not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    NOT_ACCEPTABLE = "not_acceptable"
+    REQUEST_TIMEOUT = "request_timeout"
+    ROUTER_CYCLE = "router_cycle"
+    TOPIC_EXISTS_INCOMPATIBLE = "topic_exists_incompatible"
+    TOPIC_NOT_EMPTY = "topic_not_empty"
+    NOT_A_QUEUE = "not_a_queue"
+    PAYLOAD_TOO_LARGE = "payload_too_large"
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
+    TOPIC_FULL = "topic_full"
+    THROTTLED = "throttled"
+    HEADERS_TOO_LARGE = "headers_too_large"
+    INTERNAL = "internal"
+    NOT_IMPLEMENTED = "not_implemented"
+    NOT_READY = "not_ready"
+    SHUTTING_DOWN = "shutting_down"
+
+
+STATUS: dict[ErrorCode, int] = {
+    ErrorCode.INVALID_REQUEST: 400,
+    ErrorCode.BATCH_TOO_LARGE: 400,
+    ErrorCode.RECORD_TOO_LARGE: 400,
+    ErrorCode.UNAUTHORIZED: 401,
+    ErrorCode.FORBIDDEN: 403,
+    ErrorCode.NOT_FOUND: 404,
+    ErrorCode.TOPIC_NOT_FOUND: 404,
+    ErrorCode.ROUTER_NOT_FOUND: 404,
+    ErrorCode.CURSOR_NOT_FOUND: 404,
+    ErrorCode.METHOD_NOT_ALLOWED: 405,
+    ErrorCode.NOT_ACCEPTABLE: 406,
+    ErrorCode.REQUEST_TIMEOUT: 408,
+    ErrorCode.ROUTER_CYCLE: 409,
+    ErrorCode.TOPIC_EXISTS_INCOMPATIBLE: 409,
+    ErrorCode.TOPIC_NOT_EMPTY: 409,
+    ErrorCode.NOT_A_QUEUE: 409,
+    ErrorCode.PAYLOAD_TOO_LARGE: 413,
+    ErrorCode.UNSUPPORTED_MEDIA_TYPE: 415,
+    ErrorCode.TOPIC_FULL: 422,
+    ErrorCode.THROTTLED: 429,
+    ErrorCode.HEADERS_TOO_LARGE: 431,
+    ErrorCode.INTERNAL: 500,
+    ErrorCode.NOT_IMPLEMENTED: 501,
+    ErrorCode.NOT_READY: 503,
+    ErrorCode.SHUTTING_DOWN: 503,
+}
+
+
+class TopicsError(Exception):
+    """A request that cannot be served, with the answer its sender gets.
+
+    `detail` becomes `error.detail`; `retry_after_ms`, where set, becomes the `Retry-After` header (rounded up to
+    whole seconds, as HTTP wants it).
+    """
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        message: str,
+        detail: dict[str, Any] | None = None,
+        *,
+        retry_after_ms: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.detail = detail
+        self.retry_after_ms = retry_after_ms
+
+    @property
+    def status(self) -> int:
+        return STATUS[self.code]
+
+
+def invalid(message: str, **detail: Any) -> TopicsError:
+    """`400 invalid_request`, the answer to input that can never succeed as sent."""
+    return TopicsError(ErrorCode.INVALID_REQUEST, message, detail or None)
+
+
+def topic_not_found(topic: str) -> TopicsError:
+    return TopicsError(ErrorCode.TOPIC_NOT_FOUND, f'topic "{topic}" does not exist', {"topic": topic})
+
+
+def not_ready(message: str, **detail: Any) -> TopicsError:
+    """`503 not_ready` with `Retry-After`: the same request may succeed a moment later."""
+    return TopicsError(ErrorCode.NOT_READY, message, detail or None, retry_after_ms=1000)

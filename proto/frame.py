@@ -1,0 +1,490 @@
+"""Frames: the unit of the WAL and of segments, and the form a batch has in memory.
+
+One write makes one frame, however many records it holds. Integers are little-endian, every part starts at a multiple
+of 8 bytes from the frame's start.
+
+    offset  size  field      meaning
+         0     4  magic      b"TPCF"
+         4     1  version    FORMAT_VERSION
+         5     1  kind       see `Kind`
+         6     2  flags      bit 0: a ts column is present
+         8     4  length     bytes of the whole frame, a multiple of 8
+        12     4  body_len   bytes of the body, a multiple of 8
+        16     8  frame_no   position in the shard's WAL, counted from 1 without holes; 0 in a segment
+        24     8  synced_no  the highest frame_no known to be on the device when this frame was made
+        32     8  topic_id
+        40     8  first_seq  first record's seq (BATCH), else 0
+        48     8  ts_ms      commit time of the first record, ms since 1970
+        56     4  count      records (BATCH), else 0
+        60     2  key_len    bytes of the idempotency key, 0 for none
+        62     1  columns    two bits a column, low bits first: data, tag, node, meta (see `Encoding`)
+        63     1  reserved   0
+        64        body
+        64+body_len      8   checksum   XXH3-64 of everything before it
+        72+body_len  count   one delete flag per record, outside the checksum: 0xD5 deleted, anything else live
+                             zeros up to a multiple of 8
+
+Body of a BATCH: the idempotency key (zero-padded to 8); with flag bit 0 the commit times, int64[count]; then the
+columns in the order above, each laid out as Arrow lays out variable binary, so that readers can wrap it uncopied:
+
+    validity bitmap (Encoding.SPARSE only), least significant bit first, padded to 8
+    offsets int32[rows + 1], the first one 0, padded to 8
+    values, padded to 8
+
+`rows` is `count`, or 1 for Encoding.CONSTANT: one value that every record of the batch has. `data` and `meta` are JSON
+text as sent, `tag` and `node` UTF-8. Body of every other kind: one CBOR map, zero-padded.
+
+A frame is valid iff magic and version match, the lengths agree with each other and with the bytes there are, and the
+checksum is right. `synced_no` tells a torn tail from damage: bytes that are no frame at the place of frame N were once
+good if, and only if, some later valid frame says `synced_no >= N`.
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+from collections.abc import Iterable, Sequence
+from enum import IntEnum
+from itertools import accumulate, chain, compress, islice, pairwise, repeat, starmap
+from typing import Any
+
+import cbor2
+import xxhash
+
+FORMAT_VERSION = 1
+MAGIC = b"TPCF"
+HEADER = struct.Struct("<4sBBHIIQQQQqIHBB")
+assert HEADER.size == 64
+CHECKSUM = struct.Struct("<Q")
+DELETED = 0xD5
+FLAG_TS_COLUMN = 1
+MAX_FRAME_BYTES = (1 << 31) - 8
+"""int32 offsets and a u32 length: no frame may be larger. Body limits keep writes far below."""
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Kind(IntEnum):
+    """What a frame records. Numbers are part of the format; gaps are reserved."""
+
+    BATCH = 1
+    TOPIC_CREATE = 2
+    TOPIC_CONFIG = 3
+    TOPIC_DELETE = 4
+
+
+class Encoding(IntEnum):
+    ABSENT = 0
+    CONSTANT = 1
+    PLAIN = 2
+    SPARSE = 3
+
+
+class FrameError(Exception):
+    """The bytes at this place are no valid frame. The text says what is wrong with them."""
+
+
+class UnknownVersion(FrameError):
+    """A frame of a format this release does not know. Never skipped, never guessed at."""
+
+
+def pad8(size: int) -> int:
+    return (size + 7) & ~7
+
+
+_PADDING = [bytes(-n % 8) for n in range(8)]
+_DIGITS = bytes.maketrans(b"01", b"\0\1")
+
+
+class Column:
+    """One column of a batch: `values` holds `rows` values end to end, `offsets` where each begins."""
+
+    __slots__ = ("encoding", "offsets", "validity", "values")
+
+    def __init__(
+        self, encoding: Encoding, values: Buffer, offsets: Sequence[int], validity: Buffer | None = None
+    ) -> None:
+        self.encoding = encoding
+        self.values = values
+        self.offsets = offsets
+        self.validity = validity
+
+    def cells(self, start: int, stop: int) -> Iterable[bytes | None]:
+        """Values of records `start` to `stop` (exclusive), None where a record has none."""
+        if self.encoding == Encoding.CONSTANT:
+            return repeat(bytes(self.values), stop - start)
+        # One copy of the range, then slices of it: slicing bytes is cheaper than slicing memoryviews.
+        base = self.offsets[start]
+        chunk = bytes(self.values[base : self.offsets[stop]])
+        bounds: Iterable[int] = self.offsets[start : stop + 1]
+        if base:
+            bounds = map(operator.sub, bounds, repeat(base))
+        cells: Iterable[bytes] = map(chunk.__getitem__, starmap(slice, pairwise(bounds)))
+        if self.validity is None:
+            return cells
+        return map(operator.getitem, zip(repeat(None), cells), self.present(start, stop))
+
+    def present(self, start: int, stop: int) -> Sequence[int]:
+        """1 or 0 for each record of the range: does it have a value?"""
+        if self.validity is None:
+            return b"\1" * (stop - start)
+        bits = int.from_bytes(self.validity, "little") >> start
+        count = stop - start
+        if not count:
+            return b""
+        return f"{bits & ((1 << count) - 1):0{count}b}"[::-1].encode().translate(_DIGITS)
+
+    def size(self, start: int, stop: int) -> int:
+        """Bytes of the values of a range of records."""
+        if self.encoding == Encoding.CONSTANT:
+            return len(self.values) * (stop - start)
+        return self.offsets[stop] - self.offsets[start]
+
+    def parts(self) -> list[Buffer]:
+        """The buffers of this column as they stand in a frame, padding included."""
+        offsets = struct.pack(f"<{len(self.offsets)}i", *self.offsets)
+        parts: list[Buffer] = []
+        if self.validity is not None:
+            parts += (self.validity, _PADDING[len(self.validity) % 8])
+        parts += (offsets, _PADDING[len(offsets) % 8], self.values, _PADDING[len(self.values) % 8])
+        return parts
+
+
+def plain(values: Sequence[Any]) -> Column:
+    """A column from one buffer per record."""
+    return Column(Encoding.PLAIN, b"".join(values), list(accumulate(map(len, values), initial=0)))
+
+
+def constant(value: bytes) -> Column:
+    return Column(Encoding.CONSTANT, value, (0, len(value)))
+
+
+def optional(values: Sequence[Any]) -> Column | None:
+    """A column from one buffer or None per record: stored not at all, once, or per record, whichever is least."""
+    missing = values.count(None)
+    if missing == len(values):
+        return None
+    if missing == 0:
+        if len(values) > 1 and values.count(values[0]) == len(values):
+            return constant(bytes(values[0]))
+        return plain(values)
+    column = plain([b"" if value is None else value for value in values])
+    column.encoding = Encoding.SPARSE
+    column.validity = _bitmap(map(operator.is_not, values, repeat(None)), len(values))
+    return column
+
+
+def _bitmap(present: Iterable[bool | int], count: int) -> bytes:
+    digits = "".join(map("01".__getitem__, present))
+    return int(digits[::-1], 2).to_bytes((count + 7) // 8, "little")
+
+
+class Columns:
+    """The parts of a batch's body. `ts` is one commit time, or one per record."""
+
+    __slots__ = ("count", "data", "key", "meta", "node", "tag", "ts")
+
+    def __init__(
+        self,
+        count: int,
+        ts: int | Sequence[int],
+        data: Column,
+        tag: Column | None = None,
+        node: Column | None = None,
+        meta: Column | None = None,
+        key: bytes = b"",
+    ) -> None:
+        self.count = count
+        self.ts = ts
+        self.data = data
+        self.tag = tag
+        self.node = node
+        self.meta = meta
+        self.key = key
+
+    def times(self, start: int, stop: int) -> Iterable[int]:
+        if isinstance(self.ts, int):
+            return repeat(self.ts, stop - start)
+        return self.ts[start:stop]
+
+    def size(self, start: int, stop: int) -> int:
+        """Bytes of data, tag, node and meta of a range of records."""
+        return sum(c.size(start, stop) for c in (self.data, self.tag, self.node, self.meta) if c is not None)
+
+
+def merge(batches: Sequence[Columns]) -> Columns:
+    """Neighbouring batches as one: columns are joined, nothing is parsed. Idempotency keys are dropped."""
+    count = sum(b.count for b in batches)
+    first = batches[0].ts
+    ts: int | list[int]
+    if isinstance(first, int) and all(b.ts == first for b in batches):
+        ts = first
+    else:
+        ts = list(chain.from_iterable(b.times(0, b.count) for b in batches))
+    counts = [b.count for b in batches]
+    data = _merge_column([b.data for b in batches], counts)
+    assert data is not None
+    return Columns(
+        count,
+        ts,
+        data,
+        _merge_column([b.tag for b in batches], counts),
+        _merge_column([b.node for b in batches], counts),
+        _merge_column([b.meta for b in batches], counts),
+    )
+
+
+def _merge_column(columns: Sequence[Column | None], counts: Sequence[int]) -> Column | None:
+    real = [c for c in columns if c is not None]
+    if not real:
+        return None
+    whole = len(real) == len(columns)
+    if whole and all(c.encoding == Encoding.CONSTANT and c.values == real[0].values for c in real):
+        return real[0]
+    values: list[Buffer] = []
+    lengths: list[Iterable[int]] = []
+    present: list[Iterable[int]] = []
+    for column, count in zip(columns, counts, strict=True):
+        if column is None:
+            lengths.append(repeat(0, count))
+            present.append(repeat(0, count))
+        elif column.encoding == Encoding.CONSTANT:
+            values.append(bytes(column.values) * count)
+            lengths.append(repeat(len(column.values), count))
+            present.append(repeat(1, count))
+        else:
+            values.append(column.values)
+            lengths.append(map(operator.sub, islice(column.offsets, 1, None), column.offsets))
+            present.append(column.present(0, count))
+    offsets = list(accumulate(chain.from_iterable(lengths), initial=0))
+    joined = b"".join(values)
+    if whole and all(c.validity is None for c in real):
+        return Column(Encoding.PLAIN, joined, offsets)
+    return Column(Encoding.SPARSE, joined, offsets, _bitmap(chain.from_iterable(present), sum(counts)))
+
+
+def select(batch: Columns, keep: Sequence[int | bool]) -> Columns:
+    """The records whose place in `keep` is true, as a batch of their own. Idempotency keys are dropped."""
+    count = batch.count
+
+    def chosen(column: Column | None) -> Column | None:
+        if column is None or column.encoding == Encoding.CONSTANT:
+            return column
+        return optional(list(compress(column.cells(0, count), keep)))
+
+    data = plain(list(compress(batch.data.cells(0, count), keep)))
+    ts = batch.ts if isinstance(batch.ts, int) else list(compress(batch.ts, keep))
+    return Columns(len(data.offsets) - 1, ts, data, chosen(batch.tag), chosen(batch.node), chosen(batch.meta))
+
+
+class Header:
+    """The fixed part of a frame, parsed and checked against itself."""
+
+    __slots__ = (
+        "body_len",
+        "columns",
+        "count",
+        "first_seq",
+        "flags",
+        "frame_no",
+        "key_len",
+        "kind",
+        "length",
+        "synced_no",
+        "topic_id",
+        "ts_ms",
+    )
+
+    def __init__(self, buffer: Buffer, offset: int = 0) -> None:
+        if len(buffer) - offset < HEADER.size:
+            raise FrameError(f"{len(buffer) - offset} bytes where a header of {HEADER.size} should be")
+        (
+            magic,
+            version,
+            self.kind,
+            self.flags,
+            self.length,
+            self.body_len,
+            self.frame_no,
+            self.synced_no,
+            self.topic_id,
+            self.first_seq,
+            self.ts_ms,
+            self.count,
+            self.key_len,
+            self.columns,
+            _reserved,
+        ) = HEADER.unpack_from(buffer, offset)
+        if magic != MAGIC:
+            raise FrameError(f"magic {magic!r} instead of {MAGIC!r}")
+        if version != FORMAT_VERSION:
+            raise UnknownVersion(f"frame format version {version}, this release reads version {FORMAT_VERSION}")
+        if self.body_len % 8 or self.length != pad8(HEADER.size + self.body_len + CHECKSUM.size + self.count):
+            raise FrameError(f"lengths do not agree (frame {self.length}, body {self.body_len})")
+
+    @property
+    def flags_at(self) -> int:
+        """Where the delete flags begin, from the frame's start."""
+        return HEADER.size + int(self.body_len) + CHECKSUM.size
+
+
+def check(buffer: Buffer, offset: int = 0) -> Header:
+    """The header of the valid frame at `offset`. Raises `FrameError`, or `UnknownVersion`."""
+    header = Header(buffer, offset)
+    if len(buffer) - offset < header.length:
+        raise FrameError(f"frame of {header.length} bytes, but only {len(buffer) - offset} are there")
+    end = offset + HEADER.size + header.body_len
+    (expected,) = CHECKSUM.unpack_from(buffer, end)
+    if xxhash.xxh3_64_intdigest(memoryview(buffer)[offset:end]) != expected:
+        raise FrameError("checksum does not match")
+    return header
+
+
+class Frame:
+    """An encoded frame: `head` (header and body, what a reader needs) and `tail` (checksum, flags, padding)."""
+
+    __slots__ = ("head", "tail")
+
+    def __init__(self, head: bytes, tail: bytes) -> None:
+        self.head = head
+        self.tail = tail
+
+    def __len__(self) -> int:
+        return len(self.head) + len(self.tail)
+
+    def renumbered(self, frame_no: int, synced_no: int) -> Frame:
+        """The same frame at another place in the WAL."""
+        head = self.head[:16] + struct.pack("<QQ", frame_no, synced_no) + self.head[32:]
+        return Frame(head, CHECKSUM.pack(xxhash.xxh3_64_intdigest(head)) + self.tail[CHECKSUM.size :])
+
+
+def _seal(
+    kind: int,
+    flags: int,
+    topic_id: int,
+    first_seq: int,
+    ts_ms: int,
+    count: int,
+    key_len: int,
+    columns: int,
+    frame_no: int,
+    synced_no: int,
+    parts: list[Buffer],
+    deleted: Buffer | None = None,
+) -> Frame:
+    body_len = sum(map(len, parts))
+    length = pad8(HEADER.size + body_len + CHECKSUM.size + count)
+    if length > MAX_FRAME_BYTES:
+        raise ValueError(f"a frame of {length} bytes is larger than the format allows")
+    header = HEADER.pack(
+        MAGIC,
+        FORMAT_VERSION,
+        kind,
+        flags,
+        length,
+        body_len,
+        frame_no,
+        synced_no,
+        topic_id,
+        first_seq,
+        ts_ms,
+        count,
+        key_len,
+        columns,
+        0,
+    )
+    head = b"".join((header, *parts))
+    room = length - len(head) - CHECKSUM.size
+    marks = bytes(room) if deleted is None else bytes(deleted).ljust(room, b"\0")
+    return Frame(head, CHECKSUM.pack(xxhash.xxh3_64_intdigest(head)) + marks)
+
+
+def encode_batch(
+    batch: Columns,
+    topic_id: int,
+    first_seq: int,
+    *,
+    frame_no: int = 0,
+    synced_no: int = 0,
+    deleted: Buffer | None = None,
+) -> Frame:
+    """A batch as a frame. `deleted` holds one flag byte per record, None for all live."""
+    parts: list[Buffer] = [batch.key, _PADDING[len(batch.key) % 8]] if batch.key else []
+    flags = 0
+    ts = batch.ts
+    if not isinstance(ts, int):
+        flags = FLAG_TS_COLUMN
+        parts.append(struct.pack(f"<{batch.count}q", *ts))
+        ts = ts[0]
+    columns = 0
+    for shift, column in enumerate((batch.data, batch.tag, batch.node, batch.meta)):
+        if column is not None:
+            columns |= column.encoding << (2 * shift)
+            parts += column.parts()
+    return _seal(
+        Kind.BATCH,
+        flags,
+        topic_id,
+        first_seq,
+        ts,
+        batch.count,
+        len(batch.key),
+        columns,
+        frame_no,
+        synced_no,
+        parts,
+        deleted,
+    )
+
+
+def encode_map(
+    kind: Kind, topic_id: int, fields: dict[str, Any], ts_ms: int, *, frame_no: int = 0, synced_no: int = 0
+) -> Frame:
+    """A frame of any kind but BATCH."""
+    body = cbor2.dumps(fields)
+    return _seal(kind, 0, topic_id, 0, ts_ms, 0, 0, 0, frame_no, synced_no, [body, _PADDING[len(body) % 8]])
+
+
+def decode_batch(buffer: Buffer, header: Header | None = None, offset: int = 0) -> Columns:
+    """The columns of the batch frame at `offset`: views of `buffer`, nothing is copied or checked again."""
+    header = header or Header(buffer, offset)
+    view = memoryview(buffer)
+    at = offset + HEADER.size
+    key = b""
+    if header.key_len:
+        key = bytes(view[at : at + header.key_len])
+        at += pad8(header.key_len)
+    count = header.count
+    ts: int | Sequence[int] = header.ts_ms
+    if header.flags & FLAG_TS_COLUMN:
+        ts = view[at : at + 8 * count].cast("q")
+        at += 8 * count
+    found: list[Column | None] = []
+    for shift in (0, 2, 4, 6):
+        encoding = (header.columns >> shift) & 3
+        if encoding == 0:
+            found.append(None)
+            continue
+        rows = 1 if encoding == 1 else count
+        validity: memoryview | None = None
+        if encoding == 3:
+            validity = view[at : at + (count + 7) // 8]
+            at += pad8(len(validity))
+        offsets = view[at : at + 4 * rows + 4].cast("i")
+        at += pad8(4 * rows + 4)
+        size = offsets[rows]
+        found.append(Column(Encoding(encoding), view[at : at + size], offsets, validity))
+        at += pad8(size)
+    data, tag, node, meta = found
+    if data is None:
+        raise FrameError("a batch without a data column")
+    return Columns(count, ts, data, tag, node, meta, key)
+
+
+def decode_map(buffer: Buffer, header: Header, offset: int = 0) -> dict[str, Any]:
+    """The CBOR map of a frame of any kind but BATCH."""
+    start = offset + HEADER.size
+    fields = cbor2.loads(bytes(memoryview(buffer)[start : start + header.body_len]))
+    if not isinstance(fields, dict):
+        raise FrameError("the body is not a map")
+    return fields

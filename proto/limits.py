@@ -1,0 +1,51 @@
+"""Every bound on what a client may send or make the server hold, from `TOPICS_*` settings.
+
+Sizes are bytes of UTF-8 as sent, times are milliseconds. The supervisor reads the environment once and hands the
+result to its children, so all processes of one service agree.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+MAX_U64 = 2**64 - 1
+DEFAULT_LIMIT = 256
+"""Records of a diff that names no `limit` (or names 0)."""
+DEFAULT_PAGE_SIZE = 100
+MAX_PAGE_SIZE = 1000
+MAX_WAIT_MS = 30_000
+DEFAULT_BATCH_BYTES = 1 << 20
+"""Byte budget of one diff answer unless the request names `max_batch_bytes`."""
+MAX_BATCH_BYTES = 8 << 20
+MAX_META_KEYS = 64
+MAX_IDEMPOTENCY_KEY_CHARS = 256
+MAX_HEADER_BYTES = 64 << 10
+MAX_HEADER_COUNT = 100
+RECORD_OVERHEAD = 16
+"""Framing that each record counts towards `bytes`, on top of its data, meta, tag and node."""
+
+
+class Limits(BaseSettings):
+    """Configurable limits. A value below its minimum stops the start with the variable's name."""
+
+    model_config = SettingsConfigDict(env_prefix="TOPICS_", extra="ignore", frozen=True)
+
+    max_batch_records: int = Field(10_000, ge=1, le=1_000_000, description="records per write")
+    max_record_bytes: int = Field(1 << 20, ge=1, le=1 << 30, description="bytes of data + meta of one record")
+    max_body_bytes: int = Field(64 << 20, ge=1, le=1 << 30, description="bytes of one request body")
+    max_meta_bytes: int = Field(16 << 10, ge=2, description="bytes of one record's meta")
+    max_tag_bytes: int = Field(256, ge=1, description="bytes of a tag")
+    max_node_bytes: int = Field(128, ge=1, description="bytes of a node id")
+    max_limit: int = Field(1000, ge=1, le=100_000, description="records of one diff answer")
+    max_claim: int = Field(1000, ge=1, le=100_000, description="jobs per claim, seqs per ack")
+    max_watch_topics: int = Field(256, ge=1, description="topics of one watch session")
+    header_timeout_ms: int = Field(10_000, ge=1, description="time a client has to send a request's head")
+    body_timeout_ms: int = Field(30_000, ge=1, description="longest pause while a client sends a body")
+    idle_timeout_ms: int = Field(75_000, ge=1, description="how long an idle kept-alive connection stays")
+    request_timeout_ms: int = Field(60_000, ge=1000, description="longest a shard may take to answer")
+    drain_timeout_ms: int = Field(10_000, ge=1, description="time for requests in flight when the service stops")
+    wal_segment_bytes: int = Field(64 << 20, ge=4096, description="a WAL file is rotated at this size")
+    wal_sync_window_ms: float = Field(
+        0.5, ge=0, le=1000, description="longest pause before writes that wait for no sync are synced"
+    )

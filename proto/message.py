@@ -1,0 +1,128 @@
+"""Messages between gateway and shards: a CBOR header, then at most one frame of raw bytes.
+
+    frame 1   CBOR map, the header
+    frame 2   bytes, the body: a client's JSON going in, a JSON answer coming out. Absent when empty.
+
+Header keys (short, because every request pays for them):
+
+    v   int    version of this layout, 1
+    k   int    kind, see `Kind`
+    id  int    request id, chosen by the asking side, unique on its socket
+    op  str    operation (request)
+    t   str    topic name, "" when the operation has none (request)
+    o   map    options: query parameters and what the gateway knows of the caller (request)
+    p   map    performance figures in ms, added to the answer's `performance` object (reply)
+    n   list   the shard's counters [topics, records live, bytes live] (reply)
+    e   list   [code, message, detail or nil, retry_after_ms or nil] in place of a body (reply)
+    c   bool   the call created its topic: HTTP 201 instead of 200 (reply)
+    x   map    what the gateway needs besides the body, e.g. the names of a list page (reply)
+
+Kinds and who may send them:
+
+    REQUEST  asker → shard     starts a request
+    REPLY    shard → asker     ends it; a reply for an id nobody waits for is dropped
+    PARKED   shard → asker     the request waits for records: from now on its client is worth watching
+    CANCEL   asker → shard     the asker no longer wants the reply; the shard drops the request if it is parked
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import cbor2
+
+from proto.errors import ErrorCode, TopicsError
+
+VERSION = 1
+
+
+class Kind(IntEnum):
+    REQUEST = 1
+    REPLY = 2
+    PARKED = 3
+    CANCEL = 4
+
+
+class MessageError(Exception):
+    """Bytes that are not a message of this version: the peer is not one of ours, or of another release."""
+
+
+@dataclass(slots=True)
+class Request:
+    id: int
+    op: str
+    topic: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    body: bytes = b""
+
+    def encode(self) -> list[bytes]:
+        head = cbor2.dumps({"v": VERSION, "k": 1, "id": self.id, "op": self.op, "t": self.topic, "o": self.options})
+        return [head, self.body] if self.body else [head]
+
+
+@dataclass(slots=True)
+class Reply:
+    id: int
+    body: bytes = b""
+    created: bool = False
+    performance: dict[str, float] = field(default_factory=dict)
+    counters: tuple[int, int, int] = (0, 0, 0)
+    extra: dict[str, Any] | None = None
+    error: TopicsError | None = None
+
+    def encode(self) -> list[bytes]:
+        head: dict[str, Any] = {"v": VERSION, "k": 2, "id": self.id, "p": self.performance, "n": self.counters}
+        if self.created:
+            head["c"] = True
+        if self.extra is not None:
+            head["x"] = self.extra
+        if self.error is not None:
+            e = self.error
+            head["e"] = [e.code.value, e.message, e.detail, e.retry_after_ms]
+        return [cbor2.dumps(head), self.body] if self.body else [cbor2.dumps(head)]
+
+
+@dataclass(slots=True)
+class Parked:
+    id: int
+
+    def encode(self) -> list[bytes]:
+        return [cbor2.dumps({"v": VERSION, "k": 3, "id": self.id})]
+
+
+@dataclass(slots=True)
+class Cancel:
+    id: int
+
+    def encode(self) -> list[bytes]:
+        return [cbor2.dumps({"v": VERSION, "k": 4, "id": self.id})]
+
+
+Message = Request | Reply | Parked | Cancel
+
+
+def decode(frames: list[bytes]) -> Message:
+    """Frames of one ZeroMQ message (without routing frames) → message. Raises `MessageError`."""
+    try:
+        head = cbor2.loads(frames[0])
+        version, kind, ident = head["v"], head["k"], head["id"]
+    except (cbor2.CBORDecodeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise MessageError(f"not a message: {error!r}") from error
+    if version != VERSION:
+        raise MessageError(f"message version {version!r}, this release speaks {VERSION}")
+    body = frames[1] if len(frames) > 1 else b""
+    if kind == 1:
+        return Request(ident, head["op"], head["t"], head["o"], body)
+    if kind == 2:
+        failure = None
+        if (e := head.get("e")) is not None:
+            failure = TopicsError(ErrorCode(e[0]), e[1], e[2], retry_after_ms=e[3])
+        topics, records, size = head["n"]
+        return Reply(ident, body, head.get("c", False), head["p"], (topics, records, size), head.get("x"), failure)
+    if kind == 3:
+        return Parked(ident)
+    if kind == 4:
+        return Cancel(ident)
+    raise MessageError(f"unknown message kind {kind!r}")
