@@ -1,0 +1,92 @@
+"""The `topics` command."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import proto
+from supervisor import settings as settings_module
+from supervisor.service import EXIT_USAGE
+from supervisor.service import serve as serve_until_stopped
+
+app = typer.Typer(
+    name="topics",
+    help="A persistent event engine: append-only topics behind a JSON-first HTTP API.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def _root() -> None:
+    """A persistent event engine: append-only topics behind a JSON-first HTTP API."""
+
+
+@app.command()
+def serve(
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on [TOPICS_HOST; 127.0.0.1].", show_default=False)
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port to listen on, 0 for any free one [TOPICS_PORT; 4000].", show_default=False)
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Directory that holds everything [TOPICS_DATA_DIR; ./topics-data].", show_default=False),
+    ] = None,
+    shards: Annotated[
+        int | None,
+        typer.Option(
+            help="Shard processes; fixed when the data directory is made [TOPICS_SHARDS; one per core, at most 8].",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Run the service until SIGTERM or Ctrl-C, then finish what is in flight and exit 0.
+
+    Everything is configured by TOPICS_* environment variables; the options here win over them. Exit status: 0 stopped
+    as asked, 1 could not start or had to give up, 2 wrong settings, 3 data that needs a human.
+    """
+    try:
+        settings = settings_module.load({"host": host, "port": port, "data_dir": data_dir, "shards": shards})
+    except settings_module.SettingsError as error:
+        _complain(str(error))
+        raise typer.Exit(EXIT_USAGE) from None
+    raise typer.Exit(serve_until_stopped(settings, _announce, _complain))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    try:
+        number = installed_version("topics-server")
+    except PackageNotFoundError:
+        number = proto.__version__
+    typer.echo(f"topics {number}")
+
+
+def _announce(line: str) -> None:
+    try:
+        typer.echo(line)
+    except OSError:
+        pass  # nobody reads standard output; the log has it too
+
+
+def _complain(text: str) -> None:
+    for line in text.splitlines():
+        typer.echo(f"topics: {line}", err=True)
+
+
+def main() -> None:
+    app(prog_name="topics")
+
+
+if __name__ == "__main__":
+    main()

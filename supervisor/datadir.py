@@ -1,0 +1,203 @@
+"""The data directory: who may use it, and how many shards it was made for.
+
+    LOCK             flock held by the supervisor and, by inheritance, by every shard process
+    manifest.json    {"format": 1, "shards": N, "created_ms": ms since 1970}
+    shard-00 …       one per shard, its inside belongs to the shard
+
+What is found decides what is done:
+
+    manifest      shard directories        wanted shards     decision
+    absent        none, or all empty       any               make it
+    absent        one with something in    any               refuse: the manifest is lost
+    unreadable    any                      any               refuse
+    other format  any                      any               refuse
+    good          one missing              any               refuse: data is lost
+    good          all there                none or the same  use it
+    good          all there                another number    refuse: resharding is a command of its own
+
+The shards hold the lock too, so that a service started right after its predecessor was killed cannot open a shard
+whose old process has not died yet.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from supervisor.settings import MAX_SHARDS
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+LOCK = "LOCK"
+DEFAULT_MAX_SHARDS = 8
+TAKEOVER_S = 5.0
+"""How long the processes of a killed predecessor may take to vanish."""
+
+
+class DataDirError(Exception):
+    """A data directory that must not be used as it is. The text says which, why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    shards: int
+    created_ms: int
+
+
+def shard_name(index: int) -> str:
+    return f"shard-{index:02d}"
+
+
+def parse_manifest(path: Path, content: bytes) -> Manifest:
+    """Raises `DataDirError` for anything but a manifest of this format."""
+    try:
+        fields: Any = json.loads(content)
+        version = fields["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataDirError(
+            f"{path} is damaged ({error!r}): put it back from a backup; its content is "
+            '{"format": 1, "shards": <number of shard-* directories>, "created_ms": <any>}'
+        ) from error
+    if version != FORMAT:
+        raise DataDirError(f"{path} has format {version!r}, this release knows {FORMAT}: use the release that wrote it")
+    shards, created_ms = fields.get("shards"), fields.get("created_ms")
+    if type(shards) is not int or not 1 <= shards <= MAX_SHARDS or type(created_ms) is not int:
+        raise DataDirError(f"{path} is damaged: shards is {shards!r}, created_ms is {created_ms!r}")
+    return Manifest(shards, created_ms)
+
+
+def decide(path: Path, manifest: Manifest | None, used: Mapping[str, bool], wanted: int | None) -> Manifest | None:
+    """The manifest to go on with, or None for a directory that is to be made. See the table above.
+
+    `used` maps the names of shard directories to whether anything is in them. Raises `DataDirError`.
+    """
+    if manifest is None:
+        if any(used.values()):
+            lost = ", ".join(sorted(name for name, filled in used.items() if filled))
+            raise DataDirError(
+                f"{path / MANIFEST} is missing although {lost} holds data: put the manifest back from a backup "
+                "or choose another TOPICS_DATA_DIR; nothing was touched"
+            )
+        return None
+    missing = [name for name in map(shard_name, range(manifest.shards)) if name not in used]
+    if missing:
+        raise DataDirError(f"{path / missing[0]} is missing: the manifest says {manifest.shards} shards")
+    if wanted is not None and wanted != manifest.shards:
+        raise DataDirError(
+            f"TOPICS_SHARDS={wanted}, but {path} was made for {manifest.shards} shards: leave TOPICS_SHARDS unset, "
+            "or change the number with `topics reshard` while the service is stopped"
+        )
+    return manifest
+
+
+class DataDir:
+    """An opened, locked data directory. `lock_fd` keeps it locked for as long as any process has it open."""
+
+    def __init__(self, path: Path, manifest: Manifest, lock_fd: int) -> None:
+        self.path = path
+        self.shards = manifest.shards
+        self.lock_fd = lock_fd
+
+    @classmethod
+    def open(cls, path: Path, wanted_shards: int | None, created_ms: int, takeover_s: float = TAKEOVER_S) -> DataDir:
+        """Lock `path`, making it if there is nothing yet. Raises `DataDirError`."""
+        path = path.absolute()
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock_fd = _lock(path / LOCK, takeover_s)
+        except OSError as error:
+            raise DataDirError(
+                f"{error.filename or path}: {error.strerror}: TOPICS_DATA_DIR must be a directory that can be written"
+            ) from error
+        try:
+            return cls(path, _manifest(path, wanted_shards, created_ms), lock_fd)
+        except OSError as error:
+            os.close(lock_fd)
+            raise DataDirError(f"{error.filename or path}: {error.strerror}") from error
+        except BaseException:
+            os.close(lock_fd)
+            raise
+
+    def close(self) -> None:
+        os.close(self.lock_fd)
+
+
+def _lock(path: Path, takeover_s: float) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + takeover_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            # The holder's own pid is dead but the lock is held: its shards are on their way out.
+            if _alive(holder) or time.monotonic() >= deadline:
+                os.close(descriptor)
+                raise DataDirError(
+                    f"{path.parent} is in use by process {holder or '(unknown)'}: stop that one, "
+                    "or give this one a TOPICS_DATA_DIR of its own"
+                ) from None
+            time.sleep(0.02)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _alive(pid: str) -> bool:
+    if not pid.isdecimal():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    # A killed process whose parent has not collected it yet still has a pid, but no files and no lock.
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def _manifest(path: Path, wanted: int | None, created_ms: int) -> Manifest:
+    target = path / MANIFEST
+    found = parse_manifest(target, target.read_bytes()) if target.exists() else None
+    used = {entry.name: any(entry.iterdir()) for entry in path.glob("shard-*") if entry.is_dir()}
+    known = decide(path, found, used, wanted)
+    if known is not None:
+        return known
+    fresh = Manifest(wanted or min(len(os.sched_getaffinity(0)), DEFAULT_MAX_SHARDS), created_ms)
+    # Directories first: a manifest promises that every one of them exists.
+    for entry in used:
+        (path / entry).rmdir()
+    for index in range(fresh.shards):
+        (path / shard_name(index)).mkdir(mode=0o700)
+    _sync_directory(path)
+    _write(target, json.dumps({"format": FORMAT, "shards": fresh.shards, "created_ms": created_ms}).encode() + b"\n")
+    _sync_directory(path.parent)
+    return fresh
+
+
+def _write(target: Path, content: bytes) -> None:
+    temporary = target.with_name(target.name + ".tmp")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(temporary, target)
+    _sync_directory(target.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,52 @@
+"""Tells systemd how the service is: the sd_notify protocol, one datagram of `KEY=value` lines a message."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+
+VARIABLE = "NOTIFY_SOCKET"
+
+
+class Notifier:
+    """Sends to the socket systemd named; does nothing where there is none. Never raises, never blocks: a service
+    that works is worth more than one that is heard."""
+
+    def __init__(self, address: str) -> None:
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._socket: socket.socket | None = None
+        if address.startswith(("@", "/")):
+            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+            self._socket.setblocking(False)
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Notifier:
+        return cls(environment.get(VARIABLE, ""))
+
+    def _send(self, **fields: str) -> None:
+        if self._socket is None:
+            return
+        lines = "\n".join(f"{name}={value}".replace("\n", " ") for name, value in fields.items())
+        try:
+            self._socket.sendto(lines.encode(), self._address)
+        except OSError:
+            pass
+
+    def ready(self, status: str) -> None:
+        self._send(READY="1", STATUS=status, MAINPID=str(os.getpid()))
+
+    def status(self, status: str) -> None:
+        self._send(STATUS=status)
+
+    def busy(self, status: str, more_s: int) -> None:
+        """Still starting or stopping, and alive: the service manager shall wait `more_s` seconds from now."""
+        self._send(STATUS=status, EXTEND_TIMEOUT_USEC=str(more_s * 1_000_000))
+
+    def stopping(self, status: str) -> None:
+        self._send(STOPPING="1", STATUS=status)
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None

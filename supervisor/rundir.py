@@ -1,0 +1,119 @@
+"""The runtime directory: private, short-lived, for the sockets between the processes and the status file.
+
+Owns where it is and that nobody else can reach into it. Whoever can write here can speak to a shard.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+MAX_SOCKET_PATH = 100
+"""Characters of a socket's path. The kernel takes 107 bytes, ZeroMQ wants some for itself."""
+STATUS = "children.json"
+_LONGEST_NAME = "shard-00.999999.sock"
+
+
+class RuntimeDirError(Exception):
+    """A runtime directory that cannot be trusted or used. The text says why and what to do."""
+
+
+def choose(configured: Path | None, environment: Mapping[str, str], data_dir: Path) -> Path:
+    """The configured one, else systemd's, else one derived from user and data directory."""
+    if configured is not None:
+        return configured.absolute()
+    if given := environment.get("RUNTIME_DIRECTORY", "").partition(":")[0]:
+        return Path(given)
+    digest = hashlib.sha256(os.fsencode(data_dir.resolve())).hexdigest()[:12]
+    name = f"topics-{os.getuid()}-{digest}"
+    path = Path(tempfile.gettempdir()) / name
+    return path if _fits(path) else Path("/tmp") / name
+
+
+def _fits(path: Path) -> bool:
+    return len(os.fsencode(path / _LONGEST_NAME)) < MAX_SOCKET_PATH
+
+
+class RuntimeDir:
+    """An opened runtime directory: mode 0700, ours, locked against a second service, empty of what a dead one left."""
+
+    def __init__(self, path: Path, descriptor: int, *, ours: bool) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        self._ours = ours
+
+    @classmethod
+    def open(cls, path: Path) -> RuntimeDir:
+        """Raises `RuntimeDirError`."""
+        if not _fits(path):
+            raise RuntimeDirError(
+                f"{path} is too long for sockets inside it: choose a TOPICS_RUNTIME_DIR of at most "
+                f"{MAX_SOCKET_PATH - len(_LONGEST_NAME) - 2} bytes"
+            )
+        try:
+            try:
+                path.mkdir(mode=0o700)
+                made = True
+            except FileExistsError:
+                made = False
+            # O_NOFOLLOW and fstat of the same descriptor: what is checked is what is used.
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise RuntimeDirError(f"runtime directory {path}: {error.strerror}: set TOPICS_RUNTIME_DIR") from error
+        try:
+            _check(path, os.fstat(descriptor))
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RuntimeDirError(
+                    f"runtime directory {path} is in use by another service: set TOPICS_RUNTIME_DIR"
+                ) from None
+            opened = cls(path, descriptor, ours=made or path.name.startswith(f"topics-{os.getuid()}-"))
+            opened._clear()
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return opened
+
+    def endpoint(self, name: str, incarnation: int) -> str:
+        """Where one incarnation of a shard listens, free of what earlier ones left there."""
+        for old in self.path.glob(f"{name}.*.sock"):
+            old.unlink(missing_ok=True)
+        return f"ipc://{self.path}/{name}.{incarnation}.sock"
+
+    def write_status(self, status: Mapping[str, Any]) -> None:
+        """Replace the status file, which tells the curious who is running."""
+        temporary = self.path / (STATUS + ".tmp")
+        temporary.write_text(json.dumps(status, indent=1) + "\n")
+        os.replace(temporary, self.path / STATUS)
+
+    def _clear(self) -> None:
+        for left in (*self.path.glob("shard-*.sock"), self.path / STATUS, self.path / (STATUS + ".tmp")):
+            left.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Leave nothing behind; a directory given by somebody else stays."""
+        self._clear()
+        if self._ours:
+            try:
+                self.path.rmdir()
+            except OSError:
+                pass  # something of somebody else is in it
+        os.close(self._descriptor)
+
+
+def _check(path: Path, found: os.stat_result) -> None:
+    if found.st_uid != os.getuid():
+        raise RuntimeDirError(f"runtime directory {path} belongs to user {found.st_uid}: set TOPICS_RUNTIME_DIR")
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise RuntimeDirError(
+            f"runtime directory {path} is open to others (mode {stat.S_IMODE(found.st_mode):o}): "
+            f"`chmod 700 {path}` (systemd: RuntimeDirectoryMode=0700) or set TOPICS_RUNTIME_DIR"
+        )

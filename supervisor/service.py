@@ -1,0 +1,302 @@
+"""The service as a whole: boot, readiness, healing, draining. What `topics serve` runs.
+
+1  data directory locked, runtime directory made, socket bound; any of these refused: nothing is started
+2  shards and gateway start at once; the gateway answers from its first moment
+3  shards report phases (open → replay → derive → ready), which are passed on to the gateway
+4  all ready: systemd and the terminal are told
+5  a child that dies is started again, the others go on
+6  SIGTERM or SIGINT: the gateway drains, then stops, then the shards close; each step has a deadline
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import trio
+
+from proto.control import PHASES, Shards, ShardState, Start
+from supervisor import listener, log, rundir
+from supervisor.child import Child, Launch, environment_for_children, now_ms, python
+from supervisor.datadir import DataDir, DataDirError, shard_name
+from supervisor.notify import Notifier
+from supervisor.rundir import RuntimeDir, RuntimeDirError
+from supervisor.settings import Settings, unknown_variables
+from supervisor.states import State
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_BEYOND_HELP = 3
+"""A child said that starting again is pointless; service managers should not try either."""
+EXIT_FORCED = 130
+
+DRAIN_MARGIN_S = 2.0
+GATEWAY_STOP_S = 5.0
+PROGRESS_LOG_S = 2.0
+
+
+class Service:
+    """Runs children until told to stop. All that it is given is already opened, and closed by whoever opened it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        data: DataDir,
+        runtime: RuntimeDir,
+        listening: socket.socket,
+        notifier: Notifier,
+        logger: Any,
+        announce: Callable[[str], None],
+        *,
+        shard_command: Sequence[str] = tuple(python("shardd")),
+        gateway_command: Sequence[str] = tuple(python("gateway")),
+    ) -> None:
+        self._settings = settings
+        self._data = data
+        self._runtime = runtime
+        self._listening = listening
+        self._notifier = notifier
+        self._log = logger
+        self._announce = announce
+        self._url = listener.url(listening)
+        self._began_ms = now_ms()
+        self._endpoints = [""] * data.shards
+        self._news = trio.Event()
+        self._ending = trio.Event()
+        self._exit_status = EXIT_OK
+        self._announced = False
+        self._seen: dict[str, tuple[State, str, int]] = {}
+        self._logged_at: dict[str, float] = {}
+        environment = environment_for_children(
+            os.environ, TOPICS_LOG_LEVEL=settings.log_level, TOPICS_LOG_FORMAT=log.chosen_format(settings.log_format)
+        )
+
+        def child(name: str, command: Sequence[str], prepare: Callable[[int], Launch]) -> Child:
+            return Child(name, command, environment, prepare, self._changed, logger, settings.restart_limit)
+
+        self._shards = [
+            child(shard_name(index), shard_command, partial(self._for_shard, index)) for index in range(data.shards)
+        ]
+        self._gateway = child("gateway", gateway_command, self._for_gateway)
+        self._children = [*self._shards, self._gateway]
+
+    def _for_shard(self, index: int, incarnation: int) -> Launch:
+        # A new endpoint each time: what is queued for a dead process must not reach its successor.
+        self._endpoints[index] = self._runtime.endpoint(shard_name(index), incarnation)
+        start = Start(
+            role="shard",
+            limits=self._settings.limits(),
+            index=index,
+            shards=self._data.shards,
+            data_dir=str(self._data.path),
+            endpoint=self._endpoints[index],
+        )
+        return Launch(start, (self._data.lock_fd,))
+
+    def _for_gateway(self, incarnation: int) -> Launch:
+        start = Start(
+            role="gateway",
+            limits=self._settings.limits(),
+            shards=self._data.shards,
+            data_dir=str(self._data.path),
+            listen_fd=self._listening.fileno(),
+            states=[asdict(state) for state in self.states()],
+        )
+        return Launch(start, (self._listening.fileno(),))
+
+    def states(self) -> list[ShardState]:
+        """What the gateway may know of the shards."""
+        return [
+            ShardState(i, c.phase, self._endpoints[i], c.incarnation, c.done_bytes, c.total_bytes)
+            for i, c in enumerate(self._shards)
+        ]
+
+    async def run(self) -> int:
+        """Serve until a signal or a child that is beyond help; returns the exit status. No child is left."""
+        async with trio.open_nursery() as nursery:
+            forced = trio.CancelScope()
+            await nursery.start(self._obey_signals, forced)
+            nursery.start_soon(self._relay)
+            for child in self._children:
+                nursery.start_soon(self._keep, child)
+            await self._ending.wait()
+            with forced:
+                await self._shut_down()
+            if forced.cancelled_caught:
+                self._log.warning("forced to end: children are killed")
+                self._exit_status = EXIT_FORCED
+            nursery.cancel_scope.cancel()
+        self._log.info("stopped", exit_status=self._exit_status)
+        return self._exit_status
+
+    async def _obey_signals(
+        self, forced: trio.CancelScope, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            task_status.started()
+            await self._obey(signals, forced)
+
+    async def _obey(self, signals: AsyncIterator[int], forced: trio.CancelScope) -> None:
+        async for number in signals:
+            name = signal.Signals(number).name
+            if number == signal.SIGHUP:
+                self._log.info("nothing to reload yet", signal=name)
+            elif not self._ending.is_set():
+                self._end(EXIT_OK, name)
+            elif number == signal.SIGINT:
+                forced.cancel()
+            else:
+                self._log.info("already stopping", signal=name)
+
+    def _end(self, status: int, reason: str) -> None:
+        if self._ending.is_set():
+            return
+        self._exit_status = status
+        self._log.info("stopping", reason=reason)
+        self._ending.set()
+
+    async def _keep(self, child: Child) -> None:
+        await child.run()
+        if child.state is State.FAILED:
+            self._log.error("giving up", child=child.name, reason=child.reason)
+            self._notifier.status(f"{child.name}: {child.reason}")
+            self._end(EXIT_BEYOND_HELP if child.permanent else EXIT_FAILED, f"{child.name} failed")
+
+    async def _shut_down(self) -> None:
+        drain_s = self._settings.drain_timeout_ms / 1000
+        stop_s = self._settings.stop_timeout_ms / 1000
+        self._notifier.stopping("finishing requests in flight")
+        # The gateway has its own copy of this socket and decides when clients are refused.
+        self._listening.close()
+        if self._gateway.state is State.SERVING and not await self._gateway.drain(drain_s + DRAIN_MARGIN_S):
+            self._log.error("requests in flight were not finished in time", deadline_s=drain_s)
+        await self._gateway.stop(GATEWAY_STOP_S)
+        self._notifier.busy("closing shards", int(stop_s) + 5)
+        async with trio.open_nursery() as nursery:
+            for shard in self._shards:
+                nursery.start_soon(shard.stop, stop_s)
+
+    async def _relay(self) -> None:
+        """Tell the gateway of every change; changes that come faster than it listens are told as one."""
+        while True:
+            await self._news.wait()
+            self._news = trio.Event()
+            await self._gateway.tell(Shards.of(self.states()))
+
+    def _changed(self, child: Child) -> None:
+        if child is not self._gateway:
+            self._news.set()
+        key = (child.state, child.phase, child.incarnation)
+        if self._seen.get(child.name) == key:
+            self._report_progress(child)
+            return
+        self._seen[child.name] = key
+        try:
+            self._runtime.write_status(self.status())
+        except OSError as error:
+            self._log.warning("status file not written", error=str(error))
+        if child.state is State.SERVING:
+            self._log.info("child ready", child=child.name, incarnation=child.incarnation)
+        elif child.phase in PHASES[2:4]:
+            self._report_progress(child, always=True)
+        self._report_readiness()
+
+    def _report_progress(self, child: Child, *, always: bool = False) -> None:
+        now = trio.current_time()
+        if not always and now - self._logged_at.get(child.name, 0) < PROGRESS_LOG_S:
+            return
+        self._logged_at[child.name] = now
+        self._log.info(
+            "boot progress",
+            child=child.name,
+            phase=child.phase,
+            done_bytes=child.done_bytes,
+            total_bytes=child.total_bytes,
+        )
+        share = f" {100 * child.done_bytes // child.total_bytes} %" if child.total_bytes else ""
+        self._notifier.busy(f"{child.name}: {child.phase}{share}", 60)
+
+    def _report_readiness(self) -> None:
+        if self._ending.is_set():
+            return
+        down = [child.name for child in self._children if child.state is not State.SERVING]
+        if self._announced:
+            self._notifier.status("not ready: " + ", ".join(down) if down else f"serving {self._url}")
+        elif not down:
+            self._announced = True
+            self._notifier.ready(f"serving {self._url}")
+            self._log.info(
+                "ready",
+                url=self._url,
+                shards=self._data.shards,
+                data_dir=str(self._data.path),
+                boot_ms=now_ms() - self._began_ms,
+            )
+            self._announce(f"topics is ready at {self._url} ({self._data.shards} shards, data in {self._data.path})")
+
+    def status(self) -> dict[str, Any]:
+        """What the status file holds."""
+        return {
+            "pid": os.getpid(),
+            "url": self._url,
+            "data_dir": str(self._data.path),
+            "ready": all(child.state is State.SERVING for child in self._children),
+            "children": {
+                child.name: {
+                    "pid": child.pid,
+                    "incarnation": child.incarnation,
+                    "state": child.state.value,
+                    "phase": child.phase,
+                }
+                for child in self._children
+            },
+        }
+
+
+def serve(settings: Settings, announce: Callable[[str], None], complain: Callable[[str], None]) -> int:
+    """Open everything, run the service, close everything; returns the exit status.
+
+    `announce` gets the line that says where the service is ready, `complain` why it did not start.
+    """
+    with ExitStack() as opened:
+        try:
+            family, address = listener.resolve(settings.host, settings.port)
+            exposed = listener.check_exposure(settings.host, address, allowed=settings.allow_insecure_no_auth)
+            data = DataDir.open(settings.data_dir, settings.shards, now_ms())
+            opened.callback(data.close)
+            runtime = RuntimeDir.open(rundir.choose(settings.runtime_dir, os.environ, data.path))
+            opened.callback(runtime.close)
+            listening = listener.listen(family, address)
+            opened.callback(listening.close)
+        except listener.ExposedError as error:
+            complain(str(error))
+            return EXIT_USAGE
+        except (listener.ListenError, DataDirError, RuntimeDirError) as error:
+            complain(str(error))
+            return EXIT_FAILED
+        notifier = Notifier.of(os.environ)
+        opened.callback(notifier.close)
+        logger = log.configure(settings.log_level, log.chosen_format(settings.log_format))
+        for name, meant in unknown_variables(os.environ):
+            logger.warning("unknown setting", variable=name, **({"did_you_mean": meant} if meant else {}))
+        logger.warning(
+            "NO AUTHENTICATION: every client may read, write and delete everything",
+            reachable_from="everywhere" if exposed else "this machine",
+        )
+        logger.info(
+            "starting",
+            python=sys.version.split()[0],
+            shards=data.shards,
+            data_dir=str(data.path),
+            runtime_dir=str(runtime.path),
+            url=listener.url(listening),
+        )
+        return trio.run(Service(settings, data, runtime, listening, notifier, logger, announce).run)
