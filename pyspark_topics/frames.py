@@ -1,0 +1,257 @@
+"""The frame, as a reader sees it: header, checksum, and columns wrapped as Arrow arrays where they lie.
+
+A file of the log is frames end to end, nothing before, between or after them. Little-endian; the frame, its body and
+every part of the body begin at a multiple of 8 bytes.
+
+    byte  0  "TPCF"
+          4  u8   format version, 1
+          5  u8   kind: 1 batch of records, 2 topic created, 3 topic configured, 4 topic deleted
+          6  u16  flags: bit 0 = each record has its own time
+          8  u32  frame length in bytes
+         12  u32  body length in bytes
+         16  u64  frame number, each frame's one more than that of the frame before
+         24  u64  highest frame number that was surely on the disk when this frame was made
+         32  u64  topic id
+         40  u64  seq of the first record; those of the others follow without holes
+         48  i64  time of the first record, ms since 1970 (UTC)
+         56  u32  records
+         60  u16  bytes of the idempotency key, not used here
+         62  u8   two bits a column, lowest first: data, tag, node, meta
+                  0 no column, 1 one value for all records, 2 a value per record, 3 a value or null per record
+         63  u8   unused
+         64       body
+      then   u64  XXH3-64 of everything before it
+      then   u8 per record, 0xD5 = deleted (may change after the frame is written, so no checksum covers it), zeros to 8
+
+The body of a batch: idempotency key, then times as i64 per record (flag bit 0), then the columns one after the other;
+each is [validity bitmap, form 3 only], i32 offsets (one more than values), values. That is how Arrow lays out variable
+binary in memory, so no byte of it is parsed or moved here. The body of the other kinds is a CBOR map.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from pyspark_topics import cbor
+
+VERSION = 1
+MAGIC = b"TPCF"
+HEADER = struct.Struct("<4sBBHIIQQQQqIHBB")
+HEADER_BYTES = 64
+assert HEADER.size == HEADER_BYTES
+DELETED = 0xD5
+OWN_TIMES = 1
+
+BATCH, TOPIC_CREATE, TOPIC_CONFIG, TOPIC_DELETE = 1, 2, 3, 4
+COLUMN_SHIFTS = (0, 2, 4, 6)
+"""Where in the header's `columns` the form of data, tag, node and meta stands."""
+_NONE, _ONE, _EACH, _SOME = 0, 1, 2, 3
+
+_U64 = struct.Struct("<Q")
+_I32 = struct.Struct("<i")
+
+
+class FrameError(ValueError):
+    """There is no whole, undamaged frame at this place. The text says why."""
+
+
+class UnknownFormat(ValueError):
+    """A frame that a newer server wrote. Update this package; nothing is skipped or guessed."""
+
+
+def _pad8(size: int) -> int:
+    return (size + 7) & ~7
+
+
+class Head:
+    """The header of the frame at `offset`, checked against itself. Raises `FrameError` or `UnknownFormat`."""
+
+    __slots__ = (
+        "body_len",
+        "columns",
+        "count",
+        "first_seq",
+        "flags",
+        "frame_no",
+        "key_len",
+        "kind",
+        "length",
+        "offset",
+        "synced_no",
+        "topic_id",
+        "ts_ms",
+    )
+
+    def __init__(self, view: memoryview, offset: int) -> None:
+        if len(view) - offset < HEADER_BYTES:
+            raise FrameError(f"{len(view) - offset} bytes where a frame header of {HEADER_BYTES} should be")
+        (
+            magic,
+            version,
+            self.kind,
+            self.flags,
+            self.length,
+            self.body_len,
+            self.frame_no,
+            self.synced_no,
+            self.topic_id,
+            self.first_seq,
+            self.ts_ms,
+            self.count,
+            self.key_len,
+            self.columns,
+            _,
+        ) = HEADER.unpack_from(view, offset)
+        if magic != MAGIC:
+            raise FrameError(f"magic {magic!r} where a frame should begin")
+        if version != VERSION or self.kind > TOPIC_DELETE or self.kind < BATCH:
+            raise UnknownFormat(
+                f"frame version {version}, kind {self.kind} (known here: version {VERSION}, kinds {BATCH} to "
+                f"{TOPIC_DELETE}); a newer server wrote it, update pyspark_topics to match"
+            )
+        if self.body_len % 8 or self.length != _pad8(HEADER_BYTES + self.body_len + 8 + self.count):
+            raise FrameError(f"lengths do not agree (frame {self.length}, body {self.body_len}, {self.count} records)")
+        if len(view) - offset < self.length:
+            raise FrameError(f"{len(view) - offset} bytes where a frame of {self.length} should be")
+        self.offset = offset
+
+
+def verify(view: memoryview, head: Head) -> None:
+    """Raises `FrameError` if the frame's bytes are not those that were written."""
+    end = head.offset + HEADER_BYTES + head.body_len
+    if xxhash.xxh3_64_intdigest(view[head.offset : end]) != _U64.unpack_from(view, end)[0]:
+        raise FrameError("checksum does not match")
+
+
+def fields(view: memoryview, head: Head) -> dict[str, Any]:
+    """The map of a frame of any kind but a batch."""
+    start = head.offset + HEADER_BYTES
+    try:
+        value = cbor.loads(bytes(view[start : start + head.body_len]))
+    except cbor.CborError as error:
+        raise FrameError(str(error)) from error
+    if not isinstance(value, dict):
+        raise FrameError(f"a {type(value).__name__} where a map should be")
+    return value
+
+
+def delete_flags(view: memoryview, head: Head) -> memoryview:
+    """One byte per record, `DELETED` for those that are."""
+    start = head.offset + HEADER_BYTES + head.body_len + 8
+    return view[start : start + head.count]
+
+
+class Records:
+    """The records of one batch frame as Arrow arrays over the file's own bytes.
+
+    `times` is int64 milliseconds, or None where all records have the header's `ts_ms`; `columns` are data, tag, node
+    and meta as `binary` arrays, None where the frame has no such column.
+    """
+
+    __slots__ = ("columns", "head", "times")
+
+    def __init__(self, buffer: Any, view: memoryview, head: Head) -> None:
+        count = head.count
+        self.head = head
+        at = head.offset + HEADER_BYTES + _pad8(head.key_len)
+        self.times: Any = None
+        if head.flags & OWN_TIMES:
+            self.times = pa.Array.from_buffers(pa.int64(), count, [None, buffer.slice(at, 8 * count)])
+            at += 8 * count
+        self.columns: list[Any] = []
+        for shift in COLUMN_SHIFTS:
+            form = (head.columns >> shift) & 3
+            if form == _NONE:
+                self.columns.append(None)
+                continue
+            rows = 1 if form == _ONE else count
+            validity = None
+            if form == _SOME:
+                size = (count + 7) // 8
+                validity = buffer.slice(at, size)
+                at += _pad8(size)
+            offsets = buffer.slice(at, 4 * rows + 4)
+            (size,) = _I32.unpack_from(view, at + 4 * rows)
+            at += _pad8(4 * rows + 4)
+            array = pa.Array.from_buffers(pa.binary(), rows, [validity, offsets, buffer.slice(at, size)])
+            at += _pad8(size)
+            self.columns.append(pa.repeat(array[0], count) if rows != count else array)
+        if at != head.offset + HEADER_BYTES + head.body_len or self.columns[0] is None:
+            # Only a writer's mistake gets here: the checksum was right.
+            raise FrameError("the columns do not fill the body")
+
+
+def batch(group: list[Records], flags: list[memoryview], names: dict[int, str], shard: int, schema: Any) -> Any:
+    """Neighbouring frames as one `pa.RecordBatch` with the columns of `schema`, deleted records left out.
+
+    A single frame is wrapped where it lies; several are joined, one copy per column. `names` gives the topic of each
+    topic id, `shard` becomes `partition`.
+    """
+    counts = [records.head.count for records in group]
+    ends: list[int] = []
+    total = 0
+    for count in counts:
+        total += count
+        ends.append(total)
+    key = _joined([records.columns[1] for records in group], counts)
+    base = [records.head.first_seq - end + count for records, end, count in zip(group, ends, counts, strict=True)]
+    if any(records.times is not None for records in group):
+        times = pa.concat_arrays(
+            [
+                pa.repeat(pa.scalar(records.head.ts_ms, pa.int64()), count) if records.times is None else records.times
+                for records, count in zip(group, counts, strict=True)
+            ]
+        )
+    else:
+        times = _spread(pa.array([records.head.ts_ms for records in group], pa.int64()), ends)
+    columns = {
+        "key": key,
+        "value": _joined([records.columns[0] for records in group], counts),
+        "topic": _spread(pa.array([names[records.head.topic_id] for records in group], pa.string()), ends),
+        "partition": pa.repeat(pa.scalar(shard, pa.int32()), total),
+        "offset": pc.add(_spread(pa.array(base, pa.int64()), ends), _iota(total)),
+        "timestamp": times.view(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
+        "timestampType": pa.repeat(pa.scalar(0, pa.int32()), total),
+        "node": _joined([records.columns[2] for records in group], counts).view(pa.string()),
+        "tag": key.view(pa.string()),
+        "meta": _joined([records.columns[3] for records in group], counts),
+    }
+    made = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+    marks = b"".join(flags)
+    if DELETED in marks:
+        marked = pa.Array.from_buffers(pa.uint8(), total, [None, pa.py_buffer(marks)])
+        made = made.filter(pc.not_equal(marked, pa.scalar(DELETED, pa.uint8())))
+    return made
+
+
+def _joined(arrays: list[Any], counts: list[int]) -> Any:
+    if len(arrays) == 1 and arrays[0] is not None:
+        return arrays[0]
+    if arrays.count(None) == len(arrays):
+        return pa.nulls(sum(counts), pa.binary())
+    return pa.concat_arrays(
+        [pa.nulls(count, pa.binary()) if array is None else array for array, count in zip(arrays, counts, strict=True)]
+    )
+
+
+def _spread(values: Any, ends: list[int]) -> Any:
+    """Each value as often as its frame has records."""
+    if len(ends) == 1:
+        return pa.repeat(values[0], ends[0])
+    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int32()), values))
+
+
+_counted = pa.array(range(1), pa.int64())
+
+
+def _iota(count: int) -> Any:
+    """0, 1, … count - 1. Made once for the longest batch so far, then sliced."""
+    global _counted  # noqa: PLW0603 - a cache of constants
+    if len(_counted) < count:
+        _counted = pa.array(range(count), pa.int64())
+    return _counted.slice(0, count)
