@@ -79,4 +79,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     known |= {KEYS_VARIABLE, CONTROL_FD_VARIABLE, PARENT_PID_VARIABLE}
     found = [name for name in sorted(environment) if name.upper().startswith(PREFIX) and name.upper() not in known]
-    return [(name, "".join(difflib.get_close_matches(name.upper(), known, 1))) for name in found]
+    # Compared without the prefix, which would make everything look alike.
+    bare = {name.removeprefix(PREFIX): name for name in known}
+    close = [difflib.get_close_matches(name.upper().removeprefix(PREFIX), bare, 1) for name in found]
+    return [(name, bare[like[0]] if like else "") for name, like in zip(found, close, strict=True)]

@@ -1,0 +1,49 @@
+"""Fixtures for all tests, and the promise that no service outlives the session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.service import ALIVE, Service
+
+
+@pytest.fixture
+def new_service(tmp_path: Path) -> Iterator[Callable[..., Service]]:
+    """Makes services, each with data and log under `tmp_path`; they are killed when the test ends."""
+    made: list[Service] = []
+
+    def make(directory: Path | None = None, **options: Any) -> Service:
+        made.append(Service(directory or tmp_path, **options))
+        return made[-1]
+
+    yield make
+    for service in made:
+        service.close()
+
+
+@pytest.fixture
+def service(new_service: Callable[..., Service]) -> Service:
+    """A running service with two shards."""
+    return new_service().start()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    report = yield
+    if report.failed:
+        for running in ALIVE:
+            report.sections.append((f"log of the service in {running.directory}", running.log_tail(80)))
+    return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_orphans() -> Iterator[None]:
+    yield
+    left = list(ALIVE)
+    for running in left:
+        running.close()
+    assert not left, f"services left by tests: {[str(s.directory) for s in left]}"

@@ -1,0 +1,91 @@
+"""A scripted child process: speaks the control protocol, does nothing else.
+
+    fake_child.py BEHAVIOUR DIRECTORY
+
+Everything it receives is appended to DIRECTORY/<role>-<index>.log, one JSON line a message. Behaviours:
+
+    good          ready at once, drains and stops when told
+    die           exits with status 9 before it is ready
+    die-once      the same, but only if DIRECTORY/died does not exist yet
+    fail          says Failed, exits with status 3
+    stubborn      ready, ignores Stop
+    slow          progress in three steps, then ready
+    silent        never says anything, but stops when told
+    hang-up       ready, then closes its control socket and lives on
+    nonsense      sends bytes that are no message
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from proto.control import (
+    CONTROL_FD_VARIABLE,
+    Control,
+    Decoder,
+    Drain,
+    Drained,
+    Failed,
+    Progress,
+    Ready,
+    Start,
+    Stop,
+    encode,
+)
+from proto.orphan import die_with_parent
+
+
+def main() -> int:
+    behaviour, directory = sys.argv[1], Path(sys.argv[2])
+    die_with_parent()
+    control = socket.socket(fileno=int(os.environ[CONTROL_FD_VARIABLE]))
+    decoder = Decoder()
+    name = "?"
+
+    def say(*messages: Control) -> None:
+        for message in messages:
+            control.sendall(encode(message))
+
+    while data := control.recv(65536):
+        for message in decoder.feed(data):
+            if isinstance(message, Start):
+                name = f"{message.role}-{message.index}"
+            with open(directory / f"{name}.log", "a") as log:
+                log.write(json.dumps([type(message).__name__, asdict(message), os.getpid(), dict(os.environ)]) + "\n")
+            match message, behaviour:
+                case Start(), "die":
+                    return 9
+                case Start(), "die-once" if not (directory / "died").exists():
+                    (directory / "died").touch()
+                    return 9
+                case Start(), "fail":
+                    say(Progress("replay", 1, 2), Failed("wal-7.log is damaged at byte 99"))
+                    return 3
+                case Start(), "slow":
+                    say(Progress("replay", 0, 100), Progress("replay", 50, 100), Progress("derive", 100, 100), Ready())
+                case Start(), "silent":
+                    pass
+                case Start(), "nonsense":
+                    control.sendall(b"\4\0\0\0nope")
+                case Start(), _:
+                    say(Ready())
+                    if behaviour == "hang-up":
+                        control.shutdown(socket.SHUT_RDWR)
+                        time.sleep(60)
+                case Drain(), _:
+                    say(Drained())
+                case Stop(), "stubborn":
+                    time.sleep(60)
+                case Stop(), _:
+                    return 0
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,256 @@
+"""The real service as a child process of a test: on a free port, with a data directory of its own.
+
+Methods block, each with a deadline. In trio tests call them through `trio.to_thread.run_sync`, or just call them where
+nothing else has to run meanwhile.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+DEADLINE_S = 20.0
+POLL_S = 0.01
+
+
+class ServiceError(AssertionError):
+    """The service did not do what the test waited for. The text ends with the last lines of its log."""
+
+
+def until(condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) -> Any:
+    """The first true value of `condition`; raises `AssertionError` naming `what` when it takes too long."""
+    deadline = time.monotonic() + timeout_s
+    while not (found := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {timeout_s:g} s in vain for {what}")
+        time.sleep(POLL_S)
+    return found
+
+
+class Watched:
+    """Processes that are waited for by descriptor, so that a reused pid cannot deceive."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._open: dict[int, int] = {}
+        for pid in pids:
+            try:
+                self._open[os.pidfd_open(pid)] = pid
+            except ProcessLookupError:
+                pass
+
+    def wait_gone(self, timeout_s: float = DEADLINE_S) -> list[int]:
+        """Pids of those that are still there at the deadline: [] if all went."""
+        deadline = time.monotonic() + timeout_s
+        poller = select.poll()
+        left = dict(self._open)
+        for descriptor in left:
+            poller.register(descriptor, select.POLLIN)
+        while left and (remaining := deadline - time.monotonic()) > 0:
+            for descriptor, _ in poller.poll(1000 * remaining):
+                poller.unregister(descriptor)
+                del left[descriptor]
+        for descriptor in self._open:
+            os.close(descriptor)
+        self._open = {}
+        return list(left.values())
+
+
+class Service:
+    """`topics serve` in a process group of its own. A context manager: leaving it kills whatever is left."""
+
+    def __init__(self, directory: Path, *, shards: int | None = 2, port: int = 0, **environment: str) -> None:
+        """Data goes to `directory/data`, the log to `directory/service.log`. `environment` is added to the service's;
+        no `TOPICS_*` variable of the test run itself gets through."""
+        self.directory = directory
+        self.data_dir = directory / "data"
+        self.log_path = directory / "service.log"
+        self.runtime_dir = Path(tempfile.mkdtemp(prefix="topics-t"))
+        self.port = port
+        self.process: subprocess.Popen[bytes] | None = None
+        self.environment = {n: v for n, v in os.environ.items() if not n.startswith("TOPICS_") and n != "NOTIFY_SOCKET"}
+        self.environment |= {"TOPICS_DATA_DIR": str(self.data_dir), "TOPICS_RUNTIME_DIR": str(self.runtime_dir)}
+        if shards is not None:
+            self.environment["TOPICS_SHARDS"] = str(shards)
+        self.environment |= environment
+        ALIVE.append(self)
+
+    def __enter__(self) -> Service:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- life
+
+    def start(self, *, wait: bool = True) -> Service:
+        """Start it; with `wait`, return when it is ready. A restart uses the port of the first start."""
+        assert self.process is None, "already started"
+        (self.runtime_dir / "children.json").unlink(missing_ok=True)
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "supervisor.cli", "serve", "--port", str(self.port)],
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        if wait:
+            self.wait_ready()
+        return self
+
+    def wait_ready(self, timeout_s: float = DEADLINE_S) -> None:
+        """Return when `/v0/ready` says 200; the port is known from then on."""
+        self._until(lambda: self.status() or self._gone(), "its status file", timeout_s)
+        self.port = int(self.status().get("url", ":0").rpartition(":")[2])
+        self._until(lambda: self.is_ready() or self._gone(), "readiness", timeout_s)
+
+    def _gone(self) -> None:
+        assert self.process is not None
+        if self.process.poll() is not None:
+            raise ServiceError(f"the service ended with status {self.process.returncode}{self.log_tail()}")
+
+    def is_ready(self) -> bool:
+        try:
+            return self.request("GET", "/v0/ready", timeout_s=2)[0] == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    def stop(self, number: int = signal.SIGTERM, timeout_s: float = DEADLINE_S) -> int:
+        """Ask it to end, return its exit status; raises `ServiceError` if it or a child of it stays."""
+        assert self.process is not None
+        watched = Watched(self.pids())
+        self.process.send_signal(number)
+        status = self._wait(timeout_s)
+        if left := watched.wait_gone(5):
+            raise ServiceError(f"processes {left} outlive the service{self.log_tail()}")
+        return status
+
+    def _wait(self, timeout_s: float) -> int:
+        assert self.process is not None
+        try:
+            status = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise ServiceError(f"the service does not end{self.log_tail()}") from None
+        self.process = None
+        return status
+
+    def wait_exit(self, timeout_s: float = DEADLINE_S) -> int:
+        """Its exit status, once it ended by itself."""
+        return self._wait(timeout_s)
+
+    def restart(self) -> Service:
+        self.stop()
+        return self.start()
+
+    def kill_group(self) -> None:
+        """SIGKILL for supervisor and children at once; returns when all are gone."""
+        assert self.process is not None
+        watched = Watched(self.pids())
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self._wait(5)
+        if left := watched.wait_gone(5):
+            raise ServiceError(f"processes {left} survived SIGKILL of their group")
+
+    def kill_child(self, name: str) -> int:
+        """SIGKILL one child (`gateway`, `shard-00`, …); returns the incarnation that was killed."""
+        child = self.status()["children"][name]
+        os.kill(child["pid"], signal.SIGKILL)
+        return int(child["incarnation"])
+
+    def close(self) -> None:
+        """Kill what is left and forget it. Data and log stay for the test to look at."""
+        if self.process is not None:
+            watched = Watched(self.pids())
+            try:
+                os.killpg(self.process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            self.process.wait(10)
+            self.process = None
+            watched.wait_gone(5)
+        shutil.rmtree(self.runtime_dir, ignore_errors=True)
+        if self in ALIVE:
+            ALIVE.remove(self)
+
+    # -- looking at it
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def status(self) -> dict[str, Any]:
+        """The status file of the supervisor, {} before there is one."""
+        try:
+            found: dict[str, Any] = json.loads((self.runtime_dir / "children.json").read_text())
+        except FileNotFoundError:
+            return {}
+        return found
+
+    def child(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.status()["children"][name]
+        return found
+
+    def pids(self) -> list[int]:
+        """The supervisor's and those of the children it has now."""
+        children = [child["pid"] for child in self.status().get("children", {}).values() if child["pid"]]
+        return [*([self.process.pid] if self.process is not None else []), *children]
+
+    def log_text(self) -> str:
+        return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+
+    def log_tail(self, lines: int = 40) -> str:
+        return "\n--- log of the service, last lines\n" + "\n".join(self.log_text().splitlines()[-lines:])
+
+    def _until(self, condition: Callable[[], Any], what: str, timeout_s: float) -> None:
+        try:
+            until(condition, what, timeout_s)
+        except ServiceError:
+            raise
+        except AssertionError as error:
+            raise ServiceError(f"{error}{self.log_tail()}") from None
+
+    # -- talking to it
+
+    def connect(self, timeout_s: float = 10) -> http.client.HTTPConnection:
+        """A kept-alive connection. Close it."""
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+
+    def request(self, method: str, path: str, body: Any = None, *, timeout_s: float = 10) -> tuple[int, Any]:
+        """One request on a connection of its own: `(status, decoded JSON)`. `body` is JSON text or anything that
+        becomes JSON. Raises `OSError` or `http.client.HTTPException` when there is no whole answer."""
+        connection = self.connect(timeout_s)
+        try:
+            return ask(connection, method, path, body)
+        finally:
+            connection.close()
+
+
+def ask(connection: http.client.HTTPConnection, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    """One request on `connection`: `(status, decoded JSON)`."""
+    headers = {}
+    if body is not None:
+        headers["Content-Type"] = "application/json"
+        if not isinstance(body, str | bytes):
+            body = json.dumps(body)
+        if isinstance(body, str):
+            body = body.encode()
+    connection.request(method, path, body, headers)
+    response = connection.getresponse()
+    content = response.read()
+    return response.status, json.loads(content) if content else None
+
+
+ALIVE: list[Service] = []
+"""Services that were made and not closed. The session's end finds none, or closes and reports them."""
