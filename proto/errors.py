@@ -35,7 +35,6 @@ class ErrorCode(StrEnum):
     THROTTLED = "throttled"
     HEADERS_TOO_LARGE = "headers_too_large"
     INTERNAL = "internal"
-    NOT_IMPLEMENTED = "not_implemented"
     NOT_READY = "not_ready"
     SHUTTING_DOWN = "shutting_down"
 
@@ -63,7 +62,6 @@ STATUS: dict[ErrorCode, int] = {
     ErrorCode.THROTTLED: 429,
     ErrorCode.HEADERS_TOO_LARGE: 431,
     ErrorCode.INTERNAL: 500,
-    ErrorCode.NOT_IMPLEMENTED: 501,
     ErrorCode.NOT_READY: 503,
     ErrorCode.SHUTTING_DOWN: 503,
 }

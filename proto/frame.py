@@ -109,7 +109,7 @@ class Column:
         self.offsets = offsets
         self.validity = validity
 
-    def cells(self, start: int, stop: int) -> Iterable[bytes | None]:
+    def cells(self, start: int, stop: int) -> Iterable[Any]:
         """Values of records `start` to `stop` (exclusive), None where a record has none."""
         if self.encoding == Encoding.CONSTANT:
             return repeat(bytes(self.values), stop - start)

@@ -1,0 +1,1 @@
+"""One shard: the process that owns a WAL and every topic whose name hashes to it."""

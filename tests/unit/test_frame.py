@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -5,6 +6,7 @@ from proto.frame import (
     HEADER,
     Columns,
     Encoding,
+    FrameError,
     Kind,
     check,
     constant,
@@ -92,12 +94,8 @@ def test_any_changed_byte_before_the_flags_is_noticed(batch: Columns, data: st.D
     raw = bytearray(frame.head + frame.tail)
     at = data.draw(st.integers(0, len(frame.head) + 7))
     raw[at] ^= data.draw(st.integers(1, 255))
-    try:
+    with pytest.raises(FrameError):
         check(raw)
-    except Exception as error:
-        assert type(error).__name__ in ("FrameError", "UnknownVersion")
-    else:
-        raise AssertionError("the change went unnoticed")
 
 
 def test_delete_flags_are_outside_the_checksum() -> None:

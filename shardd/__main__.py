@@ -1,0 +1,3 @@
+from shardd.server import run
+
+run()

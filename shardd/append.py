@@ -1,0 +1,153 @@
+"""Writes: from a request body to the columns of one batch.
+
+Nothing here runs once per record in Python: fields are pulled out, measured and joined by C code, and `data` and
+`meta` stay the bytes they were sent as.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate, repeat
+from operator import add, attrgetter, getitem, itemgetter
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from proto.errors import ErrorCode, TopicsError, invalid
+from proto.frame import Column, Columns, Encoding, constant, optional
+from proto.limits import MAX_IDEMPOTENCY_KEY_CHARS, MAX_META_KEYS, Limits
+from shardd.body import parse
+from shardd.config import ConfigPatch
+
+_ABSENT = Raw(b"")
+_SMALLEST_META = 5 * (MAX_META_KEYS + 1)
+"""No object with more than `MAX_META_KEYS` keys is shorter: each takes at least `"":1,`."""
+
+
+class WriteRecord(Struct, gc=False):
+    data: Raw
+    tag: str | None = None
+    node: str | None = None
+    meta: Raw = _ABSENT
+
+
+class Write(Struct):
+    records: list[WriteRecord]
+    node: str | None = None
+    idempotency_key: str | None = None
+    create: bool | None = None
+    config: ConfigPatch | None = None
+    disable_backpressure: bool | None = None
+
+
+_decode = msgspec.json.Decoder(Write).decode
+_count_keys = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def parse_write(body: bytes, limits: Limits) -> tuple[Write, Columns]:
+    """The request, and its records as a batch whose `ts` is still 0.
+
+    Raises `400 invalid_request`, `batch_too_large` or `record_too_large`.
+    """
+    write = parse(_decode, body)
+    records = write.records
+    count = len(records)
+    if not count:
+        raise invalid("records must hold at least one record", field="records")
+    if count > limits.max_batch_records:
+        raise TopicsError(
+            ErrorCode.BATCH_TOO_LARGE,
+            f"{count} records in one write, at most {limits.max_batch_records} are allowed",
+            {"records": count, "max": limits.max_batch_records},
+        )
+    if write.idempotency_key is not None and len(write.idempotency_key) > MAX_IDEMPOTENCY_KEY_CHARS:
+        raise invalid(
+            f"idempotency_key has {len(write.idempotency_key)} characters, "
+            f"at most {MAX_IDEMPOTENCY_KEY_CHARS} are allowed",
+            field="idempotency_key",
+        )
+    data = list(map(attrgetter("data"), records))
+    data_sizes = list(map(len, data))
+    meta, meta_sizes = _meta(list(map(attrgetter("meta"), records)), limits)
+    _check_sizes(data_sizes, meta_sizes, limits)
+    columns = Columns(
+        count,
+        0,
+        Column(Encoding.PLAIN, b"".join(data), list(accumulate(data_sizes, initial=0))),
+        _text(list(map(attrgetter("tag"), records)), None, "tag", limits.max_tag_bytes),
+        _text(list(map(attrgetter("node"), records)), write.node, "node", limits.max_node_bytes),
+        meta,
+    )
+    return write, columns
+
+
+def _check_sizes(data: list[int], meta: list[int] | None, limits: Limits) -> None:
+    sizes = data if meta is None else list(map(add, data, meta))
+    largest = max(sizes)
+    if largest > limits.max_record_bytes:
+        index = sizes.index(largest)
+        raise TopicsError(
+            ErrorCode.RECORD_TOO_LARGE,
+            f"data and meta of records[{index}] have {largest} bytes, at most {limits.max_record_bytes} are allowed",
+            {"index": index, "bytes": largest, "max": limits.max_record_bytes},
+        )
+
+
+def _text(values: list[Any], default: str | None, name: str, limit: int) -> Column | None:
+    """A column of tags or nodes. `default` stands in where a record has none."""
+    missing = values.count(None)
+    if default is not None:
+        if len(default.encode()) > limit:
+            raise invalid(f"{name} has {len(default.encode())} bytes, at most {limit} are allowed", field=name)
+        if missing == len(values):
+            return constant(default.encode()) if len(values) > 1 else optional([default.encode()])
+        if missing:
+            values = list(map({None: default}.get, values, values))
+            missing = 0
+    if missing == len(values):
+        return None
+    filled = list(map({None: ""}.get, values, values)) if missing else values
+    encoded: list[Any] = list(map(str.encode, filled))
+    sizes = list(map(len, encoded))
+    largest = max(sizes)
+    if largest > limit:
+        index = sizes.index(largest)
+        raise invalid(
+            f"{name} of records[{index}] has {largest} bytes, at most {limit} are allowed", field=name, index=index
+        )
+    if missing:
+        present = map(_IS_TEXT.__getitem__, map(type, values))
+        encoded = list(map(getitem, zip(repeat(None), encoded), present))
+    return optional(encoded)
+
+
+_IS_TEXT: dict[type, int] = {str: 1, type(None): 0}
+
+
+def _meta(values: list[Raw], limits: Limits) -> tuple[Column | None, list[int] | None]:
+    sizes = list(map(len, values))
+    if not any(sizes):
+        return None, None
+    cells: list[Any] = list(map(bytes, values))
+    # An explicit null means the same as a left-out meta.
+    cells = list(map({b"null": None, b"": None}.get, cells, cells))
+    if cells.count(None) == len(cells):
+        return None, None
+    filled: list[Any] = list(map({None: b"{}"}.get, cells, cells))
+    firsts = list(map(itemgetter(0), filled))
+    if firsts.count(0x7B) != len(firsts):
+        index = next(i for i, first in enumerate(firsts) if first != 0x7B)
+        raise invalid(f"meta of records[{index}] must be an object", field="meta", index=index)
+    largest = max(sizes)
+    if largest > limits.max_meta_bytes:
+        index = sizes.index(largest)
+        raise invalid(
+            f"meta of records[{index}] has {largest} bytes, at most {limits.max_meta_bytes} are allowed",
+            field="meta",
+            index=index,
+        )
+    if largest >= _SMALLEST_META:
+        for index, size in enumerate(sizes):
+            if size >= _SMALLEST_META and len(_count_keys(filled[index])) > MAX_META_KEYS:
+                raise invalid(f"meta of records[{index}] has more than {MAX_META_KEYS} keys", field="meta", index=index)
+    return optional(cells), sizes

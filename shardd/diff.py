@@ -1,0 +1,176 @@
+"""Reads: the records after a cursor, rendered once per call.
+
+The window of `limit` records is chosen before the node filter is applied, so an answer may be empty while the cursor
+advances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain, compress, repeat, starmap
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from proto.errors import invalid
+from proto.frame import Column, Encoding
+from proto.limits import DEFAULT_BATCH_BYTES, DEFAULT_LIMIT, MAX_BATCH_BYTES, MAX_U64, MAX_WAIT_MS, Limits
+from shardd.body import parse
+from shardd.topic import Slice, Topic
+
+
+class DiffRequest(Struct):
+    from_seq: int | None = None
+    limit: int | None = None
+    node: str | list[str] | None = None
+    include_tags: bool | None = None
+    include_meta: bool | None = None
+    wait_ms: int | None = None
+    max_batch_bytes: int | None = None
+    cursor: str | None = None
+
+
+class Read(Struct, frozen=True):
+    """A checked and clamped diff request. `nodes` are the origins whose records are left out."""
+
+    from_seq: int
+    limit: int
+    nodes: frozenset[bytes]
+    include_tags: bool
+    include_meta: bool
+    wait_ms: int
+    budget: int
+
+
+class Record(Struct, gc=False, omit_defaults=True):
+    seq: int = msgspec.field(name="$seq")
+    ts: int = msgspec.field(name="$ts")
+    node: str | UnsetType = msgspec.field(name="$node", default=UNSET)
+    tag: str | UnsetType = msgspec.field(name="$tag", default=UNSET)
+    data: Raw = msgspec.field(default=Raw(b"null"))
+    meta: Raw | UnsetType = UNSET
+
+
+class Tombstone(Struct):
+    gap_from: int
+    gap_to: int
+    reason: str
+    missed_estimate: int
+    earliest_seq: int
+    head_seq: int
+
+
+class DiffAnswer(Struct):
+    topic: str
+    records: list[Record]
+    next_from_seq: int
+    head_seq: int
+    earliest_seq: int
+    caught_up: bool
+    tombstone: Tombstone | None
+    lag: int
+
+
+_decode = msgspec.json.Decoder(DiffRequest).decode
+_encoder = msgspec.json.Encoder()
+
+
+def parse_diff(body: bytes, limits: Limits) -> Read:
+    """Raises `400 invalid_request` for wrong types and for numbers below 0; what is too large is clamped."""
+    request = parse(_decode, body)
+    for name in ("from_seq", "limit", "wait_ms", "max_batch_bytes"):
+        value = getattr(request, name)
+        if value is not None and not 0 <= value <= MAX_U64:
+            raise invalid(f"{name} is {value}, but must be between 0 and {MAX_U64}", field=name)
+    if request.cursor is not None:
+        raise invalid("named cursors are not supported by this release yet", field="cursor", reason="not_supported")
+    node = request.node
+    names = [] if node is None else [node] if isinstance(node, str) else node
+    return Read(
+        request.from_seq or 0,
+        min(request.limit or DEFAULT_LIMIT, limits.max_limit),
+        frozenset(map(str.encode, names)),
+        bool(request.include_tags),
+        request.include_meta is not False,
+        min(request.wait_ms or 0, MAX_WAIT_MS),
+        min(request.max_batch_bytes or DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES),
+    )
+
+
+class Answer(Struct):
+    """A rendered diff. `empty`: no record passed, nothing was lost: a long poll may go on from `next_from_seq`."""
+
+    body: bytes
+    next_from_seq: int
+    scanned: int
+    empty: bool
+
+
+def answer(topic: Topic, read: Read) -> Answer:
+    earliest, head = topic.earliest_seq, topic.head_seq
+    tombstone: Tombstone | None = None
+    from_seq = read.from_seq
+    if from_seq > head:
+        # The cursor is ahead of the log: it was made on an earlier topic of this name.
+        tombstone = Tombstone(1, head, "recreated", head, earliest, head)
+        from_seq = 0
+    slices = topic.window(max(from_seq + 1, earliest), read.limit, read.budget)
+    scanned = sum(s.stop - s.start for s in slices)
+    if slices:
+        last = slices[-1]
+        position = last.first_seq + last.stop - 1
+    else:
+        position = head
+    nodes = read.nodes if topic.config.dedupe_node else frozenset()
+    records = list(chain.from_iterable(_records(s, nodes, read.include_tags, read.include_meta) for s in slices))
+    body = _encoder.encode(
+        DiffAnswer(topic.name, records, position, head, earliest, position == head, tombstone, head - position)
+    )
+    return Answer(body, position, scanned, not records and tombstone is None)
+
+
+def _records(piece: Slice, nodes: frozenset[bytes], tags: bool, meta: bool) -> Iterable[Record]:
+    columns, start, stop = piece.columns, piece.start, piece.stop
+    count = stop - start
+    keep = _kept(columns.node, nodes, start, stop) if nodes else None
+    if keep is not None and not any(keep):
+        return ()
+    rows: Iterable[Any] = zip(
+        range(piece.first_seq + start, piece.first_seq + stop),
+        columns.times(start, stop),
+        _texts(columns.node, start, stop),
+        _texts(columns.tag if tags else None, start, stop),
+        map(Raw, columns.data.cells(start, stop)),
+        _raws(columns.meta, start, stop) if meta else repeat(UNSET, count),
+        strict=False,
+    )
+    return starmap(Record, rows if keep is None else compress(rows, keep))
+
+
+def _kept(column: Column | None, nodes: frozenset[bytes], start: int, stop: int) -> list[bool] | None:
+    """Which records come from none of `nodes`; None for all of them."""
+    if column is None:
+        return None
+    if column.encoding == Encoding.CONSTANT:
+        return [False] if bytes(column.values) in nodes else None
+    hits = list(map(nodes.__contains__, column.cells(start, stop)))
+    return [not hit for hit in hits] if any(hits) else None
+
+
+def _texts(column: Column | None, start: int, stop: int) -> Iterable[str | UnsetType]:
+    if column is None:
+        return repeat(UNSET, stop - start)
+    if column.encoding == Encoding.CONSTANT:
+        return repeat(str(column.values, "utf-8"), stop - start)
+    if column.validity is None:
+        return map(str, column.cells(start, stop), repeat("utf-8"))
+    return [UNSET if cell is None else cell.decode() for cell in column.cells(start, stop)]
+
+
+def _raws(column: Column | None, start: int, stop: int) -> Iterable[Raw | UnsetType]:
+    if column is None:
+        return repeat(UNSET, stop - start)
+    if column.validity is None:
+        return map(Raw, column.cells(start, stop))
+    return [UNSET if cell is None else Raw(cell) for cell in column.cells(start, stop)]

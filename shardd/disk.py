@@ -1,0 +1,139 @@
+"""The door to data files. Nothing else in the shard opens, writes, renames or removes a file.
+
+What callers may rely on, and what the fault-injecting disk of the tests takes away where it is not promised:
+
+- bytes of a `write` survive the death of the process at once, and the death of the machine after `sync`;
+- a created, renamed or removed name survives the death of the machine only after `sync_dir` of its directory;
+- a write may be short: the number of bytes taken is returned, the rest is the caller's to handle;
+- after a failed `sync` the bytes since the last good one may be on the device or not; trying again proves nothing.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from proto.frame import Buffer
+
+IOV_MAX = 1024
+
+
+class File(Protocol):
+    """A file opened for appending."""
+
+    def write(self, buffers: Sequence[Buffer]) -> int:
+        """Append the buffers; returns how many bytes were taken. Raises OSError."""
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        """Overwrite bytes in place. Raises OSError; a short write is an error too."""
+
+    def sync(self) -> None:
+        """fdatasync. Blocks: call it in a worker thread. Raises OSError."""
+
+    def truncate(self, size: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    def make_dir(self, path: Path) -> None:
+        """Create the directory and its parents; nothing if it is there."""
+
+    def list(self, path: Path) -> list[str]:
+        """Names in a directory, sorted; empty if there is none."""
+
+    def size(self, path: Path) -> int: ...
+
+    def create(self, path: Path) -> File:
+        """A new empty file; an existing one is emptied."""
+
+    def open(self, path: Path) -> File:
+        """An existing file, to append to and overwrite in."""
+
+    def read(self, path: Path) -> memoryview:
+        """The whole file, read-only. Stays readable after the file is removed."""
+
+    def replace(self, source: Path, target: Path) -> None: ...
+
+    def remove(self, path: Path) -> None: ...
+
+    def remove_dir(self, path: Path) -> None:
+        """Remove an empty directory."""
+
+    def sync_dir(self, path: Path) -> None: ...
+
+
+class _RealFile:
+    def __init__(self, path: Path, flags: int) -> None:
+        self._descriptor = os.open(path, flags | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        os.lseek(self._descriptor, 0, os.SEEK_END)
+
+    def write(self, buffers: Sequence[Buffer]) -> int:
+        written = 0
+        for start in range(0, len(buffers), IOV_MAX):
+            group = buffers[start : start + IOV_MAX]
+            count = os.writev(self._descriptor, group)
+            written += count
+            if count < sum(map(len, group)):
+                break
+        return written
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        if os.pwrite(self._descriptor, data, offset) != len(data):
+            raise OSError("short write in place")
+
+    def sync(self) -> None:
+        os.fdatasync(self._descriptor)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._descriptor, size)
+        os.lseek(self._descriptor, size, os.SEEK_SET)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class RealDisk:
+    def make_dir(self, path: Path) -> None:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def list(self, path: Path) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def size(self, path: Path) -> int:
+        return path.stat().st_size
+
+    def create(self, path: Path) -> File:
+        return _RealFile(path, os.O_CREAT | os.O_TRUNC)
+
+    def open(self, path: Path) -> File:
+        return _RealFile(path, 0)
+
+    def read(self, path: Path) -> memoryview:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if not size:  # mmap refuses empty files
+                return memoryview(b"")
+            return memoryview(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ))
+
+    def replace(self, source: Path, target: Path) -> None:
+        os.replace(source, target)
+
+    def remove(self, path: Path) -> None:
+        path.unlink()
+
+    def remove_dir(self, path: Path) -> None:
+        path.rmdir()
+
+    def sync_dir(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,144 @@
+"""A shard as a process: its loop, its socket, its control link.
+
+All messages that are there are taken as one group, handled, written with one system call and answered: the busier the
+shard, the larger its groups.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import structlog
+import trio
+
+from proto.control import CONTROL_FD_VARIABLE, EXIT_PERMANENT, Failed, Progress, Ready, Start, Stop
+from proto.limits import Limits
+from proto.message import Cancel, Message, MessageError, Reply, Request, decode
+from proto.orphan import die_with_parent
+from proto.transport import ControlLink, MessageSocket
+from shardd.clock import SystemClock
+from shardd.disk import RealDisk
+from shardd.recovery import RecoveryError
+from shardd.shard import Shard
+
+PROGRESS_INTERVAL = 0.1
+log = structlog.get_logger()
+
+
+class Server:
+    def __init__(self, shard: Shard, socket: MessageSocket) -> None:
+        self._shard = shard
+        self._socket = socket
+        self._earlier = trio.Event()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._shard.commits.run)
+            nursery.start_soon(self._expire_reads)
+            nursery.start_soon(self._socket.read, self._handle)
+            task_status.started()
+
+    def _handle(self, group: list[list[bytes]]) -> None:
+        shard = self._shard
+        before = shard.reads.next_deadline
+        for frames in group:
+            peer = frames[0]
+            try:
+                message = decode(frames[1:])
+            except MessageError as error:
+                log.warning("message_refused", reason=str(error))
+                continue
+            if isinstance(message, Request):
+                shard.handle(message, peer, partial(self._respond, peer))
+            elif isinstance(message, Cancel):
+                shard.reads.cancel(peer, message.id)
+        shard.flush()
+        if shard.reads.next_deadline != before:
+            self._earlier.set()
+
+    def _respond(self, peer: bytes, message: Message) -> None:
+        if isinstance(message, Reply):
+            message.counters = self._shard.directory.counters()
+        self._socket.send([peer, *message.encode()])
+
+    async def _expire_reads(self) -> None:
+        while True:
+            self._earlier = trio.Event()
+            deadline = self._shard.reads.next_deadline
+            with contextlib.ExitStack() as stack:
+                if deadline is not None:
+                    stack.enter_context(trio.move_on_after(max(deadline - time.monotonic(), 0)))
+                await self._earlier.wait()
+            self._shard.reads.expire()
+
+
+async def _recover(shard: Shard, link: ControlLink) -> None:
+    """Replay, telling the supervisor how far it is."""
+    await link.send(Progress("open", 0, 0))
+    done = total = 0
+    last = time.monotonic()
+    for done, total in shard.recover():
+        if time.monotonic() - last >= PROGRESS_INTERVAL:
+            await link.send(Progress("replay", done, total))
+            last = time.monotonic()
+    await link.send(Progress("derive", total, total))
+
+
+async def _obey(link: ControlLink, scope: trio.CancelScope) -> None:
+    """Until the supervisor says stop, or is gone."""
+    while True:
+        message = await link.receive()
+        if message is None:
+            os._exit(1)  # the supervisor is gone; nobody may use this process any more
+        if isinstance(message, Stop):
+            scope.cancel()
+            return
+
+
+async def main(descriptor: int) -> int:
+    """Run one shard. Returns the exit status."""
+    link = ControlLink.inherited(descriptor)
+    start = await link.receive()
+    if not isinstance(start, Start):
+        return 1
+    structlog.contextvars.bind_contextvars(process=f"shard-{start.index:02d}")
+    path = Path(start.data_dir) / f"shard-{start.index:02d}"
+    shard = Shard(RealDisk(), SystemClock(), path, Limits(**start.limits))
+    with trio.CancelScope() as serving:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_obey, link, serving)
+            try:
+                await _recover(shard, link)
+            except (RecoveryError, OSError) as error:
+                log.error("recovery_failed", reason=str(error))
+                await link.send(Failed(f"shard {start.index}: {error}"))
+                serving.cancel()
+                return EXIT_PERMANENT
+            outcome = shard.outcome
+            if outcome.cut_path is not None:
+                log.warning(
+                    "torn_tail_cut",
+                    path=outcome.cut_path,
+                    offset=outcome.cut_offset,
+                    bytes=outcome.cut_bytes,
+                    reason=outcome.cut_reason,
+                )
+            socket = MessageSocket.router(start.endpoint)
+            await nursery.start(Server(shard, socket).run)
+            await link.send(Ready())
+            topics, records, _ = shard.directory.counters()
+            log.info("shard_ready", topics=topics, records=records)
+    shard.close()
+    log.info("shard_stopped")
+    return 0
+
+
+def run() -> None:
+    die_with_parent()
+    sys.exit(trio.run(main, int(os.environ[CONTROL_FD_VARIABLE])))

@@ -1,0 +1,217 @@
+"""The write-ahead log of one shard: frames of all topics in commit order, in files `wal-<first frame no>.log`.
+
+Files hold frames back to back from byte 0 (layout: `proto.frame`). Frame numbers go up by one over all files.
+A file whose successor starts at frame M counts only up to frame M-1: whatever follows in it was given up.
+
+Life of a frame:
+
+    staged     made, numbered, in memory only           `stage`
+    written    handed to the kernel                     `flush`      survives the death of the process
+    synced     on the device                            `end_sync`   survives the death of the machine
+
+When a write fails, the file is cut back to its last whole frame, and the staged frames are forgotten. When a sync
+fails, nobody knows what the device holds of the frames since the last good sync, and asking again would lie (the
+kernel has dropped the error). So those frames are split: the ones whose sender waits for the sync are given up, the
+ones already acknowledged are written again, renumbered, to a new file, which is synced before it gets its name. If
+that does not work either, the log is read-only until the process is started again.
+
+Where the process may die, and what recovery then finds:
+
+    in `flush`                  a partial last frame: torn, cut
+    in a rotation               an empty last file, or none: both fine
+    in `rescue`, before rename  the old file whole, a `.tmp` that is removed
+    in `rescue`, after rename   the new file, which supersedes the old one's tail
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from proto.frame import Frame
+from shardd.disk import Disk, File
+
+
+def file_name(first_no: int) -> str:
+    return f"wal-{first_no:020d}.log"
+
+
+def first_no_of(name: str) -> int | None:
+    """The first frame number of a WAL file's name; None for other files."""
+    if name.startswith("wal-") and name.endswith(".log") and name[4:-4].isdecimal():
+        return int(name[4:-4])
+    return None
+
+
+class WalError(Exception):
+    """The log could not take frames. `cause` is the system's word for why."""
+
+    def __init__(self, message: str, cause: OSError | None = None) -> None:
+        super().__init__(message if cause is None else f"{message}: {cause.strerror or cause}")
+
+
+@dataclass(frozen=True, slots=True)
+class WalStatistics:
+    frames_total: int
+    batches_total: int
+    fsyncs_total: int
+    bytes_written_total: int
+    rotations_total: int
+    read_only: bool
+
+
+@dataclass(slots=True)
+class SyncJob:
+    """What one sync covers. `run` blocks and may be called in a thread; everything else of the log may not."""
+
+    files: list[File]
+    upto_no: int
+
+    def run(self) -> None:
+        for file in self.files:
+            file.sync()
+
+
+class Wal:
+    def __init__(self, disk: Disk, directory: Path, *, next_no: int, max_bytes: int, resume: str | None = None) -> None:
+        """`resume` names the file to go on in, whose frames up to `next_no - 1` are whole and synced."""
+        self._disk = disk
+        self._directory = directory
+        self._max_bytes = max_bytes
+        self.next_no = next_no
+        self.synced_no = next_no - 1
+        self.read_only: str | None = None
+        self._staged: list[Frame] = []
+        self._unsynced: deque[tuple[int, Frame]] = deque()
+        self._retired: list[File] = []
+        self._frames = self._writes = self._syncs = self._bytes = self._rotations = 0
+        if resume is None:
+            self._file, self._size = self._create(next_no), 0
+        else:
+            self._file = disk.open(directory / resume)
+            self._size = disk.size(directory / resume)
+
+    def _create(self, first_no: int) -> File:
+        file = self._disk.create(self._directory / file_name(first_no))
+        self._disk.sync_dir(self._directory)
+        return file
+
+    @property
+    def dirty(self) -> bool:
+        """Are there written frames that no sync has covered?"""
+        return bool(self._unsynced)
+
+    @property
+    def size(self) -> int:
+        """Bytes in the current file."""
+        return self._size
+
+    def stage(self, encode: Callable[[int, int], Frame]) -> tuple[int, Frame]:
+        """Number and make the next frame: `encode(frame_no, synced_no)`. Returns its number and the frame."""
+        number = self.next_no
+        frame = encode(number, self.synced_no)
+        self._staged.append(frame)
+        self.next_no += 1
+        return number, frame
+
+    def flush(self) -> None:
+        """Hand all staged frames to the kernel, in one system call unless there are very many. Raises `WalError`,
+        and then none of them is in the log."""
+        staged, self._staged = self._staged, []
+        if not staged:
+            return
+        first_no = self.next_no - len(staged)
+        if self.read_only is not None:
+            self.next_no = first_no
+            raise WalError(self.read_only)
+        try:
+            if self._size >= self._max_bytes:
+                self._rotate(first_no)
+            buffers = [part for frame in staged for part in (frame.head, frame.tail)]
+            size = sum(map(len, buffers))
+            written = self._file.write(buffers)
+            if written != size:
+                raise OSError(28, f"only {written} of {size} bytes were taken")
+        except OSError as error:
+            self.next_no = first_no
+            try:
+                self._file.truncate(self._size)
+            except OSError as second:
+                self._stop(f"the log could not be cut back after a failed write ({second.strerror or second})")
+            raise WalError("the write-ahead log could not be written", error) from error
+        self._size += size
+        self._frames += len(staged)
+        self._writes += 1
+        self._bytes += size
+        self._unsynced.extend(zip(range(first_no, self.next_no), staged, strict=True))
+
+    def _rotate(self, first_no: int) -> None:
+        file = self._create(first_no)
+        self._retired.append(self._file)
+        self._file, self._size = file, 0
+        self._rotations += 1
+
+    def begin_sync(self) -> SyncJob:
+        """Everything written so far. One job at a time."""
+        return SyncJob([*self._retired, self._file], self.next_no - 1 - len(self._staged))
+
+    def end_sync(self, job: SyncJob) -> None:
+        """The job ran without an error."""
+        self._syncs += 1
+        self.synced_no = max(self.synced_no, job.upto_no)
+        while self._unsynced and self._unsynced[0][0] <= job.upto_no:
+            self._unsynced.popleft()
+        for file in job.files:
+            if file is not self._file and file in self._retired:
+                self._retired.remove(file)
+                file.close()
+
+    def rescue(self, keep: Callable[[int], bool]) -> None:
+        """After a failed sync: write the unsynced frames for which `keep(frame_no)` holds to a new file, give up the
+        others. Raises `WalError` if that fails too; the log is read-only then."""
+        kept = [frame for number, frame in self._unsynced if keep(number)]
+        first_no = self.synced_no + 1
+        numbers = range(first_no, first_no + len(kept))
+        kept = [frame.renumbered(n, self.synced_no) for n, frame in zip(numbers, kept, strict=True)]
+        path = self._directory / file_name(first_no)
+        temporary = path.with_suffix(".log.tmp")
+        buffers = [part for frame in kept for part in (frame.head, frame.tail)]
+        size = sum(map(len, buffers))
+        try:
+            file = self._disk.create(temporary)
+            if file.write(buffers) != size:
+                raise OSError(28, "the disk did not take all bytes")
+            file.sync()
+            self._disk.replace(temporary, path)
+            self._disk.sync_dir(self._directory)
+        except OSError as error:
+            self._stop(f"a sync of the log failed, and so did writing a new file ({error.strerror or error})")
+            raise WalError("the write-ahead log could not be rescued", error) from error
+        for old in (*self._retired, self._file):
+            old.close()
+        self._retired.clear()
+        self._unsynced.clear()
+        self._file, self._size = file, size
+        self.synced_no = first_no + len(kept) - 1
+        self.next_no = self.synced_no + 1
+        self._bytes += size
+        self._rotations += 1
+
+    def _stop(self, reason: str) -> None:
+        self.read_only = reason
+
+    def close(self) -> None:
+        """Sync and close. Raises OSError if the last sync fails."""
+        job = self.begin_sync()
+        if self.dirty:
+            job.run()
+            self.end_sync(job)
+        for file in (*self._retired, self._file):
+            file.close()
+
+    def statistics(self) -> WalStatistics:
+        return WalStatistics(
+            self._frames, self._writes, self._syncs, self._bytes, self._rotations, self.read_only is not None
+        )

@@ -1,0 +1,151 @@
+"""A disk in memory that keeps exactly what `shardd.disk` promises, and fails on demand.
+
+Every call counts. `crash_at` stops the machine before a call (the call and all after it raise `Crash`); `faults` maps a
+call's number to what goes wrong there: an `OSError` to raise, or an int: how many bytes a write takes before it stops.
+`after_crash` is the disk as the next boot finds it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from proto.frame import Buffer
+
+Survival = Literal["process", "drop", "tear"]
+"""What survives: everything written (only the process died), only what was synced, or a random part of the rest."""
+
+
+class Crash(BaseException):
+    """The machine stopped. Not an Exception: nothing in the product may handle it."""
+
+
+@dataclass
+class Node:
+    data: bytearray = field(default_factory=bytearray)
+    synced: bytes = b""
+
+
+class FaultFile:
+    def __init__(self, disk: FaultDisk, node: Node, name: str) -> None:
+        self._disk = disk
+        self._node = node
+        self._name = name
+
+    def write(self, buffers: Sequence[Buffer]) -> int:
+        data = b"".join(buffers)
+        fault = self._disk.call("write", self._name)
+        if isinstance(fault, int):
+            data = data[:fault]
+        self._node.data += data
+        return len(data)
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        if isinstance(self._disk.call("write_at", self._name), int):
+            raise OSError(5, "short write in place")
+        self._node.data[offset : offset + len(data)] = data
+
+    def sync(self) -> None:
+        self._disk.call("sync", self._name)
+        self._node.synced = bytes(self._node.data)
+
+    def truncate(self, size: int) -> None:
+        self._disk.call("truncate", self._name)
+        del self._node.data[size:]
+
+    def close(self) -> None:
+        pass
+
+
+class FaultDisk:
+    def __init__(self) -> None:
+        self.names: dict[Path, Node] = {}
+        self.durable: dict[Path, Node] = {}
+        self.calls: list[tuple[str, str]] = []
+        self.crash_at: int | None = None
+        self.faults: dict[int, OSError | int] = {}
+        self.fail: dict[str, OSError] = {}
+        """Call name → error for every such call until it is taken out again."""
+
+    def call(self, what: str, name: str) -> OSError | int | None:
+        number = len(self.calls)
+        if self.crash_at is not None and number >= self.crash_at:
+            raise Crash
+        self.calls.append((what, name))
+        fault = self.faults.get(number, self.fail.get(what))
+        if isinstance(fault, OSError):
+            raise fault
+        return fault
+
+    def after_crash(self, survival: Survival, seed: int = 0) -> FaultDisk:
+        found = FaultDisk()
+        rng = random.Random(seed)
+        names = self.names if survival == "process" or (survival == "tear" and rng.random() < 0.5) else self.durable
+        for path, node in names.items():
+            data = bytes(node.data)
+            if survival == "drop":
+                data = node.synced
+            elif survival == "tear":
+                data = _torn(data, node.synced, rng)
+            found.names[path] = Node(bytearray(data), data)
+        found.durable = dict(found.names)
+        return found
+
+    def make_dir(self, path: Path) -> None:
+        pass
+
+    def list(self, path: Path) -> list[str]:
+        return sorted({p.relative_to(path).parts[0] for p in self.names if path in p.parents})
+
+    def size(self, path: Path) -> int:
+        return len(self._node(path).data)
+
+    def _node(self, path: Path) -> Node:
+        if path not in self.names:
+            raise FileNotFoundError(2, "no such file", str(path))
+        return self.names[path]
+
+    def create(self, path: Path) -> FaultFile:
+        self.call("create", path.name)
+        node = self.names.get(path)
+        if node is None:
+            node = self.names[path] = Node()
+        node.data.clear()
+        return FaultFile(self, node, path.name)
+
+    def open(self, path: Path) -> FaultFile:
+        return FaultFile(self, self._node(path), path.name)
+
+    def read(self, path: Path) -> memoryview:
+        return memoryview(bytes(self._node(path).data))
+
+    def replace(self, source: Path, target: Path) -> None:
+        self.call("replace", target.name)
+        self.names[target] = self.names.pop(source)
+
+    def remove(self, path: Path) -> None:
+        self.call("remove", path.name)
+        self._node(path)
+        del self.names[path]
+
+    def remove_dir(self, path: Path) -> None:
+        self.call("remove_dir", path.name)
+        assert not self.list(path)
+
+    def sync_dir(self, path: Path) -> None:
+        self.call("sync_dir", path.name)
+        for name in [p for p in self.durable if p.parent == path and p not in self.names]:
+            del self.durable[name]
+        self.durable.update({p: node for p, node in self.names.items() if p.parent == path})
+
+
+def _torn(data: bytes, synced: bytes, rng: random.Random) -> bytes:
+    """What was synced, a random part of what was appended since, and perhaps zeros where the rest should be."""
+    if len(data) <= len(synced):
+        return rng.choice((data, synced))
+    kept = rng.randint(len(synced), len(data))
+    zeros = rng.choice((0, 0, len(data) - kept))
+    return data[:kept] + bytes(zeros)

@@ -1,0 +1,100 @@
+"""A shard without processes: requests in, replies out, on a disk and a clock of the test's."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from proto.limits import Limits
+from proto.message import Message, Parked, Reply, Request
+from shardd.disk import Disk
+from shardd.shard import Shard
+from tests.support.fault_disk import FaultDisk
+
+SHARD = Path("/data/shard-00")
+
+
+class FakeClock:
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self.ms = now_ms
+        self.elapsed = 0.0
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.elapsed
+
+    def advance(self, ms: int) -> None:
+        self.ms += ms
+        self.elapsed += ms / 1000
+
+
+class Harness:
+    def __init__(
+        self, disk: Disk | None = None, clock: FakeClock | None = None, path: Path = SHARD, **limits: Any
+    ) -> None:
+        self.disk = disk if disk is not None else FaultDisk()
+        self.clock = clock or FakeClock()
+        self.path = path
+        self.limits = Limits(**limits)
+        self.shard = Shard(self.disk, self.clock, path, self.limits)
+        for _ in self.shard.recover():
+            pass
+        self._ids = count(1)
+        self.replies: dict[int, Message] = {}
+
+    def send(self, op: str, topic: str = "", body: Any = b"", **options: Any) -> int:
+        """Hand in a request without writing or syncing anything yet. Returns its id."""
+        ident = next(self._ids)
+        raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
+
+        def respond(message: Message) -> None:
+            assert not isinstance(self.replies.get(ident), Reply), "answered twice"
+            self.replies[ident] = message
+
+        self.shard.handle(Request(ident, op, topic, options, raw), "peer", respond)
+        return ident
+
+    def reply(self, op: str, topic: str = "", body: Any = b"", **options: Any) -> Reply:
+        ident = self.send(op, topic, body, **options)
+        self.shard.flush()
+        if ident not in self.replies:
+            self.shard.commits.sync_now()
+        message = self.replies[ident]
+        assert isinstance(message, Reply)
+        return message
+
+    def call(self, op: str, topic: str = "", body: Any = b"", **options: Any) -> Any:
+        """The decoded answer; raises the `TopicsError` of a refusal."""
+        reply = self.reply(op, topic, body, **options)
+        if reply.error is not None:
+            raise reply.error
+        return msgspec.json.decode(reply.body) if reply.body else reply.extra
+
+    def parked(self, ident: int) -> bool:
+        return isinstance(self.replies.get(ident), Parked)
+
+    def append(self, topic: str, *data: Any, **fields: Any) -> Any:
+        return self.call("append", topic, {"records": [{"data": d} for d in data], **fields})
+
+    def diff(self, topic: str, from_seq: int = 0, **fields: Any) -> Any:
+        return self.call("diff", topic, {"from_seq": from_seq, **fields})
+
+    def everything(self, topic: str) -> list[dict[str, Any]]:
+        """All records, by as many diffs as it takes."""
+        records: list[dict[str, Any]] = []
+        cursor = 0
+        while True:
+            answer = self.diff(topic, cursor, limit=1000, include_tags=True)
+            records += answer["records"]
+            cursor = answer["next_from_seq"]
+            if answer["caught_up"]:
+                return records
+
+    def restarted(self, disk: Disk | None = None, **limits: Any) -> Harness:
+        """A new process on the same disk (or on what a crash left of it), at the same time."""
+        return Harness(disk or self.disk, self.clock, self.path, **(limits or self.limits.model_dump()))
