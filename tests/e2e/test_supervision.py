@@ -1,0 +1,159 @@
+"""The real service: it starts, drains, heals, and leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+
+from proto.names import shard_of
+from tests.support.service import Service, Watched, until
+from tests.support.writers import Writer, verify
+
+NewService = Callable[..., Service]
+BY_SHARD = [[name for n in range(40) if shard_of(name := f"heal:{n}", 2) == index][:4] for index in (0, 1)]
+HEALS_WITHIN_S = 3.0
+
+
+@contextmanager
+def writing(service: Service, topics: Sequence[Sequence[str]]) -> Iterator[list[Writer]]:
+    """One writer for each group of topics, each with at least one ack when the body starts; finished after it."""
+    writers = [Writer(service, f"w{n}", group, n, "disk") for n, group in enumerate(topics)]
+    for writer in writers:
+        writer.start()
+    try:
+        until(lambda: all(writer.acks for writer in writers), "a first ack for every writer")
+        yield writers
+    finally:
+        for writer in writers:
+            writer.stop()
+    for writer in writers:
+        writer.finish()
+
+
+def acked_since(writers: Sequence[Writer], moment: float) -> bool:
+    """Whether every writer got an ack for a write answered after `moment`."""
+    return all(any(a.at > moment and a.status in (200, 201) for a in reversed(w.answers[-50:])) for w in writers)
+
+
+def test_it_starts_serves_and_ends_with_0_leaving_no_process(service: Service) -> None:
+    assert service.request("GET", "/v0/health")[0] == 200
+    status, answer = service.request("POST", "/v0/topics/hello", {"records": [{"data": 1}, {"data": "two"}]})
+    assert (status, answer["seqs"]) == (201, [1, 2])
+    assert f"topics is ready at {service.url}" in service.log_text()
+    assert service.stop() == 0
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", service.port))
+
+
+def test_interrupt_ends_it_as_well(service: Service) -> None:
+    """Ctrl-C goes to the whole process group: children leave it to the supervisor."""
+    watched = Watched(service.pids())
+    assert service.process is not None
+    os.killpg(service.process.pid, signal.SIGINT)
+    assert service.wait_exit() == 0
+    assert watched.wait_gone() == []
+    assert "child died" not in service.log_text()
+
+
+def test_drain_under_load_loses_nothing_that_was_acked(service: Service) -> None:
+    with writing(service, BY_SHARD) as writers:
+        assert service.stop() == 0
+    service.start()
+    assert verify(service, writers) > 0
+    assert {a.status for w in writers for a in w.answers} <= {200, 201, 503}
+    refused = [a.body["error"]["code"] for w in writers for a in w.answers if a.status == 503]
+    assert set(refused) <= {"shutting_down"}
+
+
+def test_killing_the_supervisor_leaves_no_process_and_its_successor_starts_at_once(service: Service) -> None:
+    service.request("POST", "/v0/topics/kept", {"records": [{"data": 1}]})
+    watched = Watched(service.pids())
+    assert service.process is not None
+    service.process.kill()
+    service.wait_exit()
+    service.start()
+    assert watched.wait_gone(5) == []
+    assert service.request("GET", "/v0/topics/kept")[1]["head_seq"] == 1
+
+
+def test_a_killed_shard_heals_while_the_other_never_fails(service: Service) -> None:
+    victim, other = BY_SHARD
+    with writing(service, [victim, victim, other, other]) as writers:
+        killed_at = time.monotonic()
+        incarnation = service.kill_child("shard-00")
+        until(lambda: service.child("shard-00")["incarnation"] > incarnation, "a new shard-00", HEALS_WITHIN_S)
+        until(service.is_ready, "readiness", HEALS_WITHIN_S)
+        healed_at = time.monotonic()
+        until(lambda: acked_since(writers, healed_at), "acks after the heal", HEALS_WITHIN_S)
+    assert healed_at - killed_at < HEALS_WITHIN_S
+    victims, others = [a for w in writers[:2] for a in w.answers], [a for w in writers[2:] for a in w.answers]
+    assert {a.status for a in others} <= {200, 201}
+    refused = [a for a in victims if a.status == 503]
+    assert refused, "while it is gone, its topics say so"
+    assert {a.body["error"]["code"] for a in refused} == {"not_ready"}
+    assert {a.status for a in victims} <= {200, 201, 503}
+    assert not any(w.broken for w in writers), "no connection breaks over a shard"
+    first_ack = min(a.at for a in victims if a.status in (200, 201) and a.at > refused[0].at)
+    assert first_ack - killed_at < HEALS_WITHIN_S
+    assert verify(service, writers) > 0
+
+
+def test_a_killed_gateway_is_replaced_and_nothing_acked_is_lost(service: Service) -> None:
+    with writing(service, BY_SHARD) as writers:
+        killed_at = time.monotonic()
+        incarnation = service.kill_child("gateway")
+        until(lambda: service.child("gateway")["incarnation"] > incarnation, "a new gateway", HEALS_WITHIN_S)
+        until(service.is_ready, "readiness", HEALS_WITHIN_S)
+        healed_at = time.monotonic()
+        until(lambda: acked_since(writers, healed_at), "acks after the heal", HEALS_WITHIN_S)
+    assert healed_at - killed_at < HEALS_WITHIN_S
+    assert {a.status for w in writers for a in w.answers} <= {200, 201, 503}
+    assert {name: child["incarnation"] for name, child in service.status()["children"].items()} == {
+        "shard-00": 1,
+        "shard-01": 1,
+        "gateway": incarnation + 1,
+    }
+    assert verify(service, writers) > 0
+
+
+def test_a_client_that_connects_while_there_is_no_gateway_waits_for_the_next(service: Service) -> None:
+    service.kill_child("gateway")
+    assert service.request("GET", "/v0/health", timeout_s=10)[0] == 200
+
+
+def test_a_second_service_on_the_same_data_is_refused(service: Service, new_service: NewService) -> None:
+    second = new_service(service.directory).start(wait=False)
+    assert second.wait_exit() == 1
+    assert service.process is not None
+    assert f"in use by process {service.process.pid}" in second.log_text()
+    assert service.is_ready()
+
+
+def test_a_used_port_is_refused(service: Service, new_service: NewService) -> None:
+    second = new_service(service.directory / "second", port=service.port)
+    second.directory.mkdir()
+    second.start(wait=False)
+    assert second.wait_exit() == 1
+    assert f"cannot listen on 127.0.0.1 port {service.port}: Address already in use" in second.log_text()
+
+
+def test_another_number_of_shards_is_refused_and_no_number_is_fine(service: Service, new_service: NewService) -> None:
+    service.stop()
+    other = new_service(service.directory, shards=3).start(wait=False)
+    assert other.wait_exit() == 1
+    assert "topics reshard" in other.log_text()
+    unsaid = new_service(service.directory, shards=None).start()
+    assert {"shard-00", "shard-01", "gateway"} == set(unsaid.status()["children"])
+
+
+def test_beyond_loopback_without_keys_is_refused_unless_allowed(new_service: NewService) -> None:
+    refused = new_service(TOPICS_HOST="0.0.0.0").start(wait=False)
+    assert refused.wait_exit() == 2
+    assert "TOPICS_ALLOW_INSECURE_NO_AUTH=1" in refused.log_text()
+    assert not refused.data_dir.exists()
