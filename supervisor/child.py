@@ -124,11 +124,11 @@ class Child:
                 self._apply(Event.DIED)
                 if stopping:
                     level = self._log.info if status == 0 else self._log.warning
-                    level("child ended", incarnation=self.incarnation, status=describe(status))
+                    level("child_ended", incarnation=self.incarnation, status=describe(status))
                     return
                 deaths.append(Death(now, uptime))
                 self._log.error(
-                    "child died", incarnation=self.incarnation, status=describe(status), uptime_s=round(uptime, 3)
+                    "child_died", incarnation=self.incarnation, status=describe(status), uptime_s=round(uptime, 3)
                 )
                 if self._failure is not None:
                     self.permanent = True
@@ -156,14 +156,14 @@ class Child:
             process, link = self._spawn(launch.inherit)
         except OSError as error:
             # Out of processes or memory, perhaps not for long: an accident like any other.
-            self._log.error("child not started", command=self._command[0], error=str(error))
+            self._log.error("child_not_started", command=self._command[0], error=str(error))
             self._apply(Event.SPAWN)
             return NOT_STARTED
         pidfd = os.pidfd_open(process.pid)
         try:
             self._process, self.pid = process, process.pid
             self._apply(Event.SPAWN)
-            self._log.info("child started", incarnation=self.incarnation, pid=process.pid)
+            self._log.info("child_started", incarnation=self.incarnation, pid=process.pid)
             async with trio.open_nursery() as nursery:
                 heard = trio.Event()
                 nursery.start_soon(self._hear, link, heard)
@@ -221,12 +221,12 @@ class Child:
                 if self._failure is not None:
                     break
         except ControlError as error:
-            self._log.error("child speaks nonsense", error=str(error))
+            self._log.error("child_speaks_nonsense", error=str(error))
             self.kill()
         heard.set()
         # It said its last word, so it has to end; the nursery is cancelled when it does.
         await trio.sleep(HANGUP_GRACE_S)
-        self._log.error("child hung up and lives on: killed")
+        self._log.error("child_hung_up", action="killed")
         self.kill()
 
     def _handle(self, message: Control) -> None:
@@ -243,7 +243,7 @@ class Child:
             case Failed():
                 self._failure = message.message
             case _:
-                self._log.error("child sent what only the supervisor sends", message=type(message).__name__)
+                self._log.error("child_sent_what_only_the_supervisor_sends", message=type(message).__name__)
 
     async def tell(self, message: Control) -> None:
         """Send `message` to the present incarnation, if there is one that listens."""
@@ -268,7 +268,7 @@ class Child:
             await self.tell(Stop())
             await self.gone.wait()
             return True
-        self._log.error("child did not stop in time: killed", deadline_s=deadline_s)
+        self._log.error("child_did_not_stop", action="killed", deadline_s=deadline_s)
         self.kill()
         await self.gone.wait()
         return False

@@ -22,7 +22,7 @@ from typing import Any
 
 import trio
 
-from proto.control import PHASES, Shards, ShardState, Start
+from proto.control import Shards, ShardState, Start
 from supervisor import listener, log, rundir
 from supervisor.child import Child, Launch, environment_for_children, now_ms, python
 from supervisor.datadir import DataDir, DataDirError, shard_name
@@ -131,7 +131,7 @@ class Service:
             with forced:
                 await self._shut_down()
             if forced.cancelled_caught:
-                self._log.warning("forced to end: children are killed")
+                self._log.warning("forced", action="children are killed")
                 self._exit_status = EXIT_FORCED
             nursery.cancel_scope.cancel()
         self._log.info("stopped", exit_status=self._exit_status)
@@ -148,13 +148,13 @@ class Service:
         async for number in signals:
             name = signal.Signals(number).name
             if number == signal.SIGHUP:
-                self._log.info("nothing to reload yet", signal=name)
+                self._log.info("nothing_to_reload_yet", signal=name)
             elif not self._ending.is_set():
                 self._end(EXIT_OK, name)
             elif number == signal.SIGINT:
                 forced.cancel()
             else:
-                self._log.info("already stopping", signal=name)
+                self._log.info("already_stopping", signal=name)
 
     def _end(self, status: int, reason: str) -> None:
         if self._ending.is_set():
@@ -166,7 +166,7 @@ class Service:
     async def _keep(self, child: Child) -> None:
         await child.run()
         if child.state is State.FAILED:
-            self._log.error("giving up", child=child.name, reason=child.reason)
+            self._log.error("giving_up", child=child.name, reason=child.reason)
             self._notifier.status(f"{child.name}: {child.reason}")
             self._end(EXIT_BEYOND_HELP if child.permanent else EXIT_FAILED, f"{child.name} failed")
 
@@ -177,7 +177,7 @@ class Service:
         # The gateway has its own copy of this socket and decides when clients are refused.
         self._listening.close()
         if self._gateway.state is State.SERVING and not await self._gateway.drain(drain_s + DRAIN_MARGIN_S):
-            self._log.error("requests in flight were not finished in time", deadline_s=drain_s)
+            self._log.error("drain_timed_out", deadline_s=drain_s)
         await self._gateway.stop(GATEWAY_STOP_S)
         self._notifier.busy("closing shards", int(stop_s) + 5)
         async with trio.open_nursery() as nursery:
@@ -202,20 +202,20 @@ class Service:
         try:
             self._runtime.write_status(self.status())
         except OSError as error:
-            self._log.warning("status file not written", error=str(error))
+            self._log.warning("status_file_not_written", error=str(error))
         if child.state is State.SERVING:
-            self._log.info("child ready", child=child.name, incarnation=child.incarnation)
-        elif child.phase in PHASES[2:4]:
-            self._report_progress(child, always=True)
+            self._log.info("child_ready", child=child.name, incarnation=child.incarnation)
+        elif child.state is State.STARTING:
+            self._report_progress(child, always=child.total_bytes > 0)
         self._report_readiness()
 
     def _report_progress(self, child: Child, *, always: bool = False) -> None:
         now = trio.current_time()
-        if not always and now - self._logged_at.get(child.name, 0) < PROGRESS_LOG_S:
+        if not always and now - self._logged_at.setdefault(child.name, now) < PROGRESS_LOG_S:
             return
         self._logged_at[child.name] = now
         self._log.info(
-            "boot progress",
+            "boot_progress",
             child=child.name,
             phase=child.phase,
             done_bytes=child.done_bytes,
@@ -286,9 +286,10 @@ def serve(settings: Settings, announce: Callable[[str], None], complain: Callabl
         opened.callback(notifier.close)
         logger = log.configure(settings.log_level, log.chosen_format(settings.log_format))
         for name, meant in unknown_variables(os.environ):
-            logger.warning("unknown setting", variable=name, **({"did_you_mean": meant} if meant else {}))
+            logger.warning("unknown_setting", variable=name, **({"did_you_mean": meant} if meant else {}))
         logger.warning(
-            "NO AUTHENTICATION: every client may read, write and delete everything",
+            "no_authentication",
+            meaning="EVERY CLIENT MAY READ, WRITE AND DELETE EVERYTHING",
             reachable_from="everywhere" if exposed else "this machine",
         )
         logger.info(

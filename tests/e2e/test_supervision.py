@@ -58,7 +58,7 @@ def test_interrupt_ends_it_as_well(service: Service) -> None:
     os.killpg(service.process.pid, signal.SIGINT)
     assert service.wait_exit() == 0
     assert watched.wait_gone() == []
-    assert "child died" not in service.log_text()
+    assert "child_died" not in service.log_text()
 
 
 def test_drain_under_load_loses_nothing_that_was_acked(service: Service) -> None:
