@@ -1,0 +1,139 @@
+"""The load generator: one thread, one epoll, kept-alive connections, requests made beforehand.
+
+It shares the machine with the service it measures, so it does as little as it can: a request is a `bytes` object that
+is sent as it is, and of an answer only the status and the length are looked at. A connection has one request under way.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+RECEIVE_BYTES = 1 << 18
+
+
+class LoadError(Exception):
+    """An answer other than 200 or 201, or none. The text holds what came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`seconds` of wall time, `cpu_seconds` of this process, latencies in ms of the requests that were answered."""
+
+    requests: int
+    seconds: float
+    cpu_seconds: float
+    received_bytes: int
+    p50_ms: float
+    p99_ms: float
+
+    @property
+    def per_second(self) -> float:
+        return self.requests / self.seconds
+
+
+class _Connection:
+    __slots__ = ("head", "missing", "raw", "requests", "sent_at")
+
+    def __init__(self, port: int, requests: Iterator[bytes]) -> None:
+        # Blocking: a send waits until the service has taken the request, a receive follows only on readiness.
+        self.raw = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self.raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.requests = requests
+        self.head = b""
+        self.missing = 0
+        self.sent_at = 0.0
+
+
+def post(path: str, body: bytes) -> bytes:
+    """A request as it goes over the wire."""
+    return (
+        f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    ).encode() + body
+
+
+def drive(port: int, streams: Sequence[Iterator[bytes]], seconds: float) -> Outcome:
+    """Send the requests of each stream over a connection of its own, one after the other, for so long or until the
+    streams end. Every request that was sent is waited for. Raises `LoadError`, `OSError`."""
+    connections: dict[int, _Connection] = {}
+    everything: list[_Connection] = []
+    poll = select.epoll()
+    latencies: list[float] = []
+    received = 0
+    clock = time.perf_counter
+    try:
+        for stream in streams:
+            connection = _Connection(port, stream)
+            everything.append(connection)
+            connections[connection.raw.fileno()] = connection
+            poll.register(connection.raw.fileno(), select.EPOLLIN)
+        cpu, started = time.process_time(), clock()
+        deadline = started + seconds
+        for connection in everything:
+            _next(connection, connections)
+        while connections:
+            events = poll.poll(30)
+            if not events:
+                raise LoadError(f"no answer for 30 s, {len(connections)} requests under way")
+            for descriptor, _ in events:
+                connection = connections[descriptor]
+                data = connection.raw.recv(RECEIVE_BYTES)
+                if not data:
+                    raise LoadError(f"the service closed a connection; before that: {connection.head[:500]!r}")
+                received += len(data)
+                if connection.missing:
+                    connection.missing -= len(data)
+                else:
+                    data = connection.head + data if connection.head else data
+                    end = data.find(b"\r\n\r\n")
+                    if end < 0:
+                        connection.head = data
+                        continue
+                    connection.head = b""
+                    connection.missing = _length(data, end) - (len(data) - end - 4)
+                if connection.missing == 0:
+                    now = clock()
+                    latencies.append(now - connection.sent_at)
+                    if now < deadline:
+                        _next(connection, connections)
+                    else:
+                        del connections[descriptor]
+        finished, cpu = clock(), time.process_time() - cpu
+    finally:
+        poll.close()
+        for connection in everything:
+            connection.raw.close()
+    latencies.sort()
+    count = len(latencies)
+    return Outcome(
+        count,
+        finished - started,
+        cpu,
+        received,
+        latencies[count // 2] * 1000 if count else 0.0,
+        latencies[min(count - 1, count * 99 // 100)] * 1000 if count else 0.0,
+    )
+
+
+def _next(connection: _Connection, connections: dict[int, _Connection]) -> None:
+    request = next(connection.requests, None)
+    if request is None:
+        del connections[connection.raw.fileno()]
+        return
+    connection.sent_at = time.perf_counter()
+    connection.raw.sendall(request)
+
+
+def _length(data: bytes, end: int) -> int:
+    """Bytes of the body that follows a head, which must say 200 or 201."""
+    if data[9:12] not in (b"200", b"201"):
+        raise LoadError(f"the service answered {data[:1000].decode(errors='replace')!r}")
+    head = data[: end + 2].lower()
+    at = head.find(b"\r\ncontent-length:")
+    if at < 0:
+        raise LoadError(f"an answer without Content-Length: {data[:end]!r}")
+    return int(head[at + 17 : head.index(b"\r\n", at + 17)])
