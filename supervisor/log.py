@@ -49,7 +49,8 @@ def configure(level: str, form: str) -> Any:
             renderers[form],
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(stream),
+        # Writes a line and its end in one go, because the children write to the same place.
+        logger_factory=structlog.WriteLoggerFactory(stream),
         cache_logger_on_first_use=False,
     )
     return structlog.get_logger().bind(process="supervisor")
