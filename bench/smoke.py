@@ -41,8 +41,8 @@ def records(count: int) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the result; "× 100": 100 records per request, or requests in flight. `value` is in `unit` per second, latencies
-    are those of whole requests, the last three are shares of one core."""
+    """One line of the result. "× 100" means 100 records per request or, for ZeroMQ, 100 requests in flight. `value` is
+    in `unit` per second, latencies are those of whole requests, the last three are shares of one core."""
 
     name: str
     value: float
