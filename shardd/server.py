@@ -18,6 +18,7 @@ import trio
 
 from proto.control import CONTROL_FD_VARIABLE, EXIT_PERMANENT, Failed, Progress, Ready, Start, Stop
 from proto.limits import Limits
+from proto.log import configure
 from proto.message import Cancel, Message, MessageError, Reply, Request, decode
 from proto.orphan import die_with_parent
 from proto.transport import ControlLink, MessageSocket
@@ -107,7 +108,7 @@ async def main(descriptor: int) -> int:
     start = await link.receive()
     if not isinstance(start, Start):
         return 1
-    structlog.contextvars.bind_contextvars(process=f"shard-{start.index:02d}")
+    configure(f"shard-{start.index:02d}")
     path = Path(start.data_dir) / f"shard-{start.index:02d}"
     shard = Shard(RealDisk(), SystemClock(), path, Limits(**start.limits))
     with trio.CancelScope() as serving:

@@ -22,8 +22,9 @@ from typing import Any
 
 import trio
 
+from proto import log
 from proto.control import Shards, ShardState, Start
-from supervisor import listener, log, rundir
+from supervisor import listener, rundir
 from supervisor.child import Child, Launch, environment_for_children, now_ms, python
 from supervisor.datadir import DataDir, DataDirError, shard_name
 from supervisor.notify import Notifier
@@ -284,7 +285,7 @@ def serve(settings: Settings, announce: Callable[[str], None], complain: Callabl
             return EXIT_FAILED
         notifier = Notifier.of(os.environ)
         opened.callback(notifier.close)
-        logger = log.configure(settings.log_level, log.chosen_format(settings.log_format))
+        logger = log.configure("supervisor", settings.log_level, log.chosen_format(settings.log_format))
         for name, meant in unknown_variables(os.environ):
             logger.warning("unknown_setting", variable=name, **({"did_you_mean": meant} if meant else {}))
         logger.warning(

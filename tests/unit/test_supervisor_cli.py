@@ -12,13 +12,14 @@ import structlog
 from typer.testing import CliRunner
 
 import proto
-from supervisor import log
+from proto import log
 from supervisor.cli import app
 
 
 @pytest.fixture(autouse=True)
 def _reset() -> Iterator[None]:
     yield
+    structlog.contextvars.clear_contextvars()
     structlog.reset_defaults()
 
 
@@ -49,7 +50,7 @@ def test_a_log_line_is_an_event_name_and_fields(
 ) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    log.configure("info", form).info("child_died", status="exit status 9")
+    log.configure("supervisor", "info", form).info("child_died", status="exit status 9")
     written = stream.getvalue()
     if isinstance(line, str):
         assert written.endswith(f"{line}\n")
@@ -60,7 +61,7 @@ def test_a_log_line_is_an_event_name_and_fields(
 def test_a_terminal_that_went_away_does_not_end_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    logger = log.configure("info", "logfmt")
+    logger = log.configure("supervisor", "info", "logfmt")
     stream.close()
     logger.info("nobody_hears_this")
 
@@ -68,5 +69,5 @@ def test_a_terminal_that_went_away_does_not_end_the_service(monkeypatch: pytest.
 def test_the_level_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    log.configure("error", "logfmt").warning("quiet")
+    log.configure("supervisor", "error", "logfmt").warning("quiet")
     assert stream.getvalue() == ""
