@@ -5,55 +5,37 @@ A batch is kept as the frame it was written in and taken apart when it is read. 
 
 Two positions, because a write gets its seqs before it may be seen: `next_seq` is what the next write gets,
 `head_seq` is the last record readers may see.
+
+Records leave from the front, by cap, age or `before_seq`, or anywhere, by tag. Commit times never decrease with
+seq, so what has expired is always a front part too, and expiring costs one comparison as long as nothing has.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
-from typing import Any
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
-from proto.frame import Buffer, Columns, decode_batch, encode_batch, merge
-from proto.limits import RECORD_OVERHEAD
+from proto.frame import Buffer, Columns
+from shardd.batch import FINAL_LEVEL, Batch, fitting, merged
 from shardd.config import TopicConfig
+from shardd.losses import Losses
+from shardd.tags import Match, TagIndex
 
 MERGE_FAN = 32
-FINAL_LEVEL = 2
-FINAL_RECORDS = 512
-FINAL_BYTES = 256 << 10
-"""Batches of this many records or bytes are never merged."""
-
-
-class Batch:
-    """Consecutive records. `buffer` starts with a batch frame; `size` is what they count towards the topic's bytes."""
-
-    __slots__ = ("buffer", "count", "first_seq", "level", "size")
-
-    def __init__(self, buffer: Buffer, first_seq: int, columns: Columns, level: int = 0) -> None:
-        self.buffer = buffer
-        self.first_seq = first_seq
-        self.count = columns.count
-        self.size = columns.size(0, columns.count) + RECORD_OVERHEAD * columns.count
-        self.level = FINAL_LEVEL if self.count >= FINAL_RECORDS or self.size >= FINAL_BYTES else level
-
-    @property
-    def last_seq(self) -> int:
-        return self.first_seq + self.count - 1
-
-    def columns(self) -> Columns:
-        return decode_batch(self.buffer)
 
 
 class Slice:
-    """Records `start` to `stop` (exclusive) of a batch."""
+    """Records `start` to `stop` (exclusive) of a batch; `mask` tells the live ones, None for all."""
 
-    __slots__ = ("columns", "first_seq", "start", "stop")
+    __slots__ = ("columns", "first_seq", "mask", "start", "stop")
 
-    def __init__(self, columns: Columns, first_seq: int, start: int, stop: int) -> None:
+    def __init__(self, columns: Columns, first_seq: int, start: int, stop: int, mask: bytes | None) -> None:
         self.columns = columns
         self.first_seq = first_seq
         self.start = start
         self.stop = stop
+        self.mask = mask
 
 
 class Topic:
@@ -73,16 +55,22 @@ class Topic:
         self.last_read_ts: int | None = None
         self.gated_no = 0
         """Number of the newest frame of this topic that had to wait for a sync."""
-        self.parked: dict[object, Callable[[], Any]] = {}
-        """Reads that wait for records, each with what to call when there may be some."""
+        self.losses = Losses()
+        self.floor = 1
+        """Everything before this seq is gone. Never decreases."""
         self._batches: list[Batch] = []
         self._firsts: list[int] = []
         self._runs = [0] * FINAL_LEVEL
+        self._tags: TagIndex | None = None
 
     @property
     def earliest_seq(self) -> int:
         """First live record; `head_seq + 1` if there is none."""
-        return self._firsts[0] if self._firsts else self.head_seq + 1
+        return self.floor
+
+    @property
+    def evict_floor(self) -> int:
+        return self.losses.evict_floor
 
     @property
     def batches(self) -> Sequence[Batch]:
@@ -93,68 +81,239 @@ class Topic:
         self.last_ts = max(self.last_ts, now_ms)
         return self.last_ts
 
+    # Growing
+
     def add(self, buffer: Buffer, first_seq: int, columns: Columns) -> Batch:
-        """Make the records of a batch frame visible. They must follow the head."""
+        """Make the records of a batch frame visible, and let the caps take what is too much."""
         assert first_seq == self.head_seq + 1
         batch = Batch(buffer, first_seq, columns)
-        self._batches.append(batch)
-        self._firsts.append(first_seq)
-        self.head_seq = batch.last_seq
-        self.records += batch.count
-        self.bytes += batch.size
+        self.restore(batch)
         self._age(batch.level)
+        self.evict()
         return batch
+
+    def restore(self, batch: Batch) -> None:
+        """A batch as it was, at the end of those there are."""
+        self._batches.append(batch)
+        self._firsts.append(batch.first_seq)
+        self.head_seq = batch.last_seq
+        self.records += batch.live
+        self.bytes += batch.live_size
 
     def _age(self, level: int) -> None:
         """Merge the newest batches of one level once there are enough of them."""
-        runs = self._runs
         for lower in range(level):
-            runs[lower] = 0
+            self._runs[lower] = 0
         while level < FINAL_LEVEL:
-            runs[level] += 1
-            if runs[level] < MERGE_FAN:
+            self._runs[level] += 1
+            if self._runs[level] < MERGE_FAN:
                 return
-            runs[level] = 0
-            young = self._batches[-MERGE_FAN:]
-            columns = merge([b.columns() for b in young])
-            first_seq = young[0].first_seq
-            head = encode_batch(columns, self.id, first_seq).head
-            del self._batches[-MERGE_FAN:], self._firsts[-MERGE_FAN:]
-            merged = Batch(head, first_seq, columns, level + 1)
-            self._batches.append(merged)
-            self._firsts.append(first_seq)
-            if merged.level == FINAL_LEVEL:
+            self._runs[level] = 0
+            level = self._merge_last(MERGE_FAN, level + 1).level
+            if level == FINAL_LEVEL:
                 self._runs = [0] * FINAL_LEVEL
-            level = merged.level
 
-    def window(self, start_seq: int, limit: int, budget: int) -> list[Slice]:
-        """Up to `limit` records from `start_seq` on, whose payload is at most `budget` bytes, but at least one record
-        if there is any."""
+    def _merge_last(self, count: int, level: int) -> Batch:
+        whole = merged(self._batches[-count:], self.id, level)
+        self._batches[-count:] = [whole]
+        self._firsts[-count:] = [whole.first_seq]
+        return whole
+
+    def unstored(self) -> list[Batch]:
+        """The batches that no segment has yet, small ones merged first."""
+        count = 0
+        size = 0
+        while count < len(self._batches) and self._batches[-1 - count].stored is None:
+            count += 1
+        at = len(self._batches) - count
+        # Whatever is small now stays small for ever once it is in a segment: merge neighbours up to the final size.
+        while at < len(self._batches):
+            end = at
+            size = 0
+            while end < len(self._batches) and (end == at or size + self._batches[end].count <= 1024):
+                if self._batches[end].level == FINAL_LEVEL and end > at:
+                    break
+                size += self._batches[end].count
+                end += 1
+                if self._batches[end - 1].level == FINAL_LEVEL:
+                    break
+            if end - at > 1:
+                whole = merged(self._batches[at:end], self.id, FINAL_LEVEL)
+                self._batches[at:end] = [whole]
+                self._firsts[at:end] = [whole.first_seq]
+            else:
+                self._batches[at].level = FINAL_LEVEL
+            at += 1
+        self._runs = [0] * FINAL_LEVEL
+        return [batch for batch in self._batches if batch.stored is None]
+
+    # Shrinking
+
+    def expire(self, now_ms: int) -> None:
+        """Lose what is older than the topic's TTL."""
+        ttl = self.config.ttl_ms
+        while ttl and self._batches:
+            front = self._batches[0]
+            gone = front.expired(now_ms - ttl)
+            if not gone:
+                return
+            self._lose(front, gone, "ttl")
+            if gone < front.count:
+                return
+
+    def evict(self) -> None:
+        """Lose what is more than the topic's caps allow. The newest record always stays."""
+        cap_records, cap_bytes = self.config.cap_records, self.config.cap_bytes
+        if not cap_records and not cap_bytes:
+            return
+        while self._batches:
+            records = self.records - cap_records if cap_records else 0
+            size = self.bytes - cap_bytes if cap_bytes else 0
+            if self.records <= 1 or (records <= 0 and size <= 0):
+                return
+            front = self._batches[0]
+            gone = front.start_to_lose(records, size)
+            if len(self._batches) == 1 and gone >= front.count:
+                newest = front.last_live
+                assert newest is not None
+                gone = newest - front.first_seq
+            if gone <= front.start:
+                return
+            self._lose(front, gone, "cap")
+
+    def _lose(self, front: Batch, start: int, reason: str) -> None:
+        """The records of the first batch before its `start`-th go, against their writers' will."""
+        lost = last_live_before(front, start)
+        if lost is not None:
+            self.losses.add(lost, reason)
+        self._cut(front, start)
+
+    def _cut(self, front: Batch, start: int) -> None:
+        self.records -= front.live
+        self.bytes -= front.live_size
+        front.cut(start)
+        self.records += front.live
+        self.bytes += front.live_size
+        self._settle()
+
+    def _settle(self) -> None:
+        """Drop dead batches at the front, and move the floor to the first live record."""
+        dead = 0
+        while dead < len(self._batches) and not self._batches[dead].live:
+            dead += 1
+        if dead:
+            del self._batches[:dead], self._firsts[:dead]
+        if self._batches:
+            first = self._batches[0].first_live
+            assert first is not None
+            self.floor = max(self.floor, first)
+        else:
+            self.floor = self.head_seq + 1
+            self._runs = [0] * FINAL_LEVEL
+        if self._tags is not None and self._tags.entries > 2 * self.records + 10_000:
+            self._tags = None
+
+    def lose_everything(self, upto: int, reason: str) -> None:
+        """All records are gone, and seqs up to `upto` are used."""
+        self._batches.clear()
+        self._firsts.clear()
+        self._runs = [0] * FINAL_LEVEL
+        self._tags = None
+        self.records = self.bytes = 0
+        self.head_seq = max(self.head_seq, upto)
+        self.next_seq = max(self.next_seq, self.head_seq + 1)
+        self.floor = self.head_seq + 1
+        if self.head_seq:
+            self.losses.add(self.head_seq, reason)
+
+    def delete(self, before_seq: int | None, match: Match | None, bound: int) -> int:
+        """Remove live records with seq < `before_seq` and a matching tag, none at or after `bound`. Returns how many."""
+        before = self.records
+        end = bound if before_seq is None else min(bound, before_seq)
+        if match is None:
+            while self._batches and self._batches[0].first_seq < end:
+                front = self._batches[0]
+                self._cut(front, min(end - front.first_seq, front.count))
+                if self._batches and self._batches[0] is front:
+                    break
+        else:
+            self._delete_matching(match, end)
+        return before - self.records
+
+    def _delete_matching(self, match: Match, end: int) -> None:
+        index = self._index()
+        op, text = match
+        seqs = index.equal(text) if op == "Eq" else index.starting_with(text)
+        chosen = sorted(seq for seq in seqs if self.floor <= seq < end)
+        at = 0
+        while at < len(chosen):
+            place = bisect_right(self._firsts, chosen[at]) - 1
+            batch = self._batches[place]
+            upto = bisect_right(chosen, batch.last_seq, lo=at)
+            self.records -= batch.live
+            self.bytes -= batch.live_size
+            batch.delete([seq - batch.first_seq for seq in chosen[at:upto]])
+            self.records += batch.live
+            self.bytes += batch.live_size
+            at = upto
+        self._settle()
+
+    def _index(self) -> TagIndex:
+        if self._tags is None:
+            self._tags = TagIndex()
+        index = self._tags
+        for place in range(max(bisect_right(self._firsts, index.upto) - 1, 0), len(self._batches)):
+            batch = self._batches[place]
+            start = max(index.upto + 1 - batch.first_seq, batch.start)
+            if start < batch.count:
+                index.add(batch.first_seq, batch.columns(), start)
+        return index
+
+    # Reading
+
+    def window(self, start_seq: int, limit: int, budget: int) -> tuple[list[Slice], int]:
+        """Up to `limit` live records from `start_seq` on, whose payload is at most `budget` bytes, but at least one if
+        there is any; and the last seq that was looked at."""
         slices: list[Slice] = []
-        at = max(bisect_right(self._firsts, start_seq) - 1, 0)
-        while limit > 0 and at < len(self._batches):
-            batch = self._batches[at]
-            start = max(start_seq - batch.first_seq, 0)
-            stop = min(batch.count, start + limit)
-            if start < stop:
+        for batch in self._from(start_seq):
+            start = max(start_seq - batch.first_seq, batch.start)
+            stop = batch.count
+            mask: bytes | None = None
+            if batch.flags is None:
+                stop = min(stop, start + limit)
+                taken = stop - start
+            else:
+                mask = batch.mask(start, stop)
+                taken = mask.count(1)
+                if taken > limit:
+                    stop = start + bisect_left(list(accumulate(mask)), limit) + 1
+                    mask, taken = mask[: stop - start], limit
+            if taken:
                 columns = batch.columns()
                 size = columns.size(start, stop)
                 if size > budget:
-                    fits = _fitting(columns, start, stop, budget)
-                    if fits or not slices:
-                        slices.append(Slice(columns, batch.first_seq, start, start + max(fits, 1)))
-                    break
-                slices.append(Slice(columns, batch.first_seq, start, stop))
-                limit -= stop - start
+                    fits = max(fitting(columns, start, stop, budget), 0 if slices else 1)
+                    if fits:
+                        part = None if mask is None else mask[:fits]
+                        slices.append(Slice(columns, batch.first_seq, start, start + fits, part))
+                    return slices, batch.first_seq + start + fits - 1
+                slices.append(Slice(columns, batch.first_seq, start, stop, mask))
+                limit -= taken
                 budget -= size
-            at += 1
-        return slices
+                if not limit and stop < batch.count:
+                    return slices, batch.first_seq + stop - 1
+            if not limit:
+                return slices, batch.last_seq
+        return slices, self.head_seq
+
+    def _from(self, start_seq: int) -> Iterator[Batch]:
+        for place in range(max(bisect_right(self._firsts, start_seq) - 1, 0), len(self._batches)):
+            if self._batches[place].last_seq >= start_seq:
+                yield self._batches[place]
 
 
-def _fitting(columns: Columns, start: int, stop: int, budget: int) -> int:
-    """How many records from `start` on have at most `budget` bytes together."""
-
-    def size_up_to(end: int) -> int:
-        return columns.size(start, end)
-
-    return bisect_right(range(start + 1, stop + 1), budget, key=size_up_to)
+def last_live_before(front: Batch, start: int) -> int | None:
+    """Seq of the last live record of `front` before its `start`-th."""
+    mask = front.mask(front.start, min(start, front.count))
+    last = mask.rfind(1)
+    return None if last < 0 else front.first_seq + front.start + last

@@ -1,0 +1,200 @@
+"""A batch in memory: a frame, where it is, and which of its records are still live."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from itertools import accumulate, compress
+from typing import Protocol
+
+from proto.frame import DELETED, Buffer, Columns, decode_batch, encode_batch, merge
+from proto.limits import RECORD_OVERHEAD
+
+FINAL_LEVEL = 2
+FINAL_RECORDS = 512
+FINAL_BYTES = 256 << 10
+"""Batches of this many records or bytes are never merged."""
+
+_LIVE = bytes(0 if byte == DELETED else 1 for byte in range(256))
+
+
+class Stored(Protocol):
+    """A frame in a segment file."""
+
+    def load(self) -> memoryview:
+        """The frame's bytes. Valid as long as the view is held."""
+
+
+class Batch:
+    """Consecutive records, of which those before `start` are gone and those flagged in `flags` are deleted.
+
+    `buffer` is the frame in memory, None if only the file has it; `stored` is where the file has it, None if the log is
+    the only place. `live` records with `live_size` bytes are left.
+    """
+
+    __slots__ = (
+        "buffer",
+        "count",
+        "first_seq",
+        "first_ts",
+        "flags",
+        "last_ts",
+        "level",
+        "live",
+        "live_size",
+        "size",
+        "start",
+        "stored",
+    )
+
+    def __init__(self, buffer: Buffer | None, first_seq: int, columns: Columns, level: int = 0) -> None:
+        count = columns.count
+        self.buffer = buffer
+        self.stored: Stored | None = None
+        self.first_seq = first_seq
+        self.count = count
+        ts = columns.ts
+        self.first_ts, self.last_ts = (ts, ts) if isinstance(ts, int) else (ts[0], ts[-1])
+        self.size = self.live_size = columns.size(0, count) + RECORD_OVERHEAD * count
+        self.live = count
+        self.start = 0
+        self.flags: bytearray | None = None
+        self.level = FINAL_LEVEL if count >= FINAL_RECORDS or self.size >= FINAL_BYTES else level
+
+    @classmethod
+    def of_file(
+        cls, stored: Stored, first_seq: int, count: int, times: tuple[int, int], size: int, flags: bytes
+    ) -> Batch:
+        """A batch that only a segment has; `flags` are its delete flags there."""
+        batch = cls.__new__(cls)
+        batch.buffer = None
+        batch.stored = stored
+        batch.first_seq = first_seq
+        batch.count = batch.live = count
+        batch.first_ts, batch.last_ts = times
+        batch.size = batch.live_size = size
+        batch.start = 0
+        batch.flags = None
+        batch.level = FINAL_LEVEL
+        if DELETED in flags:
+            batch.flags = bytearray(flags)
+            batch._recount()
+        return batch
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + self.count - 1
+
+    @property
+    def first_live(self) -> int | None:
+        """Seq of the first record that is left."""
+        if not self.live:
+            return None
+        if self.flags is None:
+            return self.first_seq + self.start
+        return self.first_seq + self.mask(self.start, self.count).index(1) + self.start
+
+    @property
+    def last_live(self) -> int | None:
+        if not self.live:
+            return None
+        if self.flags is None:
+            return self.last_seq
+        return self.first_seq + len(self.flags.rstrip(bytes([DELETED]))) - 1
+
+    def columns(self) -> Columns:
+        if self.buffer is not None:
+            return decode_batch(self.buffer)
+        assert self.stored is not None
+        return decode_batch(self.stored.load())
+
+    def mask(self, start: int, stop: int) -> bytes:
+        """1 for each record of the range that is not deleted, 0 for the others."""
+        if self.flags is None:
+            return b"\1" * (stop - start)
+        return bytes(self.flags[start:stop]).translate(_LIVE)
+
+    def on_disk_flags(self) -> bytes:
+        """Delete flags as a file should have them: what is gone for any reason counts as deleted."""
+        flags = bytearray(self.flags) if self.flags is not None else bytearray(self.count)
+        flags[: self.start] = bytes([DELETED]) * self.start
+        return bytes(flags)
+
+    def cut(self, start: int) -> None:
+        """Everything before the `start`-th record is gone."""
+        if start <= self.start:
+            return
+        self.start = start
+        if start >= self.count:
+            self.live = self.live_size = 0
+        else:
+            self._recount()
+
+    def delete(self, positions: Sequence[int]) -> None:
+        """Flag records as deleted. Positions that are gone already change nothing."""
+        if self.flags is None:
+            self.flags = bytearray(self.count)
+        for position in positions:
+            self.flags[position] = DELETED
+        self._recount()
+
+    def _recount(self) -> None:
+        columns = self.columns()
+        if self.flags is None:
+            self.live = self.count - self.start
+            self.live_size = columns.size(self.start, self.count) + RECORD_OVERHEAD * self.live
+            return
+        mask = self.mask(self.start, self.count)
+        self.live = mask.count(1)
+        self.live_size = sum(compress(columns.sizes(self.start, self.count), mask)) + RECORD_OVERHEAD * self.live
+
+    def start_to_lose(self, records: int, size: int) -> int:
+        """Where to cut so that at least `records` live ones and `size` live bytes go, and no more than needed.
+
+        At most everything: `count` if even that is not enough.
+        """
+        if records >= self.live or size >= self.live_size:
+            return self.count
+        if self.flags is None:
+            columns = self.columns()
+            start = self.start
+
+            def lost(end: int) -> int:
+                return columns.size(start, end) + RECORD_OVERHEAD * (end - start)
+
+            by_size = start + bisect_left(range(start, self.count + 1), size, key=lost) if size > 0 else start
+            return min(max(start + max(records, 0), by_size), self.count)
+        places = list(compress(range(self.start, self.count), self.mask(self.start, self.count)))
+        sizes = compress(self.columns().sizes(self.start, self.count), self.mask(self.start, self.count))
+        by_size = bisect_left(list(accumulate((s + RECORD_OVERHEAD for s in sizes), initial=0)), size)
+        gone = max(records, by_size if size > 0 else 0, 0)
+        return places[gone] if gone < len(places) else self.count
+
+    def expired(self, oldest_ts: int) -> int:
+        """How many records, from the batch's beginning, have a commit time before `oldest_ts`."""
+        if self.last_ts < oldest_ts:
+            return self.count
+        if self.first_ts >= oldest_ts:
+            return 0
+        ts = self.columns().ts
+        return 0 if isinstance(ts, int) else bisect_left(ts, oldest_ts)
+
+
+def merged(batches: Sequence[Batch], topic_id: int, level: int) -> Batch:
+    """Neighbouring batches as one, with what is gone of them still gone."""
+    columns = merge([batch.columns() for batch in batches])
+    first_seq = batches[0].first_seq
+    whole = Batch(encode_batch(columns, topic_id, first_seq).head, first_seq, columns, level)
+    if any(batch.flags is not None or batch.start for batch in batches):
+        whole.flags = bytearray(b"".join(batch.on_disk_flags() for batch in batches))
+        whole._recount()
+    return whole
+
+
+def fitting(columns: Columns, start: int, stop: int, budget: int) -> int:
+    """How many records from `start` on have at most `budget` bytes together."""
+
+    def size_up_to(end: int) -> int:
+        return columns.size(start, end)
+
+    return bisect_right(range(start + 1, stop + 1), budget, key=size_up_to)

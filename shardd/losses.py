@@ -1,0 +1,39 @@
+"""What a topic lost against its will, and why: the memory behind tombstones.
+
+Records leave in seq order, so the losses of a topic are runs `(upto, reason)`: everything live up to `upto`, from
+where the run before it ended, went for that reason. Deletions are no losses and leave no trace here.
+"""
+
+from __future__ import annotations
+
+MAX_RUNS = 64
+
+
+class Losses:
+    __slots__ = ("runs",)
+
+    def __init__(self, runs: list[tuple[int, str]] | None = None) -> None:
+        self.runs = runs if runs is not None else []
+
+    @property
+    def evict_floor(self) -> int:
+        """One past the highest seq lost; 0 if nothing ever was."""
+        return self.runs[-1][0] + 1 if self.runs else 0
+
+    def add(self, upto: int, reason: str) -> None:
+        """The record `upto` was lost, and every live one before it."""
+        runs = self.runs
+        if runs and runs[-1][0] >= upto:
+            return
+        if runs and runs[-1][1] == reason:
+            runs[-1] = (upto, reason)
+            return
+        runs.append((upto, reason))
+        if len(runs) > MAX_RUNS:
+            # The oldest gaps keep their range and lose their reason: nobody remembers that far back exactly.
+            runs[:2] = [(runs[1][0], "mixed")]
+
+    def reason(self, gap_from: int) -> str:
+        """Why records from `gap_from` on are missing."""
+        reasons = {reason for upto, reason in self.runs if upto >= gap_from}
+        return reasons.pop() if len(reasons) == 1 else "mixed"
