@@ -169,15 +169,15 @@ async def until(condition: Callable[[], bool]) -> None:
 async def stage(script: Script = echo, *, shards: int = 1, **limits: Any) -> AsyncIterator[Stage]:
     with tempfile.TemporaryDirectory(prefix="gw") as directory:
         listener = socket.create_server(("127.0.0.1", 0))
-        gateway = Gateway(Start("gateway", Limits(**limits).model_dump(), shards=shards))
-        with trio.fail_after(30):
-            async with trio.open_nursery() as nursery:
-                await nursery.start(gateway.shards.run)
-                await nursery.start(gateway.accept, listener)
-                states = [ShardState(index) for index in range(shards)]
-                made = Stage(gateway, [], states, listener.getsockname(), nursery, Path(directory))
-                for index in range(shards):
-                    await made.start_shard(index, script)
-                yield made
-                nursery.cancel_scope.cancel()
-        listener.close()
+        with listener:
+            gateway = Gateway(Start("gateway", Limits(**limits).model_dump(), shards=shards))
+            with trio.fail_after(30):
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(gateway.shards.run)
+                    await nursery.start(gateway.accept, listener)
+                    states = [ShardState(index) for index in range(shards)]
+                    made = Stage(gateway, [], states, listener.getsockname(), nursery, Path(directory))
+                    for index in range(shards):
+                        await made.start_shard(index, script)
+                    yield made
+                    nursery.cancel_scope.cancel()

@@ -325,7 +325,9 @@ async def test_a_long_poll_that_waits_is_answered_when_records_come() -> None:
             b"POST /v0/topics/a/diff HTTP/1.1\r\n" + JSON_POST + b"Content-Length: 2\r\n\r\n{}"
             b"GET /v0/health HTTP/1.1\r\nHost: h\r\n\r\n"
         )
-        await until(lambda: any(link.waiting for link in there.gateway.shards._links if link))
+        await until(
+            lambda: any(p.parked for link in there.gateway.shards._links if link for p in link.waiting.values())
+        )
         there.shards[0].send(Reply(there.shards[0].requests[0].id, b'{"records":[]}'))
         assert (await client.receive()).json["records"] == []
         assert (await client.receive()).json["status"] == "ok"
