@@ -71,6 +71,8 @@ class Kind(IntEnum):
     TOPIC_CREATE = 2
     TOPIC_CONFIG = 3
     TOPIC_DELETE = 4
+    RESCUED = 8
+    """First frame of a file that took the place of another's tail after a failed sync."""
 
 
 class Encoding(IntEnum):

@@ -48,7 +48,8 @@ def configure(process: str, level: str | None = None, form: str | None = None) -
     form = form or chosen_format(os.environ.get(FORMAT_VARIABLE, "auto"))
     traceback = structlog.processors.format_exc_info
     renderers: dict[str, list[Any]] = {
-        "console": [structlog.dev.ConsoleRenderer()],
+        # Not the default formatter of tracebacks: it shows local variables, and those hold payloads.
+        "console": [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)],
         "logfmt": [
             traceback,
             structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),

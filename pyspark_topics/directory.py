@@ -72,7 +72,8 @@ def _plan_shard(number: int, shard: Path, subscribe: Collection[str]) -> list[Pi
     directory = shard / "wal"
     # A shard that never started has no directory yet.
     listed = sorted(directory.iterdir()) if directory.is_dir() else []
-    files = [(file, int(match[1])) for file in listed if (match := _FILE.fullmatch(file.name))]
+    # Empty files say nothing: one may have been left by a rotation that failed half-way.
+    files = [(file, int(match[1])) for file in listed if (match := _FILE.fullmatch(file.name)) and file.stat().st_size]
     names: dict[int, str] = {}
     deleted: set[int] = set()
     surveyed = []

@@ -5,7 +5,7 @@ every part of the body begin at a multiple of 8 bytes.
 
     byte  0  "TPCF"
           4  u8   format version, 1
-          5  u8   kind: 1 batch of records, 2 topic created, 3 topic configured, 4 topic deleted
+          5  u8   kind: 1 batch of records, 2 topic created, 3 topic configured, 4 topic deleted, 8 rescued
           6  u16  flags: bit 0 = each record has its own time
           8  u32  frame length in bytes
          12  u32  body length in bytes
@@ -47,7 +47,8 @@ assert HEADER.size == HEADER_BYTES
 DELETED = 0xD5
 OWN_TIMES = 1
 
-BATCH, TOPIC_CREATE, TOPIC_CONFIG, TOPIC_DELETE = 1, 2, 3, 4
+BATCH, TOPIC_CREATE, TOPIC_CONFIG, TOPIC_DELETE, RESCUED = 1, 2, 3, 4, 8
+KINDS = frozenset((BATCH, TOPIC_CREATE, TOPIC_CONFIG, TOPIC_DELETE, RESCUED))
 COLUMN_SHIFTS = (0, 2, 4, 6)
 """Where in the header's `columns` the form of data, tag, node and meta stands."""
 _NONE, _ONE, _EACH, _SOME = 0, 1, 2, 3
@@ -109,10 +110,10 @@ class Head:
         ) = HEADER.unpack_from(view, offset)
         if magic != MAGIC:
             raise FrameError(f"magic {magic!r} where a frame should begin")
-        if version != VERSION or self.kind > TOPIC_DELETE or self.kind < BATCH:
+        if version != VERSION or self.kind not in KINDS:
             raise UnknownFormat(
-                f"frame version {version}, kind {self.kind} (known here: version {VERSION}, kinds {BATCH} to "
-                f"{TOPIC_DELETE}); a newer server wrote it, update pyspark_topics to match"
+                f"frame version {version}, kind {self.kind} (known here: version {VERSION}, kinds "
+                f"{sorted(KINDS)}); a newer server wrote it, update pyspark_topics to match"
             )
         if self.body_len % 8 or self.length != _pad8(HEADER_BYTES + self.body_len + 8 + self.count):
             raise FrameError(f"lengths do not agree (frame {self.length}, body {self.body_len}, {self.count} records)")

@@ -147,7 +147,7 @@ def survey(log: LogFile) -> Contents:
     for head in log.heads():
         if head.kind == frames.BATCH:
             found.written.add(head.topic_id)
-        elif head.kind != frames.TOPIC_CONFIG:
+        elif head.kind in (frames.TOPIC_CREATE, frames.TOPIC_DELETE):
             try:
                 frames.verify(log.view, head)
                 about = frames.fields(log.view, head)

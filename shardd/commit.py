@@ -164,17 +164,20 @@ class Commits:
         now = self._clock.monotonic()
         self._last_sync = now - start
         if error is None:
-            self._succeeded(job, now)
-        else:
+            try:
+                self._wal.end_sync(job)
+            except OSError as caught:
+                error = caught
+            self._succeeded(now)
+        if error is not None:
             self._failed(error)
         self.after_sync()
 
-    def _succeeded(self, job: SyncJob, now: float) -> None:
-        self._wal.end_sync(job)
+    def _succeeded(self, now: float) -> None:
         us = self._last_sync * 1e6
         self.sync_counts[bisect_left(SYNC_BOUNDS_US, us)] += 1
         self.sync_sum_us += us
-        while self._waiting and self._waiting[0].number <= job.upto_no:
+        while self._waiting and self._waiting[0].number <= self._wal.synced_no:
             entry = self._waiting.popleft()
             entry.commit(Timing(entry.write_ms, (now - entry.written_at) * 1000))
 

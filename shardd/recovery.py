@@ -3,7 +3,7 @@
 At the place where frame N is expected in a file, exactly one row applies:
 
     found there                                             decision
-    the next file starts at N                               go on in that file; what follows here was given up
+    the next file that is not empty starts at N             go on in that file; what follows here was given up
     a valid frame numbered N                                KEEP
     end of the last file                                    END
     a frame of another format version                       REFUSE: start the release that wrote it
@@ -58,6 +58,11 @@ def scan(disk: Disk, directory: Path, outcome: Outcome) -> Iterator[Found]:
         if name.endswith(".tmp"):  # a file that never got its name
             disk.remove(directory / name)
     files = [(first, name) for name in disk.list(directory) if (first := first_no_of(name)) is not None]
+    if files:
+        outcome.next_no = files[-1][0]
+    for at in range(len(files) - 1, -1, -1):
+        if not disk.size(directory / files[at][1]):  # says nothing, see `shardd.wal`
+            disk.remove(directory / files.pop(at)[1])
     total = sum(disk.size(directory / name) for _, name in files)
     done = 0
     if files:

@@ -45,5 +45,7 @@ def _control(directory: Directory, header: Header, fields: dict[str, Any]) -> No
         topic.config = topic.assigned_config = from_map(fields["config"])
     elif header.kind == Kind.TOPIC_DELETE:
         directory.hide(directory.by_id[header.topic_id])
+    elif header.kind == Kind.RESCUED:
+        pass
     else:
         raise ValueError(f"frame kind {header.kind} is not known")

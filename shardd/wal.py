@@ -1,7 +1,9 @@
 """The write-ahead log of one shard: frames of all topics in commit order, in files `wal-<first frame no>.log`.
 
 Files hold frames back to back from byte 0 (layout: `proto.frame`). Frame numbers go up by one over all files.
-A file whose successor starts at frame M counts only up to frame M-1: whatever follows in it was given up.
+A file is synced to its end before the next one is begun, so only the newest can hold frames that are not on the device.
+A file whose successor holds frames from M on counts only up to frame M-1: what follows in it was given up. An empty
+successor says nothing: it may be one whose making failed half-way.
 
 Life of a frame:
 
@@ -18,7 +20,7 @@ that does not work either, the log is read-only until the process is started aga
 Where the process may die, and what recovery then finds:
 
     in `flush`                  a partial last frame: torn, cut
-    in a rotation               an empty last file, or none: both fine
+    in `_rotate`                the old file alone, or an empty one behind it: both fine
     in `rescue`, before rename  the old file whole, a `.tmp` that is removed
     in `rescue`, after rename   the new file, which supersedes the old one's tail
 """
@@ -30,7 +32,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from proto.frame import Frame
+from proto.frame import Frame, Kind, encode_map
 from shardd.disk import Disk, File
 
 
@@ -66,12 +68,11 @@ class WalStatistics:
 class SyncJob:
     """What one sync covers. `run` blocks and may be called in a thread; everything else of the log may not."""
 
-    files: list[File]
+    file: File
     upto_no: int
 
     def run(self) -> None:
-        for file in self.files:
-            file.sync()
+        self.file.sync()
 
 
 class Wal:
@@ -85,7 +86,6 @@ class Wal:
         self.read_only: str | None = None
         self._staged: list[Frame] = []
         self._unsynced: deque[tuple[int, Frame]] = deque()
-        self._retired: list[File] = []
         self._frames = self._writes = self._syncs = self._bytes = self._rotations = 0
         if resume is None:
             self._file, self._size = self._create(next_no), 0
@@ -127,8 +127,6 @@ class Wal:
             self.next_no = first_no
             raise WalError(self.read_only)
         try:
-            if self._size >= self._max_bytes:
-                self._rotate(first_no)
             buffers = [part for frame in staged for part in (frame.head, frame.tail)]
             size = sum(map(len, buffers))
             written = self._file.write(buffers)
@@ -147,34 +145,54 @@ class Wal:
         self._bytes += size
         self._unsynced.extend(zip(range(first_no, self.next_no), staged, strict=True))
 
-    def _rotate(self, first_no: int) -> None:
-        file = self._create(first_no)
-        self._retired.append(self._file)
-        self._file, self._size = file, 0
-        self._rotations += 1
-
     def begin_sync(self) -> SyncJob:
         """Everything written so far. One job at a time."""
-        return SyncJob([*self._retired, self._file], self.next_no - 1 - len(self._staged))
+        return SyncJob(self._file, self._written_no)
+
+    @property
+    def _written_no(self) -> int:
+        return self.next_no - 1 - len(self._staged)
 
     def end_sync(self, job: SyncJob) -> None:
-        """The job ran without an error."""
+        """The job ran without an error: what it covers is on the device. A file that is full is ended here.
+
+        Raises OSError if the little that was written to a full file meanwhile cannot be synced.
+        """
         self._syncs += 1
-        self.synced_no = max(self.synced_no, job.upto_no)
-        while self._unsynced and self._unsynced[0][0] <= job.upto_no:
+        self._mark_synced(job.upto_no)
+        if self._size >= self._max_bytes:
+            self._rotate()
+
+    def _mark_synced(self, upto_no: int) -> None:
+        self.synced_no = upto_no
+        while self._unsynced and self._unsynced[0][0] <= upto_no:
             self._unsynced.popleft()
-        for file in job.files:
-            if file is not self._file and file in self._retired:
-                self._retired.remove(file)
-                file.close()
+
+    def _rotate(self) -> None:
+        if self._unsynced:
+            self._file.sync()
+            self._mark_synced(self._written_no)
+        try:
+            file = self._create(self.synced_no + 1)
+        except OSError:
+            # The old file will do until there is room for a new one. If the new name stays, it names an empty file.
+            try:
+                self._disk.remove(self._directory / file_name(self.synced_no + 1))
+            except OSError:
+                pass
+            return
+        self._file.close()
+        self._file, self._size = file, 0
+        self._rotations += 1
 
     def rescue(self, keep: Callable[[int], bool]) -> None:
         """After a failed sync: write the unsynced frames for which `keep(frame_no)` holds to a new file, give up the
         others. Raises `WalError` if that fails too; the log is read-only then."""
         kept = [frame for number, frame in self._unsynced if keep(number)]
         first_no = self.synced_no + 1
-        numbers = range(first_no, first_no + len(kept))
-        kept = [frame.renumbered(n, self.synced_no) for n, frame in zip(numbers, kept, strict=True)]
+        fields = {"given_up": len(self._unsynced) - len(kept)}
+        kept.insert(0, encode_map(Kind.RESCUED, 0, fields, 0))
+        kept = [frame.renumbered(first_no + n, self.synced_no) for n, frame in enumerate(kept)]
         path = self._directory / file_name(first_no)
         temporary = path.with_suffix(".log.tmp")
         buffers = [part for frame in kept for part in (frame.head, frame.tail)]
@@ -189,9 +207,7 @@ class Wal:
         except OSError as error:
             self._stop(f"a sync of the log failed, and so did writing a new file ({error.strerror or error})")
             raise WalError("the write-ahead log could not be rescued", error) from error
-        for old in (*self._retired, self._file):
-            old.close()
-        self._retired.clear()
+        self._file.close()
         self._unsynced.clear()
         self._file, self._size = file, size
         self.synced_no = first_no + len(kept) - 1
@@ -204,12 +220,9 @@ class Wal:
 
     def close(self) -> None:
         """Sync and close. Raises OSError if the last sync fails."""
-        job = self.begin_sync()
         if self.dirty:
-            job.run()
-            self.end_sync(job)
-        for file in (*self._retired, self._file):
-            file.close()
+            self._file.sync()
+        self._file.close()
 
     def statistics(self) -> WalStatistics:
         return WalStatistics(

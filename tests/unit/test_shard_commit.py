@@ -137,5 +137,27 @@ def test_the_log_rotates_and_reads_back_over_all_files() -> None:
     shard = Harness(wal_segment_bytes=4096)
     for i in range(300):
         shard.append("a", i)
+        if i % 7 == 0:
+            shard.shard.commits.sync_now()
     assert len(shard.disk.list(shard.path / "wal")) > 5
     assert [r["data"] for r in shard.restarted().everything("a")] == list(range(300))
+
+
+@pytest.mark.parametrize("survival", ["process", "drop", "tear"])
+def test_a_failed_sync_right_after_a_rotation_loses_nothing_acked(survival: str) -> None:
+    """However full the files are when syncs fail, what was acked is found once and in order."""
+    for failing in range(12):
+        shard = Harness(wal_segment_bytes=4096)
+        shard.call("configure", "fast")
+        acked = []
+        for i in range(40):
+            shard.append("fast", f"{i}" + "x" * 300)
+            acked.append(i)
+            if i % 3 == 0:
+                if i // 3 == failing:
+                    shard.disk.faults[len(shard.disk.calls)] = EIO  # type: ignore[attr-defined]
+                shard.shard.commits.sync_now()
+        disk = shard.disk.after_crash(survival)  # type: ignore[attr-defined]
+        found = [int(str(r["data"]).rstrip("x")) for r in shard.restarted(disk).everything("fast")]
+        assert found == acked[: len(found)]
+        assert len(found) == 40 or survival != "process"

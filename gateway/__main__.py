@@ -1,0 +1,9 @@
+"""`python -m gateway`: started by the supervisor, never by hand."""
+
+from __future__ import annotations
+
+import sys
+
+from gateway.main import run
+
+sys.exit(run())

@@ -1,0 +1,167 @@
+"""The HTTP API, whichever server carries it: from a request to the answer.
+
+Bodies of topic operations go to the topic's shard as they came, its JSON answer goes to the client as it came, with
+`performance` added. Only lists, probes, metrics and the OpenAPI document are made here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from time import perf_counter
+from typing import Any
+
+import structlog
+
+from gateway import answers, lists, metrics, openapi, probes
+from gateway.flight import Flight
+from gateway.http import ClientGone, Request, Response
+from gateway.operations import OPERATIONS, Body, Operation, QueryValue
+from gateway.routes import Routes, defaults, parse_query
+from gateway.shards import Shards
+from proto.errors import ErrorCode, TopicsError, invalid
+from proto.message import Reply
+from proto.names import check_topic
+
+_log: Any = structlog.get_logger()
+_Options = dict[str, QueryValue]
+_Handler = Callable[[Request, _Options, float], Awaitable[Response]]
+
+
+@lru_cache(256)
+def is_json(content_type: bytes) -> bool:
+    """Whether a Content-Type says JSON in UTF-8: `application/json`, with no charset or `utf-8`, in any case."""
+    essence, *parameters = [part.strip().lower() for part in content_type.split(b";")]
+    if essence != b"application/json":
+        return False
+    for parameter in parameters:
+        name, _, value = parameter.partition(b"=")
+        if name.strip() == b"charset" and value.strip().strip(b'"') not in (b"utf-8", b"utf8"):
+            return False
+    return True
+
+
+class Api:
+    def __init__(self, shards: Shards, flight: Flight) -> None:
+        self.streams = 0
+        self._shards = shards
+        self._flight = flight
+        self._routes = Routes(OPERATIONS)
+        self._defaults = {operation.name: defaults(operation) for operation in OPERATIONS}
+        self._served: Counter[tuple[str, int]] = Counter()
+        self._scraper = metrics.Scraper(shards)
+        self._local: dict[str, _Handler] = {
+            "list_topics": self._list_topics,
+            "health": self._health,
+            "ready": self._ready,
+            "metrics": self._metrics,
+            "openapi": self._openapi,
+        }
+        for operation in OPERATIONS:
+            assert operation.shard_op or operation.name in self._local, f"nobody handles {operation.name}"
+
+    async def handle(self, request: Request) -> Response:
+        """The answer; errors become answers here. Raises `ClientGone` when there is nobody to answer."""
+        started = perf_counter()
+        name = "none"
+        timed: float | None = None
+        try:
+            operation, values = self._routes.find(request.method, request.path)
+            name = operation.name
+            if operation.timed:
+                timed = started
+            response = await self._serve(operation, values, request, started)
+        except TopicsError as error:
+            response = answers.failure(error, timed)
+        except ClientGone:
+            raise
+        except Exception:
+            _log.exception("request_failed", operation=name)
+            response = answers.failure(answers.internal(), timed)
+        self._served[name, response.status] += 1
+        return response
+
+    async def _serve(self, operation: Operation, values: list[str], request: Request, started: float) -> Response:
+        if self._flight.draining and not operation.always:
+            raise answers.shutting_down()
+        topic = check_topic(values[0]) if values else ""
+        options: _Options = self._defaults[operation.name]
+        if request.query and operation.query:
+            options = parse_query(operation, request.query)
+        if not operation.shard_op:
+            return await self._local[operation.name](request, options, started)
+        body = b""
+        if operation.body is not Body.NONE:
+            body = await self._body(operation, request)
+            if operation.name == "append" and b"idempotency-key" in request.headers:
+                options = {**options, "idempotency_key": _text(request.headers[b"idempotency-key"], "Idempotency-Key")}
+        reply = await self._shards.call(operation.shard_op, topic, options, body, request.disconnected)
+        if reply.error is not None:
+            return answers.failure(reply.error, started, reply.performance)
+        return answers.success(reply, started)
+
+    async def _body(self, operation: Operation, request: Request) -> bytes:
+        body = b""
+        if request.has_body:
+            content_type = request.headers.get(b"content-type", b"")
+            if not is_json(content_type):
+                raise _unsupported(f"Content-Type must be application/json, not {_shown(content_type)}")
+            encoding = request.headers.get(b"content-encoding", b"identity").lower()
+            if encoding != b"identity":
+                raise _unsupported(f"Content-Encoding {_shown(encoding)} is not understood; send the body as it is")
+            body = await request.body()
+        if not body and operation.body is Body.REQUIRED:
+            raise invalid("the request needs a JSON body")
+        return body
+
+    async def _list_topics(self, request: Request, options: _Options, started: float) -> Response:
+        size = lists.page_size(int(options["page_size"]))
+        after = lists.decode_cursor(str(options["cursor"])) if options["cursor"] else ""
+        replies = await self._shards.ask_all(
+            "list", {"prefix": options["prefix"], "after": after, "page_size": size, "touch": options["touch"]}
+        )
+        page = Reply(0, lists.merge_pages("topics", replies, size))
+        return answers.success(page, started)
+
+    async def _health(self, request: Request, options: _Options, started: float) -> Response:
+        return probes.health()
+
+    async def _ready(self, request: Request, options: _Options, started: float) -> Response:
+        return probes.ready(self._shards, draining=self._flight.draining)
+
+    async def _metrics(self, request: Request, options: _Options, started: float) -> Response:
+        stats = await self._scraper.stats()
+        shards = self._shards
+        snapshot = metrics.Snapshot(
+            phases=[state.phase for state in shards.states],
+            serving=[shards.serving(state.index) for state in shards.states],
+            progress=shards.progress,
+            counters=shards.counters,
+            shard_stats=stats,
+            draining=self._flight.draining,
+            requests=self._served,
+            in_flight=self._flight.count,
+            streams=self.streams,
+        )
+        if b"application/json" in request.header(b"accept").lower():
+            return Response(200, metrics.json(snapshot))
+        return Response(200, metrics.text(snapshot), metrics.TEXT)
+
+    async def _openapi(self, request: Request, options: _Options, started: float) -> Response:
+        return Response(200, openapi.rendered())
+
+
+def _unsupported(message: str) -> TopicsError:
+    return TopicsError(ErrorCode.UNSUPPORTED_MEDIA_TYPE, message)
+
+
+def _shown(value: bytes) -> str:
+    return repr(value[:64].decode("latin-1")) if value else "absent"
+
+
+def _text(value: bytes, what: str) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise invalid(f"header {what} is not UTF-8") from None

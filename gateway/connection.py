@@ -1,0 +1,353 @@
+"""One HTTP/1.1 connection: its task reads requests, has them handled and writes the answers, in order.
+
+Every answer, errors of parsing included, is the API's canonical JSON. A request costs no nursery, cancel scope or timer
+of its own: the connection has one cancel scope and a `deadline` that its task moves, and `gateway.http1` sweeps them.
+
+What is not the API's business over HTTP/1.1 (HTTP/2, WebSocket, pages) goes, with the bytes read so far, to `handover`.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+from contextlib import aclosing
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Protocol
+
+import structlog
+import trio
+from trio.lowlevel import wait_readable, wait_writable
+
+from gateway import answers, wire
+from gateway.api import Api
+from gateway.budget import Budget
+from gateway.chunks import ChunkDecoder, too_large
+from gateway.flight import Flight
+from gateway.head import CHUNKED, PREFACE, Head, check_beginning, parse
+from gateway.http import ClientGone, Request, Response
+from proto.errors import ErrorCode, TopicsError, invalid
+from proto.limits import Limits
+
+RECEIVE_BYTES = 64 << 10
+LINGER_PAUSE_S = 2.0
+"""How long a client whose request was refused may pause while it still sends."""
+LINGER_TOTAL_S = 15.0
+GATHER_BYTES = 64 << 10
+"""Bodies above this are sent from where they are; below, joining them with the head is cheaper."""
+
+_log: Any = structlog.get_logger()
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class Handover(Protocol):
+    """Takes over connections that are not API traffic over HTTP/1.1."""
+
+    def owns(self, path: str) -> bool:
+        """Whether a request for this path is served there."""
+
+    async def serve(self, raw: socket.socket, read: bytes, *, http2: bool) -> None:
+        """Serve a connection to its end, beginning with bytes already `read`. Closes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """What all connections share."""
+
+    api: Api
+    flight: Flight
+    limits: Limits
+    handover: Handover
+    budget: Budget
+
+
+class Http1Request(Request):
+    __slots__ = ("_body", "_connection", "head", "read")
+
+    def __init__(self, connection: Connection, head: Head) -> None:
+        path, _, query = head.target.partition("?")
+        super().__init__(head.method, path, query, head.headers)
+        self.head = head
+        self.read = head.length == 0
+        """Whether the body is off the connection."""
+        self._connection = connection
+        self._body = b""
+
+    @property
+    def has_body(self) -> bool:
+        return self.head.length != 0
+
+    async def body(self) -> bytes:
+        if not self.read:
+            length = self.head.length
+            connection = self._connection
+            if length > connection.limits.max_body_bytes:
+                raise too_large(connection.limits.max_body_bytes)
+            if 0 <= length <= len(connection.buffer):
+                self._body = connection.take(length)
+            else:
+                self._body = await connection.receive_body(self.head)
+            self.read = True
+        return self._body
+
+    async def disconnected(self) -> None:
+        await self._connection.disconnected()
+
+
+class Connection:
+    """One client. `deadline` is when `expire` is due, `phase` what the client was doing then."""
+
+    __slots__ = ("_front", "_owned", "_raw", "buffer", "deadline", "expired", "limits", "phase", "reserved", "scope")
+
+    def __init__(self, front: Front, raw: socket.socket) -> None:
+        self.limits = front.limits
+        self._front = front
+        self.buffer = b""
+        self.scope = trio.CancelScope()
+        self.deadline = math.inf
+        self.phase = "idle"
+        self.expired = False
+        self.reserved = 0
+        self._raw = raw
+        self._owned = True
+
+    async def run(self) -> None:
+        try:
+            with self.scope:
+                await self._serve()
+            if self.expired and self.phase != "idle":
+                with trio.CancelScope() as self.scope:
+                    self.deadline = math.inf
+                    await self._refuse(
+                        TopicsError(ErrorCode.REQUEST_TIMEOUT, f"the client sent its {self.phase} too slowly")
+                    )
+        except (OSError, ClientGone):
+            pass  # the client is gone, and with it whoever could be told
+        except Exception:
+            _log.exception("connection_failed")
+        finally:
+            if self._owned:
+                self._raw.close()
+
+    def expire(self) -> None:
+        """End the connection; a client in the middle of a request is told why."""
+        self.expired = True
+        self.deadline = math.inf
+        self.scope.cancel()
+
+    async def _serve(self) -> None:
+        front = self._front
+        while True:
+            try:
+                raw = await self._read_head()
+                if raw is None:
+                    return
+                if raw == PREFACE:
+                    await self._hand_over(raw, http2=True)
+                    return
+                head = parse(raw)
+            except TopicsError as error:
+                await self._refuse(error)
+                return
+            request = Http1Request(self, head)
+            if head.upgrade == b"websocket" or front.handover.owns(request.path):
+                await self._hand_over(raw, http2=False)
+                return
+            self.deadline = math.inf
+            front.flight.enter()
+            try:
+                response = await front.api.handle(request)
+                if not request.read and 0 < head.length <= len(self.buffer):
+                    self.take(head.length)
+                    request.read = True
+                keep = head.keep_alive and request.read and not front.flight.draining
+                if response.stream is None:
+                    await self._send(
+                        wire.head(response, keep, http_1_0=head.http_1_0), response.body, head.method == "HEAD"
+                    )
+                else:
+                    keep = await self._send_stream(response, head, keep)
+            finally:
+                if self.reserved:
+                    front.budget.release(self.reserved)
+                    self.reserved = 0
+                front.flight.leave()
+            if not keep:
+                if not request.read:
+                    await self._linger()
+                return
+            if self.buffer:
+                # Pipelined requests need no waiting for input, but other connections want their turn.
+                await trio.lowlevel.checkpoint()
+
+    # -- reading
+
+    async def _read_head(self) -> bytes | None:
+        """A whole head, empty line included; None when the client ended the connection between requests."""
+        raw = self._raw
+        limits = self.limits
+        buffer = self.buffer
+        begun = False
+        self.phase = "idle"
+        self.deadline = monotonic() + limits.idle_timeout_ms / 1000
+        while True:
+            while buffer[:2] == b"\r\n":
+                buffer = buffer[2:]  # empty lines before a request are allowed, and some old clients send them
+            end = buffer.find(b"\r\n\r\n")
+            if end >= 0:
+                self.buffer = buffer[end + 4 :]
+                return buffer[: end + 4]
+            if buffer not in (b"", b"\r"):
+                check_beginning(buffer)
+                if not begun:
+                    begun = True
+                    self.phase = "request head"
+                    self.deadline = monotonic() + limits.header_timeout_ms / 1000
+            await wait_readable(raw)
+            try:
+                data = raw.recv(RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            if not data:
+                if begun:
+                    raise invalid("malformed HTTP request: the connection ended inside its head")
+                return None
+            buffer = self.buffer = buffer + data if buffer else data
+
+    def take(self, size: int) -> bytes:
+        """The first bytes of what was read ahead."""
+        buffer = self.buffer
+        if len(buffer) == size:
+            self.buffer = b""
+            return buffer
+        self.buffer = buffer[size:]
+        return buffer[:size]
+
+    async def receive_body(self, head: Head) -> bytes:
+        """The rest of a body that did not come with its head. Raises 400, 413, 429."""
+        budget = self._front.budget
+        early = bool(self.buffer)
+        if head.length != CHUNKED:
+            self.reserved = await budget.reserve(head.length)
+            if head.expects_continue and not early:
+                await self._send(_CONTINUE, b"", False)
+            pieces = [self.take(len(self.buffer))]
+            missing = head.length - len(pieces[0])
+            while missing:
+                pieces.append(await self._receive(missing))
+                missing -= len(pieces[-1])
+            self.deadline = math.inf
+            return b"".join(pieces)
+        limit = self.limits.max_body_bytes
+        decoder = ChunkDecoder(limit)
+        pieces = decoder.feed(self.take(len(self.buffer)))
+        if not decoder.done:
+            # How long it will be is unknown, so it gets what it may become.
+            self.reserved = await budget.reserve(limit)
+            if head.expects_continue and not early:
+                await self._send(_CONTINUE, b"", False)
+            while not decoder.done:
+                pieces += decoder.feed(await self._receive(RECEIVE_BYTES))
+        self.buffer = decoder.rest
+        body = b"".join(pieces)
+        self.reserved = budget.shrink(self.reserved, len(body))
+        self.deadline = math.inf
+        return body
+
+    async def _receive(self, most: int) -> bytes:
+        self.phase = "request body"
+        self.deadline = monotonic() + self.limits.body_timeout_ms / 1000
+        while True:
+            await wait_readable(self._raw)
+            try:
+                data = self._raw.recv(min(most, RECEIVE_BYTES * 4))
+            except BlockingIOError:
+                continue
+            if not data:
+                raise invalid("the connection ended before the body was complete")
+            return data
+
+    async def disconnected(self) -> None:
+        """Return when the client closed its side. A request sent ahead is kept for its turn."""
+        while len(self.buffer) < RECEIVE_BYTES:
+            await wait_readable(self._raw)
+            try:
+                data = self._raw.recv(RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError:
+                return
+            if not data:
+                return
+            self.buffer += data
+        await trio.sleep_forever()  # whoever sends that much ahead is not gone; what follows stays unread
+
+    # -- writing
+
+    async def _send(self, head: bytes, body: bytes, head_only: bool) -> None:
+        if head_only or not body:
+            views = [memoryview(head)]
+        elif len(body) <= GATHER_BYTES:
+            views = [memoryview(head + body)]
+        else:
+            views = [memoryview(head), memoryview(body)]
+        while True:
+            try:
+                sent = self._raw.sendmsg(views) if len(views) > 1 else self._raw.send(views[0])
+            except BlockingIOError:
+                sent = 0
+            while views and sent >= len(views[0]):
+                sent -= len(views.pop(0))
+            if not views:
+                break
+            if sent:
+                views[0] = views[0][sent:]
+            self.phase = "idle"  # who does not read his answer gets no other one
+            self.deadline = monotonic() + self.limits.body_timeout_ms / 1000
+            await wait_writable(self._raw)
+        self.deadline = math.inf
+
+    async def _send_stream(self, response: Response, head: Head, keep: bool) -> bool:
+        """Send pieces as they come; returns whether the connection can be used again."""
+        assert response.stream is not None
+        keep = keep and not head.http_1_0
+        async with aclosing(response.stream) as pieces:
+            await self._send(wire.head(response, keep, http_1_0=head.http_1_0), b"", False)
+            if head.method == "HEAD":
+                return keep
+            async for piece in pieces:
+                if piece:
+                    framed = piece if head.http_1_0 else b"%x\r\n%b\r\n" % (len(piece), piece)
+                    await self._send(framed, b"", False)
+        if not head.http_1_0:
+            await self._send(b"0\r\n\r\n", b"", False)
+        return keep
+
+    async def _refuse(self, error: TopicsError) -> None:
+        """Answer what could not be read as a request, and end the connection."""
+        response = answers.failure(error, None)
+        await self._send(wire.head(response, False), response.body, False)
+        await self._linger()
+
+    async def _linger(self) -> None:
+        """Close only after the client has stopped sending: closing with unread input resets the connection, and the
+        reset can overtake the answer."""
+        self._raw.shutdown(socket.SHUT_WR)
+        allowed = 2 * self.limits.max_body_bytes
+        until = monotonic() + LINGER_TOTAL_S
+        self.phase = "idle"
+        while allowed > 0:
+            self.deadline = min(monotonic() + LINGER_PAUSE_S, until)
+            await wait_readable(self._raw)
+            try:
+                data = self._raw.recv(RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            if not data:
+                return
+            allowed -= len(data)
+
+    async def _hand_over(self, raw: bytes, *, http2: bool) -> None:
+        self._owned = False
+        self.deadline = math.inf
+        await self._front.handover.serve(self._raw, raw + self.buffer, http2=http2)

@@ -1,0 +1,58 @@
+"""Request and response values: what a handler sees of HTTP, whichever server runs it.
+
+`Request` is implemented once per server (`gateway.http1`, `gateway.asgi`); handlers and their tests need only this.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+JSON = b"application/json"
+
+
+class ClientGone(Exception):
+    """The client closed its connection while its request was being served. Nobody is left to answer."""
+
+
+class Request(ABC):
+    """One request. `path` is the raw path, percent-encoded, without the query; `query` is raw too, without its `?`.
+    `headers` has lower-case names; a header that came more than once has its values joined by `, `."""
+
+    __slots__ = ("headers", "method", "path", "query")
+
+    def __init__(self, method: str, path: str, query: str, headers: dict[bytes, bytes]) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers = headers
+
+    def header(self, name: bytes) -> bytes:
+        """The value of a header, any case, or b"" without one."""
+        return self.headers.get(name.lower(), b"")
+
+    @property
+    @abstractmethod
+    def has_body(self) -> bool:
+        """Whether a body was announced. A chunked one may still turn out empty."""
+
+    @abstractmethod
+    async def body(self) -> bytes:
+        """The whole body. Errors: `413 payload_too_large`, before more than the limit was read; `400` when the
+        client ends it early or breaks its framing; `429 throttled` when too many bytes are in flight."""
+
+    @abstractmethod
+    async def disconnected(self) -> None:
+        """Return once the client is gone. Never more than one caller at a time, and only after `body`."""
+
+
+@dataclass(slots=True)
+class Response:
+    """An answer. `stream`, where given, takes the place of `body` and is sent piece by piece as it yields."""
+
+    status: int
+    body: bytes = b""
+    content_type: bytes = JSON
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    stream: AsyncGenerator[bytes, None] | None = None

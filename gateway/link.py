@@ -1,0 +1,162 @@
+"""The connection to one incarnation of one shard, and the requests that wait for its replies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import structlog
+import trio
+
+from gateway.answers import shutting_down
+from proto.control import ShardState
+from proto.errors import TopicsError, not_ready
+from proto.limits import MAX_WAIT_MS
+from proto.message import Cancel, Parked, Reply, Request, decode
+from proto.transport import MessageSocket
+
+_log: Any = structlog.get_logger()
+
+
+class LinkOwner(Protocol):
+    """What a link needs of whoever has it. `closing` says that nothing may stay parked."""
+
+    ids: Iterator[int]
+    timeout_s: float
+    closing: bool
+
+    def heard(self, link: Link, reply: Reply) -> None: ...
+
+
+class Pending:
+    """One request on its way. Its outcome is a `Reply`, or an error of ours; before it, `Parked` may come once."""
+
+    __slots__ = ("_outcome", "_task", "deadline", "id", "link", "parked")
+
+    def __init__(self, link: Link, ident: int, deadline: float) -> None:
+        self.link = link
+        self.id = ident
+        self.deadline = deadline
+        self.parked = False
+        self._outcome: Reply | Parked | TopicsError | None = None
+        self._task: trio.lowlevel.Task | None = None
+
+    def resolve(self, outcome: Reply | Parked | TopicsError) -> None:
+        # An outcome nobody has taken yet gives way to a later one: Parked to the Reply that follows it.
+        self._outcome = outcome
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+            self._task = None
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    async def wait(self) -> Reply | Parked:
+        """The next outcome. Raises `503` when the shard vanishes or stays silent."""
+        if self._outcome is None:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+        outcome = self._outcome
+        self._outcome = None
+        assert outcome is not None
+        if isinstance(outcome, TopicsError):
+            raise outcome
+        return outcome
+
+    async def reply(self) -> Reply:
+        outcome = await self.wait()
+        while isinstance(outcome, Parked):
+            outcome = await self.wait()
+        return outcome
+
+    def abandon(self) -> None:
+        """Nobody waits for this any more. Does nothing once the reply has come."""
+        self.link.abandon(self)
+
+
+class Link:
+    """The connection to one incarnation of one shard."""
+
+    def __init__(self, owner: LinkOwner, state: ShardState) -> None:
+        self.state = state
+        self.waiting: dict[int, Pending] = {}
+        self.scope = trio.CancelScope()
+        self._owner = owner
+        self._socket = MessageSocket.dealer(state.endpoint)
+        self._closed = False
+
+    def ask(self, op: str, topic: str, options: dict[str, Any], body: bytes) -> Pending:
+        ident = next(self._owner.ids)
+        pending = Pending(self, ident, time.monotonic() + self._owner.timeout_s)
+        self.waiting[ident] = pending
+        self._socket.send(Request(ident, op, topic, options, body).encode())
+        return pending
+
+    def abandon(self, pending: Pending) -> None:
+        if self.waiting.pop(pending.id, None) is not None and not self._closed:
+            self._socket.send(Cancel(pending.id).encode())
+
+    async def run(self) -> None:
+        try:
+            with self.scope:
+                # Any reply carries the counters, and only a shard that answers counts as serving.
+                self.ask("stats", "", {"per_topic": 0}, b"")
+                await self._socket.read(self._take)
+        finally:
+            # Not before the reader is out of its wait: its descriptor must not be closed under it.
+            self.fail()
+            self._socket.close()
+
+    def _take(self, messages: list[list[bytes]]) -> None:
+        for frames in messages:
+            try:
+                message = decode(frames)
+            except Exception as error:
+                # One broken message must not take the other requests with it; its own request times out.
+                _log.error("shard_message_unreadable", shard=self.state.index, error=repr(error))
+                continue
+            if isinstance(message, Reply):
+                self._owner.heard(self, message)
+                pending = self.waiting.pop(message.id, None)
+                if pending is not None:
+                    pending.resolve(message)
+            elif isinstance(message, Parked) and (pending := self.waiting.get(message.id)) is not None:
+                if self._owner.closing:
+                    self.abandon(pending)
+                    pending.resolve(shutting_down())
+                    continue
+                pending.parked = True
+                pending.deadline = time.monotonic() + MAX_WAIT_MS / 1000 + self._owner.timeout_s
+                pending.resolve(message)
+
+    def sweep(self, now: float) -> None:
+        """Give up on what has waited too long."""
+        for pending in [p for p in self.waiting.values() if p.deadline <= now]:
+            self.abandon(pending)
+            _log.warning("shard_silent", shard=self.state.index, request=pending.id)
+            pending.resolve(
+                not_ready(
+                    f"shard {self.state.index} has not answered in time; the request may have taken effect",
+                    shard=self.state.index,
+                )
+            )
+
+    def end_parked(self) -> None:
+        for pending in [p for p in self.waiting.values() if p.parked]:
+            self.abandon(pending)
+            pending.resolve(shutting_down())
+
+    def fail(self) -> None:
+        """Fail every waiter and end `run`; harmless a second time."""
+        self._closed = True
+        self.scope.cancel()
+        waiting, self.waiting = self.waiting, {}
+        for pending in waiting.values():
+            pending.resolve(
+                not_ready(
+                    f"shard {self.state.index} went away before it answered; the request may have taken effect",
+                    shard=self.state.index,
+                )
+            )

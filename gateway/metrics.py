@@ -1,0 +1,218 @@
+"""Metrics: the shards' statistics, summed, as Prometheus text or as JSON.
+
+A shard that is down counts with what it last said, so that a restart does not look like lost topics.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
+from typing import Any
+
+import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gateway.link import Pending
+from gateway.probes import uptime_ms
+from gateway.shards import Shards
+from proto.control import PHASES
+from proto.errors import TopicsError
+from proto.message import Reply
+
+MAX_TOPICS = 1000
+"""Topics of the per-topic block, over all shards."""
+TEXT = b"text/plain; version=0.0.4; charset=utf-8"
+
+_TOPIC_GAUGES = (
+    ("topics_topic_head_seq", "Highest assigned seq per topic."),
+    ("topics_topic_earliest_seq", "Seq of the first live record per topic."),
+    ("topics_topic_records_live", "Live records per topic."),
+    ("topics_topic_bytes_live", "Live payload bytes per topic."),
+)
+_WAL_COUNTERS = (
+    ("frames_total", "Frames appended to the WAL."),
+    ("batches_total", "Groups of frames written together."),
+    ("fsyncs_total", "Syncs of the WAL."),
+    ("bytes_written_total", "Bytes appended to the WAL."),
+    ("rotations_total", "WAL files begun because the one before was full."),
+    ("submit_full_total", "Writes refused because the submit queue was full."),
+)
+_WAL_GAUGES = (
+    ("queue_depth", "Writes waiting for the WAL."),
+    ("queue_depth_peak", "Most writes that ever waited for the WAL."),
+    ("read_only", "Shards that take no writes because their WAL failed."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything one scrape shows. `shard_stats` are the `extra` maps of the shards' `stats` replies."""
+
+    phases: list[str]
+    serving: list[bool]
+    progress: float
+    counters: list[tuple[int, int, int]]
+    shard_stats: list[Mapping[str, Any]]
+    draining: bool
+    requests: Mapping[tuple[str, int], int]
+    in_flight: int
+    streams: int
+    uptime_ms: int = field(default_factory=uptime_ms)
+
+
+class Scraper:
+    """Asks the shards and remembers their last answers."""
+
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+        self._last: list[Mapping[str, Any]] = [{}] * len(shards.states)
+
+    async def stats(self) -> list[Mapping[str, Any]]:
+        """Latest statistics of every shard; never fails."""
+        pending: list[tuple[int, Pending]] = []
+        try:
+            for index in range(len(self._last)):
+                if self._shards.serving(index):
+                    pending.append((index, self._shards.ask(index, "stats", {"per_topic": MAX_TOPICS})))
+            for index, each in pending:
+                try:
+                    reply: Reply = await each.reply()
+                except TopicsError:
+                    continue  # it went away while it was asked
+                if reply.extra is not None:
+                    self._last[index] = reply.extra
+        finally:
+            for _, each in pending:
+                each.abandon()
+        return list(self._last)
+
+
+def families(snapshot: Snapshot) -> Iterator[Metric]:
+    """The metrics, in the order they are shown."""
+    stats = snapshot.shard_stats
+    topics, records, size = (sum(column) for column in zip(*snapshot.counters, strict=True))
+    yield GaugeMetricFamily("topics_topics", "Topics.", topics)
+    classes: Counter[str] = Counter()
+    for shard in stats:
+        classes.update(shard.get("topics_by_class", {}))
+    by_class = GaugeMetricFamily("topics_topics_by_class", "Topics per durability class.", labels=["class"])
+    for name in sorted({"ephemeral", "memory", "disk", "fsync"} | classes.keys()):
+        by_class.add_metric([name], classes[name])
+    yield by_class
+    yield GaugeMetricFamily("topics_records_live", "Live records.", records)
+    yield GaugeMetricFamily("topics_bytes_live", "Live payload bytes.", size)
+    yield GaugeMetricFamily("topics_queue_topics", "Topics that are queues.", _total(stats, "queue_topics"))
+    yield GaugeMetricFamily("topics_sse_connections", "Open event streams.", snapshot.streams)
+    ready = all(snapshot.serving) and not snapshot.draining
+    yield GaugeMetricFamily("topics_ready", "1 when every shard serves.", int(ready))
+    yield GaugeMetricFamily("topics_recovery_progress", "Share of the boot that is done.", snapshot.progress)
+    yield GaugeMetricFamily("topics_uptime_ms", "Milliseconds the gateway has served.", snapshot.uptime_ms)
+    yield from _shard_families(snapshot)
+    yield from _request_families(snapshot)
+    yield from _topic_families(stats)
+    yield from _wal_families([shard.get("wal", {}) for shard in stats])
+    yield _fsync_family([shard["fsync_us"] for shard in stats if "fsync_us" in shard])
+
+
+def _total(maps: Iterable[Mapping[str, Any]], key: str) -> float:
+    return float(sum(each.get(key, 0) for each in maps))
+
+
+def _shard_families(snapshot: Snapshot) -> Iterator[Metric]:
+    up = GaugeMetricFamily("topics_shard_up", "1 when the shard serves.", labels=["shard"])
+    phase = GaugeMetricFamily("topics_shard_phase", "1 for the phase the shard is in.", labels=["shard", "phase"])
+    for index, (serving, current) in enumerate(zip(snapshot.serving, snapshot.phases, strict=True)):
+        up.add_metric([str(index)], int(serving))
+        for name in PHASES:
+            phase.add_metric([str(index), name], int(name == current))
+    yield up
+    yield phase
+
+
+def _request_families(snapshot: Snapshot) -> Iterator[Metric]:
+    served = CounterMetricFamily(
+        "topics_http_requests", "Answers by operation and HTTP status.", labels=["operation", "status"]
+    )
+    for (operation, status), number in sorted(snapshot.requests.items()):
+        served.add_metric([operation, str(status)], number)
+    yield served
+    yield GaugeMetricFamily("topics_http_requests_in_flight", "Requests being served.", snapshot.in_flight)
+
+
+def _topic_families(stats: list[Mapping[str, Any]]) -> Iterator[Metric]:
+    rows = sorted(chain.from_iterable(shard.get("per_topic", ()) for shard in stats))
+    truncated = len(rows) > MAX_TOPICS or any(shard.get("per_topic_truncated") for shard in stats)
+    for column, (name, summary) in enumerate(_TOPIC_GAUGES, 1):
+        family = GaugeMetricFamily(name, summary, labels=["topic"])
+        for row in rows[:MAX_TOPICS]:
+            family.add_metric([row[0]], row[column])
+        yield family
+    yield GaugeMetricFamily(
+        "topics_topic_metrics_truncated", "1 when the per-topic metrics leave topics out.", int(truncated)
+    )
+
+
+def _wal_families(wals: list[Mapping[str, Any]]) -> Iterator[Metric]:
+    for name, summary in _WAL_COUNTERS:
+        yield CounterMetricFamily(f"topics_wal_{name}", summary, _total(wals, name))
+    for name, summary in _WAL_GAUGES:
+        value = max((wal.get(name, 0) for wal in wals), default=0) if name.endswith("_peak") else _total(wals, name)
+        yield GaugeMetricFamily(f"topics_wal_{name}", summary, value)
+
+
+def _fsync_family(histograms: list[Mapping[str, Any]]) -> Metric:
+    # Shards of one release have the same bounds; if they ever differ, only equal ones can be added up.
+    bounds = histograms[0]["bounds"] if histograms else []
+    same = [each for each in histograms if each["bounds"] == bounds]
+    counts = [sum(column) for column in zip(*(each["counts"] for each in same), strict=True)] or [0]
+    labels = [f"{bound:g}" for bound in bounds] + ["+Inf"]
+    return HistogramMetricFamily(
+        "topics_wal_fsync_latency_us",
+        "Microseconds a sync of the WAL took.",
+        buckets=list(zip(labels, accumulate(counts), strict=True)),
+        sum_value=_total(same, "sum"),
+    )
+
+
+class _Once(Collector):
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
+
+
+def text(snapshot: Snapshot) -> bytes:
+    """Prometheus text exposition, version 0.0.4."""
+    registry = CollectorRegistry()
+    registry.register(_Once(list(families(snapshot))))
+    return generate_latest(registry)
+
+
+def _number(value: float) -> float:
+    return int(value) if float(value).is_integer() else value
+
+
+def json(snapshot: Snapshot) -> bytes:
+    """One member per metric: its value, or for a labelled one a list of `{"labels", "value"}`; a histogram is
+    `{"buckets": [{"le", "count"}], "sum", "count"}`, cumulative as in the text form."""
+    content: dict[str, Any] = {}
+    for family in families(snapshot):
+        if family.type == "histogram":
+            buckets = [s for s in family.samples if s.name.endswith("_bucket")]
+            content[family.name] = {
+                "buckets": [{"le": s.labels["le"], "count": _number(s.value)} for s in buckets],
+                "sum": sum(s.value for s in family.samples if s.name.endswith("_sum")),
+                "count": _number(sum(s.value for s in family.samples if s.name.endswith("_count"))),
+            }
+            continue
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        if any(sample.labels for sample in family.samples) or not family.samples:
+            content[name] = [{"labels": sample.labels, "value": _number(sample.value)} for sample in family.samples]
+        else:
+            content[name] = _number(family.samples[0].value)
+    return msgspec.json.encode(content)

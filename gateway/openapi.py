@@ -1,0 +1,158 @@
+"""The OpenAPI document, generated from the table of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from gateway.operations import OPERATIONS, Body, Operation, Scope
+from proto import __version__
+from proto.errors import STATUS
+from proto.names import TOPIC
+
+_REQUESTS: dict[str, dict[str, Any]] = {
+    "configure_topic": {"$ref": "#/components/schemas/TopicConfig"},
+    "append": {"$ref": "#/components/schemas/Append"},
+    "diff": {"$ref": "#/components/schemas/Diff"},
+}
+_CREATES = {"configure_topic", "append"}
+"""Operations that answer 201 when they made their topic."""
+
+_U64 = {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}
+_BOOLEAN = {"type": "boolean"}
+_STRING = {"type": "string"}
+_SCHEMAS: dict[str, Any] = {
+    "Error": {
+        "type": "object",
+        "required": ["error"],
+        "properties": {
+            "error": {
+                "type": "object",
+                "required": ["code", "message"],
+                "properties": {
+                    "code": {"type": "string", "enum": sorted(code.value for code in STATUS)},
+                    "message": _STRING,
+                    "detail": {"type": "object"},
+                },
+            },
+            "performance": {"type": "object", "additionalProperties": {"type": "number"}},
+        },
+    },
+    "TopicConfig": {
+        "type": "object",
+        "properties": {
+            "type": {"type": "string", "enum": ["log", "queue"]},
+            "ttl_ms": _U64,
+            "cap_records": _U64,
+            "cap_bytes": _U64,
+            "discard": {"type": "string", "enum": ["old", "reject"]},
+            "durable": _BOOLEAN,
+            "durability": {"type": "string", "enum": ["ephemeral", "memory", "disk", "fsync"]},
+            "priority": {"type": ["integer", "null"]},
+            "auto_priority": _BOOLEAN,
+            "auto_create": _BOOLEAN,
+            "idempotency_window_ms": _U64,
+            "dedupe_node": _BOOLEAN,
+            "lease_ms": _U64,
+            "claim_jitter_ms": _U64,
+            "max_deliveries": _U64,
+            "dead_letter": {"type": ["string", "null"]},
+            "leases_durable": _BOOLEAN,
+        },
+    },
+    "Record": {
+        "type": "object",
+        "required": ["data"],
+        "properties": {
+            "data": {},
+            "tag": _STRING,
+            "node": _STRING,
+            "meta": {"type": "object"},
+        },
+    },
+    "Append": {
+        "type": "object",
+        "required": ["records"],
+        "properties": {
+            "records": {"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/Record"}},
+            "node": _STRING,
+            "idempotency_key": {"type": "string", "maxLength": 256},
+            "create": _BOOLEAN,
+            "config": {"$ref": "#/components/schemas/TopicConfig"},
+            "disable_backpressure": _BOOLEAN,
+        },
+    },
+    "Diff": {
+        "type": "object",
+        "properties": {
+            "from_seq": _U64,
+            "limit": {"type": "integer", "minimum": 0},
+            "node": {"anyOf": [_STRING, {"type": "array", "items": _STRING}]},
+            "include_tags": _BOOLEAN,
+            "include_meta": _BOOLEAN,
+            "wait_ms": {"type": "integer", "minimum": 0},
+        },
+    },
+}
+
+
+def _parameters(operation: Operation) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    if "{topic}" in operation.path:
+        schema = {"type": "string", "pattern": f"^{TOPIC.pattern}$"}
+        found.append({"name": "topic", "in": "path", "required": True, "schema": schema})
+    for param in operation.query:
+        of_param = {"type": param.type, "default": param.default}
+        found.append({"name": param.name, "in": "query", "description": param.summary, "schema": of_param})
+    return found
+
+
+def _described(operation: Operation) -> dict[str, Any]:
+    error = {
+        "description": "The canonical error body",
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+    }
+    answer = {"content": {"application/json": {"schema": {"type": "object"}}}}
+    responses: dict[str, Any] = {"200": {"description": "Done", **answer}, "default": error}
+    if operation.name in _CREATES:
+        responses["201"] = {"description": "Done, and this call created the topic", **answer}
+    if operation.name == "metrics":
+        responses["200"]["content"]["text/plain"] = {"schema": _STRING}
+    described: dict[str, Any] = {
+        "operationId": operation.name,
+        "summary": operation.summary,
+        "parameters": _parameters(operation),
+        "responses": responses,
+    }
+    if operation.scope is not None:
+        described["x-scope"] = operation.scope.value
+    if operation.body is not Body.NONE:
+        described["requestBody"] = {
+            "required": operation.body is Body.REQUIRED,
+            "content": {"application/json": {"schema": _REQUESTS.get(operation.name, {"type": "object"})}},
+        }
+    return described
+
+
+def document(operations: Iterable[Operation]) -> dict[str, Any]:
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "topics",
+            "version": __version__,
+            "description": f"A persistent event engine. Scopes: {', '.join(scope.value for scope in Scope)}.",
+        },
+        "paths": paths,
+        "components": {"schemas": _SCHEMAS},
+    }
+
+
+@cache
+def rendered() -> bytes:
+    return msgspec.json.encode(document(OPERATIONS))

@@ -1,0 +1,157 @@
+"""The table of every HTTP operation.
+
+It drives routing and 405, the 415 and body rules, query parsing, metrics labels and the OpenAPI document. A new
+operation is a new row; one that a single shard carries out needs nothing else, any other also a handler in
+`gateway.api`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+QueryValue = bool | int | str
+
+
+class Body(Enum):
+    NONE = "none"
+    """Ignored, whatever was sent."""
+    OPTIONAL = "optional"
+    REQUIRED = "required"
+
+
+class Scope(Enum):
+    """What a key must be allowed to do."""
+
+    READ = "read"
+    WRITE = "write"
+    DELETE = "delete"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A query parameter; `default` is what the handler or the shard gets when it is absent."""
+
+    name: str
+    type: Literal["boolean", "integer", "string"]
+    default: QueryValue
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One row. `path` has `{topic}` where a topic name goes. `shard_op` names the operation the topic's shard carries
+    out; without one, the handler called `name` answers here. `timed` answers carry `performance`; `always` ones are
+    given while shards are down and while the service drains."""
+
+    name: str
+    method: str
+    path: str
+    summary: str
+    scope: Scope | None
+    shard_op: str = ""
+    body: Body = Body.NONE
+    query: tuple[Param, ...] = ()
+    aliases: tuple[str, ...] = ()
+    timed: bool = True
+    always: bool = False
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.path, *self.aliases)
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "configure_topic",
+        "PUT",
+        "/v0/topics/{topic}",
+        "Create a topic, or change the fields of its configuration that the body names",
+        Scope.ADMIN,
+        shard_op="configure",
+        body=Body.OPTIONAL,
+    ),
+    Operation(
+        "topic_state",
+        "GET",
+        "/v0/topics/{topic}",
+        "State and configuration of a topic",
+        Scope.READ,
+        shard_op="state",
+        query=(Param("touch", "boolean", True, "whether this read counts as use of the topic"),),
+    ),
+    Operation(
+        "list_topics",
+        "GET",
+        "/v0/topics",
+        "Topics in order of their names, a page at a time",
+        Scope.READ,
+        query=(
+            Param("prefix", "string", "", "only names that start with this"),
+            Param("page_size", "integer", 0, "entries of a page, 1 to 1000; 0 means 100"),
+            Param("cursor", "string", "", "`next_cursor` of the page before"),
+            Param("touch", "boolean", False, "whether this read counts as use of the topics"),
+        ),
+    ),
+    Operation(
+        "delete_topic",
+        "DELETE",
+        "/v0/topics/{topic}",
+        "Remove a topic with everything in it",
+        Scope.DELETE,
+        shard_op="delete_topic",
+        query=(Param("if_empty", "boolean", False, "refuse when the topic has records"),),
+    ),
+    Operation(
+        "append",
+        "POST",
+        "/v0/topics/{topic}",
+        "Append records, all or none",
+        Scope.WRITE,
+        shard_op="append",
+        body=Body.REQUIRED,
+        query=(Param("return_seqs", "boolean", True, "whether the answer lists every seq"),),
+    ),
+    Operation(
+        "diff",
+        "POST",
+        "/v0/topics/{topic}/diff",
+        "Records after a cursor, optionally waiting for some to arrive",
+        Scope.READ,
+        shard_op="diff",
+        body=Body.OPTIONAL,
+    ),
+    Operation(
+        "health",
+        "GET",
+        "/v0/health",
+        "Whether the process serves",
+        None,
+        aliases=("/healthz",),
+        timed=False,
+        always=True,
+    ),
+    Operation(
+        "ready",
+        "GET",
+        "/v0/ready",
+        "Whether every shard serves",
+        None,
+        aliases=("/readyz",),
+        timed=False,
+        always=True,
+    ),
+    Operation(
+        "metrics",
+        "GET",
+        "/v0/metrics",
+        "Prometheus text, or JSON with `Accept: application/json`",
+        Scope.READ,
+        aliases=("/metrics",),
+        timed=False,
+        always=True,
+    ),
+    Operation("openapi", "GET", "/v0/openapi.json", "This document", None, timed=False, always=True),
+)

@@ -1,0 +1,145 @@
+"""The status page: one self-contained HTML document."""
+
+from __future__ import annotations
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+
+HTML = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>topics</title>
+<link rel="icon" href="data:,">
+<style>
+  :root { color-scheme: light dark; --ink: #1c2330; --soft: #667085; --line: #e4e7ec; --paper: #fff; --card: #f8f9fb;
+          --good: #12805c; --bad: #b42318; --accent: #3457d5; }
+  @media (prefers-color-scheme: dark) {
+    :root { --ink: #e6e9ef; --soft: #98a2b3; --line: #2b3240; --paper: #11151c; --card: #181d26; --good: #3ccb97;
+            --bad: #f97066; --accent: #8ea6ff; }
+  }
+  * { box-sizing: border-box; }
+  body { margin: 0; background: var(--paper); color: var(--ink); font: 15px/1.55 system-ui, sans-serif; }
+  main { max-width: 60rem; margin: 0 auto; padding: 3rem 1.5rem 4rem; }
+  header { display: flex; align-items: baseline; gap: 1rem; flex-wrap: wrap; }
+  h1 { font-size: 2rem; letter-spacing: -.02em; margin: 0; }
+  h2 { font-size: 1rem; margin: 2.5rem 0 .75rem; }
+  .soft, th { color: var(--soft); }
+  #state { padding: .1rem .7rem; border-radius: 1rem; border: 1px solid currentColor; font-size: .85rem; }
+  .good { color: var(--good); } .bad { color: var(--bad); }
+  .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: 1rem; margin-top: 1.5rem; }
+  .card { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; padding: .8rem 1rem; }
+  .card b { display: block; font-size: 1.5rem; font-variant-numeric: tabular-nums; }
+  table { width: 100%; border-collapse: collapse; font-variant-numeric: tabular-nums; }
+  th { font-weight: 500; font-size: .85rem; text-align: left; }
+  th, td { padding: .45rem .5rem; border-bottom: 1px solid var(--line); }
+  td:not(:first-child), th:not(:first-child) { text-align: right; }
+  td:first-child { font-family: ui-monospace, monospace; word-break: break-all; }
+  pre { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; padding: 1rem; overflow-x: auto;
+        font: 13px/1.6 ui-monospace, monospace; margin: 0; }
+  a { color: var(--accent); }
+  button { font: inherit; color: var(--accent); background: none; border: 1px solid var(--line); border-radius: .4rem;
+           padding: .3rem .9rem; margin-top: .8rem; cursor: pointer; }
+</style>
+</head>
+<body>
+<main>
+  <header>
+    <h1>topics</h1><span id="state" class="soft" role="status">asking…</span><span id="why" class="soft"></span>
+  </header>
+  <div class="cards">
+    <div class="card"><span class="soft">topics</span><b id="topics">–</b></div>
+    <div class="card"><span class="soft">live records</span><b id="records">–</b></div>
+    <div class="card"><span class="soft">live bytes</span><b id="bytes">–</b></div>
+    <div class="card"><span class="soft">up for</span><b id="uptime">–</b></div>
+  </div>
+  <h2>Topics</h2>
+  <table>
+    <thead><tr><th>name</th><th>head</th><th>earliest</th><th>records</th><th>bytes</th></tr></thead>
+    <tbody id="rows"><tr><td colspan="5" class="soft">asking…</td></tr></tbody>
+  </table>
+  <button id="more" hidden>more</button>
+  <h2>Quick start</h2>
+  <pre id="start"></pre>
+  <p class="soft"><a href="/v0/openapi.json">OpenAPI</a> · <a href="/v0/metrics">metrics</a> ·
+    <a href="/v0/health">health</a> · <a href="/v0/ready">ready</a></p>
+</main>
+<script>
+const at = id => document.getElementById(id);
+const whole = n => Number(n).toLocaleString("en");
+function size(n) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  while (n >= 1024 && unit < units.length - 1) { n /= 1024; unit += 1; }
+  return (unit ? n.toFixed(1) : n) + " " + units[unit];
+}
+function span(ms) {
+  const s = Math.floor(ms / 1000);
+  if (s < 60) return s + " s";
+  if (s < 3600) return Math.floor(s / 60) + " min";
+  if (s < 172800) return Math.floor(s / 3600) + " h";
+  return Math.floor(s / 86400) + " d";
+}
+let next = null, pages = 1;
+async function load() {
+  const entries = [];
+  let cursor = null;
+  for (let page = 0; page < pages; page += 1) {
+    const query = new URLSearchParams({page_size: "100"});
+    if (cursor) query.set("cursor", cursor);
+    const answer = await fetch("/v0/topics?" + query);
+    if (!answer.ok) return;
+    const list = await answer.json();
+    entries.push(...list.topics);
+    cursor = list.next_cursor ?? null;
+    if (!cursor) break;
+  }
+  next = cursor;
+  const rows = entries.map(t => {
+    const row = document.createElement("tr");
+    for (const value of [t.topic, whole(t.head_seq), whole(t.earliest_seq), whole(t.count), size(t.bytes)])
+      row.appendChild(document.createElement("td")).textContent = value;
+    return row;
+  });
+  if (!rows.length) {
+    const row = document.createElement("tr");
+    const cell = row.appendChild(document.createElement("td"));
+    cell.colSpan = 5; cell.className = "soft"; cell.textContent = "none yet; the lines below make one";
+    rows.push(row);
+  }
+  at("rows").replaceChildren(...rows);
+  at("more").hidden = !next;
+}
+async function refresh() {
+  try {
+    const ready = await fetch("/v0/ready");
+    const body = await ready.json();
+    at("state").className = ready.ok ? "good" : "bad";
+    at("state").textContent = ready.ok ? "ready" : body.error.code.replace("_", " ");
+    const progress = body.error?.detail?.replay_progress;
+    at("why").textContent = progress === undefined ? "" : Math.floor(progress * 100) + " % replayed";
+    const metrics = await (await fetch("/v0/metrics", {headers: {accept: "application/json"}})).json();
+    at("topics").textContent = whole(metrics.topics_topics);
+    at("records").textContent = whole(metrics.topics_records_live);
+    at("bytes").textContent = size(metrics.topics_bytes_live);
+    at("uptime").textContent = span(metrics.topics_uptime_ms);
+    if (ready.ok) await load();
+  } catch (error) {
+    at("state").className = "bad";
+    at("state").textContent = "unreachable";
+  }
+}
+at("more").onclick = () => { pages += 1; load(); };
+at("start").textContent = `curl -X POST ${location.origin}/v0/topics/jobs -H 'Content-Type: application/json' \\
+  -d '{"records": [{"data": {"hello": "world"}, "tag": "first"}]}'
+
+curl -X POST ${location.origin}/v0/topics/jobs/diff -H 'Content-Type: application/json' \\
+  -d '{"from_seq": 0, "include_tags": true}'
+
+curl ${location.origin}/v0/topics/jobs`;
+refresh();
+setInterval(refresh, 5000);
+</script>
+</body>
+</html>
+"""

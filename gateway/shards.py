@@ -1,0 +1,193 @@
+"""The gateway's side of the shards: which of them serve, and how to ask one or all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from typing import Any
+
+import trio
+
+from gateway.http import ClientGone
+from gateway.link import Link, Pending
+from proto.control import ShardState
+from proto.errors import TopicsError, not_ready
+from proto.message import Reply
+from proto.names import shard_of
+
+_NO_OPTIONS: dict[str, Any] = {}
+_SWEEP_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """`topics`, `records` and `bytes` as of each shard's latest reply, summed; `waiting` counts requests."""
+
+    shards: int
+    serving: int
+    topics: int
+    records: int
+    bytes: int
+    waiting: int
+
+
+class Shards:
+    """All shards. `run` serves the links; until a shard's link has heard from it, the shard is not `serving`."""
+
+    def __init__(self, shards: int, request_timeout_ms: int) -> None:
+        self.states = [ShardState(index) for index in range(shards)]
+        self.counters = [(0, 0, 0)] * shards
+        self.timeout_s = request_timeout_ms / 1000
+        self.ids: Iterator[int] = count(1)
+        self.closing = False
+        self._links: list[Link | None] = [None] * shards
+        self._heard: list[Link | None] = [None] * shards
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self.update(self.states)
+            task_status.started()
+            try:
+                while True:
+                    await trio.sleep(min(_SWEEP_S, self.timeout_s / 4))
+                    now = time.monotonic()
+                    for link in self._links:
+                        if link is not None:
+                            link.sweep(now)
+            finally:
+                self._nursery = None
+
+    def update(self, states: list[ShardState]) -> None:
+        """Take over what the supervisor says. A shard with a new endpoint gets a new link; the waiters of the old one
+        fail, for no answer can reach them any more."""
+        for state in states:
+            self.states[state.index] = state
+            link = self._links[state.index]
+            if link is not None:
+                if link.state.endpoint == state.endpoint and state.phase in ("ready", "stopping"):
+                    link.state = state
+                    continue
+                self._links[state.index] = None
+                link.fail()
+            if state.phase == "ready" and self._nursery is not None:
+                fresh = self._links[state.index] = Link(self, state)
+                self._nursery.start_soon(fresh.run)
+
+    def heard(self, link: Link, reply: Reply) -> None:
+        self.counters[link.state.index] = reply.counters
+        self._heard[link.state.index] = link
+
+    def serving(self, index: int) -> bool:
+        link = self._links[index]
+        return link is not None and link is self._heard[index] and self.states[index].phase == "ready"
+
+    @property
+    def ready(self) -> bool:
+        return all(map(self.serving, range(len(self.states))))
+
+    @property
+    def progress(self) -> float:
+        """Share of the boot that is done, 0.0–1.0, weighted by what each shard has to read."""
+        weights = [max(state.total_bytes, 1) for state in self.states]
+        done = sum(w * s.progress for w, s in zip(weights, self.states, strict=True))
+        return round(done / sum(weights), 4) if weights else 1.0
+
+    def statistics(self) -> Statistics:
+        topics, records, size = (sum(column) for column in zip(*self.counters, strict=True))
+        return Statistics(
+            len(self.states),
+            sum(map(self.serving, range(len(self.states)))),
+            topics,
+            records,
+            size,
+            sum(len(link.waiting) for link in self._links if link is not None),
+        )
+
+    def _link(self, index: int) -> Link:
+        link = self._links[index]
+        if link is None or self.states[index].phase != "ready":
+            state = self.states[index]
+            raise not_ready(
+                f"shard {index} is not serving yet (phase {state.phase}); retry shortly",
+                shard=index,
+                phase=state.phase,
+                replay_progress=self.progress,
+            )
+        return link
+
+    def ask(self, index: int, op: str, options: dict[str, Any], topic: str = "", body: bytes = b"") -> Pending:
+        """Send a request to a shard and go on; the caller must `wait` for it or `abandon` it. Raises `503`."""
+        return self._link(index).ask(op, topic, options, body)
+
+    async def ask_all(self, op: str, options: dict[str, Any]) -> list[Reply]:
+        """The same request to every shard. Raises `503` unless all of them serve, and any error they reply."""
+        pending: list[Pending] = []
+        try:
+            for index in range(len(self.states)):
+                pending.append(self.ask(index, op, options))
+            replies = [await each.reply() for each in pending]
+        except BaseException:
+            for each in pending:
+                each.abandon()
+            raise
+        for reply in replies:
+            if reply.error is not None:
+                raise reply.error
+        return replies
+
+    async def call(
+        self,
+        op: str,
+        topic: str,
+        options: dict[str, Any] = _NO_OPTIONS,
+        body: bytes = b"",
+        gone: Callable[[], Awaitable[None]] | None = None,
+    ) -> Reply:
+        """The reply of the topic's shard, which may be an error it replied.
+
+        `gone` returns when the client goes away; it is run only while the shard has the request parked. Raises `503`
+        when the shard does not serve, vanishes or stays silent, and `ClientGone`.
+        """
+        pending = self._link(shard_of(topic, len(self._links))).ask(op, topic, options, body)
+        try:
+            outcome = await pending.wait()
+            if isinstance(outcome, Reply):
+                return outcome
+            if gone is None:
+                return await pending.reply()
+            return await self._watched(pending, gone)
+        except BaseException:
+            pending.abandon()
+            raise
+
+    async def _watched(self, pending: Pending, gone: Callable[[], Awaitable[None]]) -> Reply:
+        reply: Reply | TopicsError | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(_until, gone, nursery.cancel_scope))
+            try:
+                reply = await pending.reply()
+            except TopicsError as error:
+                reply = error  # not through the nursery, which would wrap it in a group
+            nursery.cancel_scope.cancel()
+        if reply is None:
+            raise ClientGone
+        if isinstance(reply, TopicsError):
+            raise reply
+        return reply
+
+    def end_parked(self) -> None:
+        """From now on nothing is parked: long polls end with `503 shutting_down`, and their clients ask again."""
+        self.closing = True
+        for link in self._links:
+            if link is not None:
+                link.end_parked()
+
+
+async def _until(gone: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
+    await gone()
+    scope.cancel()

@@ -1,0 +1,135 @@
+"""Claims about the metrics."""
+
+from typing import Any
+
+from gateway_stage import stage
+from prometheus_client.parser import text_string_to_metric_families
+
+from proto.message import Message, Reply, Request
+
+STATS: dict[str, Any] = {
+    "topics": 2,
+    "records_live": 7,
+    "bytes_live": 70,
+    "topics_by_class": {"disk": 1, "fsync": 1},
+    "queue_topics": 1,
+    "per_topic": [["b", 9, 3, 7, 70], ['a"\\\n', 0, 1, 0, 0]],
+    "per_topic_truncated": False,
+    "wal": {
+        "frames_total": 10,
+        "batches_total": 5,
+        "fsyncs_total": 3,
+        "bytes_written_total": 1000,
+        "rotations_total": 1,
+        "queue_depth": 2,
+        "queue_depth_peak": 8,
+        "submit_full_total": 0,
+        "read_only": 0,
+    },
+    "fsync_us": {"bounds": [100, 500], "counts": [1, 2, 0], "sum": 650.5, "count": 3},
+}
+NAMED = [
+    "topics_topics",
+    "topics_topics_by_class",
+    "topics_records_live",
+    "topics_bytes_live",
+    "topics_queue_topics",
+    "topics_sse_connections",
+    "topics_ready",
+    "topics_recovery_progress",
+    "topics_uptime_ms",
+    "topics_topic_head_seq",
+    "topics_topic_earliest_seq",
+    "topics_topic_records_live",
+    "topics_topic_bytes_live",
+    "topics_topic_metrics_truncated",
+    "topics_wal_frames_total",
+    "topics_wal_batches_total",
+    "topics_wal_fsyncs_total",
+    "topics_wal_bytes_written_total",
+    "topics_wal_rotations_total",
+    "topics_wal_queue_depth",
+    "topics_wal_queue_depth_peak",
+    "topics_wal_submit_full_total",
+    "topics_wal_read_only",
+    "topics_wal_fsync_latency_us_bucket",
+    "topics_wal_fsync_latency_us_sum",
+    "topics_wal_fsync_latency_us_count",
+]
+
+
+def stats(request: Request) -> list[Message]:
+    return [Reply(request.id, counters=(2, 7, 70), extra=STATS)]
+
+
+def samples(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+async def test_the_text_form_sums_the_shards() -> None:
+    async with stage(stats, shards=2) as there, there.client() as client:
+        answer = await client.ask("GET", "/metrics")
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        found = samples(answer.raw)
+        assert {name for name, _ in found} >= set(NAMED)
+        assert found["topics_topics", ()] == 4
+        assert found["topics_topics_by_class", (("class", "fsync"),)] == 2
+        assert found["topics_topic_head_seq", (("topic", "b"),)] == 9
+        assert found["topics_topic_head_seq", (("topic", 'a"\\\n'),)] == 0
+        assert found["topics_wal_frames_total", ()] == 20
+        assert found["topics_wal_queue_depth_peak", ()] == 8
+        assert found["topics_wal_fsync_latency_us_bucket", (("le", "100"),)] == 2
+        assert found["topics_wal_fsync_latency_us_bucket", (("le", "500"),)] == 6
+        assert found["topics_wal_fsync_latency_us_bucket", (("le", "+Inf"),)] == 6
+        assert found["topics_wal_fsync_latency_us_count", ()] == 6
+        assert found["topics_wal_fsync_latency_us_sum", ()] == 1301
+        assert found["topics_ready", ()] == 1
+        assert found["topics_shard_up", (("shard", "1"),)] == 1
+
+
+async def test_a_shard_that_is_down_counts_with_what_it_last_said() -> None:
+    async with stage(stats, shards=2) as there, there.client() as client:
+        before = samples((await client.ask("GET", "/v0/metrics")).raw)
+        there.lose_shard(1)
+        answer = await client.ask("GET", "/v0/metrics")
+        assert answer.status == 200
+        after = samples(answer.raw)
+        for name in ("topics_topics", "topics_records_live", "topics_wal_frames_total"):
+            assert after[name, ()] == before[name, ()]
+        assert after["topics_ready", ()] == 0
+        assert after["topics_recovery_progress", ()] == 0.5
+        assert after["topics_shard_up", (("shard", "1"),)] == 0
+        assert after["topics_shard_phase", (("phase", "down"), ("shard", "1"))] == 1
+
+
+async def test_metrics_answer_while_nothing_was_ever_heard_of_a_shard() -> None:
+    async with stage(stats) as there, there.client() as client:
+        there.lose_shard(0)
+        found = samples((await client.ask("GET", "/v0/metrics")).raw)
+        assert {name for name, _ in found} >= {
+            name for name in NAMED if not name.startswith("topics_topic_") or "tr" in name
+        }
+
+
+async def test_the_json_form_has_the_same_numbers_and_no_performance() -> None:
+    async with stage(stats) as there, there.client() as client:
+        answer = await client.ask("GET", "/v0/metrics", headers={"Accept": "application/json"})
+        content = answer.json
+        assert "performance" not in content
+        assert content["topics_records_live"] == 7
+        assert content["topics_wal_fsyncs_total"] == 3
+        assert {"labels": {"topic": "b"}, "value": 9} in content["topics_topic_head_seq"]
+        assert content["topics_wal_fsync_latency_us"]["buckets"][-1] == {"le": "+Inf", "count": 3}
+
+
+async def test_requests_are_counted_by_operation_and_status() -> None:
+    async with stage(stats) as there, there.client() as client:
+        await client.ask("GET", "/v0/health")
+        await client.ask("GET", "/nope")
+        found = samples((await client.ask("GET", "/v0/metrics")).raw)
+        assert found["topics_http_requests_total", (("operation", "health"), ("status", "200"))] == 1
+        assert found["topics_http_requests_total", (("operation", "none"), ("status", "404"))] == 1

@@ -1,0 +1,99 @@
+"""Claims about answers that are sent piece by piece."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import trio
+from gateway_stage import Stage, stage, until
+
+from gateway.http import Response
+
+PIECES = [b"event: a\n\n", b"", b"x" * 200_000, b"end"]
+
+
+def play(there: Stage, pieces: list[bytes], closed: trio.Event, *, forever: bool = False) -> None:
+    """Have the health operation answer with a stream."""
+
+    async def stream() -> AsyncGenerator[bytes, None]:
+        try:
+            for piece in pieces:
+                yield piece
+            while forever:
+                await trio.lowlevel.checkpoint()
+                yield b": beat\n\n" * 10_000
+        finally:
+            closed.set()
+
+    async def handler(*_: Any) -> Response:
+        return Response(200, content_type=b"text/event-stream", stream=stream())
+
+    there.gateway.api._local["health"] = handler
+
+
+def unchunked(raw: bytes) -> bytes:
+    body = b""
+    while True:
+        size, _, raw = raw.partition(b"\r\n")
+        if not int(size, 16):
+            assert raw == b"\r\n"
+            return body
+        body += raw[: int(size, 16)]
+        assert raw[int(size, 16) :][:2] == b"\r\n"
+        raw = raw[int(size, 16) + 2 :]
+
+
+async def read_to_end(stream: trio.SocketStream) -> tuple[bytes, bytes]:
+    head, _, body = b"".join([bytes(piece) async for piece in stream]).partition(b"\r\n\r\n")
+    return head, body
+
+
+async def test_http_1_1_streams_are_chunked() -> None:
+    async with stage() as there, there.client() as client:
+        closed = trio.Event()
+        play(there, PIECES, closed)
+        await client.send(b"GET /v0/health HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        head, body = await read_to_end(client.stream)
+        assert b"transfer-encoding: chunked" in head
+        assert b"content-length" not in head
+        assert unchunked(body) == b"".join(PIECES)
+        assert closed.is_set()
+
+
+async def test_http_1_0_streams_end_with_the_connection() -> None:
+    async with stage() as there, there.client() as client:
+        play(there, PIECES, trio.Event())
+        await client.send(b"GET /v0/health HTTP/1.0\r\nConnection: keep-alive\r\n\r\n")
+        head, body = await read_to_end(client.stream)
+        assert b"transfer-encoding" not in head
+        assert body == b"".join(PIECES)
+
+
+async def test_a_connection_is_used_again_after_a_stream() -> None:
+    async with stage() as there, there.client() as client:
+        play(there, [b"a"], trio.Event())
+        await client.send(b"GET /v0/health HTTP/1.1\r\nHost: h\r\n\r\n")
+        await client.receive()
+        while client.buffer != b"1\r\na\r\n0\r\n\r\n":
+            await client._more()
+        client.buffer = b""
+        assert (await client.ask("GET", "/v0/ready")).status == 200
+
+
+async def test_a_stream_whose_client_leaves_is_closed() -> None:
+    async with stage() as there:
+        closed = trio.Event()
+        async with there.client() as client:
+            play(there, [], closed, forever=True)
+            await client.send(b"GET /v0/health HTTP/1.1\r\nHost: h\r\n\r\n")
+            await client.receive()
+        await closed.wait()
+        await until(lambda: not there.gateway.flight.count)
+
+
+async def test_a_client_that_does_not_read_its_stream_is_cut_off() -> None:
+    async with stage(body_timeout_ms=50) as there, there.client() as client:
+        closed = trio.Event()
+        play(there, [], closed, forever=True)
+        await client.send(b"GET /v0/health HTTP/1.1\r\nHost: h\r\n\r\n")
+        await closed.wait()
+        await until(lambda: not there.gateway.server.connections)
