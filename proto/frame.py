@@ -71,6 +71,9 @@ class Kind(IntEnum):
     TOPIC_CREATE = 2
     TOPIC_CONFIG = 3
     TOPIC_DELETE = 4
+    RECORD_DELETE = 5
+    CEILING = 6
+    CURSOR = 7
     RESCUED = 8
     """First frame of a file that took the place of another's tail after a failed sync."""
 
@@ -142,6 +145,12 @@ class Column:
             return len(self.values) * (stop - start)
         return self.offsets[stop] - self.offsets[start]
 
+    def lengths(self, start: int, stop: int) -> Iterable[int]:
+        """Bytes of each value of a range of records."""
+        if self.encoding == Encoding.CONSTANT:
+            return repeat(len(self.values), stop - start)
+        return map(operator.sub, self.offsets[start + 1 : stop + 1], self.offsets[start:stop])
+
     def parts(self) -> list[Buffer]:
         """The buffers of this column as they stand in a frame, padding included."""
         offsets = struct.pack(f"<{len(self.offsets)}i", *self.offsets)
@@ -212,6 +221,14 @@ class Columns:
     def size(self, start: int, stop: int) -> int:
         """Bytes of data, tag, node and meta of a range of records."""
         return sum(c.size(start, stop) for c in (self.data, self.tag, self.node, self.meta) if c is not None)
+
+    def sizes(self, start: int, stop: int) -> Iterable[int]:
+        """Bytes of data, tag, node and meta of each record of a range."""
+        total = self.data.lengths(start, stop)
+        for column in (self.tag, self.node, self.meta):
+            if column is not None:
+                total = map(operator.add, total, column.lengths(start, stop))
+        return total
 
 
 def merge(batches: Sequence[Columns]) -> Columns:

@@ -15,7 +15,7 @@ from msgspec import Raw, Struct
 
 from proto.errors import ErrorCode, TopicsError, invalid
 from proto.frame import Column, Columns, Encoding, constant, optional
-from proto.limits import MAX_IDEMPOTENCY_KEY_CHARS, MAX_META_KEYS, Limits
+from proto.limits import MAX_META_KEYS, Limits
 from shardd.body import parse
 from shardd.config import ConfigPatch
 
@@ -59,12 +59,6 @@ def parse_write(body: bytes, limits: Limits) -> tuple[Write, Columns]:
             ErrorCode.BATCH_TOO_LARGE,
             f"{count} records in one write, at most {limits.max_batch_records} are allowed",
             {"records": count, "max": limits.max_batch_records},
-        )
-    if write.idempotency_key is not None and len(write.idempotency_key) > MAX_IDEMPOTENCY_KEY_CHARS:
-        raise invalid(
-            f"idempotency_key has {len(write.idempotency_key)} characters, "
-            f"at most {MAX_IDEMPOTENCY_KEY_CHARS} are allowed",
-            field="idempotency_key",
         )
     data = list(map(attrgetter("data"), records))
     data_sizes = list(map(len, data))

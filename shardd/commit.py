@@ -73,14 +73,18 @@ class Commits:
 
     def stage(
         self,
-        encode: Callable[[int, int], Frame],
+        encode: Callable[[int, int], Frame] | None,
         *,
         gated: bool,
         commit: Callable[[Timing], None],
         undo: Callable[[TopicsError], None],
-    ) -> tuple[int, Frame]:
-        """One change, as one frame. Exactly one of `commit` and `undo` is called, `commit` in stage order."""
-        number, frame = self._wal.stage(encode)
+    ) -> tuple[int, Frame | None]:
+        """One change, as one frame; with no `encode`, a change that leaves no frame and shares the fate of the one
+        before it. Exactly one of `commit` and `undo` is called, `commit` in stage order."""
+        frame: Frame | None = None
+        number = self._wal.next_no - 1
+        if encode is not None:
+            number, frame = self._wal.stage(encode)
         self._staged.append(_Entry(number, gated, commit, undo))
         return number, frame
 

@@ -69,7 +69,6 @@ _CLAMPS = {
     "lease_ms": (MIN_LEASE_MS, MAX_LEASE_MS),
     "claim_jitter_ms": (0, MAX_CLAIM_JITTER_MS),
 }
-_NOT_YET = ("ttl_ms", "cap_records", "cap_bytes")
 
 decode_patch = msgspec.json.Decoder(ConfigPatch).decode
 
@@ -105,24 +104,10 @@ def apply(topic: str, current: TopicConfig | None, patch: ConfigPatch) -> TopicC
     base = current or TopicConfig()
     config = msgspec.structs.replace(base, **fields)
     config = msgspec.structs.replace(config, durable=config.durability == "fsync")
-    _refuse_unsupported(config)
-    return config
-
-
-def _refuse_unsupported(config: TopicConfig) -> None:
-    """What this release cannot keep is refused, never accepted and ignored."""
-    wanted = [name for name in _NOT_YET if getattr(config, name)]
     if config.type == "queue":
-        wanted.append("type")
-    if config.durability in ("ephemeral", "memory"):
-        wanted.append("durability")
-    if wanted:
-        name = wanted[0]
-        raise invalid(
-            f"{name}: {getattr(config, name)!r} is not supported by this release yet",
-            field=name,
-            reason="not_supported",
-        )
+        # What this release cannot keep is refused, never accepted and ignored.
+        raise invalid('type: "queue" is not supported by this release yet', field="type", reason="not_supported")
+    return config
 
 
 def as_map(config: TopicConfig) -> dict[str, Any]:

@@ -6,8 +6,9 @@ advances.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain, compress, repeat, starmap
+from operator import and_
 from typing import Any
 
 import msgspec
@@ -41,6 +42,7 @@ class Read(Struct, frozen=True):
     include_meta: bool
     wait_ms: int
     budget: int
+    cursor: str | None = None
 
 
 class Record(Struct, gc=False, omit_defaults=True):
@@ -83,8 +85,8 @@ def parse_diff(body: bytes, limits: Limits) -> Read:
         value = getattr(request, name)
         if value is not None and not 0 <= value <= MAX_U64:
             raise invalid(f"{name} is {value}, but must be between 0 and {MAX_U64}", field=name)
-    if request.cursor is not None:
-        raise invalid("named cursors are not supported by this release yet", field="cursor", reason="not_supported")
+    if request.cursor is not None and request.from_seq is not None:
+        raise invalid("from_seq and cursor exclude each other", field="cursor")
     node = request.node
     names = [] if node is None else [node] if isinstance(node, str) else node
     return Read(
@@ -95,6 +97,7 @@ def parse_diff(body: bytes, limits: Limits) -> Read:
         request.include_meta is not False,
         min(request.wait_ms or 0, MAX_WAIT_MS),
         min(request.max_batch_bytes or DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES),
+        request.cursor,
     )
 
 
@@ -115,13 +118,12 @@ def answer(topic: Topic, read: Read) -> Answer:
         # The cursor is ahead of the log: it was made on an earlier topic of this name.
         tombstone = Tombstone(1, head, "recreated", head, earliest, head)
         from_seq = 0
-    slices = topic.window(max(from_seq + 1, earliest), read.limit, read.budget)
+    elif from_seq + 1 < topic.evict_floor:
+        gap_from, gap_to = from_seq + 1, earliest - 1
+        reason = topic.losses.reason(gap_from)
+        tombstone = Tombstone(gap_from, gap_to, reason, gap_to - gap_from + 1, earliest, head)
+    slices, position = topic.window(max(from_seq + 1, earliest), read.limit, read.budget)
     scanned = sum(s.stop - s.start for s in slices)
-    if slices:
-        last = slices[-1]
-        position = last.first_seq + last.stop - 1
-    else:
-        position = head
     nodes = read.nodes if topic.config.dedupe_node else frozenset()
     records = list(chain.from_iterable(_records(s, nodes, read.include_tags, read.include_meta) for s in slices))
     body = _encoder.encode(
@@ -133,7 +135,7 @@ def answer(topic: Topic, read: Read) -> Answer:
 def _records(piece: Slice, nodes: frozenset[bytes], tags: bool, meta: bool) -> Iterable[Record]:
     columns, start, stop = piece.columns, piece.start, piece.stop
     count = stop - start
-    keep = _kept(columns.node, nodes, start, stop) if nodes else None
+    keep: Sequence[int] | None = _kept(columns.node, nodes, start, stop) if nodes else None
     if keep is not None and not any(keep):
         return ()
     rows: Iterable[Any] = zip(
@@ -145,6 +147,8 @@ def _records(piece: Slice, nodes: frozenset[bytes], tags: bool, meta: bool) -> I
         _raws(columns.meta, start, stop) if meta else repeat(UNSET, count),
         strict=False,
     )
+    if piece.mask is not None:
+        keep = piece.mask if keep is None else list(map(and_, keep, piece.mask))
     return starmap(Record, rows if keep is None else compress(rows, keep))
 
 
@@ -153,7 +157,7 @@ def _kept(column: Column | None, nodes: frozenset[bytes], start: int, stop: int)
     if column is None:
         return None
     if column.encoding == Encoding.CONSTANT:
-        return [False] if bytes(column.values) in nodes else None
+        return [False] * (stop - start) if bytes(column.values) in nodes else None
     hits = list(map(nodes.__contains__, column.cells(start, stop)))
     return [not hit for hit in hits] if any(hits) else None
 

@@ -10,9 +10,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 
 from proto.errors import topic_not_found
-from proto.frame import Buffer, Columns
 from shardd.config import CLASSES
-from shardd.topic import Topic
+from shardd.topic import Topic, Totals
 
 
 class Directory:
@@ -20,10 +19,11 @@ class Directory:
         self.assigned: dict[str, Topic] = {}
         self.visible: dict[str, Topic] = {}
         self.by_id: dict[int, Topic] = {}
-        self.records = 0
-        self.bytes = 0
+        self.totals = Totals()
         self._names: list[str] = []
         self._next_id = 1
+        self.snapshot_id = 0
+        """Topics with a smaller id that are not here were deleted before the snapshot this directory came from."""
 
     def new_id(self) -> int:
         """Ids are never used twice, also across restarts: they are in the log. The first one doubles as epoch."""
@@ -34,23 +34,30 @@ class Directory:
     def used_id(self, ident: int) -> None:
         self._next_id = max(self._next_id, ident + 1)
 
+    def recovered(self, now_ms: int) -> None:
+        """Everything is read back: what a restart ends has ended, and what there is may be written to."""
+        for topic in self.visible.values():
+            if topic.config.durability == "ephemeral":
+                topic.lose_everything(topic.ceiling, "cap")
+            topic.next_seq = max(topic.next_seq, topic.head_seq + 1)
+        self.expire(now_ms)
+        self.assigned = dict(self.visible)
+
     def show(self, topic: Topic) -> None:
         self.visible[topic.name] = topic
         self.by_id[topic.id] = topic
+        topic.totals = self.totals
+        self.totals.records += topic.records
+        self.totals.bytes += topic.bytes
         insort(self._names, topic.name)
 
     def hide(self, topic: Topic) -> None:
         del self.visible[topic.name]
         del self.by_id[topic.id]
         del self._names[bisect_left(self._names, topic.name)]
-        self.records -= topic.records
-        self.bytes -= topic.bytes
-
-    def add(self, topic: Topic, buffer: Buffer, first_seq: int, columns: Columns) -> None:
-        """Make a batch visible."""
-        batch = topic.add(buffer, first_seq, columns)
-        self.records += batch.count
-        self.bytes += batch.size
+        self.totals.records -= topic.records
+        self.totals.bytes -= topic.bytes
+        topic.totals = Totals()
 
     def find(self, name: str) -> Topic:
         """The visible topic, or `404 topic_not_found`."""
@@ -69,8 +76,15 @@ class Directory:
 
     def counters(self) -> tuple[int, int, int]:
         """Topics, live records, live bytes."""
-        return len(self.visible), self.records, self.bytes
+        return len(self.visible), self.totals.records, self.totals.bytes
 
     def by_class(self) -> dict[str, int]:
         counts = Counter(topic.config.durability for topic in self.visible.values())
         return {name: counts.get(name, 0) for name in CLASSES}
+
+    def expire(self, now_ms: int) -> None:
+        """Bring every topic up to `now_ms`: what is older than a TTL or an idempotency window goes."""
+        for topic in self.visible.values():
+            topic.expire(now_ms)
+            if topic.keys:
+                topic.keys.expire(now_ms - topic.config.idempotency_window_ms)

@@ -19,6 +19,7 @@ from proto.errors import topic_not_found
 from proto.limits import Limits
 from proto.message import Message, Parked, Reply, Request
 from shardd.clock import Clock
+from shardd.cursors import cursor_not_found
 from shardd.diff import Answer, Read, answer, parse_diff
 from shardd.topic import Topic
 
@@ -60,9 +61,16 @@ class Reads:
     def diff(self, topic: Topic, request: Request, caller: Hashable, respond: Respond) -> None:
         """Answer a diff, or park it. `caller` names the peer."""
         read = parse_diff(request.body, self._limits)
-        topic.last_read_ts = self._clock.now_ms()
+        now = self._clock.now_ms()
+        if read.cursor is not None:
+            cursor = topic.cursors.get(read.cursor)
+            if cursor is None:
+                raise cursor_not_found(topic.name, read.cursor)
+            read = msgspec.structs.replace(read, from_seq=cursor.seq)
+        topic.last_read_ts = now
+        topic.expire(now)
         found = answer(topic, read)
-        if not found.empty or not read.wait_ms:
+        if not found.empty or not read.wait_ms or found.next_from_seq < topic.head_seq:
             respond(_reply(request.id, found))
             return
         key = (caller, request.id)
@@ -84,6 +92,7 @@ class Reads:
             return
         grown, self._grown = self._grown, {}
         for topic in grown.values():
+            topic.expire(self._clock.now_ms())
             # Those who ask for the same get the same bytes: rendered once, however many wait.
             rendered: dict[Read, Answer] = {}
             for waiting in list(self._by_topic.get(topic.id, {}).values()):
@@ -91,7 +100,7 @@ class Reads:
                 found = rendered.get(read)
                 if found is None:
                     found = rendered[read] = answer(topic, read)
-                if found.empty:
+                if found.empty and found.next_from_seq == topic.head_seq:
                     waiting.read = msgspec.structs.replace(read, from_seq=found.next_from_seq)
                 else:
                     self._over(waiting)
@@ -105,6 +114,7 @@ class Reads:
             topic = waiting.topic
             if topic is not None:
                 self._over(waiting)
+                topic.expire(self._clock.now_ms())
                 waiting.respond(_reply(waiting.ident, answer(topic, waiting.read)))
 
     def topic_deleted(self, topic: Topic) -> None:

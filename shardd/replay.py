@@ -1,4 +1,8 @@
-"""What each kind of frame does to the directory when the log is read back."""
+"""What each kind of frame does to the directory when the log is read back.
+
+Frames that a snapshot covers already may come again: batches that are there, changes of topics that are gone. They
+change nothing, because seqs and ids only ever go up.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ import msgspec
 
 from proto.frame import Header, Kind, decode_batch, decode_map
 from shardd.config import from_map
+from shardd.cursors import Cursor
 from shardd.directory import Directory
 from shardd.recovery import Found, RecoveryError
 from shardd.topic import Topic
@@ -17,35 +22,68 @@ def replay(directory: Directory, found: Found) -> None:
     """Apply one frame. Raises `RecoveryError` for a frame that is whole but contradicts those before it."""
     header = found.header
     try:
+        if header.kind == Kind.RESCUED:
+            return
+        if header.kind == Kind.TOPIC_CREATE:
+            _create(directory, header, decode_map(found.buffer, header))
+            return
+        topic = directory.by_id.get(header.topic_id)
+        if topic is None:
+            if header.topic_id < directory.snapshot_id:
+                return  # deleted before the snapshot was taken
+            raise ValueError(f"topic {header.topic_id} was never created")
         if header.kind == Kind.BATCH:
-            _batch(directory, header, found.buffer)
+            _batch(topic, header, found.buffer)
         else:
-            _control(directory, header, decode_map(found.buffer, header))
-    except (KeyError, ValueError, msgspec.ValidationError) as error:
+            _change(directory, topic, header, decode_map(found.buffer, header))
+    except (KeyError, ValueError, TypeError, msgspec.ValidationError) as error:
         raise RecoveryError(f"frame {header.frame_no} of the log is whole but makes no sense: {error!r}") from error
 
 
-def _batch(directory: Directory, header: Header, buffer: memoryview) -> None:
-    topic = directory.by_id[header.topic_id]
+def _create(directory: Directory, header: Header, fields: dict[str, Any]) -> None:
+    if header.topic_id < directory.snapshot_id:
+        return
+    directory.used_id(header.topic_id)
+    directory.show(Topic(fields["name"], header.topic_id, fields["epoch"], from_map(fields["config"])))
+
+
+def _batch(topic: Topic, header: Header, buffer: memoryview) -> None:
+    if header.first_seq + header.count <= topic.next_seq:
+        return
     if header.first_seq != topic.next_seq:
         raise ValueError(f"topic {topic.id}: a batch at seq {header.first_seq}, expected {topic.next_seq}")
     columns = decode_batch(buffer, header)
-    directory.add(topic, buffer, header.first_seq, columns)
+    first_ts, last_ts = next(iter(columns.times(0, 1))), next(iter(columns.times(columns.count - 1, columns.count)))
+    topic.expire(first_ts)
+    topic.add(buffer, header.first_seq, columns)
     topic.next_seq = topic.head_seq + 1
-    topic.last_write_ts = topic.commit_time(next(iter(columns.times(columns.count - 1, columns.count))))
+    topic.last_write_ts = topic.commit_time(last_ts)
+    if columns.key:
+        topic.keys.done(columns.key, header.first_seq, header.count, first_ts)
 
 
-def _control(directory: Directory, header: Header, fields: dict[str, Any]) -> None:
-    if header.kind == Kind.TOPIC_CREATE:
-        topic = Topic(fields["name"], header.topic_id, fields["epoch"], from_map(fields["config"]))
-        directory.used_id(topic.id)
-        directory.show(topic)
-    elif header.kind == Kind.TOPIC_CONFIG:
-        topic = directory.by_id[header.topic_id]
+def _change(directory: Directory, topic: Topic, header: Header, fields: dict[str, Any]) -> None:
+    kind = header.kind
+    if kind == Kind.TOPIC_CONFIG:
+        topic.expire(fields["now"])
         topic.config = topic.assigned_config = from_map(fields["config"])
-    elif header.kind == Kind.TOPIC_DELETE:
-        directory.hide(directory.by_id[header.topic_id])
-    elif header.kind == Kind.RESCUED:
-        pass
+        if topic.next_seq < fields["next_seq"]:
+            # Written while the topic was ephemeral, and so not in the log.
+            topic.lose_everything(fields["next_seq"] - 1, "cap")
+        topic.expire(fields["now"])
+        topic.evict()
+    elif kind == Kind.TOPIC_DELETE:
+        directory.hide(topic)
+    elif kind == Kind.RECORD_DELETE:
+        topic.expire(fields["now"])
+        match = fields["match"]
+        topic.delete(fields["before"], None if match is None else (match[0], match[1]), fields["bound"])
+    elif kind == Kind.CEILING:
+        topic.ceiling = max(topic.ceiling, fields["seq"])
+    elif kind == Kind.CURSOR:
+        if fields["seq"] is None:
+            topic.cursors.pop(fields["name"], None)
+        else:
+            topic.cursors[fields["name"]] = Cursor(fields["seq"], fields["ts"])
     else:
-        raise ValueError(f"frame kind {header.kind} is not known")
+        raise ValueError(f"frame kind {kind} is not known")

@@ -14,11 +14,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 from proto.frame import Buffer, Columns
 from shardd.batch import FINAL_LEVEL, Batch, fitting, merged
 from shardd.config import TopicConfig
+from shardd.cursors import Cursor
+from shardd.idempotency import Keys
 from shardd.losses import Losses
 from shardd.tags import Match, TagIndex
 
@@ -38,8 +41,16 @@ class Slice:
         self.mask = mask
 
 
+@dataclass(slots=True)
+class Totals:
+    """Live records and bytes of many topics together."""
+
+    records: int = 0
+    bytes: int = 0
+
+
 class Topic:
-    def __init__(self, name: str, ident: int, epoch: int, config: TopicConfig) -> None:
+    def __init__(self, name: str, ident: int, epoch: int, config: TopicConfig, totals: Totals | None = None) -> None:
         self.name = name
         self.id = ident
         self.epoch = epoch
@@ -48,6 +59,8 @@ class Topic:
         """What the config will be once everything staged is committed."""
         self.next_seq = 1
         self.head_seq = 0
+        self.totals = totals or Totals()
+        """Where this topic's records count while it is visible."""
         self.records = 0
         self.bytes = 0
         self.last_ts = 0
@@ -62,6 +75,13 @@ class Topic:
         self._firsts: list[int] = []
         self._runs = [0] * FINAL_LEVEL
         self._tags: TagIndex | None = None
+        self.keys = Keys()
+        self.cursors: dict[str, Cursor] = {}
+        self.pending_records = 0
+        self.pending_bytes = 0
+        """What has been given seqs but is not visible yet."""
+        self.ceiling = 0
+        """Seqs up to here count as used after a restart. Ephemeral topics reserve ahead."""
 
     @property
     def earliest_seq(self) -> int:
@@ -97,8 +117,13 @@ class Topic:
         self._batches.append(batch)
         self._firsts.append(batch.first_seq)
         self.head_seq = batch.last_seq
-        self.records += batch.live
-        self.bytes += batch.live_size
+        self._count(batch.live, batch.live_size)
+
+    def _count(self, records: int, size: int) -> None:
+        self.records += records
+        self.bytes += size
+        self.totals.records += records
+        self.totals.bytes += size
 
     def _age(self, level: int) -> None:
         """Merge the newest batches of one level once there are enough of them."""
@@ -189,11 +214,9 @@ class Topic:
         self._cut(front, start)
 
     def _cut(self, front: Batch, start: int) -> None:
-        self.records -= front.live
-        self.bytes -= front.live_size
+        self._count(-front.live, -front.live_size)
         front.cut(start)
-        self.records += front.live
-        self.bytes += front.live_size
+        self._count(front.live, front.live_size)
         self._settle()
 
     def _settle(self) -> None:
@@ -219,7 +242,7 @@ class Topic:
         self._firsts.clear()
         self._runs = [0] * FINAL_LEVEL
         self._tags = None
-        self.records = self.bytes = 0
+        self._count(-self.records, -self.bytes)
         self.head_seq = max(self.head_seq, upto)
         self.next_seq = max(self.next_seq, self.head_seq + 1)
         self.floor = self.head_seq + 1
@@ -227,7 +250,7 @@ class Topic:
             self.losses.add(self.head_seq, reason)
 
     def delete(self, before_seq: int | None, match: Match | None, bound: int) -> int:
-        """Remove live records with seq < `before_seq` and a matching tag, none at or after `bound`. Returns how many."""
+        """Remove live records with seq < `before_seq` and a matching tag, none from `bound` on. Returns how many."""
         before = self.records
         end = bound if before_seq is None else min(bound, before_seq)
         if match is None:
@@ -250,11 +273,9 @@ class Topic:
             place = bisect_right(self._firsts, chosen[at]) - 1
             batch = self._batches[place]
             upto = bisect_right(chosen, batch.last_seq, lo=at)
-            self.records -= batch.live
-            self.bytes -= batch.live_size
+            self._count(-batch.live, -batch.live_size)
             batch.delete([seq - batch.first_seq for seq in chosen[at:upto]])
-            self.records += batch.live
-            self.bytes += batch.live_size
+            self._count(batch.live, batch.live_size)
             at = upto
         self._settle()
 

@@ -1,0 +1,195 @@
+"""Changes other than appends: topics created, configured and deleted, records deleted, cursors moved.
+
+Creating, configuring and deleting a topic always wait for a sync; deleting records and moving cursors wait if the
+topic's class says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from proto.errors import ErrorCode, TopicsError
+from proto.frame import Kind
+from proto.message import Reply, Request
+from proto.names import check_topic
+from shardd.body import parse
+from shardd.commit import Timing
+from shardd.config import TopicConfig, apply, as_map, decode_patch
+from shardd.cursors import check_name, cursor_not_found, decode_cursor, entry, moved
+from shardd.deletion import parse_delete
+from shardd.staging import Respond, Staging, performance, refuse, to_json
+from shardd.topic import Topic
+
+Created = Callable[[Topic, Timing], None]
+
+
+class Control:
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+        self._directory = staging.directory
+
+    def configure(self, request: Request, respond: Respond) -> None:
+        patch = parse(decode_patch, request.body)
+        topic = self._directory.assigned.get(request.topic)
+        if topic is None:
+
+            def created(topic: Topic, timing: Timing) -> None:
+                respond(_configured(True, topic.name, topic.config, request.id, timing))
+
+            def failed(error: TopicsError) -> None:
+                refuse(request.id, respond, error)
+
+            self.create(request.topic, apply(request.topic, None, patch), created, failed)
+            return
+        config = apply(topic.name, topic.assigned_config, patch)
+        if config == topic.assigned_config and topic.gated_no <= self._staging.commits.synced_no:
+            respond(_configured(False, topic.name, config, request.id, Timing()))
+        else:
+            self._reconfigure(topic, config, request, respond)
+
+    def _reconfigure(self, topic: Topic, config: TopicConfig, request: Request, respond: Respond) -> None:
+        before = topic.assigned_config
+        topic.assigned_config = config
+        now = self._staging.clock.now_ms()
+
+        def commit(timing: Timing) -> None:
+            # What the old settings had taken stays gone, whatever the new ones say.
+            topic.expire(now)
+            topic.config = config
+            topic.expire(now)
+            topic.evict()
+            respond(_configured(False, topic.name, config, request.id, timing))
+
+        def undo(error: TopicsError) -> None:
+            topic.assigned_config = before
+            refuse(request.id, respond, error)
+
+        # `now` and `next_seq` make a replay come to the same floors: what expired before, and what was never logged.
+        fields = {"config": as_map(config), "now": now, "next_seq": topic.next_seq}
+        frame = self._staging.control_frame(Kind.TOPIC_CONFIG, topic.id, fields)
+        self._staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
+
+    def create(self, name: str, config: TopicConfig, created: Created, failed: Callable[[TopicsError], None]) -> Topic:
+        """Stage a new topic. It may be written to at once: what is staged on it commits or fails after it."""
+        check_topic(name)
+        ident = self._directory.new_id()
+        topic = Topic(name, ident, ident, config)
+        self._directory.assigned[name] = topic
+
+        def commit(timing: Timing) -> None:
+            self._directory.show(topic)
+            created(topic, timing)
+
+        def undo(error: TopicsError) -> None:
+            del self._directory.assigned[name]
+            failed(error)
+
+        fields = {"name": name, "epoch": topic.epoch, "config": as_map(config)}
+        frame = self._staging.control_frame(Kind.TOPIC_CREATE, ident, fields)
+        self._staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
+        return topic
+
+    def delete_topic(self, request: Request, respond: Respond) -> None:
+        topic = self._directory.assigned.get(request.topic)
+        if topic is None:
+            respond(Reply(request.id, to_json({"topic": request.topic, "deleted": False, "routers_removed": []})))
+            return
+        topic.expire(self._staging.clock.now_ms())
+        count = topic.records + topic.pending_records
+        if request.options.get("if_empty") and count:
+            raise TopicsError(
+                ErrorCode.TOPIC_NOT_EMPTY,
+                f'topic "{topic.name}" holds {count} records',
+                {"topic": topic.name, "count": count},
+            )
+        del self._directory.assigned[topic.name]
+
+        def commit(timing: Timing) -> None:
+            self._directory.hide(topic)
+            self._staging.reads.topic_deleted(topic)
+            body = {"topic": topic.name, "deleted": True, "routers_removed": []}
+            respond(Reply(request.id, to_json(body), performance=performance(timing)))
+
+        def undo(error: TopicsError) -> None:
+            self._directory.assigned[topic.name] = topic
+            refuse(request.id, respond, error)
+
+        frame = self._staging.control_frame(Kind.TOPIC_DELETE, topic.id, {"name": topic.name})
+        self._staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
+
+    def delete_records(self, request: Request, respond: Respond) -> None:
+        before_seq, match = parse_delete(request.body)
+        topic = self._directory.find(request.topic)
+        now = self._staging.clock.now_ms()
+        topic.expire(now)
+        bound = topic.head_seq + 1
+
+        def commit(timing: Timing) -> None:
+            topic.expire(now)
+            body = {
+                "topic": topic.name,
+                "deleted": topic.delete(before_seq, match, bound),
+                "earliest_seq": topic.earliest_seq,
+                "head_seq": topic.head_seq,
+                "count": topic.records,
+                "bytes": topic.bytes,
+            }
+            respond(Reply(request.id, to_json(body), performance=performance(timing)))
+
+        def undo(error: TopicsError) -> None:
+            refuse(request.id, respond, error)
+
+        durability = topic.assigned_config.durability
+        frame = None
+        if durability != "ephemeral":
+            fields = {"before": before_seq, "match": match, "bound": bound, "now": now}
+            frame = self._staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
+        self._staging.stage(topic, frame, gated=durability == "fsync", commit=commit, undo=undo)
+
+    def cursor_put(self, request: Request, respond: Respond) -> None:
+        name = check_name(request.options["cursor"])
+        asked = parse(decode_cursor, request.body)
+        topic = self._directory.find(request.topic)
+        cursor = moved(topic.cursors.get(name), asked, topic.head_seq, self._staging.clock.now_ms())
+
+        def commit(timing: Timing) -> None:
+            topic.cursors[name] = cursor
+            body = {"topic": topic.name, **entry(name, cursor, topic.head_seq)}
+            respond(Reply(request.id, to_json(body), performance=performance(timing)))
+
+        def undo(error: TopicsError) -> None:
+            refuse(request.id, respond, error)
+
+        fields = {"name": name, "seq": cursor.seq, "ts": cursor.updated_ts}
+        frame = self._staging.control_frame(Kind.CURSOR, topic.id, fields)
+        gated = topic.assigned_config.durability == "fsync"
+        self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
+
+    def cursor_delete(self, request: Request, respond: Respond) -> None:
+        name = check_name(request.options["cursor"])
+        topic = self._directory.find(request.topic)
+
+        def commit(timing: Timing) -> None:
+            deleted = topic.cursors.pop(name, None) is not None
+            body = {"topic": topic.name, "cursor": name, "deleted": deleted}
+            respond(Reply(request.id, to_json(body), performance=performance(timing)))
+
+        def undo(error: TopicsError) -> None:
+            refuse(request.id, respond, error)
+
+        frame = self._staging.control_frame(Kind.CURSOR, topic.id, {"name": name, "seq": None})
+        gated = topic.assigned_config.durability == "fsync"
+        self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
+
+    def cursor_get(self, request: Request, respond: Respond) -> None:
+        topic = self._directory.find(request.topic)
+        name = check_name(request.options["cursor"])
+        cursor = topic.cursors.get(name)
+        if cursor is None:
+            raise cursor_not_found(topic.name, name)
+        respond(Reply(request.id, to_json({"topic": topic.name, **entry(name, cursor, topic.head_seq)})))
+
+
+def _configured(created: bool, name: str, config: TopicConfig, ident: int, timing: Timing) -> Reply:
+    body = to_json({"topic": name, "created": created, "config": config})
+    return Reply(ident, body, created=created, performance=performance(timing))

@@ -1,0 +1,70 @@
+"""Named cursors: durable positions of consumers, kept with their topic and deleted with it.
+
+A cursor never moves backwards unless it is forced to. Its name is any text of up to 255 bytes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from proto.errors import ErrorCode, TopicsError, invalid
+from proto.limits import MAX_U64
+
+MAX_NAME_BYTES = 255
+
+
+class Cursor(Struct):
+    seq: int
+    updated_ts: int
+
+
+class CursorRequest(Struct):
+    seq: int
+    force: bool | None = None
+
+
+decode_cursor = msgspec.json.Decoder(CursorRequest).decode
+
+
+def check_name(name: str) -> str:
+    if not 0 < len(name.encode()) <= MAX_NAME_BYTES:
+        raise invalid(f"a cursor name has 1 to {MAX_NAME_BYTES} bytes of UTF-8", field="cursor")
+    return name
+
+
+def cursor_not_found(topic: str, name: str) -> TopicsError:
+    return TopicsError(
+        ErrorCode.CURSOR_NOT_FOUND, f'topic "{topic}" has no cursor "{name}"', {"topic": topic, "cursor": name}
+    )
+
+
+def moved(current: Cursor | None, request: CursorRequest, head_seq: int, now_ms: int) -> Cursor:
+    """Where the cursor is after a request. Raises `400 invalid_request` for a position that does not exist."""
+    if not 0 <= request.seq <= MAX_U64:
+        raise invalid(f"seq is {request.seq}, but must be between 0 and {MAX_U64}", field="seq")
+    if request.seq > head_seq:
+        raise invalid(f"seq is {request.seq}, but the topic ends at {head_seq}", field="seq", head_seq=head_seq)
+    if current is not None and request.seq < current.seq and not request.force:
+        return current
+    return Cursor(request.seq, now_ms)
+
+
+def entry(name: str, cursor: Cursor, head_seq: int) -> dict[str, Any]:
+    return {
+        "cursor": name,
+        "seq": cursor.seq,
+        "lag": max(head_seq - cursor.seq, 0),
+        "updated_ts": cursor.updated_ts,
+    }
+
+
+def page(cursors: dict[str, Cursor], head_seq: int, after: str, size: int) -> tuple[list[dict[str, Any]], bool]:
+    """Up to `size` entries behind `after`, by name; and whether there are more."""
+    names = sorted(cursors)
+    start = bisect_right(names, after) if after else 0
+    chosen = names[start : start + size]
+    return [entry(name, cursors[name], head_seq) for name in chosen], start + size < len(names)

@@ -1,0 +1,64 @@
+"""How an operation changes a topic: staged now, seen later, or taken back (see `shardd.commit`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from proto.errors import TopicsError
+from proto.frame import Frame, Kind, encode_map
+from proto.limits import Limits
+from proto.message import Message, Reply
+from shardd.clock import Clock
+from shardd.commit import Commits, Timing
+from shardd.directory import Directory
+from shardd.reads import Reads
+from shardd.topic import Topic
+
+Respond = Callable[[Message], None]
+to_json = msgspec.json.Encoder().encode
+
+
+class Staging:
+    """What every changing operation needs: the directory, the log, the clock, and who is to be woken."""
+
+    def __init__(self, directory: Directory, commits: Commits, reads: Reads, clock: Clock, limits: Limits) -> None:
+        self.directory = directory
+        self.commits = commits
+        self.reads = reads
+        self.clock = clock
+        self.limits = limits
+
+    def stage(
+        self,
+        topic: Topic,
+        encode: Callable[[int, int], Frame] | None,
+        *,
+        gated: bool,
+        commit: Callable[[Timing], None],
+        undo: Callable[[TopicsError], None],
+    ) -> Frame | None:
+        """One change of a topic. It waits for a sync if it asks to, or if an earlier change of the topic waits."""
+        gated = gated or topic.gated_no > self.commits.synced_no
+        number, frame = self.commits.stage(encode, gated=gated, commit=commit, undo=undo)
+        if gated:
+            topic.gated_no = number
+        return frame
+
+    def control_frame(self, kind: Kind, topic_id: int, fields: dict[str, Any]) -> Callable[[int, int], Frame]:
+        return partial(_encode_map, kind, topic_id, fields, self.clock.now_ms())
+
+
+def _encode_map(kind: Kind, topic_id: int, fields: dict[str, Any], ts_ms: int, frame_no: int, synced_no: int) -> Frame:
+    return encode_map(kind, topic_id, fields, ts_ms, frame_no=frame_no, synced_no=synced_no)
+
+
+def performance(timing: Timing) -> dict[str, float]:
+    return {"wal_append_ms": round(timing.write_ms, 3), "fsync_ms": round(timing.sync_ms, 3)}
+
+
+def refuse(ident: int, respond: Respond, error: TopicsError) -> None:
+    respond(Reply(ident, error=error))

@@ -1,0 +1,190 @@
+"""Appends: checked, given their seqs, staged as one frame, answered when they commit.
+
+By class: `disk` and `memory` commit when the kernel has the frame, `fsync` when the device has it. `ephemeral` leaves
+no frame: only a ceiling is logged now and then, so that its seqs are not used twice after a restart.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proto.errors import ErrorCode, TopicsError, invalid, topic_not_found
+from proto.frame import Columns, Frame, Kind, encode_batch
+from proto.limits import MAX_IDEMPOTENCY_KEY_CHARS, RECORD_OVERHEAD
+from proto.message import Reply, Request
+from shardd.append import Write, parse_write
+from shardd.commit import Timing
+from shardd.config import ConfigPatch, TopicConfig, apply
+from shardd.control import Control
+from shardd.idempotency import Waiter
+from shardd.staging import Respond, Staging, performance, refuse, to_json
+from shardd.topic import Topic
+
+CEILING_STEP = 65_536
+"""Seqs that an ephemeral topic reserves at a time."""
+
+
+class Writes:
+    def __init__(self, staging: Staging, control: Control) -> None:
+        self._staging = staging
+        self._control = control
+
+    def append(self, request: Request, respond: Respond) -> None:
+        write, columns = parse_write(request.body, self._staging.limits)
+        key = _key(write.idempotency_key, request.options.get("idempotency_key"))
+        now = self._staging.clock.now_ms()
+        topic = self._staging.directory.assigned.get(request.topic)
+        created = topic is None
+        if topic is None:
+            config = _lazy_config(request.topic, write)
+            _check_room(None, config, columns, request.topic)
+            topic = self._control.create(request.topic, config, lambda topic, timing: None, lambda error: None)
+        else:
+            topic.expire(now)
+            if key and self._answered(topic, key, request, respond, now):
+                return
+            _check_room(topic, topic.assigned_config, columns, topic.name)
+        columns.key = key
+        columns.ts = topic.commit_time(now)
+        if topic.assigned_config.durability == "ephemeral":
+            self._reserve(topic, columns.count)
+        self._stage(topic, columns, created, request, respond)
+
+    def _answered(self, topic: Topic, key: bytes, request: Request, respond: Respond, now: int) -> bool:
+        """A write with a key that was used before is not written again; it gets the answer of the first one."""
+        topic.keys.expire(now - topic.assigned_config.idempotency_window_ms)
+
+        def answer(error: TopicsError | None) -> None:
+            if error is not None:
+                refuse(request.id, respond, error)
+                return
+            found = topic.keys.find(key)
+            assert found is not None
+            respond(_answer(topic, *found, False, True, request, Timing()))
+
+        if topic.keys.find(key) is not None:
+            answer(None)
+            return True
+        return topic.keys.wait(key, answer)
+
+    def _reserve(self, topic: Topic, count: int) -> None:
+        """Log that the seqs of this write are used, well ahead. What follows on the topic waits for it."""
+        if topic.next_seq - 1 + count <= topic.ceiling:
+            return
+        before = topic.ceiling
+        topic.ceiling = topic.next_seq - 1 + count + CEILING_STEP
+
+        def undo(error: TopicsError) -> None:
+            topic.ceiling = before
+
+        frame = self._staging.control_frame(Kind.CEILING, topic.id, {"seq": topic.ceiling})
+        self._staging.stage(topic, frame, gated=True, commit=lambda timing: None, undo=undo)
+
+    def _stage(self, topic: Topic, columns: Columns, created: bool, request: Request, respond: Respond) -> None:
+        first_seq = topic.next_seq
+        size = columns.size(0, columns.count) + RECORD_OVERHEAD * columns.count
+        topic.next_seq += columns.count
+        topic.pending_records += columns.count
+        topic.pending_bytes += size
+        key = columns.key
+        if key:
+            topic.keys.begin(key)
+        durability = topic.assigned_config.durability
+        kept: Frame | None = None
+
+        def commit(timing: Timing) -> None:
+            frame = kept or encode_batch(columns, topic.id, first_seq)
+            topic.pending_records -= columns.count
+            topic.pending_bytes -= size
+            topic.add(frame.head, first_seq, columns)
+            ts = columns.ts
+            assert isinstance(ts, int)
+            topic.last_write_ts = ts
+            self._staging.reads.grown(topic)
+            if durability != "fsync":
+                timing = Timing(timing.write_ms)
+            respond(_answer(topic, first_seq, columns.count, created, False, request, timing))
+            if key:
+                _tell(topic.keys.done(key, first_seq, columns.count, ts), None)
+
+        def undo(error: TopicsError) -> None:
+            topic.next_seq = first_seq
+            topic.pending_records -= columns.count
+            topic.pending_bytes -= size
+            refuse(request.id, respond, error)
+            if key:
+                _tell(topic.keys.failed(key), error)
+
+        def encode(frame_no: int, synced_no: int) -> Frame:
+            return encode_batch(columns, topic.id, first_seq, frame_no=frame_no, synced_no=synced_no)
+
+        logged = None if durability == "ephemeral" else encode
+        kept = self._staging.stage(topic, logged, gated=durability == "fsync", commit=commit, undo=undo)
+
+
+def _tell(waiters: list[Waiter], error: TopicsError | None) -> None:
+    for waiter in waiters:
+        waiter(error)
+
+
+def _key(body: str | None, header: str | None) -> bytes:
+    """The idempotency key of a write; the body's wins over the header's. b"" for none."""
+    key = header if body is None else body
+    if not key:
+        return b""
+    if len(key) > MAX_IDEMPOTENCY_KEY_CHARS:
+        raise invalid(
+            f"the idempotency key has {len(key)} characters, at most {MAX_IDEMPOTENCY_KEY_CHARS} are allowed",
+            field="idempotency_key",
+        )
+    return key.encode()
+
+
+def _lazy_config(name: str, write: Write) -> TopicConfig:
+    """The configuration of a topic that this write creates, or `404` if it must not."""
+    config = apply(name, None, write.config or ConfigPatch())
+    if write.create is False or (write.create is None and not config.auto_create):
+        raise topic_not_found(name)
+    return config
+
+
+def _check_room(topic: Topic | None, config: TopicConfig, columns: Columns, name: str) -> None:
+    """A topic that refuses instead of evicting: `422 topic_full`, or `400 record_too_large` for what never fits."""
+    if config.discard != "reject" or not (config.cap_records or config.cap_bytes):
+        return
+    size = columns.size(0, columns.count) + RECORD_OVERHEAD * columns.count
+    records = 0 if topic is None else topic.records + topic.pending_records
+    held = 0 if topic is None else topic.bytes + topic.pending_bytes
+    for what, cap, new, old in (
+        ("records", config.cap_records, columns.count, records),
+        ("bytes", config.cap_bytes, size, held),
+    ):
+        if cap and new > cap:
+            raise TopicsError(
+                ErrorCode.RECORD_TOO_LARGE,
+                f'a write of {new} {what} can never fit into topic "{name}", whose cap_{what} is {cap}',
+                {"topic": name, f"cap_{what}": cap, what: new},
+            )
+        if cap and old + new > cap:
+            raise TopicsError(
+                ErrorCode.TOPIC_FULL,
+                f'topic "{name}" is full: it holds {old} of {cap} {what}. Delete records, or raise cap_{what}',
+                {
+                    "topic": name,
+                    "cap_records": config.cap_records,
+                    "cap_bytes": config.cap_bytes,
+                    "head_seq": 0 if topic is None else topic.head_seq,
+                    "earliest_seq": 1 if topic is None else topic.earliest_seq,
+                },
+            )
+
+
+def _answer(
+    topic: Topic, first_seq: int, count: int, created: bool, deduped: bool, request: Request, timing: Timing
+) -> Reply:
+    last_seq = first_seq + count - 1
+    body: dict[str, Any] = {"topic": topic.name, "first_seq": first_seq, "last_seq": last_seq}
+    if request.options.get("return_seqs", True):
+        body["seqs"] = list(range(first_seq, last_seq + 1))
+    body |= {"head_seq": topic.head_seq, "count": count, "created": created, "deduped": deduped}
+    return Reply(request.id, to_json(body), created=created, performance=performance(timing))
