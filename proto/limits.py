@@ -46,6 +46,15 @@ class Limits(BaseSettings):
     request_timeout_ms: int = Field(60_000, ge=1000, description="longest a shard may take to answer")
     drain_timeout_ms: int = Field(10_000, ge=1, description="time for requests in flight when the service stops")
     wal_segment_bytes: int = Field(64 << 20, ge=4096, description="a WAL file is rotated at this size")
+    checkpoint_bytes: int = Field(64 << 20, ge=4096, description="bytes of log after which a checkpoint is made")
+    checkpoint_interval_ms: int = Field(60_000, ge=100, description="longest time between checkpoints while writing")
+    segment_max_events: int = Field(10_000, ge=1, description="records after which a segment is sealed")
+    segment_max_bytes: int = Field(64 << 20, ge=4096, description="bytes after which a segment is sealed")
+    segment_max_age_ms: int = Field(3_600_000, ge=1, description="age at which a segment is sealed")
+    cache_bytes: int = Field(64 << 20, ge=0, description="payload bytes each shard keeps in memory besides the log's")
+    cold_dir: str = Field("", description="folder that older sealed segments move to; empty: they stay")
+    hot_retain_segments: int = Field(4, ge=0, description="newest sealed segments of a topic that never move")
+    hot_retain_bytes: int = Field(0, ge=0, description="newest bytes of a topic's sealed segments that never move")
     wal_sync_window_ms: float = Field(
         0.5, ge=0, le=1000, description="longest pause before writes that wait for no sync are synced"
     )

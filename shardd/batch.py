@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, compress
-from typing import Protocol
+from typing import Any, Protocol
 
 from proto.frame import DELETED, Buffer, Columns, decode_batch, encode_batch, merge
 from proto.limits import RECORD_OVERHEAD
@@ -20,6 +20,10 @@ _LIVE = bytes(0 if byte == DELETED else 1 for byte in range(256))
 
 class Stored(Protocol):
     """A frame in a segment file."""
+
+    @property
+    def segment(self) -> Any:
+        """The segment it is in."""
 
     def load(self) -> memoryview:
         """The frame's bytes. Valid as long as the view is held."""
@@ -45,12 +49,15 @@ class Batch:
         "size",
         "start",
         "stored",
+        "written",
     )
 
     def __init__(self, buffer: Buffer | None, first_seq: int, columns: Columns, level: int = 0) -> None:
         count = columns.count
         self.buffer = buffer
         self.stored: Stored | None = None
+        self.written = 0
+        """`deleted` as the file has it."""
         self.first_seq = first_seq
         self.count = count
         ts = columns.ts
@@ -79,7 +86,17 @@ class Batch:
         if DELETED in flags:
             batch.flags = bytearray(flags)
             batch._recount()
+        batch.written = batch.deleted
         return batch
+
+    @property
+    def deleted(self) -> int:
+        """How many records are flagged."""
+        return 0 if self.flags is None else self.flags.count(DELETED)
+
+    def flag(self, flags: bytes) -> None:
+        """Delete what these flags say, besides what is deleted already."""
+        self.delete([place for place, byte in enumerate(flags) if byte == DELETED])
 
     @property
     def last_seq(self) -> int:
@@ -114,11 +131,9 @@ class Batch:
             return b"\1" * (stop - start)
         return bytes(self.flags[start:stop]).translate(_LIVE)
 
-    def on_disk_flags(self) -> bytes:
-        """Delete flags as a file should have them: what is gone for any reason counts as deleted."""
-        flags = bytearray(self.flags) if self.flags is not None else bytearray(self.count)
-        flags[: self.start] = bytes([DELETED]) * self.start
-        return bytes(flags)
+    def delete_flags(self) -> bytes:
+        """One byte per record, as a file has them. What was lost is not deleted: the topic's floor tells that."""
+        return bytes(self.count) if self.flags is None else bytes(self.flags)
 
     def cut(self, start: int) -> None:
         """Everything before the `start`-th record is gone."""
@@ -186,7 +201,9 @@ def merged(batches: Sequence[Batch], topic_id: int, level: int) -> Batch:
     first_seq = batches[0].first_seq
     whole = Batch(encode_batch(columns, topic_id, first_seq).head, first_seq, columns, level)
     if any(batch.flags is not None or batch.start for batch in batches):
-        whole.flags = bytearray(b"".join(batch.on_disk_flags() for batch in batches))
+        whole.start = batches[0].start
+        if any(batch.flags is not None for batch in batches):
+            whole.flags = bytearray(b"".join(batch.delete_flags() for batch in batches))
         whole._recount()
     return whole
 

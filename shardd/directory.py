@@ -22,6 +22,8 @@ class Directory:
         self.totals = Totals()
         self._names: list[str] = []
         self._next_id = 1
+        self.graveyard: list[Topic] = []
+        """Deleted topics whose files may still be there."""
         self.snapshot_id = 0
         """Topics with a smaller id that are not here were deleted before the snapshot this directory came from."""
 
@@ -30,6 +32,10 @@ class Directory:
         ident = self._next_id
         self._next_id += 1
         return ident
+
+    @property
+    def next_id(self) -> int:
+        return self._next_id
 
     def used_id(self, ident: int) -> None:
         self._next_id = max(self._next_id, ident + 1)
@@ -58,6 +64,7 @@ class Directory:
         self.totals.records -= topic.records
         self.totals.bytes -= topic.bytes
         topic.totals = Totals()
+        self.graveyard.append(topic)
 
     def find(self, name: str) -> Topic:
         """The visible topic, or `404 topic_not_found`."""

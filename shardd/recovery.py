@@ -52,21 +52,30 @@ class Outcome:
     cut_reason: str = ""
 
 
-def scan(disk: Disk, directory: Path, outcome: Outcome) -> Iterator[Found]:
-    """Every valid frame in order; `outcome` is complete when the iterator is. Raises `RecoveryError`."""
+def scan(disk: Disk, directory: Path, outcome: Outcome, after_no: int = 0) -> Iterator[Found]:
+    """Every valid frame after `after_no` in order; `outcome` is complete when the iterator is.
+
+    `after_no` had been synced when a snapshot was made of everything up to it. Raises `RecoveryError`.
+    """
     for name in disk.list(directory):
         if name.endswith(".tmp"):  # a file that never got its name
             disk.remove(directory / name)
     files = [(first, name) for name in disk.list(directory) if (first := first_no_of(name)) is not None]
-    if files:
-        outcome.next_no = files[-1][0]
+    outcome.next_no = max(files[-1][0] if files else 1, after_no + 1)
     for at in range(len(files) - 1, -1, -1):
         if not disk.size(directory / files[at][1]):  # says nothing, see `shardd.wal`
             disk.remove(directory / files.pop(at)[1])
+    while len(files) > 1 and files[1][0] <= after_no + 1:
+        del files[0]
     total = sum(disk.size(directory / name) for _, name in files)
     done = 0
     if files:
         outcome.next_no = files[0][0]
+        if outcome.next_no > after_no + 1:
+            raise RecoveryError(
+                f"{directory}: the log begins with frame {outcome.next_no}, but the snapshot ends at frame {after_no}: "
+                "a file is missing"
+            )
     for at, (_, name) in enumerate(files):
         following = files[at + 1 :]
         view = disk.read(directory / name)
@@ -88,12 +97,24 @@ def scan(disk: Disk, directory: Path, outcome: Outcome) -> Iterator[Found]:
                 outcome.cut_bytes = len(view) - offset + sum(disk.size(path) for path in later)
                 _cut(disk, directory / name, offset, later)
                 outcome.resume = name
+                _refuse_short_log(directory, outcome, after_no)
                 return
             outcome.next_no += 1
-            yield Found(header, view[offset : offset + header.length], done + offset + header.length, total)
+            if header.frame_no > after_no:
+                yield Found(header, view[offset : offset + header.length], done + offset + header.length, total)
             offset += header.length
         done += len(view)
         outcome.resume = name
+    _refuse_short_log(directory, outcome, after_no)
+
+
+def _refuse_short_log(directory: Path, outcome: Outcome, after_no: int) -> None:
+    """A log that ends before its snapshot would give numbers to new frames that older ones had."""
+    if outcome.resume is not None and outcome.next_no <= after_no:
+        raise RecoveryError(
+            f"{directory}: the log ends with frame {outcome.next_no - 1}, but the snapshot was made when frame "
+            f"{after_no} had been synced. Restore the file from a backup"
+        )
 
 
 def _refuse_damage(

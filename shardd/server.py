@@ -28,12 +28,16 @@ from shardd.recovery import RecoveryError
 from shardd.shard import Shard
 
 PROGRESS_INTERVAL = 0.1
+CHECKPOINT_CHECK_INTERVAL = 0.5
+MAINTENANCE_INTERVAL = 10.0
+"""Seconds."""
 log = structlog.get_logger()
 
 
 class Server:
-    def __init__(self, shard: Shard, socket: MessageSocket) -> None:
+    def __init__(self, shard: Shard, socket: MessageSocket, limits: Limits) -> None:
         self._shard = shard
+        self._interval = limits.checkpoint_interval_ms / 1000
         self._socket = socket
         self._earlier = trio.Event()
 
@@ -42,6 +46,8 @@ class Server:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._shard.commits.run)
             nursery.start_soon(self._expire_reads)
+            nursery.start_soon(self._checkpoint)
+            nursery.start_soon(self._maintain)
             nursery.start_soon(self._socket.read, self._handle)
             task_status.started()
 
@@ -78,6 +84,35 @@ class Server:
                 await self._earlier.wait()
             self._shard.reads.expire()
 
+    async def _maintain(self) -> None:
+        while True:
+            await trio.sleep(MAINTENANCE_INTERVAL)
+            self._shard.maintain()
+
+    async def _checkpoint(self) -> None:
+        """Checkpoints, when enough was logged or enough time has passed; a failed one is tried again later."""
+        last = time.monotonic()
+        while True:
+            await trio.sleep(CHECKPOINT_CHECK_INTERVAL)
+            shard = self._shard
+            overdue = time.monotonic() - last >= self._interval and shard.logged_bytes > 0
+            if not overdue and not shard.checkpoint_due:
+                continue
+            plan = shard.begin_checkpoint()
+            start = last = time.monotonic()
+            try:
+                await trio.to_thread.run_sync(shard.checkpoints.write, plan)
+            except OSError as error:
+                log.error("checkpoint_failed", reason=str(error))
+                continue
+            shard.checkpoints.adopt(plan)
+            log.info(
+                "checkpoint_made",
+                number=plan.number,
+                bytes=plan.written_bytes,
+                ms=round((time.monotonic() - start) * 1000),
+            )
+
 
 async def _recover(shard: Shard, link: ControlLink) -> None:
     """Replay, telling the supervisor how far it is."""
@@ -110,7 +145,8 @@ async def main(descriptor: int) -> int:
         return 1
     configure(f"shard-{start.index:02d}")
     path = Path(start.data_dir) / f"shard-{start.index:02d}"
-    shard = Shard(RealDisk(), SystemClock(), path, Limits(**start.limits))
+    limits = Limits(**start.limits)
+    shard = Shard(RealDisk(), SystemClock(), path, limits)
     with trio.CancelScope() as serving:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_obey, link, serving)
@@ -131,7 +167,7 @@ async def main(descriptor: int) -> int:
                     reason=outcome.cut_reason,
                 )
             socket = MessageSocket.router(start.endpoint)
-            await nursery.start(Server(shard, socket).run)
+            await nursery.start(Server(shard, socket, limits).run)
             await link.send(Ready())
             topics, records, _ = shard.directory.counters()
             log.info("shard_ready", topics=topics, records=records)

@@ -13,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 
-from proto.errors import TopicsError, invalid
+from proto.errors import ErrorCode, TopicsError, invalid
 from proto.limits import Limits
 from proto.message import Reply, Request
+from shardd.catalog import CatalogError
+from shardd.checkpoint import Checkpoints, Plan
 from shardd.clock import Clock
 from shardd.commit import SYNC_BOUNDS_US, Commits
 from shardd.control import Control
@@ -24,8 +26,9 @@ from shardd.directory import Directory
 from shardd.disk import Disk
 from shardd.priority import effective_priority
 from shardd.reads import Reads
-from shardd.recovery import Outcome, scan
+from shardd.recovery import Outcome, RecoveryError, scan
 from shardd.replay import replay
+from shardd.segment import SegmentError
 from shardd.staging import Respond, Staging, to_json
 from shardd.wal import Wal
 from shardd.writes import Writes
@@ -39,15 +42,21 @@ class Shard:
         self._limits = limits
         self.directory = Directory()
         self.reads = Reads(clock, limits)
+        self.checkpoints = Checkpoints(disk, path, self.directory, clock, limits)
         self.outcome = Outcome()
         self._operations: dict[str, Callable[[Request, Respond], None]] = {}
+        self._logged_before = 0
 
     def recover(self) -> Iterator[tuple[int, int]]:
         """Read everything back. Yields (bytes done, bytes to do) after each frame; the shard is usable when the
         iterator is exhausted. Raises `RecoveryError`, or OSError."""
         path = self._path / "wal"
         self._disk.make_dir(path)
-        for found in scan(self._disk, path, self.outcome):
+        try:
+            after_no = self.checkpoints.load()
+        except (CatalogError, SegmentError) as error:
+            raise RecoveryError(str(error)) from error
+        for found in scan(self._disk, path, self.outcome, after_no):
             replay(self.directory, found)
             yield found.done_bytes, found.total_bytes
         self.directory.recovered(self._clock.now_ms())
@@ -77,9 +86,34 @@ class Shard:
         }
 
     def close(self) -> None:
-        """Sync and close the log. Raises OSError if the disk refuses."""
+        """Sync, make a checkpoint, close the log. Raises OSError if the disk refuses to sync."""
         self.commits.sync_now()
+        try:
+            self.checkpoint_now()
+        except OSError:
+            pass  # the log has everything
         self._wal.close()
+
+    @property
+    def checkpoint_due(self) -> bool:
+        """Has enough been logged since the last checkpoint?"""
+        return self.logged_bytes >= self._limits.checkpoint_bytes
+
+    @property
+    def logged_bytes(self) -> int:
+        """Bytes logged since the last checkpoint was begun."""
+        return self._wal.statistics().bytes_written_total - self._logged_before
+
+    def begin_checkpoint(self) -> Plan:
+        """Take the position and what is to be written. Follow with `checkpoints.write` in a thread, then `adopt`."""
+        self._logged_before = self._wal.statistics().bytes_written_total
+        return self.checkpoints.plan(self._wal)
+
+    def checkpoint_now(self) -> None:
+        """A whole checkpoint in this thread. Raises OSError, and then nothing has changed."""
+        plan = self.begin_checkpoint()
+        self.checkpoints.write(plan)
+        self.checkpoints.adopt(plan)
 
     def handle(self, request: Request, caller: Hashable, respond: Respond) -> None:
         """Take one request. `caller` names the peer; with the request's id it identifies a parked read."""
@@ -93,6 +127,8 @@ class Shard:
             operation(request, respond)
         except TopicsError as error:
             respond(Reply(request.id, error=error))
+        except SegmentError as error:
+            respond(Reply(request.id, error=TopicsError(ErrorCode.INTERNAL, f"damaged file: {error}")))
 
     def flush(self) -> None:
         """End of a group of requests: write what they staged, and wake who waited for it."""

@@ -23,6 +23,7 @@ from shardd.config import TopicConfig
 from shardd.cursors import Cursor
 from shardd.idempotency import Keys
 from shardd.losses import Losses
+from shardd.segment import Segment
 from shardd.tags import Match, TagIndex
 
 MERGE_FAN = 32
@@ -77,6 +78,7 @@ class Topic:
         self._tags: TagIndex | None = None
         self.keys = Keys()
         self.cursors: dict[str, Cursor] = {}
+        self.segments: list[Segment] = []
         self.pending_records = 0
         self.pending_bytes = 0
         """What has been given seqs but is not visible yet."""
@@ -119,6 +121,29 @@ class Topic:
         self.head_seq = batch.last_seq
         self._count(batch.live, batch.live_size)
 
+    def flag(self, deleted: dict[int, bytes]) -> list[tuple[Batch, bytes]]:
+        """Delete flags by first seq of their batch, for restored batches. Returns those there are, with their flags."""
+        flagged = []
+        for batch in self._batches:
+            flags = deleted.get(batch.first_seq)
+            if flags is not None:
+                self._count(-batch.live, -batch.live_size)
+                batch.flag(flags)
+                self._count(batch.live, batch.live_size)
+                flagged.append((batch, flags))
+        return flagged
+
+    def restored(self, head_seq: int, floor: int) -> None:
+        """The positions of a topic whose batches have been restored."""
+        self.head_seq = head_seq
+        self.next_seq = head_seq + 1
+        while self._batches and self._batches[0].first_seq < floor:
+            front = self._batches[0]
+            self._cut(front, min(floor - front.first_seq, front.count))
+            if self._batches and self._batches[0] is front:
+                break
+        self.floor = max(floor, self._batches[0].first_live or 0) if self._batches else head_seq + 1
+
     def _count(self, records: int, size: int) -> None:
         self.records += records
         self.bytes += size
@@ -144,33 +169,45 @@ class Topic:
         self._firsts[-count:] = [whole.first_seq]
         return whole
 
+    def drop_dead(self) -> list[Segment]:
+        """Forget batches of which nothing is left, and take out and return the segments that hold no others."""
+        if any(not batch.live for batch in self._batches):
+            self._batches = [batch for batch in self._batches if batch.live]
+            self._firsts = [batch.first_seq for batch in self._batches]
+        used = {id(b.stored.segment) for b in self._batches if b.stored is not None}
+        dead = [segment for segment in self.segments if id(segment) not in used]
+        self.segments = [segment for segment in self.segments if id(segment) in used]
+        return dead
+
     def unstored(self) -> list[Batch]:
         """The batches that no segment has yet, small ones merged first."""
-        count = 0
-        size = 0
-        while count < len(self._batches) and self._batches[-1 - count].stored is None:
-            count += 1
-        at = len(self._batches) - count
-        # Whatever is small now stays small for ever once it is in a segment: merge neighbours up to the final size.
+        at = len(self._batches)
+        while at and self._batches[at - 1].stored is None:
+            at -= 1
+        first = at
         while at < len(self._batches):
-            end = at
-            size = 0
-            while end < len(self._batches) and (end == at or size + self._batches[end].count <= 1024):
-                if self._batches[end].level == FINAL_LEVEL and end > at:
-                    break
-                size += self._batches[end].count
-                end += 1
-                if self._batches[end - 1].level == FINAL_LEVEL:
-                    break
+            end = self._end_of_run(at)
             if end - at > 1:
                 whole = merged(self._batches[at:end], self.id, FINAL_LEVEL)
                 self._batches[at:end] = [whole]
                 self._firsts[at:end] = [whole.first_seq]
-            else:
-                self._batches[at].level = FINAL_LEVEL
+            self._batches[at].level = FINAL_LEVEL
             at += 1
         self._runs = [0] * FINAL_LEVEL
-        return [batch for batch in self._batches if batch.stored is None]
+        return self._batches[first:]
+
+    def _end_of_run(self, at: int) -> int:
+        """Where the small neighbouring batches from `at` on end that make one batch of ordinary size together."""
+        batches = self._batches
+        end, count = at + 1, batches[at].count
+        if batches[at].level == FINAL_LEVEL:
+            return end
+        while end < len(batches) and batches[end].level < FINAL_LEVEL and count + batches[end].count <= 1024:
+            if batches[end].first_seq != batches[end - 1].last_seq + 1:
+                break
+            count += batches[end].count
+            end += 1
+        return end
 
     # Shrinking
 

@@ -1,0 +1,106 @@
+"""The catalog: what a shard knows besides payloads, as of a position in its log.
+
+    catalog-<n, 20 digits>.cbor
+
+    offset  size  field
+         0     4  magic     b"TPCC"
+         4     4  version   FORMAT_VERSION
+         8     8  length    bytes of the CBOR that follows
+        16     8  checksum  XXH3-64 of it
+        24        CBOR map: frame_no, next_id, topics
+
+Written under another name, synced, renamed, directory synced. The one before stays until the next one is there, and
+with it everything it refers to; so a catalog that cannot be read falls back to it and to a longer piece of log.
+
+What is found                                  decision
+no catalog                                     start from the log's beginning
+the newest is whole                            use it
+the newest is not whole, the one before is     use that one, remove the newest
+none is whole                                  REFUSE
+a whole one of another version                 REFUSE
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import xxhash
+
+from proto.frame import FORMAT_VERSION
+from shardd.disk import Disk
+
+MAGIC = b"TPCC"
+HEAD = struct.Struct("<4sIQQ")
+assert HEAD.size == 24
+
+
+class CatalogError(Exception):
+    """No catalog can be trusted. Nothing was changed."""
+
+
+def file_name(number: int) -> str:
+    return f"catalog-{number:020d}.cbor"
+
+
+def number_of(name: str) -> int | None:
+    if name.startswith("catalog-") and name.endswith(".cbor") and name[8:-5].isdecimal():
+        return int(name[8:-5])
+    return None
+
+
+def write(disk: Disk, directory: Path, number: int, contents: dict[str, Any]) -> None:
+    """Make a catalog durable. Raises OSError, and then the one before is the newest, or this one is, whole."""
+    body = cbor2.dumps(contents)
+    raw = HEAD.pack(MAGIC, FORMAT_VERSION, len(body), xxhash.xxh3_64_intdigest(body)) + body
+    path = directory / file_name(number)
+    temporary = path.with_suffix(".cbor.tmp")
+    file = disk.create(temporary)
+    try:
+        if file.write([raw]) != len(raw):
+            raise OSError(28, "the disk did not take the whole catalog", str(path))
+        file.sync()
+    finally:
+        file.close()
+    disk.replace(temporary, path)
+    disk.sync_dir(directory)
+
+
+def numbers(disk: Disk, directory: Path) -> list[int]:
+    """Numbers of the catalogs there are, oldest first."""
+    return [number for name in disk.list(directory) if (number := number_of(name)) is not None]
+
+
+def load(disk: Disk, directory: Path) -> tuple[int, dict[str, Any]] | None:
+    """The newest catalog that is whole, with its number; None if there was never one. Raises `CatalogError`."""
+    for name in disk.list(directory):
+        if name.endswith(".tmp"):
+            disk.remove(directory / name)
+    found = numbers(disk, directory)
+    problems = []
+    for number in reversed(found):
+        path = directory / file_name(number)
+        problem, contents = _read(bytes(disk.read(path)))
+        if contents is not None:
+            for newer in found[found.index(number) + 1 :]:
+                disk.remove(directory / file_name(newer))
+            return number, contents
+        problems.append(f"{path}: {problem}")
+    if problems:
+        raise CatalogError("no catalog can be read: " + "; ".join(problems))
+    return None
+
+
+def _read(raw: bytes) -> tuple[str, dict[str, Any] | None]:
+    if len(raw) < HEAD.size:
+        return f"{len(raw)} bytes, too short", None
+    magic, version, length, checksum = HEAD.unpack_from(raw)
+    body = raw[HEAD.size :]
+    if magic != MAGIC or length != len(body) or xxhash.xxh3_64_intdigest(body) != checksum:
+        return "not whole (magic, length or checksum)", None
+    if version != FORMAT_VERSION:
+        raise CatalogError(f"catalog format version {version}, this release reads version {FORMAT_VERSION}")
+    contents = cbor2.loads(body)
+    return "", contents if isinstance(contents, dict) else None
