@@ -49,7 +49,7 @@ from shardd.disk import Disk, File
 from shardd.losses import Losses
 from shardd.segment import ENTRY_SIZE, Entry, Segment, StoredFrame, Views, entry_of, load_batches, sealed_frame
 from shardd.topic import Topic
-from shardd.wal import Wal, first_no_of
+from shardd.wal import first_no_of
 
 Planned = tuple[Batch, bytes]
 """A batch, and its delete flags when the plan was made."""
@@ -163,8 +163,8 @@ class Checkpoints:
 
     # A checkpoint
 
-    def plan(self, wal: Wal) -> Plan:
-        """Step 1. The shard may go on at once."""
+    def plan(self, synced_no: int) -> Plan:
+        """Step 1, with the log synced up to frame `synced_no`. The shard may go on at once."""
         now = self._clock.now_ms()
         topics: list[TopicPlan] = []
         self._directory.expire(now)
@@ -174,7 +174,7 @@ class Checkpoints:
         for topic in self._directory.graveyard:
             self._dying += _files(topic.segments)
         self._directory.graveyard.clear()
-        return Plan(self._number + 1, wal.synced_no, self._directory.next_id, topics, list(self._dying), self._listed)
+        return Plan(self._number + 1, synced_no, self._directory.next_id, topics, list(self._dying), self._listed)
 
     def _plan_topic(self, topic: Topic, now: int) -> TopicPlan:
         plan = TopicPlan(topic, _fields(topic), list(topic.segments))

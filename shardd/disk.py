@@ -10,8 +10,10 @@ What callers may rely on, and what the fault-injecting disk of the tests takes a
 
 from __future__ import annotations
 
+import builtins
 import mmap
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -56,12 +58,13 @@ class Disk(Protocol):
     def read(self, path: Path) -> memoryview:
         """The whole file, read-only. Stays readable after the file is removed."""
 
-    def replace(self, source: Path, target: Path) -> None: ...
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename a file, or a directory to a name that is free."""
 
     def remove(self, path: Path) -> None: ...
 
-    def remove_dir(self, path: Path) -> None:
-        """Remove an empty directory."""
+    def remove_tree(self, path: Path) -> None:
+        """Remove a directory and all that is in it; nothing if it is not there."""
 
     def sync_dir(self, path: Path) -> None: ...
 
@@ -128,8 +131,9 @@ class RealDisk:
     def remove(self, path: Path) -> None:
         path.unlink()
 
-    def remove_dir(self, path: Path) -> None:
-        path.rmdir()
+    def remove_tree(self, path: Path) -> None:
+        if path.exists():
+            shutil.rmtree(path)
 
     def sync_dir(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -137,3 +141,59 @@ class RealDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+class _Untouched:
+    """A file that takes everything and keeps nothing."""
+
+    def write(self, buffers: Sequence[Buffer]) -> int:
+        return sum(map(len, buffers))
+
+    def write_at(self, offset: int, data: bytes) -> None:
+        pass
+
+    def sync(self) -> None:
+        pass
+
+    def truncate(self, size: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class ReadOnlyDisk:
+    """Another disk, read but never changed: what recovery would mend stays as it is."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    def list(self, path: Path) -> builtins.list[str]:
+        return self._disk.list(path)
+
+    def size(self, path: Path) -> int:
+        return self._disk.size(path)
+
+    def read(self, path: Path) -> memoryview:
+        return self._disk.read(path)
+
+    def make_dir(self, path: Path) -> None:
+        pass
+
+    def create(self, path: Path) -> File:
+        return _Untouched()
+
+    def open(self, path: Path) -> File:
+        return _Untouched()
+
+    def replace(self, source: Path, target: Path) -> None:
+        pass
+
+    def remove(self, path: Path) -> None:
+        pass
+
+    def remove_tree(self, path: Path) -> None:
+        pass
+
+    def sync_dir(self, path: Path) -> None:
+        pass

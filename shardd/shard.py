@@ -107,7 +107,7 @@ class Shard:
     def begin_checkpoint(self) -> Plan:
         """Take the position and what is to be written. Follow with `checkpoints.write` in a thread, then `adopt`."""
         self._logged_before = self._wal.statistics().bytes_written_total
-        return self.checkpoints.plan(self._wal)
+        return self.checkpoints.plan(self._wal.synced_no)
 
     def checkpoint_now(self) -> None:
         """A whole checkpoint in this thread. Raises OSError, and then nothing has changed."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import proto
+from supervisor import offline
 from supervisor import settings as settings_module
+from supervisor.datadir import DataDirError
 from supervisor.service import EXIT_USAGE
 from supervisor.service import serve as serve_until_stopped
 
@@ -60,6 +64,72 @@ def serve(
         _complain(str(error))
         raise typer.Exit(EXIT_USAGE) from None
     raise typer.Exit(serve_until_stopped(settings, _announce, _complain))
+
+
+DataDirOption = Annotated[
+    Path | None, typer.Option(help="The data directory [TOPICS_DATA_DIR; ./topics-data].", show_default=False)
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object per line instead of text.")]
+
+
+@app.command()
+def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
+    """Check every frame, checksum and index of a stopped service, and change nothing.
+
+    Exit status: 0 sound, 1 problems found or the directory cannot be used, 2 wrong settings.
+    """
+    for found in _offline("verify", data_dir, None):
+        if as_json and found["kind"] != "exit":
+            typer.echo(json.dumps(found))
+        elif found["kind"] == "report":
+            typer.echo(
+                f"{found['shard']}: {found['topics']} topics, {found['records']} records, "
+                f"{found['log_frames']} log frames, {found['segment_frames']} frames in {found['segments']} segments: "
+                + ("PROBLEMS" if found["problems"] else "sound")
+            )
+            for problem in found["problems"]:
+                _complain(problem)
+            for note in found["notes"]:
+                typer.echo(f"  {note}")
+
+
+@app.command()
+def reshard(
+    shards: Annotated[int, typer.Option(min=1, max=settings_module.MAX_SHARDS, help="How many there shall be.")],
+    data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Spread the topics of a stopped service over another number of shards.
+
+    Needs as much free space as there is data. May be interrupted at any time: the next run starts over or goes on.
+    Exit status: 0 done, 1 not possible, 2 wrong settings.
+    """
+    for found in _offline("reshard", data_dir, shards):
+        if as_json and found["kind"] != "exit":
+            typer.echo(json.dumps(found))
+        elif found["kind"] == "progress":
+            typer.echo(f"{found['done']} of {found['total']} records copied")
+        elif found["kind"] == "done":
+            typer.echo(f"done: {found['shards']} shards")
+        elif found["kind"] == "error":
+            _complain(found["message"])
+
+
+def _offline(command: str, data_dir: Path | None, shards: int | None) -> Iterator[dict[str, Any]]:
+    """What the command says; ends the process with its exit status if that is not 0."""
+    try:
+        settings = settings_module.load({"data_dir": data_dir})
+    except settings_module.SettingsError as error:
+        _complain(str(error))
+        raise typer.Exit(EXIT_USAGE) from None
+    try:
+        for found in offline.results(command, settings.data_dir, shards):
+            yield found
+            if found["kind"] == "exit" and found["status"]:
+                raise typer.Exit(1)
+    except DataDirError as error:
+        _complain(str(error))
+        raise typer.Exit(1) from None
 
 
 @app.command()

@@ -35,6 +35,8 @@ from supervisor.settings import MAX_SHARDS
 FORMAT = 1
 MANIFEST = "manifest.json"
 LOCK = "LOCK"
+RESHARD_DECISION = "reshard.json"
+"""There while the shards are being exchanged: nobody may serve them."""
 DEFAULT_MAX_SHARDS = 8
 TAKEOVER_S = 5.0
 """How long the processes of a killed predecessor may take to vanish."""
@@ -116,6 +118,11 @@ class DataDir:
                 f"{error.filename or path}: {error.strerror}: TOPICS_DATA_DIR must be a directory that can be written"
             ) from error
         try:
+            if (path / RESHARD_DECISION).exists():
+                raise DataDirError(
+                    f"{path}: its shards are being exchanged for another number of them, and that was interrupted: "
+                    "run `topics reshard` again to finish it"
+                )
             return cls(path, _manifest(path, wanted_shards, created_ms), lock_fd)
         except OSError as error:
             os.close(lock_fd)
@@ -123,6 +130,18 @@ class DataDir:
         except BaseException:
             os.close(lock_fd)
             raise
+
+    @classmethod
+    def locked(cls, path: Path) -> DataDir:
+        """Lock a directory that is there, whatever state it is in, for work on its files. Raises `DataDirError`."""
+        path = path.absolute()
+        try:
+            manifest = parse_manifest(path / MANIFEST, (path / MANIFEST).read_bytes())
+            return cls(path, manifest, _lock(path / LOCK, takeover_s=0))
+        except OSError as error:
+            raise DataDirError(
+                f"{error.filename or path}: {error.strerror}: TOPICS_DATA_DIR must name a data directory"
+            ) from error
 
     def close(self) -> None:
         os.close(self.lock_fd)

@@ -65,6 +65,7 @@ class FaultDisk:
         self.names: dict[Path, Node] = {}
         self.durable: dict[Path, Node] = {}
         self.calls: list[tuple[str, str]] = []
+        self.renamed: list[tuple[Path, Path]] = []
         self.crash_at: int | None = None
         self.faults: dict[int, OSError | int] = {}
         self.fail: dict[str, OSError] = {}
@@ -124,22 +125,41 @@ class FaultDisk:
 
     def replace(self, source: Path, target: Path) -> None:
         self.call("replace", target.name)
-        self.names[target] = self.names.pop(source)
+        if source in self.names:
+            self.names[target] = self.names.pop(source)
+            return
+        inside = [p for p in self.names if source in p.parents]
+        assert inside, "nothing to rename"
+        assert not any(target in p.parents for p in self.names), "the name is taken"
+        for path in inside:
+            self.names[target / path.relative_to(source)] = self.names.pop(path)
+        self.renamed.append((source, target))
 
     def remove(self, path: Path) -> None:
         self.call("remove", path.name)
         self._node(path)
         del self.names[path]
 
-    def remove_dir(self, path: Path) -> None:
-        self.call("remove_dir", path.name)
-        assert not self.list(path)
+    def remove_tree(self, path: Path) -> None:
+        self.call("remove_tree", path.name)
+        for name in [p for p in self.names if path in p.parents]:
+            del self.names[name]
+        for name in [p for p in self.durable if path in p.parents]:
+            del self.durable[name]
 
     def sync_dir(self, path: Path) -> None:
         self.call("sync_dir", path.name)
         for name in [p for p in self.durable if p.parent == path and p not in self.names]:
             del self.durable[name]
         self.durable.update({p: node for p, node in self.names.items() if p.parent == path})
+        # A directory's new name is there once its new parent is synced, its old name is gone once the old one is.
+        for source, target in self.renamed:
+            if target.parent == path:
+                for p in [p for p in self.durable if source in p.parents]:
+                    self.durable[target / p.relative_to(source)] = self.durable[p]
+            if source.parent == path:
+                for p in [p for p in self.durable if source in p.parents and p not in self.names]:
+                    del self.durable[p]
 
 
 def _torn(data: bytes, synced: bytes, rng: random.Random) -> bytes:

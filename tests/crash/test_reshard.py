@@ -1,0 +1,185 @@
+"""Another number of shards: everything moves, and no stop in between can lose or double anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proto.limits import Limits
+from proto.names import shard_of
+from shardd.recovery import RecoveryError
+from shardd.reshard import DECISION, MANIFEST, STAGING, Reshard, shard_name
+from shardd.verify import verify
+from tests.support.fault_disk import Crash, FaultDisk, Survival
+from tests.support.harness import FakeClock, Harness
+
+DATA = Path("/data")
+LIMITS: dict[str, Any] = {"segment_max_events": 10, "cache_bytes": 0}
+NAMES = [f"topic:{i}" for i in range(6)]
+
+
+def loaded(shards: int, **limits: Any) -> FaultDisk:
+    """A data directory with every kind of content, cleanly closed."""
+    disk = FaultDisk()
+    file = disk.create(DATA / MANIFEST)
+    file.write([json.dumps({"format": 1, "shards": shards, "created_ms": 5}).encode()])
+    file.sync()
+    for index in range(shards):
+        shard = Harness(disk, FakeClock(), DATA / shard_name(index), **{**LIMITS, **limits})
+        for name in (n for n in NAMES if shard_of(n, shards) == index):
+            shard.append(name, "of an earlier life")
+            shard.call("delete_topic", name)
+            shard.call("configure", name, {"cap_records": 12, "durability": "fsync"})
+            for i in range(16):
+                body = {"records": [{"data": i, "tag": f"t{i % 3}", "meta": {"k": i}}], "idempotency_key": f"k{i}"}
+                shard.call("append", name, body)
+                if i == 8:
+                    shard.shard.checkpoint_now()
+            shard.call("delete_records", name, {"match": "t1"})
+            shard.call("cursor_put", name, {"seq": 7}, cursor="me")
+        shard.shard.close()
+    disk.sync_dir(DATA)
+    return disk
+
+
+def contents(disk: FaultDisk, **limits: Any) -> dict[str, Any]:
+    shards = json.loads(bytes(disk.read(DATA / MANIFEST)))["shards"]
+    found: dict[str, Any] = {"shards": shards}
+    for index in range(shards):
+        shard = Harness(disk, FakeClock(), DATA / shard_name(index), **{**LIMITS, **limits})
+        for name, topic in shard.shard.directory.visible.items():
+            assert shard_of(name, shards) == index
+            state = shard.call("state", name, touch=False)
+            found[name] = (
+                shard.everything(name),
+                {key: state[key] for key in ("head_seq", "earliest_seq", "count", "bytes", "config", "last_write_ts")},
+                topic.epoch,
+                topic.evict_floor,
+                shard.call("cursor_get", name, cursor="me")["seq"],
+                shard.call("append", name, {"records": [{"data": 0}], "idempotency_key": "k15"})["deduped"],
+            )
+    return found
+
+
+def reshard(disk: FaultDisk, shards: int, **limits: Any) -> int:
+    return Reshard(disk, DATA, FakeClock(), Limits(**{**LIMITS, **limits})).run(shards)
+
+
+@pytest.mark.parametrize(("old", "new"), [(1, 3), (3, 2), (2, 5), (2, 1)])
+def test_every_topic_arrives_whole(old: int, new: int) -> None:
+    disk = loaded(old)
+    before = contents(disk.after_crash("process"))
+    assert reshard(disk, new) == new
+    after = contents(disk.after_crash("drop"))
+    assert after == {**before, "shards": new}
+    assert {p.relative_to(DATA).parts[0] for p in disk.names} == {MANIFEST, *map(shard_name, range(new))}
+
+
+def test_the_cold_tier_comes_home() -> None:
+    cold = {"cold_dir": "/cold", "hot_retain_segments": 0}
+    disk = loaded(2, **cold)
+    assert any(Path("/cold") in p.parents for p in disk.names)
+    before = contents(disk.after_crash("process"), **cold)
+    reshard(disk, 3, **cold)
+    assert not any(Path("/cold") in p.parents for p in disk.names)
+    assert contents(disk, **cold) == {**before, "shards": 3}
+
+
+def test_the_same_number_changes_nothing() -> None:
+    disk = loaded(2)
+    before = contents(disk.after_crash("process"))
+    assert reshard(disk, 2) == 2
+    assert contents(disk) == before
+
+
+def test_a_later_topic_of_an_old_name_has_a_higher_epoch() -> None:
+    disk = loaded(1)
+    reshard(disk, 2)
+    for name in NAMES:
+        shard = Harness(disk, FakeClock(), DATA / shard_name(shard_of(name, 2)), **LIMITS)
+        epoch = shard.shard.directory.find(name).epoch
+        shard.call("delete_topic", name)
+        shard.append(name, 1)
+        assert shard.shard.directory.find(name).epoch > epoch
+
+
+@pytest.mark.parametrize("survival", ["process", "drop", "tear"])
+def test_a_crash_before_any_disk_call_is_finished_by_the_next_attempt(survival: Survival) -> None:
+    original = loaded(2)
+    expected = {**contents(original.after_crash("process")), "shards": 3}
+    probe = original.after_crash("process")
+    reshard(probe, 3)
+    for crash_at in range(len(probe.calls)):
+        disk = original.after_crash("process")
+        disk.crash_at = crash_at
+        with pytest.raises(Crash):
+            reshard(disk, 3)
+        after = disk.after_crash(survival, crash_at)
+        decided = DECISION in after.list(DATA)
+        if not decided and not any(p.name == MANIFEST and b'"shards": 3' in n.data for p, n in after.names.items()):
+            whole = after.after_crash("process")
+            assert contents(whole) == {**expected, "shards": 2}, f"crash before call {crash_at}"
+        assert reshard(after, 3) == 3
+        assert contents(after.after_crash("drop")) == expected, f"crash before call {crash_at}"
+        assert STAGING not in after.list(DATA)
+
+
+@pytest.mark.parametrize("what", ["create", "write", "sync", "sync_dir", "replace"])
+def test_a_disk_error_is_told_and_the_next_attempt_succeeds(what: str) -> None:
+    original = loaded(2)
+    expected = {**contents(original.after_crash("process")), "shards": 3}
+    probe = original.after_crash("process")
+    reshard(probe, 3)
+    for number in [n for n, (name, _) in enumerate(probe.calls) if name == what]:
+        disk = original.after_crash("process")
+        disk.faults[number] = OSError(28, "No space left on device")
+        with pytest.raises(OSError, match="No space"):
+            reshard(disk, 3)
+        disk.faults.clear()
+        reshard(disk, 3)
+        assert contents(disk) == expected
+
+
+def test_damage_stops_it_before_anything_is_changed() -> None:
+    disk = loaded(2)
+    path = next(p for p in sorted(disk.names) if p.suffix == ".data")
+    disk.names[path].data[90] ^= 1
+    before = {p: bytes(n.data) for p, n in disk.names.items()}
+    with pytest.raises((RecoveryError, Exception), match="checksum"):
+        reshard(disk, 3)
+    assert {p: bytes(n.data) for p, n in disk.names.items() if STAGING not in p.parts} == before
+
+
+class TestVerify:
+    def test_sound_files_have_no_problems(self) -> None:
+        disk = loaded(1)
+        report = verify(disk, DATA / "shard-00", FakeClock(), Limits(**LIMITS))
+        assert report.problems == []
+        assert report.topics == len(NAMES)
+        assert report.segment_frames > 0
+
+    def test_nothing_is_changed(self) -> None:
+        disk = loaded(1)
+        log = next(p for p in disk.names if p.parent.name == "wal")
+        disk.names[log].data += b"torn"
+        before = {p: bytes(n.data) for p, n in disk.names.items()}
+        report = verify(disk, DATA / "shard-00", FakeClock(), Limits(**LIMITS))
+        assert report.problems == []
+        assert "torn tail" in report.notes[0]
+        assert {p: bytes(n.data) for p, n in disk.names.items()} == before
+
+    def test_every_flipped_bit_in_a_segment_is_found(self) -> None:
+        disk = loaded(1)
+        path = next(p for p in sorted(disk.names) if p.suffix == ".data")
+        data = disk.names[path].data
+        checked = len(data) // 8
+        for offset in range(0, checked, 7):
+            data[offset] ^= 4
+            report = verify(disk, DATA / "shard-00", FakeClock(), Limits(**LIMITS))
+            data[offset] ^= 4
+            if not report.problems:
+                # Only a delete flag may change without being damage.
+                assert offset >= 72
