@@ -397,7 +397,8 @@ def _fields(topic: Topic) -> dict[str, Any]:
         "id": topic.id,
         "epoch": topic.epoch,
         "config": as_map(topic.config),
-        "head_seq": topic.head_seq,
+        # Of an ephemeral topic, what files have: replay then knows what is missing when the class changes.
+        "head_seq": topic.logged_seq if ephemeral else topic.head_seq,
         "floor": topic.floor,
         "losses": list(topic.losses.runs),
         "last_ts": topic.last_ts,

@@ -15,7 +15,7 @@ from proto.names import check_topic
 from shardd.body import parse
 from shardd.commit import Timing
 from shardd.config import TopicConfig, apply, as_map, decode_patch
-from shardd.cursors import check_name, cursor_not_found, decode_cursor, entry, moved
+from shardd.cursors import check_name, check_position, cursor_not_found, decode_cursor, entry, moved
 from shardd.deletion import parse_delete
 from shardd.staging import Respond, Staging, performance, refuse, to_json
 from shardd.topic import Topic
@@ -48,11 +48,15 @@ class Control:
             self._reconfigure(topic, config, request, respond)
 
     def _reconfigure(self, topic: Topic, config: TopicConfig, request: Request, respond: Respond) -> None:
-        before = topic.assigned_config
+        before, logged_before = topic.assigned_config, topic.logged_seq
         topic.assigned_config = config
+        if config.durability == "ephemeral" and before.durability != "ephemeral":
+            topic.logged_seq = topic.next_seq - 1
         now = self._staging.clock.now_ms()
+        topic.held_at.append(now)
 
         def commit(timing: Timing) -> None:
+            topic.held_at.popleft()
             # What the old settings had taken stays gone, whatever the new ones say.
             topic.expire(now)
             topic.config = config
@@ -61,7 +65,8 @@ class Control:
             respond(_configured(False, topic.name, config, request.id, timing))
 
         def undo(error: TopicsError) -> None:
-            topic.assigned_config = before
+            topic.assigned_config, topic.logged_seq = before, logged_before
+            topic.held_at.pop()
             refuse(request.id, respond, error)
 
         # `now` and `next_seq` make a replay come to the same floors: what expired before, and what was never logged.
@@ -141,7 +146,7 @@ class Control:
 
         durability = topic.assigned_config.durability
         frame = None
-        if durability != "ephemeral":
+        if durability != "ephemeral" or topic.floor <= topic.logged_seq:
             fields = {"before": before_seq, "match": match, "bound": bound, "now": now}
             frame = self._staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
         self._staging.stage(topic, frame, gated=durability == "fsync", commit=commit, undo=undo)
@@ -150,17 +155,19 @@ class Control:
         name = check_name(request.options["cursor"])
         asked = parse(decode_cursor, request.body)
         topic = self._directory.find(request.topic)
-        cursor = moved(topic.cursors.get(name), asked, topic.head_seq, self._staging.clock.now_ms())
+        now = self._staging.clock.now_ms()
+        check_position(asked, topic.head_seq)
 
         def commit(timing: Timing) -> None:
-            topic.cursors[name] = cursor
+            # Decided here, in commit order, because another move may have been on its way.
+            cursor = topic.cursors[name] = moved(topic.cursors.get(name), asked.seq, bool(asked.force), now)
             body = {"topic": topic.name, **entry(name, cursor, topic.head_seq)}
             respond(Reply(request.id, to_json(body), performance=performance(timing)))
 
         def undo(error: TopicsError) -> None:
             refuse(request.id, respond, error)
 
-        fields = {"name": name, "seq": cursor.seq, "ts": cursor.updated_ts}
+        fields = {"name": name, "seq": asked.seq, "ts": now, "force": bool(asked.force)}
         frame = self._staging.control_frame(Kind.CURSOR, topic.id, fields)
         gated = topic.assigned_config.durability == "fsync"
         self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)

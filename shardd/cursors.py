@@ -42,15 +42,19 @@ def cursor_not_found(topic: str, name: str) -> TopicsError:
     )
 
 
-def moved(current: Cursor | None, request: CursorRequest, head_seq: int, now_ms: int) -> Cursor:
-    """Where the cursor is after a request. Raises `400 invalid_request` for a position that does not exist."""
+def check_position(request: CursorRequest, head_seq: int) -> None:
+    """Raises `400 invalid_request` for a position that does not exist."""
     if not 0 <= request.seq <= MAX_U64:
         raise invalid(f"seq is {request.seq}, but must be between 0 and {MAX_U64}", field="seq")
     if request.seq > head_seq:
         raise invalid(f"seq is {request.seq}, but the topic ends at {head_seq}", field="seq", head_seq=head_seq)
-    if current is not None and request.seq < current.seq and not request.force:
+
+
+def moved(current: Cursor | None, seq: int, force: bool, ts_ms: int) -> Cursor:
+    """Where a cursor is after it was asked to go to `seq`."""
+    if current is not None and seq < current.seq and not force:
         return current
-    return Cursor(request.seq, now_ms)
+    return Cursor(seq, ts_ms)
 
 
 def entry(name: str, cursor: Cursor, head_seq: int) -> dict[str, Any]:

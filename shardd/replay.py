@@ -12,7 +12,7 @@ import msgspec
 
 from proto.frame import Header, Kind, decode_batch, decode_map
 from shardd.config import from_map
-from shardd.cursors import Cursor
+from shardd.cursors import moved
 from shardd.directory import Directory
 from shardd.recovery import Found, RecoveryError
 from shardd.topic import Topic
@@ -84,6 +84,7 @@ def _change(directory: Directory, topic: Topic, header: Header, fields: dict[str
         if fields["seq"] is None:
             topic.cursors.pop(fields["name"], None)
         else:
-            topic.cursors[fields["name"]] = Cursor(fields["seq"], fields["ts"])
+            name = fields["name"]
+            topic.cursors[name] = moved(topic.cursors.get(name), fields["seq"], fields["force"], fields["ts"])
     else:
         raise ValueError(f"frame kind {kind} is not known")

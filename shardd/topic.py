@@ -13,6 +13,7 @@ seq, so what has expired is always a front part too, and expiring costs one comp
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -84,6 +85,11 @@ class Topic:
         """What has been given seqs but is not visible yet."""
         self.ceiling = 0
         """Seqs up to here count as used after a restart. Ephemeral topics reserve ahead."""
+        self.logged_seq = 0
+        """Ephemeral topics: the last seq that was written under another class, and that files may have."""
+        self.held_at: deque[int] = deque()
+        """When the configurations that are on their way were asked for. Nothing expires beyond the first of these times:
+        if the new one keeps records for longer, a replay would find them again."""
 
     @property
     def earliest_seq(self) -> int:
@@ -174,6 +180,7 @@ class Topic:
         if any(not batch.live for batch in self._batches):
             self._batches = [batch for batch in self._batches if batch.live]
             self._firsts = [batch.first_seq for batch in self._batches]
+            self._runs = [0] * FINAL_LEVEL  # what is merged must be neighbours
         used = {id(b.stored.segment) for b in self._batches if b.stored is not None}
         dead = [segment for segment in self.segments if id(segment) not in used]
         self.segments = [segment for segment in self.segments if id(segment) in used]
@@ -214,6 +221,8 @@ class Topic:
     def expire(self, now_ms: int) -> None:
         """Lose what is older than the topic's TTL."""
         ttl = self.config.ttl_ms
+        if self.held_at:
+            now_ms = min(now_ms, self.held_at[0])
         while ttl and self._batches:
             front = self._batches[0]
             gone = front.expired(now_ms - ttl)
@@ -224,9 +233,12 @@ class Topic:
                 return
 
     def evict(self) -> None:
-        """Lose what is more than the topic's caps allow. The newest record always stays."""
+        """Lose what is more than the topic's caps allow. The newest record always stays.
+
+        A topic that refuses what is too much never loses what it has, also when a cap is lowered below it.
+        """
         cap_records, cap_bytes = self.config.cap_records, self.config.cap_bytes
-        if not cap_records and not cap_bytes:
+        if self.config.discard == "reject" or (not cap_records and not cap_bytes):
             return
         while self._batches:
             records = self.records - cap_records if cap_records else 0
@@ -235,7 +247,7 @@ class Topic:
                 return
             front = self._batches[0]
             gone = front.start_to_lose(records, size)
-            if len(self._batches) == 1 and gone >= front.count:
+            if front.live == self.records and gone >= front.count:
                 newest = front.last_live
                 assert newest is not None
                 gone = newest - front.first_seq
@@ -310,6 +322,10 @@ class Topic:
             place = bisect_right(self._firsts, chosen[at]) - 1
             batch = self._batches[place]
             upto = bisect_right(chosen, batch.last_seq, lo=at)
+            if upto == at:  # of a batch that is forgotten: the index remembers more than there is
+                following = self._firsts[place + 1] if place + 1 < len(self._firsts) else end
+                at = bisect_left(chosen, following, lo=at)
+                continue
             self._count(-batch.live, -batch.live_size)
             batch.delete([seq - batch.first_seq for seq in chosen[at:upto]])
             self._count(batch.live, batch.live_size)

@@ -155,16 +155,18 @@ def _check_room(topic: Topic | None, config: TopicConfig, columns: Columns, name
     size = columns.size(0, columns.count) + RECORD_OVERHEAD * columns.count
     records = 0 if topic is None else topic.records + topic.pending_records
     held = 0 if topic is None else topic.bytes + topic.pending_bytes
-    for what, cap, new, old in (
+    wanted = (
         ("records", config.cap_records, columns.count, records),
         ("bytes", config.cap_bytes, size, held),
-    ):
+    )
+    for what, cap, new, _ in wanted:
         if cap and new > cap:
             raise TopicsError(
                 ErrorCode.RECORD_TOO_LARGE,
                 f'a write of {new} {what} can never fit into topic "{name}", whose cap_{what} is {cap}',
                 {"topic": name, f"cap_{what}": cap, what: new},
             )
+    for what, cap, new, old in wanted:
         if cap and old + new > cap:
             raise TopicsError(
                 ErrorCode.TOPIC_FULL,
