@@ -88,8 +88,8 @@ class Topic:
         self.logged_seq = 0
         """Ephemeral topics: the last seq that was written under another class, and that files may have."""
         self.held_at: deque[int] = deque()
-        """When the configurations that are on their way were asked for. Nothing expires beyond the first of these times:
-        if the new one keeps records for longer, a replay would find them again."""
+        """When the configurations that are on their way were asked for. Nothing expires beyond the first of these
+        times: if the new one keeps records for longer, a replay would find them again."""
 
     @property
     def earliest_seq(self) -> int:
