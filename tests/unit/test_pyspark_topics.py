@@ -400,7 +400,7 @@ def test_the_reader_needs_nothing_of_the_server() -> None:
 def test_both_drawings_of_the_header_agree() -> None:
     assert frames.HEADER.format == wire.HEADER.format
     assert (frames.MAGIC, frames.VERSION, frames.DELETED) == (wire.MAGIC, wire.FORMAT_VERSION, wire.DELETED)
-    assert frames.KINDS == set(Kind)
+    assert set(Kind) == frames.KINDS
 
 
 def test_arrow_types_are_what_spark_expects_of_the_schema() -> None:
