@@ -24,7 +24,7 @@ DOORS = {
     "quart_trio": {"gateway/web.py"},
     "hypercorn": {"gateway/handover.py"},
     "httptools": {"gateway/head.py"},
-    "subprocess": {"supervisor/child.py", "supervisor/offline.py"},
+    "subprocess": {"supervisor/child.py", "supervisor/keys.py", "supervisor/offline.py"},
     "typer": {"supervisor/cli.py"},
 }
 """Outside thing → the modules that may import it."""
