@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from proto.errors import TopicsError
 from pyspark_topics import catalog, plan
 from pyspark_topics.datasource import SCHEMA, Reader, arrow_schema, cold_paths
 from pyspark_topics.errors import ColdPathMissing, CorruptFile, UnknownFormat
@@ -18,6 +20,23 @@ from tests.support.harness import FakeClock, Harness
 
 ARROW = arrow_schema(SCHEMA)
 Record = tuple[str, int, int, Any, str | None, str | None, Any]
+TAGS = [None, "a", "ab", "abc", "b", "b1", "ü"]
+NAMES = ["plain", "counted", "sized", "aging", "safe", "small"]
+CONFIGS: dict[str, list[dict[str, int | str]]] = {
+    "plain": [{}],
+    "counted": [
+        {"cap_records": 25},
+        {"cap_records": 7},
+        {"cap_records": 0},
+        {"cap_records": 60},
+        {"cap_records": 20, "discard": "reject"},
+        {"discard": "old"},
+    ],
+    "sized": [{"cap_bytes": 900}, {"cap_bytes": 3000}, {"cap_bytes": 300}, {"cap_bytes": 0}],
+    "aging": [{"ttl_ms": 5000}, {"ttl_ms": 700}, {"ttl_ms": 0}, {"ttl_ms": 5000, "cap_records": 10}],
+    "safe": [{"durability": "fsync"}, {"durability": "memory"}],
+    "small": [{"cap_records": 1}, {"cap_records": 3, "cap_bytes": 150}],
+}
 
 
 class Scene:
@@ -86,6 +105,106 @@ def records(pieces: list[Piece]) -> list[Record]:
             ]
     found.sort(key=lambda record: record[:2])
     return found
+
+
+class Chance:
+    """One random thing after the other."""
+
+    def __init__(self, scene: Scene, seed: int) -> None:
+        self.scene = scene
+        self.rng = random.Random(seed)
+        self.count = 0
+
+    def step(self) -> None:
+        shard, rng = self.scene.shard, self.rng
+        name = rng.choice(NAMES)
+        what = rng.random()
+        try:
+            if what < 0.55:
+                self.append(name)
+            elif what < 0.67:
+                match: Any = rng.choice(
+                    ["a", "b", ["tag", "Glob", "a*"], ["tag", "Glob", "*"], ["tag", "Eq", "ü"], "no"]
+                )
+                if match == ["tag", "Glob", "*"] and rng.random() < 0.7:
+                    match = ["tag", "Glob", "b*"]
+                before = {"before_seq": rng.randrange(self.count + 2)} if rng.random() < 0.3 else {}
+                shard.call("delete_records", name, {"match": match, **before})
+            elif what < 0.71:
+                topic = shard.shard.directory.visible.get(name)
+                head = topic.head_seq if topic else 0
+                shard.call("delete_records", name, {"before_seq": max(head - rng.randrange(30), 0)})
+            elif what < 0.78:
+                shard.call("configure", name, rng.choice(CONFIGS[name]))
+            elif what < 0.79:
+                shard.call("delete_topic", name)
+            elif what < 0.80:
+                shard.call("cursor_put", name, {"seq": 1}, cursor="reader")
+            elif what < 0.88:
+                shard.clock.advance(rng.randrange(900))
+            elif what < 0.91:
+                shard.shard.commits.sync_now()
+            elif what < 0.99:
+                self.scene.checkpoint(synced=rng.random() < 0.6)
+            else:
+                shard.shard.close()
+                self.scene.shard = shard.restarted()
+        except TopicsError as error:
+            if error.code not in ("topic_not_found", "topic_full", "record_too_large"):
+                raise
+
+    def append(self, name: str) -> None:
+        rng = self.rng
+        self.count += 1
+        tags = TAGS if rng.random() < 0.6 else [rng.choice(TAGS)]
+        batch = []
+        for place in range(rng.choice([1, 1, 1, 2, 5, 12, 40])):
+            record: dict[str, Any] = {"data": f"{self.count}.{place}" + "x" * rng.randrange(30)}
+            if tag := rng.choice(tags):
+                record["tag"] = tag
+            if rng.random() < 0.1:
+                record["node"] = "n"
+            if rng.random() < 0.1:
+                record["meta"] = {"m": place}
+            batch.append(record)
+        known = name in self.scene.shard.shard.directory.visible
+        extra: dict[str, Any] = {} if known else {"config": CONFIGS[name][0]}
+        if rng.random() < 0.1:
+            extra["idempotency_key"] = f"k{rng.randrange(3)}"
+        self.scene.shard.call("append", name, {"records": batch, **extra})
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_happened_the_reader_sees_what_the_shard_serves(tmp_path: Path, seed: int) -> None:
+    scene = Scene(tmp_path)
+    chance = Chance(scene, seed)
+    for step in range(240):
+        chance.step()
+        if step % 4 == 3:
+            assert scene.read() == scene.served(), f"seed {seed}, step {step}"
+    assert any(piece.first == 0 for piece in scene.plan())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_read_that_takes_long_gives_what_was_there_and_stayed(tmp_path: Path, seed: int) -> None:
+    scene = Scene(tmp_path)
+    chance = Chance(scene, seed)
+    moved = 0
+    for round_ in range(12):
+        for _ in range(15):
+            chance.step()
+        pieces, before = scene.plan(), scene.served()
+        for _ in range(chance.rng.choice([3, 30])):
+            chance.step()
+        for _ in range(chance.rng.randrange(5)):
+            scene.checkpoint()
+        moved += sum(not Path(piece.path).exists() for piece in pieces)
+        got, after = records(pieces), scene.served()
+        assert len(set(map(repr, got))) == len(got), f"seed {seed}, round {round_}: a record twice"
+        known, kept = set(map(repr, before)), set(map(repr, after))
+        assert set(map(repr, got)) <= known, f"seed {seed}, round {round_}: a record from the future"
+        assert known & kept <= set(map(repr, got)), f"seed {seed}, round {round_}: a record lost"
+    assert moved
 
 
 def test_files_that_vanish_while_planning_are_looked_for_through_a_newer_catalog(
