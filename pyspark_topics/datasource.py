@@ -1,7 +1,8 @@
-"""The data source itself: what Spark asks for, answered from `directory` and `logfile`. Only this module knows pyspark.
+"""The data source itself: what Spark asks for, answered from `plan`. Only this module knows pyspark.
 
 Options: `path` (or the argument of `load`): a data directory, or the directory of one shard; several of them as
-`load([...])` or as a JSON list. `subscribe`: topics separated by commas, default all. Other options are ignored.
+`load([...])` or as a JSON list. `coldPath`: the server's TOPICS_COLD_DIR if it has one, a JSON list of as many as there
+are paths if there are several. `subscribe`: topics separated by commas, default all. Other options are ignored.
 """
 
 from __future__ import annotations
@@ -22,8 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pyspark_topics.directory import Piece, plan
-from pyspark_topics.logfile import LogFile
+from pyspark_topics.plan import Piece, plan, read
 
 _TYPES: list[tuple[str, Any, Any]] = [
     ("key", BinaryType(), pa.binary()),
@@ -57,7 +57,7 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped to 
 
 
 class FilePartition(InputPartition):  # type: ignore[misc]
-    """One file of one shard's log."""
+    """One segment, or one file of one shard's log."""
 
     def __init__(self, piece: Piece) -> None:
         super().__init__(piece)
@@ -69,35 +69,48 @@ class Reader(DataSourceReader):  # type: ignore[misc]
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self._paths = paths(options)
+        self._cold = cold_paths(options, len(self._paths))
         self._subscribe = frozenset(filter(None, map(str.strip, options.get("subscribe", "").split(","))))
         self._arrow = arrow_schema(schema)
 
     def partitions(self) -> list[InputPartition]:
-        return [FilePartition(piece) for path in self._paths for piece in plan(path, self._subscribe)]
+        places = zip(self._paths, self._cold, strict=True)
+        return [FilePartition(piece) for path, cold in places for piece in plan(path, self._subscribe, cold)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         if not isinstance(partition, FilePartition):
             # Spark makes a partition of its own when there is none.
             return
-        piece = partition.piece
-        log = LogFile(piece.path, piece.first, piece.until, piece.end)
-        yield from log.batches(piece.names, piece.shard, self._arrow)
+        yield from read(partition.piece, self._arrow)
 
 
 def paths(options: dict[str, str]) -> list[str]:
     """Directories named by the options, keys in lower case or as Spark has them. `ValueError` if there are none."""
     given = {name.lower(): value for name, value in options.items()}
-    value = given.get("paths") or given.get("path") or ""
+    found = _directories("path", given.get("paths") or given.get("path") or "")
+    if not found:
+        raise ValueError('no path: say spark.read.format("topics").load("<the server\'s data directory>")')
+    return found
+
+
+def cold_paths(options: dict[str, str], count: int) -> list[str | None]:
+    """The cold directory of each of `count` paths, None where the options name none. `ValueError` if they name too
+    few: two servers never share one."""
+    given = {name.lower(): value for name, value in options.items()}
+    found = _directories("coldPath", given.get("coldpath") or "")
+    if found and len(found) != count:
+        raise ValueError(f"coldPath names {len(found)} directories, but there are {count} paths; give one for each")
+    return [*found] or [None] * count
+
+
+def _directories(option: str, value: str) -> list[str]:
     if value.startswith("["):
         listed = json.loads(value)
         if not all(isinstance(path, str) for path in listed):
-            raise ValueError(f"path {value!r}: a JSON list of directories must hold strings")
-        found = [str(path) for path in listed]
+            raise ValueError(f"{option} {value!r}: a JSON list of directories must hold strings")
     else:
-        found = [value] if value else []
-    if not found:
-        raise ValueError('no path: say spark.read.format("topics").load("<the server\'s data directory>")')
-    return [path.removeprefix("file://") for path in found]
+        listed = [value] if value else []
+    return [str(path).removeprefix("file://") for path in listed]
 
 
 def arrow_schema(schema: StructType) -> Any:

@@ -1,15 +1,16 @@
 """The frame, as a reader sees it: header, checksum, and columns wrapped as Arrow arrays where they lie.
 
-A file of the log is frames end to end, nothing before, between or after them. Little-endian; the frame, its body and
-every part of the body begin at a multiple of 8 bytes.
+Files of the log and segments are frames end to end, nothing before, between or after them. Little-endian; the frame,
+its body and every part of the body begin at a multiple of 8 bytes.
 
     byte  0  "TPCF"
           4  u8   format version, 1
-          5  u8   kind: 1 batch of records, 2 topic created, 3 topic configured, 4 topic deleted, 8 rescued
+          5  u8   kind: 1 batch of records, 2 topic created, 3 topic configured, 4 topic deleted, 5 records deleted,
+                  6 seqs reserved, 7 cursor moved, 8 rescued
           6  u16  flags: bit 0 = each record has its own time
           8  u32  frame length in bytes
          12  u32  body length in bytes
-         16  u64  frame number, each frame's one more than that of the frame before
+         16  u64  frame number, in the log each frame's one more than that of the frame before
          24  u64  highest frame number that was surely on the disk when this frame was made
          32  u64  topic id
          40  u64  seq of the first record; those of the others follow without holes
@@ -34,10 +35,10 @@ import struct
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 
 from pyspark_topics import cbor
+from pyspark_topics.errors import UnknownFormat
 
 VERSION = 1
 MAGIC = b"TPCF"
@@ -47,8 +48,10 @@ assert HEADER.size == HEADER_BYTES
 DELETED = 0xD5
 OWN_TIMES = 1
 
-BATCH, TOPIC_CREATE, TOPIC_CONFIG, TOPIC_DELETE, RESCUED = 1, 2, 3, 4, 8
-KINDS = frozenset((BATCH, TOPIC_CREATE, TOPIC_CONFIG, TOPIC_DELETE, RESCUED))
+BATCH, TOPIC_CREATE, TOPIC_CONFIG, TOPIC_DELETE, RECORD_DELETE, CEILING, CURSOR, RESCUED = range(1, 9)
+KINDS = frozenset(range(BATCH, RESCUED + 1))
+WITHOUT_RECORDS = frozenset((CEILING, CURSOR, RESCUED))
+"""Kinds that say nothing about which records there are."""
 COLUMN_SHIFTS = (0, 2, 4, 6)
 """Where in the header's `columns` the form of data, tag, node and meta stands."""
 _NONE, _ONE, _EACH, _SOME = 0, 1, 2, 3
@@ -59,10 +62,6 @@ _I32 = struct.Struct("<i")
 
 class FrameError(ValueError):
     """There is no whole, undamaged frame at this place. The text says why."""
-
-
-class UnknownFormat(ValueError):
-    """A frame that a newer server wrote. Update this package; nothing is skipped or guessed."""
 
 
 def _pad8(size: int) -> int:
@@ -185,74 +184,3 @@ class Records:
         if at != head.offset + HEADER_BYTES + head.body_len or self.columns[0] is None:
             # Only a writer's mistake gets here: the checksum was right.
             raise FrameError("the columns do not fill the body")
-
-
-def batch(group: list[Records], flags: list[memoryview], names: dict[int, str], shard: int, schema: Any) -> Any:
-    """Neighbouring frames as one `pa.RecordBatch` with the columns of `schema`, deleted records left out.
-
-    A single frame is wrapped where it lies; several are joined, one copy per column. `names` gives the topic of each
-    topic id, `shard` becomes `partition`.
-    """
-    counts = [records.head.count for records in group]
-    ends: list[int] = []
-    total = 0
-    for count in counts:
-        total += count
-        ends.append(total)
-    key = _joined([records.columns[1] for records in group], counts)
-    base = [records.head.first_seq - end + count for records, end, count in zip(group, ends, counts, strict=True)]
-    if any(records.times is not None for records in group):
-        times = pa.concat_arrays(
-            [
-                pa.repeat(pa.scalar(records.head.ts_ms, pa.int64()), count) if records.times is None else records.times
-                for records, count in zip(group, counts, strict=True)
-            ]
-        )
-    else:
-        times = _spread(pa.array([records.head.ts_ms for records in group], pa.int64()), ends)
-    columns = {
-        "key": key,
-        "value": _joined([records.columns[0] for records in group], counts),
-        "topic": _spread(pa.array([names[records.head.topic_id] for records in group], pa.string()), ends),
-        "partition": pa.repeat(pa.scalar(shard, pa.int32()), total),
-        "offset": pc.add(_spread(pa.array(base, pa.int64()), ends), _iota(total)),
-        "timestamp": times.view(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
-        "timestampType": pa.repeat(pa.scalar(0, pa.int32()), total),
-        "node": _joined([records.columns[2] for records in group], counts).view(pa.string()),
-        "tag": key.view(pa.string()),
-        "meta": _joined([records.columns[3] for records in group], counts),
-    }
-    made = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
-    marks = b"".join(flags)
-    if DELETED in marks:
-        marked = pa.Array.from_buffers(pa.uint8(), total, [None, pa.py_buffer(marks)])
-        made = made.filter(pc.not_equal(marked, pa.scalar(DELETED, pa.uint8())))
-    return made
-
-
-def _joined(arrays: list[Any], counts: list[int]) -> Any:
-    if len(arrays) == 1 and arrays[0] is not None:
-        return arrays[0]
-    if arrays.count(None) == len(arrays):
-        return pa.nulls(sum(counts), pa.binary())
-    return pa.concat_arrays(
-        [pa.nulls(count, pa.binary()) if array is None else array for array, count in zip(arrays, counts, strict=True)]
-    )
-
-
-def _spread(values: Any, ends: list[int]) -> Any:
-    """Each value as often as its frame has records."""
-    if len(ends) == 1:
-        return pa.repeat(values[0], ends[0])
-    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int32()), values))
-
-
-_counted = pa.array(range(1), pa.int64())
-
-
-def _iota(count: int) -> Any:
-    """0, 1, … count - 1. Made once for the longest batch so far, then sliced."""
-    global _counted  # noqa: PLW0603 - a cache of constants
-    if len(_counted) < count:
-        _counted = pa.array(range(count), pa.int64())
-    return _counted.slice(0, count)

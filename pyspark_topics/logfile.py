@@ -13,21 +13,13 @@ anything else, in the newest file                               done: the server
 from __future__ import annotations
 
 import mmap
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from pyspark_topics import frames
-
-BATCH_ROWS = 10_000
-"""Frames are joined until they hold this many records. More per batch would not make Spark faster."""
-BATCH_BYTES = 16 << 20
-
-
-class CorruptLog(ValueError):
-    """A file of the log is damaged. The text names the file, the place and the reason."""
+from pyspark_topics.errors import CorruptFile, UnknownFormat
 
 
 class LogFile:
@@ -44,23 +36,27 @@ class LogFile:
         with open(path, "rb") as file:
             size = file.seek(0, 2)
             if end is not None and size < end and until is not None:
-                raise CorruptLog(f"{path}: {size} bytes, but there were {end} when the read was planned")
+                raise CorruptFile(f"{path}: {size} bytes, but there were {end} when the read was planned")
             self.size = size if end is None else min(end, size)
-            # An empty file cannot be mapped.
-            data: Any = mmap.mmap(file.fileno(), self.size, prot=mmap.PROT_READ) if self.size else b""
+            # The server may cut its newest file back, after a failed write: a mapped page could go away under us.
+            # (An empty file cannot be mapped either.)
+            file.seek(0)
+            mapped = until is not None and self.size
+            data: Any = mmap.mmap(file.fileno(), self.size, prot=mmap.PROT_READ) if mapped else file.read(self.size)
+            self.size = len(data)
         self.buffer = pa.py_buffer(data)
         self.view = memoryview(data)
 
     def heads(self) -> Iterator[frames.Head]:
-        """The headers of all frames, in order; the frames themselves are not looked at. Raises `CorruptLog`."""
+        """The headers of all frames, in order; the frames themselves are not looked at. Raises `CorruptFile`."""
         offset, expected = 0, self.first
         while expected != self.until and (offset < self.size or self.until is not None):
             try:
                 head = frames.Head(self.view, offset)
                 if head.frame_no != expected:
                     raise frames.FrameError(f"frame number {head.frame_no} where {expected} should be")
-            except frames.UnknownFormat as error:
-                raise frames.UnknownFormat(f"{self.path}, byte {offset}: {error}") from error
+            except UnknownFormat as error:
+                raise UnknownFormat(f"{self.path}, byte {offset}: {error}") from error
             except frames.FrameError as error:
                 self.ends_at(offset, expected, error)
                 return
@@ -69,9 +65,9 @@ class LogFile:
             expected += 1
 
     def ends_at(self, offset: int, number: int, reason: frames.FrameError) -> None:
-        """Return if the log may end at this byte, where frame `number` should be; else raise `CorruptLog`."""
+        """Return if the log may end at this byte, where frame `number` should be; else raise `CorruptFile`."""
         if self.until is not None:
-            raise CorruptLog(
+            raise CorruptFile(
                 f"{self.path}, byte {offset}: {reason}; the next file begins with frame {self.until}, so frame "
                 f"{number} is damaged or missing"
             ) from reason
@@ -80,40 +76,13 @@ class LogFile:
             try:
                 head = frames.Head(self.view, at)
                 frames.verify(self.view, head)
-            except (frames.FrameError, frames.UnknownFormat):
+            except (frames.FrameError, UnknownFormat):
                 continue
             if head.synced_no >= number:
-                raise CorruptLog(
+                raise CorruptFile(
                     f"{self.path}, byte {offset}: {reason}; frame {head.frame_no} at byte {at} says that frame "
                     f"{number} was written completely, so the file is damaged"
                 ) from reason
-
-    def batches(self, names: dict[int, str], shard: int, schema: Any) -> Iterator[Any]:
-        """Every live record of the topics in `names` (topic id → name) as `pa.RecordBatch`es, in log order.
-
-        Raises `CorruptLog`.
-        """
-        group: list[frames.Records] = []
-        flags: list[memoryview] = []
-        rows = size = 0
-        for head in self.heads():
-            if head.kind != frames.BATCH or head.topic_id not in names:
-                continue
-            try:
-                frames.verify(self.view, head)
-                records = frames.Records(self.buffer, self.view, head)
-            except frames.FrameError as error:
-                self.ends_at(head.offset, head.frame_no, error)
-                break
-            if group and (rows + head.count > BATCH_ROWS or size + head.length > BATCH_BYTES):
-                yield frames.batch(group, flags, names, shard, schema)
-                group, flags, rows, size = [], [], 0, 0
-            group.append(records)
-            flags.append(frames.delete_flags(self.view, head))
-            rows += head.count
-            size += head.length
-        if group:
-            yield frames.batch(group, flags, names, shard, schema)
 
 
 def _find(view: memoryview, start: int) -> int:
@@ -129,41 +98,3 @@ def _find(view: memoryview, start: int) -> int:
             found = chunk.find(frames.MAGIC, found + 1)
         at += piece
     return -1
-
-
-@dataclass(slots=True)
-class Contents:
-    """What the headers of one file say: which topics it has records of, which were created or deleted in it."""
-
-    end: int = 0
-    written: set[int] = field(default_factory=set)
-    created: dict[int, str] = field(default_factory=dict)
-    deleted: set[int] = field(default_factory=set)
-
-
-def survey(log: LogFile) -> Contents:
-    """Walk a file's headers, and read the frames that create and delete topics. Raises `CorruptLog`."""
-    found = Contents()
-    for head in log.heads():
-        if head.kind == frames.BATCH:
-            found.written.add(head.topic_id)
-        elif head.kind in (frames.TOPIC_CREATE, frames.TOPIC_DELETE):
-            try:
-                frames.verify(log.view, head)
-                about = frames.fields(log.view, head)
-                if head.kind == frames.TOPIC_DELETE:
-                    found.deleted.add(head.topic_id)
-                elif isinstance(name := about.get("name"), str):
-                    found.created[head.topic_id] = name
-                else:
-                    raise frames.FrameError("a topic was created without a name")
-            except frames.FrameError as error:
-                log.ends_at(head.offset, head.frame_no, error)
-                return found
-        found.end = head.offset + head.length
-    return found
-
-
-def wanted(names: dict[int, str], present: Collection[int]) -> dict[int, str]:
-    """The part of `names` that concerns one file."""
-    return {topic_id: names[topic_id] for topic_id in present if topic_id in names}

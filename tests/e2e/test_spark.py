@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,3 +118,37 @@ def test_the_files_are_enough_after_a_crash(service: Service, spark: Spark) -> N
     service.kill_group()
     query = "select count(*) n, sum(cast(cast(value as string) as int)) total from topics"
     assert spark.query(service.data_dir, query) == [{"n": 1000, "total": 499500}]
+
+
+def test_checkpoints_and_the_cold_tier_hide_nothing(
+    new_service: Callable[..., Service], spark: Spark, tmp_path: Path
+) -> None:
+    cold = tmp_path / "cold"
+    service = new_service(
+        TOPICS_COLD_DIR=str(cold),
+        TOPICS_CHECKPOINT_INTERVAL_MS="100",
+        TOPICS_WAL_SEGMENT_BYTES="4096",
+        TOPICS_SEGMENT_MAX_EVENTS="100",
+        TOPICS_HOT_RETAIN_SEGMENTS="1",
+        TOPICS_CACHE_BYTES="0",
+    ).start()
+    status, answer = service.request("PUT", "/v0/topics/capped", {"cap_records": 150})
+    assert status == 201, answer
+    query = (
+        "select topic, count(*) n, count(distinct offset) seqs, max(offset) last "
+        "from topics group by topic order by topic"
+    )
+    written = 0
+    while not list(cold.rglob("*.data")) or written < 600:
+        assert written < 20_000, "the service makes no checkpoints"
+        for topic in ("all", "capped"):
+            write(service, topic, *[{"data": written + n} for n in range(100)])
+        written += 100
+        kept = min(written, 150)
+        expected = [
+            {"topic": "all", "n": written, "seqs": written, "last": written},
+            {"topic": "capped", "n": kept, "seqs": kept, "last": written},
+        ]
+        assert spark.query(service.data_dir, query, coldPath=str(cold)) == expected
+    assert service.stop() == 0
+    assert spark.query(service.data_dir, query, coldPath=str(cold)) == expected

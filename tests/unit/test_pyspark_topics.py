@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 from proto import frame as wire
 from proto.frame import Columns, Kind, constant, encode_batch, encode_map, optional, plain
 from pyspark_topics import cbor, frames
+from pyspark_topics import plan as planning
 from pyspark_topics.datasource import SCHEMA, FilePartition, Reader, arrow_schema, paths
-from pyspark_topics.directory import NotADataDirectory, plan
-from pyspark_topics.logfile import BATCH_ROWS, CorruptLog, LogFile
+from pyspark_topics.errors import CorruptFile, NotADataDirectory, UnknownFormat
+from pyspark_topics.plan import plan
+from pyspark_topics.rows import BATCH_ROWS
 
 
 class Shard:
@@ -87,7 +89,7 @@ def test_every_column_of_every_form_comes_back(tmp_path: Path) -> None:
             key=b"idempotent",
         ),
         7,
-        41,
+        1,
     )
     rows = read(tmp_path / "data")
     assert [row["value"] for row in rows] == [b'{"a":1}', b"null", b'"\xc3\xa9"']
@@ -95,7 +97,7 @@ def test_every_column_of_every_form_comes_back(tmp_path: Path) -> None:
     assert [row["tag"] for row in rows] == ["x", None, "z"]
     assert [row["node"] for row in rows] == ["host-1"] * 3
     assert [row["meta"] for row in rows] == [None, b'{"m":1}', None]
-    assert [row["offset"] for row in rows] == [41, 42, 43]
+    assert [row["offset"] for row in rows] == [1, 2, 3]
     assert [row["timestamp"].timestamp() for row in rows] == [1_700_000_000.001, 1_700_000_000.002, 1_700_000_000.003]
     assert {(row["topic"], row["partition"], row["timestampType"]) for row in rows} == {("jobs", 0, 0)}
 
@@ -122,9 +124,7 @@ def test_any_mix_of_frames_reads_as_written(tmp_path_factory: pytest.TempPathFac
         heads[topic_id] += count
     (piece,) = plan(str(shard.root))
     got: list[Any] = []
-    for batch in LogFile(piece.path, piece.first, piece.until, piece.end).batches(
-        piece.names, piece.shard, arrow_schema(SCHEMA)
-    ):
+    for batch in planning.read(piece, arrow_schema(SCHEMA)):
         batch.validate(full=False)
         times_ms = [int(value.timestamp() * 1000 + 0.5) for value in batch["timestamp"].to_pylist()]
         columns = [batch[name].to_pylist() for name in ("topic", "offset")]
@@ -132,13 +132,14 @@ def test_any_mix_of_frames_reads_as_written(tmp_path_factory: pytest.TempPathFac
     assert got == expected
 
 
-def test_values_of_a_large_frame_are_the_mapped_bytes_of_the_file(tmp_path: Path) -> None:
+def test_values_of_a_large_frame_are_the_bytes_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shard = Shard(tmp_path / "data")
     shard.create(1, "t")
     shard.write(1, 1, [b"%d" % i for i in range(BATCH_ROWS)])
     (piece,) = plan(str(shard.root))
-    log = LogFile(piece.path, piece.first, piece.until, piece.end)
-    (batch,) = log.batches(piece.names, 0, arrow_schema(SCHEMA))
+    log = piece.open()
+    monkeypatch.setattr(type(piece), "open", lambda _: log)
+    (batch,) = planning.read(piece, arrow_schema(SCHEMA))
     wrapped = batch["value"].buffers()[2]
     assert log.buffer.address <= wrapped.address
     assert wrapped.address + wrapped.size <= log.buffer.address + log.buffer.size
@@ -150,7 +151,7 @@ def test_small_frames_are_joined_into_large_batches(tmp_path: Path) -> None:
     for seq in range(1, 1001, 5):
         shard.write(1, seq, [b"%d" % (seq + i) for i in range(5)])
     (piece,) = plan(str(shard.root))
-    (batch,) = LogFile(piece.path, 1, None).batches(piece.names, 0, arrow_schema(SCHEMA))
+    (batch,) = planning.read(piece, arrow_schema(SCHEMA))
     assert batch["offset"].to_pylist() == list(range(1, 1001))
     assert batch["value"].to_pylist() == [b"%d" % seq for seq in range(1, 1001)]
 
@@ -241,7 +242,7 @@ def test_damage_that_was_once_on_the_disk_is_an_error(tmp_path: Path, place: int
     shard.write(1, 1, [b"one"])
     shard.write(1, 2, [b"two"], synced=2)
     flip(shard.file, at + place)
-    with pytest.raises(CorruptLog, match=rf"{shard.file.name}, byte {at}: .*frame 3 .* says that frame 2"):
+    with pytest.raises(CorruptFile, match=rf"{shard.file.name}, byte {at}: .*frame 3 .* says that frame 2"):
         read(shard.root)
 
 
@@ -263,10 +264,10 @@ def test_damage_in_an_older_file_is_an_error_with_path_and_offset(tmp_path: Path
     shard.rotate()
     shard.write(1, 2, [b"two"])
     flip(old, at + 70)
-    with pytest.raises(CorruptLog, match=rf"{old.name}, byte {at}: checksum"):
+    with pytest.raises(CorruptFile, match=rf"{old.name}, byte {at}: checksum"):
         read(shard.root)
     old.write_bytes(old.read_bytes()[:-8])
-    with pytest.raises(CorruptLog, match=rf"{old.name}, byte {at}: "):
+    with pytest.raises(CorruptFile, match=rf"{old.name}, byte {at}: "):
         read(shard.root)
 
 
@@ -278,7 +279,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     shard.file.unlink()
     shard.rotate()
     shard.write(1, 2, [b"two"])
-    with pytest.raises(CorruptLog, match="frame 2 is damaged or missing"):
+    with pytest.raises(CorruptFile, match="frame 2 is damaged or missing"):
         read(shard.root)
 
 
@@ -307,7 +308,7 @@ def test_what_is_appended_after_planning_is_not_read(tmp_path: Path) -> None:
 def test_records_of_a_topic_that_was_never_created_are_an_error(tmp_path: Path) -> None:
     shard = Shard(tmp_path / "data")
     shard.write(9, 1, [b"whose?"])
-    with pytest.raises(CorruptLog, match=r"topic ids \[9\]"):
+    with pytest.raises(CorruptFile, match=r"byte 0: .* topic id 9"):
         read(shard.root)
 
 
@@ -319,7 +320,7 @@ def test_a_newer_format_is_refused_everywhere(tmp_path: Path) -> None:
         changed = raw.copy()
         changed[place] = value
         shard.file.write_bytes(changed)
-        with pytest.raises(frames.UnknownFormat, match=r"byte 0: .*update pyspark_topics"):
+        with pytest.raises(UnknownFormat, match=r"byte 0: .*update pyspark_topics"):
             read(shard.root)
     (shard.root / "manifest.json").write_text('{"format": 2, "shards": 1}')
     with pytest.raises(NotADataDirectory, match="format 2"):
@@ -328,6 +329,10 @@ def test_a_newer_format_is_refused_everywhere(tmp_path: Path) -> None:
 
 def test_a_path_that_is_no_data_directory_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotADataDirectory, match="TOPICS_DATA_DIR"):
+        read(tmp_path)
+    (tmp_path / "manifest.json").write_text('{"format": 1, "shards": 1}')
+    (tmp_path / "reshard.json").write_text('{"shards": 2}')
+    with pytest.raises(NotADataDirectory, match="interrupted"):
         read(tmp_path)
     with pytest.raises(ValueError, match="no path"):
         Reader({}, SCHEMA)

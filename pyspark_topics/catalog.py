@@ -1,0 +1,77 @@
+"""The newest catalog of a shard: what the shard knew, besides payloads, at a position in its log.
+
+    catalog-<n, 20 digits>.cbor
+
+    byte  0  "TPCC"
+          4  u32  format version, 1
+          8  u64  bytes of the CBOR that follows
+         16  u64  XXH3-64 of it
+         24       CBOR map: frame_no, next_id, topics
+
+A catalog gets its name only when it is whole. One that cannot be read is passed over for the one before, which is kept,
+with everything that it refers to, until the next but one is there.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from pyspark_topics import cbor
+from pyspark_topics.errors import CorruptFile, UnknownFormat
+from pyspark_topics.frames import VERSION
+
+MAGIC = b"TPCC"
+HEAD = struct.Struct("<4sIQQ")
+assert HEAD.size == 24
+_NAME = re.compile(r"catalog-(\d{20})\.cbor")
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """`number` 0 stands for a shard that has none yet. Everything up to frame `frame_no` of the log is in here."""
+
+    number: int = 0
+    frame_no: int = 0
+    next_id: int = 0
+    topics: tuple[dict[str, Any], ...] = ()
+
+
+def newest(shard: Path) -> Catalog:
+    """The newest catalog that is whole. Raises `CorruptFile` if there are some and none is, `UnknownFormat`, and
+    `FileNotFoundError` if one is removed at this moment."""
+    names = sorted((p.name for p in shard.iterdir() if _NAME.fullmatch(p.name)), reverse=True) if shard.is_dir() else []
+    problems = []
+    for name in names:
+        found = _read(shard / name)
+        if isinstance(found, Catalog):
+            return found
+        problems.append(f"{name}: {found}")
+    if problems:
+        raise CorruptFile(f"{shard}: no catalog can be read: " + "; ".join(problems))
+    return Catalog()
+
+
+def _read(path: Path) -> Catalog | str:
+    """The catalog, or what is wrong with it."""
+    raw = path.read_bytes()
+    if len(raw) < HEAD.size:
+        return f"{len(raw)} bytes, too short"
+    magic, version, length, checksum = HEAD.unpack_from(raw)
+    body = raw[HEAD.size :]
+    if magic != MAGIC or length != len(body) or xxhash.xxh3_64_intdigest(body) != checksum:
+        return "not whole (magic, length or checksum)"
+    if version != VERSION:
+        raise UnknownFormat(f"{path}: catalog version {version}, known here: {VERSION}; update pyspark_topics to match")
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    try:
+        about = cbor.loads(body)
+        return Catalog(int(match[1]), about["frame_no"], about["next_id"], tuple(about["topics"]))
+    except (cbor.CborError, KeyError, TypeError) as error:
+        return f"not a catalog: {error!r}"

@@ -1,0 +1,50 @@
+"""Deletions by tag: which records of a topic they took, told for many records at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+EQUAL, PREFIX = "Eq", "Glob"
+
+
+@dataclass(slots=True)
+class Deletions:
+    """For each tag, and for each prefix of tags, the seq before which records with such a tag are deleted."""
+
+    equal: dict[bytes, int] = field(default_factory=dict)
+    prefixes: dict[bytes, int] = field(default_factory=dict)
+    _lookup: Any = None
+
+    def __bool__(self) -> bool:
+        return bool(self.equal or self.prefixes)
+
+    def add(self, operator: str, text: bytes, end: int) -> None:
+        """Records before seq `end` are deleted if their tag is `text` or, with `PREFIX`, begins with it."""
+        if operator not in (EQUAL, PREFIX):
+            raise ValueError(f"the deletion operator {operator!r} is not known")
+        ends = self.equal if operator == EQUAL else self.prefixes
+        ends[text] = max(ends.get(text, 0), end)
+        self._lookup = None
+
+    def after(self, low: int) -> Deletions:
+        """Those that may concern records from seq `low` on."""
+        equal = {tag: end for tag, end in self.equal.items() if end > low}
+        return Deletions(equal, {prefix: end for prefix, end in self.prefixes.items() if end > low})
+
+    def dead(self, tags: Any, seqs: Any) -> Any:
+        """True for each record that is deleted. `tags` is a binary array with nulls, `seqs` int64, equally long."""
+        dead = pa.repeat(pa.scalar(False), len(seqs))
+        if self.equal:
+            if self._lookup is None:
+                self._lookup = pa.array(list(self.equal), pa.binary()), pa.array(self.equal.values(), pa.int64())
+            known, ends = self._lookup
+            before = ends.take(pc.index_in(tags, value_set=known))
+            dead = pc.fill_null(pc.less(seqs, before), False)
+        for prefix, end in self.prefixes.items():
+            matching = pc.fill_null(pc.starts_with(tags, pattern=prefix), False)
+            dead = pc.or_(dead, pc.and_(matching, pc.less(seqs, pa.scalar(end, pa.int64()))))
+        return dead

@@ -1,0 +1,97 @@
+"""What a shard holds, as its newest catalog and its log say: the topics, by id.
+
+    frame                            what it does to what there is to read
+    batch                            more records, unless the catalog was made after it
+    topic created, deleted           a topic more or less
+    topic configured                 caps and age as they were are applied, then as they are from now on
+    records deleted                  a higher floor, or a deletion by tag
+    seqs reserved, cursor, rescued   nothing
+
+A frame of a topic that neither the catalog nor the log knows is an error, except that ids below the catalog's `next_id`
+may belong to topics that were deleted before it was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from pyspark_topics import frames
+from pyspark_topics.catalog import Catalog
+from pyspark_topics.directory import Shard
+from pyspark_topics.frames import FrameError, Head
+from pyspark_topics.logfile import LogFile
+from pyspark_topics.topic import Stored, Topic
+
+
+class Replay:
+    """Begins at the catalog; `apply` takes it one frame further. Only topics named in `subscribe` are followed."""
+
+    def __init__(self, shard: Shard, catalog: Catalog, subscribe: Collection[str]) -> None:
+        self.topics: dict[int, Topic | None] = {}
+        """None for a topic that nobody asked for."""
+        self.frame_no = 0
+        """The last frame that was looked at."""
+        self._shard = shard
+        self._next_id = catalog.next_id
+        self._gone: set[int] = set()
+        self._subscribe = subscribe
+        for entry in catalog.topics:
+            topic = self._create(entry["id"], entry["name"], entry["config"])
+            if topic is not None:
+                self._load(topic, entry)
+
+    def _create(self, ident: int, name: str, config: dict[str, Any]) -> Topic | None:
+        wanted = not self._subscribe or name in self._subscribe
+        topic = self.topics[ident] = Topic(self._shard, ident, name, config) if wanted else None
+        return topic
+
+    def _load(self, topic: Topic, entry: dict[str, Any]) -> None:
+        topic.head = entry["head_seq"]
+        topic.floor = entry["floor"]
+        topic.flagged = {first: flags for first, flags in entry["deleted"] if first + len(flags) > topic.floor}
+        last = topic.head
+        for first, size, _created_ms, _sealed, cold in reversed(entry["segments"]):
+            if last >= topic.floor:
+                topic.segments.append(Stored(first, last, size, cold))
+            last = first - 1
+        topic.segments.reverse()
+
+    def apply(self, log: LogFile, head: Head) -> None:
+        """One frame, which has been checked unless it is a batch. Raises `FrameError` if it makes no sense."""
+        if head.kind in frames.WITHOUT_RECORDS:
+            return
+        if head.kind == frames.TOPIC_CREATE:
+            if head.topic_id in self.topics:
+                return
+            about = frames.fields(log.view, head)
+            try:
+                self._create(head.topic_id, about["name"], about["config"])
+            except KeyError as error:
+                raise FrameError(f"a topic was created without its {error}") from error
+            return
+        if head.topic_id not in self.topics:
+            if head.topic_id < self._next_id or head.topic_id in self._gone:
+                return
+            raise FrameError(f"the frame belongs to topic id {head.topic_id}, whose creation is not in the log")
+        if head.kind == frames.TOPIC_DELETE:
+            del self.topics[head.topic_id]
+            self._gone.add(head.topic_id)
+            return
+        topic = self.topics[head.topic_id]
+        if topic is not None:
+            self._change(topic, log, head)
+
+    def _change(self, topic: Topic, log: LogFile, head: Head) -> None:
+        if head.kind == frames.BATCH:
+            topic.wrote(log, head)
+            return
+        about = frames.fields(log.view, head)
+        try:
+            if head.kind == frames.TOPIC_CONFIG:
+                topic.configured(about["config"], about["now"], about["next_seq"])
+            else:
+                match = about["match"]
+                topic.deleted(about["before"], match and (match[0], match[1]), about["bound"], about["now"])
+        except (KeyError, TypeError, IndexError, ValueError) as error:
+            raise FrameError(f"the frame makes no sense: {error!r}") from error
