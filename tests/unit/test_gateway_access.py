@@ -47,7 +47,7 @@ MALFORMED = [
 
 
 def answering(request: Request) -> list[Message]:
-    if request.op == "list":
+    if request.op in ("list", "cursor_list"):
         return [Reply(request.id, b"[]", extra={"names": [], "more": False})]
     return [Reply(request.id, b"{}", extra={})]
 
@@ -146,7 +146,7 @@ async def test_lists_and_metrics_are_asked_for_within_the_prefixes() -> None:
     rows = [["other", 1, 1, 1, 1], [INSIDE, 2, 1, 2, 2]]
 
     def script(request: Request) -> list[Message]:
-        if request.op == "list":
+        if request.op in ("list", "cursor_list"):
             return [Reply(request.id, b"[]", extra={"names": [], "more": False})]
         return [Reply(request.id, extra={"per_topic": rows})]
 

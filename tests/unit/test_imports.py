@@ -19,7 +19,7 @@ ALLOWED = {
 }
 DOORS = {
     "zmq": {"proto/transport.py"},
-    "mmap": {"shardd/disk.py", "pyspark_topics/logfile.py"},
+    "mmap": {"shardd/disk.py", "pyspark_topics/logfile.py", "pyspark_topics/segment.py"},
     "quart": {"gateway/web.py"},
     "quart_trio": {"gateway/web.py"},
     "hypercorn": {"gateway/handover.py"},
