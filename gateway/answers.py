@@ -52,6 +52,8 @@ def failure(error: TopicsError, started: float | None, figures: dict[str, float]
     headers: list[tuple[bytes, bytes]] = []
     if error.retry_after_ms is not None:
         headers.append((b"retry-after", b"%d" % max(1, ceil(error.retry_after_ms / 1000))))
+    if error.code is ErrorCode.UNAUTHORIZED:
+        headers.append((b"www-authenticate", b'Bearer realm="topics"'))
     if error.code is ErrorCode.METHOD_NOT_ALLOWED and error.detail is not None:
         headers.append((b"allow", ", ".join(error.detail["allow"]).encode()))
     return Response(error.status, body, JSON, tuple(headers))

@@ -15,18 +15,23 @@ from typing import Any
 import structlog
 
 from gateway import answers, lists, metrics, openapi, probes
+from gateway.access import EVERYBODY, Keyring, check_name, check_scope, restrictions
 from gateway.flight import Flight
 from gateway.http import ClientGone, Request, Response
 from gateway.operations import OPERATIONS, Body, Operation, QueryValue
+from gateway.quota import Quota
 from gateway.routes import Routes, defaults, parse_query
 from gateway.shards import Shards
+from gateway.slots import Bound, Slots
 from proto.errors import ErrorCode, TopicsError, invalid
+from proto.keys import Key
+from proto.limits import Limits
 from proto.message import Reply
 from proto.names import check_topic
 
 _log: Any = structlog.get_logger()
 _Options = dict[str, QueryValue]
-_Handler = Callable[[Request, _Options, float], Awaitable[Response]]
+_Handler = Callable[[Request, Key, _Options, float], Awaitable[Response]]
 
 
 @lru_cache(256)
@@ -43,8 +48,17 @@ def is_json(content_type: bytes) -> bool:
 
 
 class Api:
-    def __init__(self, shards: Shards, flight: Flight) -> None:
-        self.streams = 0
+    def __init__(
+        self, shards: Shards, flight: Flight, limits: Limits, keyring: Keyring, *, probe_auth: bool = False
+    ) -> None:
+        self.in_flight = Slots(None, Bound("max_inflight_per_key", limits.max_inflight_per_key))
+        self.streams = Slots(
+            Bound("max_sse_connections", limits.max_sse_connections),
+            Bound("max_sse_connections_per_key", limits.max_sse_connections_per_key),
+        )
+        self._keyring = keyring
+        self._probe_auth = probe_auth
+        self._quota = Quota(shards, limits)
         self._shards = shards
         self._flight = flight
         self._routes = Routes(OPERATIONS)
@@ -85,21 +99,38 @@ class Api:
     async def _serve(self, operation: Operation, values: list[str], request: Request, started: float) -> Response:
         if self._flight.draining and not operation.always:
             raise answers.shutting_down()
+        key = self._admit(operation, request)
         topic = check_topic(values[0]) if values else ""
+        if topic:
+            check_name(key, topic)
         options: _Options = self._defaults[operation.name]
         if request.query and operation.query:
             options = parse_query(operation, request.query)
         if not operation.shard_op:
-            return await self._local[operation.name](request, options, started)
+            return await self._local[operation.name](request, key, options, started)
         body = b""
         if operation.body is not Body.NONE:
             body = await self._body(operation, request)
             if operation.name == "append" and b"idempotency-key" in request.headers:
                 options = {**options, "idempotency_key": _text(request.headers[b"idempotency-key"], "Idempotency-Key")}
-        reply = await self._shards.call(operation.shard_op, topic, options, body, request.disconnected)
+        if operation.grows:
+            reply = await self._quota.call(operation.shard_op, topic, options | restrictions(key, operation), body)
+        else:
+            reply = await self._shards.call(operation.shard_op, topic, options, body, request.disconnected)
         if reply.error is not None:
             return answers.failure(reply.error, started, reply.performance)
         return answers.success(reply, started)
+
+    def _admit(self, operation: Operation, request: Request) -> Key:
+        """The key that asks, allowed to, and with a slot in hand. Raises `401`, `403`, `429`."""
+        if operation.scope is None:
+            if operation.probe and self._probe_auth:
+                self._keyring.identify(request.header(b"authorization"))
+            return EVERYBODY
+        key = self._keyring.identify(request.header(b"authorization"))
+        request.slot = (self.streams if operation.streams else self.in_flight).take(key)
+        check_scope(key, operation.scope)
+        return key
 
     async def _body(self, operation: Operation, request: Request) -> bytes:
         body = b""
@@ -115,23 +146,29 @@ class Api:
             raise invalid("the request needs a JSON body")
         return body
 
-    async def _list_topics(self, request: Request, options: _Options, started: float) -> Response:
+    async def _list_topics(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         size = lists.page_size(int(options["page_size"]))
         after = lists.decode_cursor(str(options["cursor"])) if options["cursor"] else ""
-        replies = await self._shards.ask_all(
-            "list", {"prefix": options["prefix"], "after": after, "page_size": size, "touch": options["touch"]}
-        )
+        asked: dict[str, Any] = {
+            "prefix": options["prefix"],
+            "after": after,
+            "page_size": size,
+            "touch": options["touch"],
+        }
+        if key.prefixes:
+            asked["prefixes"] = list(key.prefixes)
+        replies = await self._shards.ask_all("list", asked)
         page = Reply(0, lists.merge_pages("topics", replies, size))
         return answers.success(page, started)
 
-    async def _health(self, request: Request, options: _Options, started: float) -> Response:
+    async def _health(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         return probes.health()
 
-    async def _ready(self, request: Request, options: _Options, started: float) -> Response:
+    async def _ready(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         return probes.ready(self._shards, draining=self._flight.draining)
 
-    async def _metrics(self, request: Request, options: _Options, started: float) -> Response:
-        stats = await self._scraper.stats()
+    async def _metrics(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        stats = await self._scraper.stats(key)
         shards = self._shards
         snapshot = metrics.Snapshot(
             phases=[state.phase for state in shards.states],
@@ -142,13 +179,13 @@ class Api:
             draining=self._flight.draining,
             requests=self._served,
             in_flight=self._flight.count,
-            streams=self.streams,
+            streams=self.streams.open,
         )
         if b"application/json" in request.header(b"accept").lower():
             return Response(200, metrics.json(snapshot))
         return Response(200, metrics.text(snapshot), metrics.TEXT)
 
-    async def _openapi(self, request: Request, options: _Options, started: float) -> Response:
+    async def _openapi(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         return Response(200, openapi.rendered())
 
 

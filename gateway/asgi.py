@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import aclosing
+from time import monotonic
 from typing import Any, Protocol
 
 import trio
@@ -14,7 +15,9 @@ from gateway.budget import Budget
 from gateway.chunks import too_large
 from gateway.flight import Flight
 from gateway.http import ClientGone, Request, Response
+from gateway.pace import Pace
 from gateway.routes import unknown_path
+from proto.errors import ErrorCode, TopicsError
 from proto.limits import Limits
 
 Scope = MutableMapping[str, Any]
@@ -31,9 +34,9 @@ class Pages(Protocol):
 
 
 class AsgiRequest(Request):
-    __slots__ = ("_body", "_budget", "_limit", "_receive", "_scope", "reserved")
+    __slots__ = ("_body", "_budget", "_limit", "_pace", "_receive", "_scope", "reserved")
 
-    def __init__(self, scope: Scope, receive: Receive, limit: int, budget: Budget) -> None:
+    def __init__(self, scope: Scope, receive: Receive, limits: Limits, budget: Budget) -> None:
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             headers[name] = headers[name] + b", " + value if name in headers else value
@@ -42,7 +45,8 @@ class AsgiRequest(Request):
         )
         self.reserved = 0
         self._receive = receive
-        self._limit = limit
+        self._limit = limits.max_body_bytes
+        self._pace = Pace(limits)
         self._budget = budget
         self._body: bytes | None = None
 
@@ -65,12 +69,17 @@ class AsgiRequest(Request):
         pieces: list[bytes] = []
         size = 0
         more = True
+        self._pace.begin()
         while more:
-            message = await self._receive()
+            with trio.move_on_after(max(self._pace.deadline() - monotonic(), 0)) as patience:
+                message = await self._receive()
+            if patience.cancelled_caught:
+                raise TopicsError(ErrorCode.REQUEST_TIMEOUT, "the client sent its request body too slowly")
             if message["type"] != "http.request":
                 raise ClientGone
             pieces.append(message.get("body", b""))
             size += len(pieces[-1])
+            self._pace.received = size
             if size > self._limit:
                 raise too_large(self._limit)
             more = message.get("more_body", False)
@@ -108,10 +117,11 @@ class AsgiApi:
         if self._pages.owns(scope["path"]):
             await self._page(scope, receive, send)
             return
-        request = AsgiRequest(scope, receive, self._limits.max_body_bytes, self._budget)
+        request = AsgiRequest(scope, receive, self._limits, self._budget)
         try:
             await _answer(await self._api.handle(request), send)
         finally:
+            request.finish()
             if request.reserved:
                 self._budget.release(request.reserved)
 

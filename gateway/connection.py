@@ -26,6 +26,7 @@ from gateway.chunks import ChunkDecoder, too_large
 from gateway.flight import Flight
 from gateway.head import CHUNKED, PREFACE, Head, check_beginning, parse
 from gateway.http import ClientGone, Request, Response
+from gateway.pace import Pace
 from proto.errors import ErrorCode, TopicsError, invalid
 from proto.limits import Limits
 
@@ -97,7 +98,20 @@ class Http1Request(Request):
 class Connection:
     """One client. `deadline` is when `expire` is due, `phase` what the client was doing then."""
 
-    __slots__ = ("_front", "_owned", "_raw", "buffer", "deadline", "expired", "limits", "phase", "reserved", "scope")
+    __slots__ = (
+        "_front",
+        "_owned",
+        "_raw",
+        "buffer",
+        "deadline",
+        "expired",
+        "limits",
+        "pace",
+        "phase",
+        "reserved",
+        "scope",
+        "waiting",
+    )
 
     def __init__(self, front: Front, raw: socket.socket) -> None:
         self.limits = front.limits
@@ -108,6 +122,9 @@ class Connection:
         self.phase = "idle"
         self.expired = False
         self.reserved = 0
+        self.waiting = False
+        """Between requests, or in the middle of a head: nothing is lost but patience when this connection ends."""
+        self.pace = Pace(front.limits)
         self._raw = raw
         self._owned = True
 
@@ -134,6 +151,11 @@ class Connection:
         self.expired = True
         self.deadline = math.inf
         self.scope.cancel()
+
+    def evict(self) -> None:
+        """End the connection without a word, for somebody else."""
+        self.phase = "idle"
+        self.expire()
 
     async def _serve(self) -> None:
         front = self._front
@@ -168,6 +190,7 @@ class Connection:
                 else:
                     keep = await self._send_stream(response, head, keep)
             finally:
+                request.finish()
                 if self.reserved:
                     front.budget.release(self.reserved)
                     self.reserved = 0
@@ -184,6 +207,13 @@ class Connection:
 
     async def _read_head(self) -> bytes | None:
         """A whole head, empty line included; None when the client ended the connection between requests."""
+        self.waiting = True
+        try:
+            return await self._receive_head()
+        finally:
+            self.waiting = False
+
+    async def _receive_head(self) -> bytes | None:
         raw = self._raw
         limits = self.limits
         buffer = self.buffer
@@ -227,12 +257,14 @@ class Connection:
         """The rest of a body that did not come with its head. Raises 400, 413, 429."""
         budget = self._front.budget
         early = bool(self.buffer)
+        self.deadline = math.inf
         if head.length != CHUNKED:
             self.reserved = await budget.reserve(head.length)
             if head.expects_continue and not early:
                 await self._send(_CONTINUE, b"", False)
             pieces = [self.take(len(self.buffer))]
             missing = head.length - len(pieces[0])
+            self.pace.begin()
             while missing:
                 pieces.append(await self._receive(missing))
                 missing -= len(pieces[-1])
@@ -246,6 +278,7 @@ class Connection:
             self.reserved = await budget.reserve(limit)
             if head.expects_continue and not early:
                 await self._send(_CONTINUE, b"", False)
+            self.pace.begin()
             while not decoder.done:
                 pieces += decoder.feed(await self._receive(RECEIVE_BYTES))
         self.buffer = decoder.rest
@@ -256,7 +289,7 @@ class Connection:
 
     async def _receive(self, most: int) -> bytes:
         self.phase = "request body"
-        self.deadline = monotonic() + self.limits.body_timeout_ms / 1000
+        self.deadline = self.pace.deadline()
         while True:
             await wait_readable(self._raw)
             try:
@@ -265,6 +298,7 @@ class Connection:
                 continue
             if not data:
                 raise invalid("the connection ended before the body was complete")
+            self.pace.received += len(data)
             return data
 
     async def disconnected(self) -> None:

@@ -9,6 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
+from gateway.slots import Slot
+
 JSON = b"application/json"
 
 
@@ -18,15 +20,24 @@ class ClientGone(Exception):
 
 class Request(ABC):
     """One request. `path` is the raw path, percent-encoded, without the query; `query` is raw too, without its `?`.
-    `headers` has lower-case names; a header that came more than once has its values joined by `, `."""
+    `headers` has lower-case names; a header that came more than once has its values joined by `, `.
 
-    __slots__ = ("headers", "method", "path", "query")
+    `slot` is what the request holds of a cap; whoever runs the request calls `finish` when it is over, however it
+    ended.
+    """
+
+    __slots__ = ("headers", "method", "path", "query", "slot")
 
     def __init__(self, method: str, path: str, query: str, headers: dict[bytes, bytes]) -> None:
         self.method = method
         self.path = path
         self.query = query
         self.headers = headers
+        self.slot: Slot | None = None
+
+    def finish(self) -> None:
+        if self.slot is not None:
+            self.slot.release()
 
     def header(self, name: bytes) -> bytes:
         """The value of a header, any case, or b"" without one."""

@@ -12,15 +12,22 @@ import trio
 from trio.lowlevel import wait_readable
 
 from gateway.connection import Connection, Front
+from gateway.crowd import most_connections, who_leaves
 
 _log: Any = structlog.get_logger()
 _STARVED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+SAY_EVERY_S = 10.0
+"""A flood of clients must not become a flood of log lines."""
 
 
 class Http1Server:
     def __init__(self, front: Front) -> None:
         self.connections: set[Connection] = set()
+        self.most = most_connections(front.limits.max_connections)
         self._front = front
+        self._left = trio.Event()
+        self._full_said = -SAY_EVERY_S
 
     async def run(
         self, listener: socket.socket, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -31,6 +38,9 @@ class Http1Server:
             nursery.start_soon(self._sweep)
             task_status.started()
             while True:
+                if len(self.connections) >= self.most:
+                    await self._make_room()
+                    continue
                 try:
                     raw, _ = listener.accept()
                 except BlockingIOError:
@@ -48,14 +58,32 @@ class Http1Server:
         raw.setblocking(False)
         if raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        nursery.start_soon(self._serve, Connection(self._front, raw))
+        connection = Connection(self._front, raw)
+        self.connections.add(connection)
+        nursery.start_soon(self._serve, connection)
 
     async def _serve(self, connection: Connection) -> None:
-        self.connections.add(connection)
         try:
             await connection.run()
         finally:
             self.connections.discard(connection)
+            self._left.set()
+
+    async def _make_room(self) -> None:
+        """Have those who only wait leave for those who want to come; return when somebody left.
+
+        Newcomers stay in the kernel's queue meanwhile, and as long as all connections there are have requests at work.
+        """
+        self._left = trio.Event()
+        leaving = who_leaves(self.connections)
+        if monotonic() - self._full_said > SAY_EVERY_S:
+            self._full_said = monotonic()
+            _log.warning("connections_full", connections=len(self.connections), waiting=bool(leaving))
+        for connection in leaving:
+            connection.waiting = False
+            connection.evict()
+        with trio.move_on_after(0.1):
+            await self._left.wait()
 
     async def _sweep(self) -> None:
         limits = self._front.limits

@@ -83,12 +83,15 @@ class Link:
         self.state = state
         self.waiting: dict[int, Pending] = {}
         self.scope = trio.CancelScope()
+        self.first_id = 0
+        """Of its requests; those of an earlier incarnation of the shard have smaller ones."""
         self._owner = owner
         self._socket = MessageSocket.dealer(state.endpoint)
         self._closed = False
 
     def ask(self, op: str, topic: str, options: dict[str, Any], body: bytes) -> Pending:
         ident = next(self._owner.ids)
+        self.first_id = self.first_id or ident
         pending = Pending(self, ident, time.monotonic() + self._owner.timeout_s)
         self.waiting[ident] = pending
         self._socket.send(Request(ident, op, topic, options, body).encode())

@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 import trio
 
+from gateway.access import Keyring
 from gateway.api import Api
 from gateway.budget import TOTAL_BYTES, Budget
 from gateway.connection import Front
@@ -18,8 +19,9 @@ from gateway.flight import Flight
 from gateway.handover import HypercornHandover
 from gateway.http1 import Http1Server
 from gateway.shards import Shards
-from proto.control import CONTROL_FD_VARIABLE, Drain, Drained, Ready, Start, Stop
+from proto.control import CONTROL_FD_VARIABLE, Drain, Drained, Keys, Ready, Start, Stop
 from proto.control import Shards as ShardStates
+from proto.keys import Key
 from proto.limits import Limits
 from proto.log import configure
 from proto.orphan import die_with_parent
@@ -40,7 +42,8 @@ class Gateway:
         # A body of the largest size allowed must always fit.
         budget = Budget(max(TOTAL_BYTES, self.limits.max_body_bytes), self.limits.body_timeout_ms)
         self.shards = Shards(start.shards, self.limits.request_timeout_ms)
-        self.api = Api(self.shards, self.flight)
+        self.keyring = Keyring(None if start.keys is None else [Key.from_map(each) for each in start.keys])
+        self.api = Api(self.shards, self.flight, self.limits, self.keyring, probe_auth=start.probe_auth)
         self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
         self.server = Http1Server(Front(self.api, self.flight, self.limits, self.handover, budget))
         self._accepting = trio.CancelScope()
@@ -90,6 +93,8 @@ async def serve(link: ControlLink) -> None:
                 break
             if isinstance(message, ShardStates):
                 gateway.shards.update(message.parsed())
+            elif isinstance(message, Keys):
+                gateway.keyring.replace([Key.from_map(each) for each in message.keys])
             elif isinstance(message, Drain):
                 nursery.start_soon(_drain, gateway, link)
         # Hypercorn shields what it sends: a client that does not read must not keep the process.

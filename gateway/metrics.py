@@ -21,6 +21,7 @@ from gateway.probes import uptime_ms
 from gateway.shards import Shards
 from proto.control import PHASES
 from proto.errors import TopicsError
+from proto.keys import Key
 from proto.message import Reply
 
 MAX_TOPICS = 1000
@@ -71,24 +72,37 @@ class Scraper:
         self._shards = shards
         self._last: list[Mapping[str, Any]] = [{}] * len(shards.states)
 
-    async def stats(self) -> list[Mapping[str, Any]]:
-        """Latest statistics of every shard; never fails."""
+    async def stats(self, key: Key) -> list[Mapping[str, Any]]:
+        """Latest statistics of every shard, per topic only for topics the key covers; never fails."""
+        asked: dict[str, Any] = {"per_topic": MAX_TOPICS}
+        if key.prefixes:
+            asked["prefixes"] = list(key.prefixes)
+        latest = list(self._last)
         pending: list[tuple[int, Pending]] = []
         try:
-            for index in range(len(self._last)):
+            for index in range(len(latest)):
                 if self._shards.serving(index):
-                    pending.append((index, self._shards.ask(index, "stats", {"per_topic": MAX_TOPICS})))
+                    pending.append((index, self._shards.ask(index, "stats", asked)))
             for index, each in pending:
                 try:
                     reply: Reply = await each.reply()
                 except TopicsError:
                     continue  # it went away while it was asked
                 if reply.extra is not None:
-                    self._last[index] = reply.extra
+                    latest[index] = reply.extra
+                    if not key.prefixes:
+                        self._last[index] = reply.extra
         finally:
             for _, each in pending:
                 each.abandon()
-        return list(self._last)
+        return [_covered(stats, key) for stats in latest]
+
+
+def _covered(stats: Mapping[str, Any], key: Key) -> Mapping[str, Any]:
+    """What was remembered for another key may name topics of anybody."""
+    if not key.prefixes or "per_topic" not in stats:
+        return stats
+    return {**stats, "per_topic": [row for row in stats["per_topic"] if key.covers(row[0])]}
 
 
 def families(snapshot: Snapshot) -> Iterator[Metric]:

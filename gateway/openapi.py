@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
-from gateway.operations import OPERATIONS, Body, Operation, Scope
+from gateway.operations import OPERATIONS, Body, Operation
 from proto import __version__
 from proto.errors import STATUS
+from proto.keys import ALL_SCOPES
 from proto.names import TOPIC
 
 _REQUESTS: dict[str, dict[str, Any]] = {
@@ -128,7 +129,8 @@ def _described(operation: Operation) -> dict[str, Any]:
         "responses": responses,
     }
     if operation.scope is not None:
-        described["x-scope"] = operation.scope.value
+        described["x-scope"] = "+".join(operation.scope.words)
+        described["security"] = [{"key": []}]
     if operation.body is not Body.NONE:
         described["requestBody"] = {
             "required": operation.body is Body.REQUIRED,
@@ -146,10 +148,13 @@ def document(operations: Iterable[Operation]) -> dict[str, Any]:
         "info": {
             "title": "topics",
             "version": __version__,
-            "description": f"A persistent event engine. Scopes: {', '.join(scope.value for scope in Scope)}.",
+            "description": f"A persistent event engine. Scopes of keys: {', '.join(ALL_SCOPES.words)}.",
         },
         "paths": paths,
-        "components": {"schemas": _SCHEMAS},
+        "components": {
+            "schemas": _SCHEMAS,
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
     }
 
 

@@ -1,8 +1,8 @@
 """The table of every HTTP operation.
 
-It drives routing and 405, the 415 and body rules, query parsing, metrics labels and the OpenAPI document. A new
-operation is a new row; one that a single shard carries out needs nothing else, any other also a handler in
-`gateway.api`.
+It drives routing and 405, what a key must be allowed to do, the 415 and body rules, query parsing, metrics labels and
+the OpenAPI document. A new operation is a new row; one that a single shard carries out needs nothing else, any other
+also a handler in `gateway.api`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
+
+from proto.keys import Scope
 
 QueryValue = bool | int | str
 
@@ -19,15 +21,6 @@ class Body(Enum):
     """Ignored, whatever was sent."""
     OPTIONAL = "optional"
     REQUIRED = "required"
-
-
-class Scope(Enum):
-    """What a key must be allowed to do."""
-
-    READ = "read"
-    WRITE = "write"
-    DELETE = "delete"
-    ADMIN = "admin"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +37,11 @@ class Param:
 class Operation:
     """One row. `path` has `{topic}` where a topic name goes. `shard_op` names the operation the topic's shard carries
     out; without one, the handler called `name` answers here. `timed` answers carry `performance`; `always` ones are
-    given while shards are down and while the service drains."""
+    given while shards are down and while the service drains.
+
+    `scope` is all that a key must have; None leaves the operation open to everybody, but a `probe` asks for any key
+    when the service is set up so. `grows` operations may create topics or add bytes, `streams` hold a slot of the
+    event streams instead of one of their key's requests."""
 
     name: str
     method: str
@@ -57,6 +54,9 @@ class Operation:
     aliases: tuple[str, ...] = ()
     timed: bool = True
     always: bool = False
+    probe: bool = False
+    grows: bool = False
+    streams: bool = False
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -72,6 +72,7 @@ OPERATIONS: tuple[Operation, ...] = (
         Scope.ADMIN,
         shard_op="configure",
         body=Body.OPTIONAL,
+        grows=True,
     ),
     Operation(
         "topic_state",
@@ -113,6 +114,7 @@ OPERATIONS: tuple[Operation, ...] = (
         shard_op="append",
         body=Body.REQUIRED,
         query=(Param("return_seqs", "boolean", True, "whether the answer lists every seq"),),
+        grows=True,
     ),
     Operation(
         "diff",
@@ -132,6 +134,7 @@ OPERATIONS: tuple[Operation, ...] = (
         aliases=("/healthz",),
         timed=False,
         always=True,
+        probe=True,
     ),
     Operation(
         "ready",
@@ -142,6 +145,7 @@ OPERATIONS: tuple[Operation, ...] = (
         aliases=("/readyz",),
         timed=False,
         always=True,
+        probe=True,
     ),
     Operation(
         "metrics",

@@ -12,6 +12,7 @@ from typing import Any
 import trio
 
 from gateway.http import ClientGone
+from gateway.ledger import Growth, Ledger
 from gateway.link import Link, Pending
 from proto.control import ShardState
 from proto.errors import TopicsError, not_ready
@@ -40,6 +41,7 @@ class Shards:
     def __init__(self, shards: int, request_timeout_ms: int) -> None:
         self.states = [ShardState(index) for index in range(shards)]
         self.counters = [(0, 0, 0)] * shards
+        self.ledger = Ledger(shards)
         self.timeout_s = request_timeout_ms / 1000
         self.ids: Iterator[int] = count(1)
         self.closing = False
@@ -79,8 +81,14 @@ class Shards:
                 self._nursery.start_soon(fresh.run)
 
     def heard(self, link: Link, reply: Reply) -> None:
-        self.counters[link.state.index] = reply.counters
-        self._heard[link.state.index] = link
+        index = link.state.index
+        if link is not self._links[index]:
+            return
+        self.counters[index] = reply.counters
+        if link is not self._heard[index]:
+            self.ledger.reborn(index, link.first_id)
+            self._heard[index] = link
+        self.ledger.heard(index, reply.id, reply.counters[0], reply.counters[2])
 
     def serving(self, index: int) -> bool:
         link = self._links[index]
@@ -107,6 +115,10 @@ class Shards:
             size,
             sum(len(link.waiting) for link in self._links if link is not None),
         )
+
+    def index_of(self, topic: str) -> int:
+        """The shard that owns a topic."""
+        return shard_of(topic, len(self._links))
 
     def _link(self, index: int) -> Link:
         link = self._links[index]
@@ -147,13 +159,17 @@ class Shards:
         options: dict[str, Any] = _NO_OPTIONS,
         body: bytes = b"",
         gone: Callable[[], Awaitable[None]] | None = None,
+        growth: Growth | None = None,
     ) -> Reply:
         """The reply of the topic's shard, which may be an error it replied.
 
-        `gone` returns when the client goes away; it is run only while the shard has the request parked. Raises `503`
-        when the shard does not serve, vanishes or stays silent, and `ClientGone`.
+        `gone` returns when the client goes away; it is run only while the shard has the request parked. `growth` is
+        booked in the ledger. Raises `503` when the shard does not serve, vanishes or stays silent, and `ClientGone`.
         """
-        pending = self._link(shard_of(topic, len(self._links))).ask(op, topic, options, body)
+        index = self.index_of(topic)
+        pending = self._link(index).ask(op, topic, options, body)
+        if growth is not None:
+            self.ledger.book(index, pending.id, growth)
         try:
             outcome = await pending.wait()
             if isinstance(outcome, Reply):

@@ -4,7 +4,7 @@ On the wire: u32 little-endian length, then a CBOR array `[name, map]`. A socket
 end-of-file on it is exact and immediate knowledge that the other side is gone.
 
     supervisor → shard      Start(...), Stop()
-    supervisor → gateway    Start(...), Shards([...]) at every change, Drain()
+    supervisor → gateway    Start(...), Shards([...]) at every change, Keys([...]) when they were read anew, Drain()
     shard → supervisor      Progress(...)*, Ready(), Failed(...)
     gateway → supervisor    Ready(), Drained(), Failed(...)
 
@@ -52,7 +52,8 @@ class ShardState:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """First message to a child: everything it needs to know. `limits` are the fields of `proto.limits.Limits`."""
+    """First message to a child: everything it needs to know. `limits` are the fields of `proto.limits.Limits`, `keys`
+    the maps of `proto.keys.Key`; without `keys` nobody is asked for one."""
 
     role: str
     limits: dict[str, Any]
@@ -62,6 +63,15 @@ class Start:
     endpoint: str = ""
     listen_fd: int = -1
     states: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[dict[str, Any]] | None = None
+    probe_auth: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Gateway: from now on these keys are known and no others."""
+
+    keys: list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +118,10 @@ class Failed:
     message: str
 
 
-Control = Start | Shards | Progress | Ready | Drain | Drained | Stop | Failed
-_TYPES: dict[str, type[Any]] = {t.__name__: t for t in (Start, Shards, Progress, Ready, Drain, Drained, Stop, Failed)}
+Control = Start | Keys | Shards | Progress | Ready | Drain | Drained | Stop | Failed
+_TYPES: dict[str, type[Any]] = {
+    t.__name__: t for t in (Start, Keys, Shards, Progress, Ready, Drain, Drained, Stop, Failed)
+}
 
 
 class ControlError(Exception):

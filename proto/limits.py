@@ -40,6 +40,15 @@ class Limits(BaseSettings):
     max_limit: int = Field(1000, ge=1, le=100_000, description="records of one diff answer")
     max_claim: int = Field(1000, ge=1, le=100_000, description="jobs per claim, seqs per ack")
     max_watch_topics: int = Field(256, ge=1, description="topics of one watch session")
+    max_topics: int = Field(100_000, ge=0, description="topics of the service, 0 for no limit")
+    max_total_bytes: int = Field(0, ge=0, description="retained bytes of all topics together, 0 for no limit")
+    max_inflight_per_key: int = Field(1000, ge=0, description="requests of one key at a time, 0 for no limit")
+    max_sse_connections: int = Field(10_000, ge=0, description="open streams, 0 for no limit")
+    max_sse_connections_per_key: int = Field(1000, ge=0, description="open streams of one key, 0 for no limit")
+    max_connections: int = Field(12_000, ge=0, description="open connections, 0 for as many as descriptors allow")
+    min_upload_rate: int = Field(
+        256 << 10, ge=0, description="bytes per second below which a body is too slow, 0 for any pace"
+    )
     header_timeout_ms: int = Field(10_000, ge=1, description="time a client has to send a request's head")
     body_timeout_ms: int = Field(30_000, ge=1, description="longest pause while a client sends a body")
     idle_timeout_ms: int = Field(75_000, ge=1, description="how long an idle kept-alive connection stays")

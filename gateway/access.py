@@ -1,0 +1,93 @@
+"""Who asks, and whether they may: keys known by their digests, scopes, prefixes of names.
+
+The secret a client presents lives only in its request; it is hashed, compared with every digest, and never kept, logged
+or shown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from typing import Any
+
+from gateway.operations import Operation
+from proto.errors import ErrorCode, TopicsError
+from proto.keys import Key, Scope
+
+EVERYBODY = Key(b"")
+"""Who asks where no keys are configured."""
+
+
+class Keyring:
+    """The keys of the service. None: nobody is asked for one."""
+
+    def __init__(self, keys: Sequence[Key] | None) -> None:
+        self._keys = keys
+
+    @property
+    def open(self) -> bool:
+        return self._keys is None
+
+    def replace(self, keys: Sequence[Key]) -> None:
+        self._keys = keys
+
+    def identify(self, authorization: bytes) -> Key:
+        """The key that an Authorization header presents. Raises `401 unauthorized`.
+
+        Time tells nothing: every digest is compared, each in constant time, whether or not one matched before.
+        """
+        keys = self._keys
+        if keys is None:
+            return EVERYBODY
+        if not authorization:
+            raise _unauthorized("this needs a key: send the header `Authorization: Bearer <key>`")
+        scheme, _, token = authorization.partition(b" ")
+        token = token.strip(b" \t")
+        if scheme.lower() != b"bearer" or not token:
+            raise _unauthorized("the Authorization header must read `Bearer <key>`")
+        digest = hashlib.sha256(token).digest()
+        same = [hmac.compare_digest(key.digest, digest) for key in keys]
+        if True not in same:
+            raise _unauthorized("this key is not known here")
+        return keys[same.index(True)]
+
+
+def _unauthorized(message: str) -> TopicsError:
+    return TopicsError(ErrorCode.UNAUTHORIZED, message)
+
+
+def check_scope(key: Key, scope: Scope) -> None:
+    """Raises `403 forbidden` unless the key has all of `scope`."""
+    if not key.may(scope):
+        missing = (scope & ~key.scopes).words
+        raise TopicsError(
+            ErrorCode.FORBIDDEN,
+            f"this key lacks the scope {' and '.join(missing)}; use one that has it",
+            {"reason": "scope", "missing": missing},
+        )
+
+
+def check_name(key: Key, name: str) -> None:
+    """Raises `403 forbidden` for a name outside the key's prefixes."""
+    if not key.covers(name):
+        raise TopicsError(
+            ErrorCode.FORBIDDEN,
+            f'this key may not touch "{name}": its names begin with {" or ".join(key.prefixes)}',
+            {"reason": "prefix", "topic": name},
+        )
+
+
+def restrictions(key: Key, operation: Operation) -> dict[str, Any]:
+    """What the shard must know of a key, as options: only it knows what exists and reads what a body names.
+
+    `may_configure` False: the write must not create a topic with a configuration of its own. `prefixes`: names that a
+    body brings in must begin with one of these. Both are left out where they restrict nothing.
+    """
+    options: dict[str, Any] = {}
+    if operation.grows:
+        if not key.may(Scope.ADMIN):
+            options["may_configure"] = False
+        if key.prefixes:
+            options["prefixes"] = list(key.prefixes)
+    return options
