@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
@@ -15,6 +16,7 @@ import proto
 from supervisor import offline
 from supervisor import settings as settings_module
 from supervisor.datadir import DataDirError
+from supervisor.keys import KeysError, obtain
 from supervisor.service import EXIT_USAGE
 from supervisor.service import serve as serve_until_stopped
 
@@ -60,10 +62,11 @@ def serve(
     """
     try:
         settings = settings_module.load({"host": host, "port": port, "data_dir": data_dir, "shards": shards})
-    except settings_module.SettingsError as error:
+        keys = obtain(os.environ)
+    except (settings_module.SettingsError, KeysError) as error:
         _complain(str(error))
         raise typer.Exit(EXIT_USAGE) from None
-    raise typer.Exit(serve_until_stopped(settings, _announce, _complain))
+    raise typer.Exit(serve_until_stopped(settings, keys, _announce, _complain))
 
 
 DataDirOption = Annotated[

@@ -31,12 +31,14 @@ def resolve(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
 
 
 def check_exposure(host: str, address: Any, *, allowed: bool) -> bool:
-    """Whether others can reach `address`; raises `ExposedError` unless that is allowed explicitly."""
+    """Whether others can reach `address`; raises `ExposedError` unless `allowed`: keys are asked for, or the operator
+    wants it without."""
     exposed = not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback
     if exposed and not allowed:
         raise ExposedError(
-            f"TOPICS_HOST={host} can be reached from outside and there are no keys to keep anybody out: listen on "
-            "127.0.0.1, or set TOPICS_ALLOW_INSECURE_NO_AUTH=1 if whoever can connect may read and write everything"
+            f"TOPICS_HOST={host} can be reached from outside and there are no keys to keep anybody out: set "
+            "TOPICS_API_KEYS, listen on 127.0.0.1, or set TOPICS_ALLOW_INSECURE_NO_AUTH=1 if whoever can connect may "
+            "read and write everything"
         )
     return exposed
 

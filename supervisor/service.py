@@ -5,7 +5,8 @@
 3  shards report phases (open → replay → derive → ready), which are passed on to the gateway
 4  all ready: systemd and the terminal are told
 5  a child that dies is started again, the others go on
-6  SIGTERM or SIGINT: the gateway drains, then stops, then the shards close; each step has a deadline
+6  SIGHUP: keys are read anew
+7  SIGTERM or SIGINT: the gateway drains, then stops, then the shards close; each step has a deadline
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from typing import Any
 
 import trio
 
-from proto import log
+from proto import control, log
 from proto.control import Shards, ShardState, Start
 from supervisor import listener, rundir
 from supervisor.child import Child, Launch, environment_for_children, now_ms, python
 from supervisor.datadir import DataDir, DataDirError, shard_name
+from supervisor.keys import FILE_VARIABLE, Keys, KeysError, read_file
 from supervisor.notify import Notifier
 from supervisor.rundir import RuntimeDir, RuntimeDirError
 from supervisor.settings import Settings, unknown_variables
@@ -42,6 +44,7 @@ EXIT_FORCED = 130
 DRAIN_MARGIN_S = 2.0
 GATEWAY_STOP_S = 5.0
 PROGRESS_LOG_S = 2.0
+NO_KEYS = Keys()
 
 
 class Service:
@@ -57,6 +60,7 @@ class Service:
         logger: Any,
         announce: Callable[[str], None],
         *,
+        keys: Keys = NO_KEYS,
         shard_command: Sequence[str] = tuple(python("shardd")),
         gateway_command: Sequence[str] = tuple(python("gateway")),
     ) -> None:
@@ -67,6 +71,8 @@ class Service:
         self._notifier = notifier
         self._log = logger
         self._announce = announce
+        self._keys = keys
+        self._reload_wanted = trio.Event()
         self._url = listener.url(listening)
         self._began_ms = now_ms()
         self._endpoints = [""] * data.shards
@@ -110,6 +116,8 @@ class Service:
             data_dir=str(self._data.path),
             listen_fd=self._listening.fileno(),
             states=[asdict(state) for state in self.states()],
+            keys=None if self._keys.keys is None else [key.as_map() for key in self._keys.keys],
+            probe_auth=self._settings.probe_auth,
         )
         return Launch(start, (self._listening.fileno(),))
 
@@ -126,6 +134,7 @@ class Service:
             forced = trio.CancelScope()
             await nursery.start(self._obey_signals, forced)
             nursery.start_soon(self._relay)
+            nursery.start_soon(self._reload)
             for child in self._children:
                 nursery.start_soon(self._keep, child)
             await self._ending.wait()
@@ -149,13 +158,31 @@ class Service:
         async for number in signals:
             name = signal.Signals(number).name
             if number == signal.SIGHUP:
-                self._log.info("nothing_to_reload_yet", signal=name)
+                self._reload_wanted.set()
             elif not self._ending.is_set():
                 self._end(EXIT_OK, name)
             elif number == signal.SIGINT:
                 forced.cancel()
             else:
                 self._log.info("already_stopping", signal=name)
+
+    async def _reload(self) -> None:
+        """Read the file of keys again whenever that is wanted. One that cannot be used changes nothing."""
+        while True:
+            await self._reload_wanted.wait()
+            self._reload_wanted = trio.Event()
+            path = self._keys.path
+            if path is None:
+                self._log.info("nothing_to_reload", reason=f"keys come from {FILE_VARIABLE} to be read again")
+                continue
+            try:
+                keys = await trio.to_thread.run_sync(read_file, path)
+            except KeysError as error:
+                self._log.error("keys_not_reloaded", reason=str(error), action="the keys from before stay")
+                continue
+            self._keys = Keys(keys, path)
+            await self._gateway.tell(control.Keys([key.as_map() for key in keys]))
+            self._log.info("keys_reloaded", keys=len(keys))
 
     def _end(self, status: int, reason: str) -> None:
         if self._ending.is_set():
@@ -262,7 +289,7 @@ class Service:
         }
 
 
-def serve(settings: Settings, announce: Callable[[str], None], complain: Callable[[str], None]) -> int:
+def serve(settings: Settings, keys: Keys, announce: Callable[[str], None], complain: Callable[[str], None]) -> int:
     """Open everything, run the service, close everything; returns the exit status.
 
     `announce` gets the line that says where the service is ready, `complain` why it did not start.
@@ -270,7 +297,8 @@ def serve(settings: Settings, announce: Callable[[str], None], complain: Callabl
     with ExitStack() as opened:
         try:
             family, address = listener.resolve(settings.host, settings.port)
-            exposed = listener.check_exposure(settings.host, address, allowed=settings.allow_insecure_no_auth)
+            allowed = keys.keys is not None or settings.allow_insecure_no_auth
+            exposed = listener.check_exposure(settings.host, address, allowed=allowed)
             data = DataDir.open(settings.data_dir, settings.shards, now_ms())
             opened.callback(data.close)
             runtime = RuntimeDir.open(rundir.choose(settings.runtime_dir, os.environ, data.path))
@@ -288,11 +316,18 @@ def serve(settings: Settings, announce: Callable[[str], None], complain: Callabl
         logger = log.configure("supervisor", settings.log_level, log.chosen_format(settings.log_format))
         for name, meant in unknown_variables(os.environ):
             logger.warning("unknown_setting", variable=name, **({"did_you_mean": meant} if meant else {}))
-        logger.warning(
-            "no_authentication",
-            meaning="EVERY CLIENT MAY READ, WRITE AND DELETE EVERYTHING",
-            reachable_from="everywhere" if exposed else "this machine",
-        )
+        if keys.keys is None:
+            logger.warning(
+                "no_authentication",
+                meaning="EVERY CLIENT MAY READ, WRITE AND DELETE EVERYTHING",
+                reachable_from="everywhere" if exposed else "this machine",
+            )
+        else:
+            logger.info(
+                "authentication", keys=len(keys.keys), reachable_from="everywhere" if exposed else "this machine"
+            )
+            if keys.path is not None and keys.path.stat().st_mode & 0o007:
+                logger.warning("keys_readable_by_others", path=str(keys.path), remedy=f"chmod o= {keys.path}")
         logger.info(
             "starting",
             python=sys.version.split()[0],
@@ -301,4 +336,5 @@ def serve(settings: Settings, announce: Callable[[str], None], complain: Callabl
             runtime_dir=str(runtime.path),
             url=listener.url(listening),
         )
-        return trio.run(Service(settings, data, runtime, listening, notifier, logger, announce).run)
+        service = Service(settings, data, runtime, listening, notifier, logger, announce, keys=keys)
+        return trio.run(service.run)

@@ -1,13 +1,12 @@
 """Settings of the service: `TOPICS_*` variables, over which options of the command line win.
 
-Owns what is read, once, at start; children are told the limits they need and read nothing themselves. Whether the
-data directory and the address can be had is for `datadir` and `listener` to find out.
+Owns what is read, once, at start; children are told the limits they need and read nothing themselves. Keys are for
+`keys`; whether the data directory and the address can be had is for `datadir` and `listener` to find out.
 """
 
 from __future__ import annotations
 
 import difflib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -18,9 +17,9 @@ from pydantic_settings import SettingsConfigDict
 from proto.control import CONTROL_FD_VARIABLE
 from proto.limits import Limits
 from proto.orphan import PARENT_PID_VARIABLE
+from supervisor import keys
 
 PREFIX = "TOPICS_"
-KEYS_VARIABLE = "TOPICS_API_KEYS"
 MAX_SHARDS = 64
 
 
@@ -42,6 +41,7 @@ class Settings(Limits):
     log_format: Literal["auto", "console", "logfmt", "json"] = Field(
         "auto", description="form of log lines; auto is console on a terminal, else logfmt"
     )
+    probe_auth: bool = Field(False, description="health and readiness need a key too")
     allow_insecure_no_auth: bool = Field(False, description="listen beyond loopback without keys")
     restart_limit: int = Field(10, ge=0, le=1000, description="deaths of one child within a minute that are borne")
     stop_timeout_ms: int = Field(30_000, ge=1, description="time a shard has to close its files")
@@ -54,12 +54,6 @@ class Settings(Limits):
 def load(overrides: Mapping[str, Any] | None = None) -> Settings:
     """Read the environment; entries of `overrides` that are not None win. Raises `SettingsError`."""
     given = {name: value for name, value in (overrides or {}).items() if value is not None}
-    if keys := [name for name, value in os.environ.items() if name.upper().startswith(KEYS_VARIABLE) and value]:
-        # Serving without a check that the operator asked for would be worse than not serving.
-        raise SettingsError(
-            f"{keys[0]} is set, but this release cannot check keys yet and would serve unprotected: "
-            "unset it and listen on loopback only"
-        )
     try:
         return Settings(**given)
     except ValidationError as error:
@@ -77,7 +71,7 @@ def _explain(item: Any, given: Mapping[str, Any]) -> str:
 def unknown_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
     """`TOPICS_*` variables that mean nothing, each with the known name it resembles or ""."""
     known = {PREFIX + name.upper() for name in Settings.model_fields}
-    known |= {KEYS_VARIABLE, CONTROL_FD_VARIABLE, PARENT_PID_VARIABLE}
+    known |= {keys.VARIABLE, keys.FILE_VARIABLE, CONTROL_FD_VARIABLE, PARENT_PID_VARIABLE}
     found = [name for name in sorted(environment) if name.upper().startswith(PREFIX) and name.upper() not in known]
     # Compared without the prefix, which would make everything look alike.
     bare = {name.removeprefix(PREFIX): name for name in known}

@@ -62,16 +62,6 @@ def test_a_wrong_option_is_named_as_option() -> None:
         settings.load({"shards": 0})
 
 
-@pytest.mark.parametrize("name", ["TOPICS_API_KEYS", "TOPICS_API_KEYS_FILE"])
-def test_keys_are_refused_while_they_cannot_be_checked_and_never_shown(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    monkeypatch.setenv(name, "secret:rw")
-    with pytest.raises(SettingsError, match=name) as caught:
-        settings.load()
-    assert "secret" not in str(caught.value)
-
-
 def test_children_get_exactly_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOPICS_MAX_LIMIT", "77")
     given = settings.load().limits()
