@@ -25,7 +25,7 @@ from proto.message import Reply
 
 SETTLE_S = 2.0
 """How long requests in flight are waited for before one is tried alone."""
-STALE_S = 0.2
+STALE_S = 1.0
 """Bytes also go by themselves, as they age. A refusal rests on figures not older than this."""
 _SMALLEST_RECORD = len(b'{"data":1},')
 

@@ -17,6 +17,7 @@ from shardd.commit import Timing
 from shardd.config import TopicConfig, apply, as_map, decode_patch
 from shardd.cursors import check_name, check_position, cursor_not_found, decode_cursor, entry, moved
 from shardd.deletion import parse_delete
+from shardd.room import check_patch, check_topics
 from shardd.staging import Respond, Staging, performance, refuse, to_json
 from shardd.topic import Topic
 
@@ -30,6 +31,7 @@ class Control:
 
     def configure(self, request: Request, respond: Respond) -> None:
         patch = parse(decode_patch, request.body)
+        check_patch(patch, request.options)
         topic = self._directory.assigned.get(request.topic)
         if topic is None:
 
@@ -39,7 +41,9 @@ class Control:
             def failed(error: TopicsError) -> None:
                 refuse(request.id, respond, error)
 
-            self.create(request.topic, apply(request.topic, None, patch), created, failed)
+            config = apply(request.topic, None, patch)
+            check_topics(len(self._directory.assigned), request.options, self._staging.limits)
+            self.create(request.topic, config, created, failed)
             return
         config = apply(topic.name, topic.assigned_config, patch)
         if config == topic.assigned_config and topic.gated_no <= self._staging.commits.synced_no:

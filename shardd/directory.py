@@ -6,10 +6,12 @@ Two views: `assigned` is what the names will be once everything staged has commi
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections import Counter
+from collections.abc import Sequence
 
 from proto.errors import topic_not_found
+from shardd import ranges
 from shardd.config import CLASSES
 from shardd.topic import Topic, Totals
 
@@ -73,13 +75,11 @@ class Directory:
             raise topic_not_found(name)
         return topic
 
-    def page(self, prefix: str, after: str, size: int) -> tuple[list[Topic], bool]:
-        """Up to `size` topics with the prefix whose names follow `after`, in order; and whether there are more."""
-        start = max(bisect_left(self._names, prefix), bisect_right(self._names, after))
-        names = self._names[start : start + size + 1]
-        if prefix:
-            names = [name for name in names if name.startswith(prefix)]
-        return [self.visible[name] for name in names[:size]], len(names) > size
+    def page(self, prefix: str, after: str, size: int, prefixes: Sequence[str] = ()) -> tuple[list[Topic], bool]:
+        """Up to `size` topics whose names follow `after` and begin with `prefix`, and with one of `prefixes` where
+        there are any, in order; and whether there are more."""
+        names, more = ranges.page(self._names, ranges.distinct(prefix, prefixes), after, size)
+        return [self.visible[name] for name in names], more
 
     def counters(self) -> tuple[int, int, int]:
         """Topics, live records, live bytes."""

@@ -162,7 +162,9 @@ class Shard:
 
     def _list(self, request: Request, respond: Respond) -> None:
         options = request.options
-        page, more = self.directory.page(options.get("prefix", ""), options.get("after", ""), options["page_size"])
+        page, more = self.directory.page(
+            options.get("prefix", ""), options.get("after", ""), options["page_size"], options.get("prefixes", ())
+        )
         now = self._clock.now_ms()
         entries = []
         for topic in page:
@@ -192,7 +194,8 @@ class Shard:
     def _stats(self, request: Request, respond: Respond) -> None:
         self.directory.expire(self._clock.now_ms())
         topics, records, size = self.directory.counters()
-        page, truncated = self.directory.page("", "", request.options.get("per_topic", 0))
+        options = request.options
+        page, truncated = self.directory.page("", "", options.get("per_topic", 0), options.get("prefixes", ()))
         wal = self._wal.statistics()
         commits = self.commits
         stats = {

@@ -6,6 +6,7 @@ no frame: only a ceiling is logged now and then, so that its seqs are not used t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from proto.errors import ErrorCode, TopicsError, invalid, topic_not_found
@@ -17,6 +18,7 @@ from shardd.commit import Timing
 from shardd.config import ConfigPatch, TopicConfig, apply
 from shardd.control import Control
 from shardd.idempotency import Waiter
+from shardd.room import check_bytes, check_inline, check_topics, growth
 from shardd.staging import Respond, Staging, performance, refuse, to_json
 from shardd.topic import Topic
 
@@ -28,6 +30,8 @@ class Writes:
     def __init__(self, staging: Staging, control: Control) -> None:
         self._staging = staging
         self._control = control
+        self._pending_growth = 0
+        """Bytes that staged writes add when they commit."""
 
     def append(self, request: Request, respond: Respond) -> None:
         write, columns = parse_write(request.body, self._staging.limits)
@@ -37,18 +41,29 @@ class Writes:
         created = topic is None
         if topic is None:
             config = _lazy_config(request.topic, write)
+            check_inline(write.config, request.options)
             _check_room(None, config, columns, request.topic)
+            check_topics(len(self._staging.directory.assigned), request.options, self._staging.limits)
+            grows_by = self._growth(None, config, columns, request.options)
             topic = self._control.create(request.topic, config, lambda topic, timing: None, lambda error: None)
         else:
             topic.expire(now)
             if key and self._answered(topic, key, request, respond, now):
                 return
             _check_room(topic, topic.assigned_config, columns, topic.name)
+            grows_by = self._growth(topic, topic.assigned_config, columns, request.options)
         columns.key = key
         columns.ts = topic.commit_time(now)
         if topic.assigned_config.durability == "ephemeral":
             self._reserve(topic, columns.count)
-        self._stage(topic, columns, created, request, respond)
+        self._stage(topic, columns, grows_by, created, request, respond)
+
+    def _growth(self, topic: Topic | None, config: TopicConfig, columns: Columns, options: Mapping[str, Any]) -> int:
+        """Bytes by which this write may make the shard grow. Raises `429` if there is no room for them."""
+        held = 0 if topic is None else topic.bytes + topic.pending_bytes
+        needed = growth(columns.size(0, columns.count) + RECORD_OVERHEAD * columns.count, held, config)
+        check_bytes(self._staging.directory.totals.bytes + self._pending_growth, needed, options, self._staging.limits)
+        return needed
 
     def _answered(self, topic: Topic, key: bytes, request: Request, respond: Respond, now: int) -> bool:
         """A write with a key that was used before is not written again; it gets the answer of the first one."""
@@ -80,12 +95,15 @@ class Writes:
         frame = self._staging.control_frame(Kind.CEILING, topic.id, {"seq": topic.ceiling})
         self._staging.stage(topic, frame, gated=True, commit=lambda timing: None, undo=undo)
 
-    def _stage(self, topic: Topic, columns: Columns, created: bool, request: Request, respond: Respond) -> None:
+    def _stage(
+        self, topic: Topic, columns: Columns, grows_by: int, created: bool, request: Request, respond: Respond
+    ) -> None:
         first_seq = topic.next_seq
         size = columns.size(0, columns.count) + RECORD_OVERHEAD * columns.count
         topic.next_seq += columns.count
         topic.pending_records += columns.count
         topic.pending_bytes += size
+        self._pending_growth += grows_by
         key = columns.key
         if key:
             topic.keys.begin(key)
@@ -96,6 +114,7 @@ class Writes:
             frame = kept or encode_batch(columns, topic.id, first_seq)
             topic.pending_records -= columns.count
             topic.pending_bytes -= size
+            self._pending_growth -= grows_by
             topic.add(frame.head, first_seq, columns)
             ts = columns.ts
             assert isinstance(ts, int)
@@ -111,6 +130,7 @@ class Writes:
             topic.next_seq = first_seq
             topic.pending_records -= columns.count
             topic.pending_bytes -= size
+            self._pending_growth -= grows_by
             refuse(request.id, respond, error)
             if key:
                 _tell(topic.keys.failed(key), error)

@@ -1,0 +1,44 @@
+"""Ranges of sorted names: those that begin with one of several prefixes, without looking at any other."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+
+AFTER_ALL = "\x7f"
+"""Greater than every character of a name."""
+
+
+def distinct(prefix: str, prefixes: Sequence[str]) -> list[str]:
+    """The prefixes of names that begin with `prefix` and with one of `prefixes` (none: any name), in order and none
+    of them the beginning of another."""
+    both = [prefix if prefix.startswith(each) else each for each in prefixes if _related(prefix, each)]
+    found: list[str] = []
+    for each in sorted(both if prefixes else [prefix]):
+        if not found or not each.startswith(found[-1]):
+            found.append(each)
+    return found
+
+
+def _related(one: str, other: str) -> bool:
+    return one.startswith(other) or other.startswith(one)
+
+
+def page(names: Sequence[str], prefixes: Sequence[str], after: str, size: int) -> tuple[list[str], bool]:
+    """Up to `size` of the sorted `names` that begin with one of the `distinct` prefixes and follow `after`, and
+    whether there are more."""
+    found: list[str] = []
+    for start, stop in _spans(names, prefixes, after):
+        found += names[start : min(stop, start + size + 1 - len(found))]
+        if len(found) > size:
+            break
+    return found[:size], len(found) > size
+
+
+def _spans(names: Sequence[str], prefixes: Sequence[str], after: str) -> Iterator[tuple[int, int]]:
+    first = bisect_right(names, after)
+    for prefix in prefixes:
+        start = max(bisect_left(names, prefix), first)
+        stop = bisect_left(names, prefix + AFTER_ALL) if prefix else len(names)
+        if start < stop:
+            yield start, stop
