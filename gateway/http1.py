@@ -39,6 +39,7 @@ class Http1Server:
             task_status.started()
             while True:
                 if len(self.connections) >= self.most:
+                    await wait_readable(listener)
                     await self._make_room()
                     continue
                 try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ import trio
 
 from gateway.main import Gateway
 from proto.control import ShardState, Start
+from proto.keys import ALL_SCOPES, Key, Scope
 from proto.limits import Limits
 from proto.message import Cancel, Message, Reply, Request, decode
 from proto.transport import MessageSocket
@@ -36,6 +38,7 @@ class FakeShard:
         self.requests: list[Request] = []
         self.cancelled: list[int] = []
         self.changed = trio.Condition()
+        self.own_stats = True
         self._socket = MessageSocket.router(endpoint)
         self._peer = b""
 
@@ -55,7 +58,7 @@ class FakeShard:
             if isinstance(message, Cancel):
                 self.cancelled.append(message.id)
             elif isinstance(message, Request):
-                if message.op == "stats" and message.options == {"per_topic": 0}:
+                if self.own_stats and message.op == "stats" and message.options == {"per_topic": 0}:
                     self.send(Reply(message.id, counters=(3, 5, 8), extra={}))
                     continue
                 self.requests.append(message)
@@ -165,12 +168,26 @@ async def until(condition: Callable[[], bool]) -> None:
             await trio.sleep(0.001)
 
 
+def key(secret: str, scopes: Scope = ALL_SCOPES, *prefixes: str) -> Key:
+    return Key(hashlib.sha256(secret.encode()).digest(), scopes, prefixes)
+
+
 @asynccontextmanager
-async def stage(script: Script = echo, *, shards: int = 1, **limits: Any) -> AsyncIterator[Stage]:
+async def stage(
+    script: Script = echo,
+    *,
+    shards: int = 1,
+    keys: Sequence[Key] | None = None,
+    probe_auth: bool = False,
+    **limits: Any,
+) -> AsyncIterator[Stage]:
+    told = None if keys is None else [each.as_map() for each in keys]
     with tempfile.TemporaryDirectory(prefix="gw") as directory:
         listener = socket.create_server(("127.0.0.1", 0))
         with listener:
-            gateway = Gateway(Start("gateway", Limits(**limits).model_dump(), shards=shards))
+            gateway = Gateway(
+                Start("gateway", Limits(**limits).model_dump(), shards=shards, keys=told, probe_auth=probe_auth)
+            )
             with trio.fail_after(30):
                 async with trio.open_nursery() as nursery:
                     await nursery.start(gateway.shards.run)
