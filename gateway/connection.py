@@ -27,6 +27,7 @@ from gateway.flight import Flight
 from gateway.head import CHUNKED, PREFACE, Head, check_beginning, parse
 from gateway.http import ClientGone, Request, Response
 from gateway.pace import Pace
+from gateway.routes import unknown_path
 from proto.errors import ErrorCode, TopicsError, invalid
 from proto.limits import Limits
 
@@ -110,6 +111,7 @@ class Connection:
         "phase",
         "reserved",
         "scope",
+        "starved_since",
         "waiting",
     )
 
@@ -124,6 +126,8 @@ class Connection:
         self.reserved = 0
         self.waiting = False
         """Between requests, or in the middle of a head: nothing is lost but patience when this connection ends."""
+        self.starved_since = math.inf
+        """When the client last sent a part of a body that is still awaited."""
         self.pace = Pace(front.limits)
         self._raw = raw
         self._owned = True
@@ -172,8 +176,13 @@ class Connection:
                 await self._refuse(error)
                 return
             request = Http1Request(self, head)
-            if head.upgrade == b"websocket" or front.handover.owns(request.path):
-                await self._hand_over(raw, http2=False)
+            if head.upgrade == b"websocket":
+                # None is served yet, so not a byte of one is given to a parser that answers by rules of its own.
+                await self._refuse(unknown_path(request.path))
+                return
+            if front.handover.owns(request.path):
+                self.buffer = b""
+                await self._hand_over(head.plain(), http2=False)
                 return
             self.deadline = math.inf
             front.flight.enter()
@@ -289,6 +298,7 @@ class Connection:
 
     async def _receive(self, most: int) -> bytes:
         self.phase = "request body"
+        self.starved_since = monotonic()
         self.deadline = self.pace.deadline()
         while True:
             await wait_readable(self._raw)
@@ -296,9 +306,12 @@ class Connection:
                 data = self._raw.recv(min(most, RECEIVE_BYTES * 4))
             except BlockingIOError:
                 continue
+            except OSError:
+                raise ClientGone from None
             if not data:
                 raise invalid("the connection ended before the body was complete")
             self.pace.received += len(data)
+            self.starved_since = math.inf
             return data
 
     async def disconnected(self) -> None:

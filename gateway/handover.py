@@ -9,6 +9,7 @@ import socket
 from importlib import import_module
 from typing import Any
 
+import structlog
 import trio
 
 from gateway.api import Api
@@ -18,13 +19,16 @@ from gateway.flight import Flight
 from gateway.paths import is_page
 from proto.limits import MAX_HEADER_BYTES, Limits
 
+_log: Any = structlog.get_logger()
+
 
 class _Replayed:
-    """A stream that yields bytes already read before those still to come. It has what Hypercorn asks of a stream;
-    that it has no `do_handshake` tells Hypercorn it is not TLS."""
+    """A stream that yields bytes already read before those still to come; what comes after the `last` request is
+    thrown away. It has what Hypercorn asks of a stream; that it has no `do_handshake` tells Hypercorn it is not TLS."""
 
-    def __init__(self, raw: socket.socket, read: bytes) -> None:
+    def __init__(self, raw: socket.socket, read: bytes, *, last: bool) -> None:
         self._read = read
+        self._last = last
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(raw))
         self.socket = self._stream.socket
 
@@ -33,7 +37,10 @@ class _Replayed:
             await trio.lowlevel.checkpoint()
             read, self._read = self._read, b""
             return read
-        return await self._stream.receive_some(max_bytes)
+        data = await self._stream.receive_some(max_bytes)
+        while data and self._last:
+            data = await self._stream.receive_some(max_bytes)
+        return data
 
     async def send_all(self, data: bytes) -> None:
         await self._stream.send_all(data)
@@ -57,6 +64,7 @@ class HypercornHandover:
         self._context: Any = None
         self._state: Any = None
         self._configs: dict[bool, Any] = {}
+        self._broken: tuple[type[Exception], ...] = ()
 
     def owns(self, path: str) -> bool:
         return is_page(path)
@@ -74,6 +82,11 @@ class HypercornHandover:
         self._context = import_module("hypercorn.trio.worker_context").WorkerContext(None)
         self._state = import_module("hypercorn.typing").ConnectionState
         self._configs = {http2: self._config(http2) for http2 in (False, True)}
+        self._broken = (
+            import_module("h11").ProtocolError,
+            import_module("h2.exceptions").H2Error,
+            import_module("wsproto.utilities").ProtocolError,
+        )
 
     def _config(self, http2: bool) -> Any:
         config = import_module("hypercorn.config").Config()
@@ -94,7 +107,11 @@ class HypercornHandover:
     async def serve(self, raw: socket.socket, read: bytes, *, http2: bool) -> None:
         try:
             await self._prepared.wait()
-            stream = _Replayed(raw, read)
+            stream = _Replayed(raw, read, last=not http2)
+            # HTTP/2 has many requests to a connection, the pages have one.
             await self._server(self._app, self._configs[http2], self._context, self._state({}), stream)
+        except* self._broken as group:
+            # What is no HTTP makes the libraries below Hypercorn raise in the middle of an answer.
+            _log.debug("protocol_broken", http2=http2, error=repr(group.exceptions[0]))
         finally:
             raw.close()  # a cancelled Hypercorn forgets to

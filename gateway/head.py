@@ -20,6 +20,19 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
 """What the connection of an HTTP/2 client with prior knowledge begins with; `SM\\r\\n\\r\\n` follows."""
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_OF_THE_CONNECTION = frozenset(
+    {
+        b"connection",
+        b"content-length",
+        b"transfer-encoding",
+        b"te",
+        b"trailer",
+        b"upgrade",
+        b"expect",
+        b"http2-settings",
+    }
+    | {b"keep-alive", b"proxy-connection"}
+)
 _METHODS = ["DELETE", "GET", "HEAD", "POST", "PUT"]
 
 
@@ -36,6 +49,14 @@ class Head:
     http_1_0: bool
     expects_continue: bool
     upgrade: bytes
+
+    def plain(self) -> bytes:
+        """The same request as bytes that no parser can read differently: without a body, and the last one."""
+        lines = [f"{self.method} {self.target} HTTP/1.1".encode()]
+        lines += [name + b": " + value for name, value in self.headers.items() if name not in _OF_THE_CONNECTION]
+        if b"host" not in self.headers:
+            lines.append(b"host: localhost")
+        return b"\r\n".join([*lines, b"connection: close", b"", b""])
 
 
 class _Fields:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import socket
 from time import monotonic
 from typing import Any
@@ -73,15 +74,16 @@ class Http1Server:
     async def _make_room(self) -> None:
         """Have those who only wait leave for those who want to come; return when somebody left.
 
-        Newcomers stay in the kernel's queue meanwhile, and as long as all connections there are have requests at work.
+        Newcomers stay in the kernel's queue meanwhile, and as long as all there are have whole requests at work.
         """
         self._left = trio.Event()
-        leaving = who_leaves(self.connections)
+        leaving = who_leaves(self.connections, monotonic())
         if monotonic() - self._full_said > SAY_EVERY_S:
             self._full_said = monotonic()
             _log.warning("connections_full", connections=len(self.connections), waiting=bool(leaving))
         for connection in leaving:
             connection.waiting = False
+            connection.starved_since = math.inf
             connection.evict()
         with trio.move_on_after(0.1):
             await self._left.wait()
