@@ -47,6 +47,10 @@ HTML = """<!doctype html>
   <header>
     <h1>topics</h1><span id="state" class="soft" role="status">asking…</span><span id="why" class="soft"></span>
   </header>
+  <form id="asking" hidden>
+    <label>This service asks for a key: <input id="key" type="password" autocomplete="off" size="40"></label>
+    <button>show</button>
+  </form>
   <div class="cards">
     <div class="card"><span class="soft">topics</span><b id="topics">–</b></div>
     <div class="card"><span class="soft">live records</span><b id="records">–</b></div>
@@ -81,13 +85,21 @@ function span(ms) {
   return Math.floor(s / 86400) + " d";
 }
 let next = null, pages = 1;
+// Kept in this page only, and sent as a header: never in an address, a cookie or a store.
+let key = "";
+const ask = async (path, headers = {}) => {
+  const answer = await fetch(path, {headers: key ? {...headers, authorization: "Bearer " + key} : headers});
+  at("asking").hidden = answer.status !== 401 && answer.status !== 403;
+  return answer;
+};
+at("asking").onsubmit = event => { event.preventDefault(); key = at("key").value.trim(); refresh(); };
 async function load() {
   const entries = [];
   let cursor = null;
   for (let page = 0; page < pages; page += 1) {
     const query = new URLSearchParams({page_size: "100"});
     if (cursor) query.set("cursor", cursor);
-    const answer = await fetch("/v0/topics?" + query);
+    const answer = await ask("/v0/topics?" + query);
     if (!answer.ok) return;
     const list = await answer.json();
     entries.push(...list.topics);
@@ -112,13 +124,15 @@ async function load() {
 }
 async function refresh() {
   try {
-    const ready = await fetch("/v0/ready");
+    const ready = await ask("/v0/ready");
     const body = await ready.json();
     at("state").className = ready.ok ? "good" : "bad";
     at("state").textContent = ready.ok ? "ready" : body.error.code.replace("_", " ");
     const progress = body.error?.detail?.replay_progress;
     at("why").textContent = progress === undefined ? "" : Math.floor(progress * 100) + " % replayed";
-    const metrics = await (await fetch("/v0/metrics", {headers: {accept: "application/json"}})).json();
+    const answer = await ask("/v0/metrics", {accept: "application/json"});
+    if (!answer.ok) return;
+    const metrics = await answer.json();
     at("topics").textContent = whole(metrics.topics_topics);
     at("records").textContent = whole(metrics.topics_records_live);
     at("bytes").textContent = size(metrics.topics_bytes_live);
