@@ -13,9 +13,11 @@ from time import perf_counter
 from typing import Any
 
 import structlog
+import trio
 
 from gateway import answers, lists, metrics, openapi, probes
 from gateway.access import EVERYBODY, Keyring, check_name, check_scope, restrictions
+from gateway.encoding import SMALLEST_ANSWER, accepts_gzip, deflated, inflated
 from gateway.flight import Flight
 from gateway.http import ClientGone, Request, Response
 from gateway.operations import OPERATIONS, Body, Operation, QueryValue
@@ -28,6 +30,11 @@ from proto.keys import Key
 from proto.limits import Limits
 from proto.message import Reply
 from proto.names import check_topic
+
+MAX_INFLATED = 8
+"""Compressed bodies that are held inflated at a time."""
+MAX_PARAMETERS_BYTES = 1 << 20
+"""What a compressed body may hold that brings no records. It may be kept for as long as a long poll waits."""
 
 _log: Any = structlog.get_logger()
 _Options = dict[str, QueryValue]
@@ -57,6 +64,8 @@ class Api:
             Bound("max_sse_connections_per_key", limits.max_sse_connections_per_key),
         )
         self._keyring = keyring
+        self._limits = limits
+        self._inflated = trio.Semaphore(MAX_INFLATED)
         self._probe_auth = probe_auth
         self._quota = Quota(shards, limits)
         self._shards = shards
@@ -67,6 +76,7 @@ class Api:
         self._scraper = metrics.Scraper(shards)
         self._local: dict[str, _Handler] = {
             "list_topics": self._list_topics,
+            "list_cursors": self._list_cursors,
             "health": self._health,
             "ready": self._ready,
             "metrics": self._metrics,
@@ -94,6 +104,9 @@ class Api:
             _log.exception("request_failed", operation=name)
             response = answers.failure(answers.internal(), timed)
         self._served[name, response.status] += 1
+        if len(response.body) >= SMALLEST_ANSWER and accepts_gzip(request.headers.get(b"accept-encoding", b"")):
+            response.body = await deflated(response.body)
+            response.headers = (*response.headers, (b"content-encoding", b"gzip"), (b"vary", b"Accept-Encoding"))
         return response
 
     async def _serve(self, operation: Operation, values: list[str], request: Request, started: float) -> Response:
@@ -106,13 +119,38 @@ class Api:
         options: _Options = self._defaults[operation.name]
         if request.query and operation.query:
             options = parse_query(operation, request.query)
+        if len(values) > 1:
+            options = {**options, "cursor": values[1]}
         if not operation.shard_op:
+            if topic:
+                options = {**options, "topic": topic}
             return await self._local[operation.name](request, key, options, started)
-        body = b""
+        body, packed = b"", False
         if operation.body is not Body.NONE:
-            body = await self._body(operation, request)
+            body, packed = await self._body(operation, request)
             if operation.name == "append" and b"idempotency-key" in request.headers:
                 options = {**options, "idempotency_key": _text(request.headers[b"idempotency-key"], "Idempotency-Key")}
+        if packed:
+            # What is inflated was not counted when it came in, so only a few such bodies are held at a time. The place
+            # is taken when all of a body is here, and not for as long as a long poll waits.
+            limit = self._limits.max_body_bytes
+            async with self._inflated:
+                body = await inflated(body, limit if operation.grows else min(limit, MAX_PARAMETERS_BYTES))
+                _check_present(operation, body)
+                if operation.grows:
+                    return await self._forward(operation, topic, key, options, body, request, started)
+        return await self._forward(operation, topic, key, options, body, request, started)
+
+    async def _forward(
+        self,
+        operation: Operation,
+        topic: str,
+        key: Key,
+        options: _Options,
+        body: bytes,
+        request: Request,
+        started: float,
+    ) -> Response:
         if operation.grows:
             reply = await self._quota.call(operation.shard_op, topic, options | restrictions(key, operation), body)
         else:
@@ -132,19 +170,20 @@ class Api:
         check_scope(key, operation.scope)
         return key
 
-    async def _body(self, operation: Operation, request: Request) -> bytes:
-        body = b""
+    async def _body(self, operation: Operation, request: Request) -> tuple[bytes, bool]:
+        """The body as it came, and whether it is compressed."""
+        body, packed = b"", False
         if request.has_body:
             content_type = request.headers.get(b"content-type", b"")
             if not is_json(content_type):
                 raise _unsupported(f"Content-Type must be application/json, not {_shown(content_type)}")
             encoding = request.headers.get(b"content-encoding", b"identity").lower()
-            if encoding != b"identity":
-                raise _unsupported(f"Content-Encoding {_shown(encoding)} is not understood; send the body as it is")
+            if encoding not in (b"identity", b"gzip", b"x-gzip"):
+                raise _unsupported(f"Content-Encoding {_shown(encoding)} is not understood; send gzip, or as it is")
             body = await request.body()
-        if not body and operation.body is Body.REQUIRED:
-            raise invalid("the request needs a JSON body")
-        return body
+            packed = encoding != b"identity"
+        _check_present(operation, body)
+        return body, packed
 
     async def _list_topics(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         size = lists.page_size(int(options["page_size"]))
@@ -160,6 +199,14 @@ class Api:
         replies = await self._shards.ask_all("list", asked)
         page = Reply(0, lists.merge_pages("topics", replies, size))
         return answers.success(page, started)
+
+    async def _list_cursors(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        size = lists.page_size(int(options["page_size"]))
+        after = lists.decode_cursor(str(options["cursor"]), bool) if options["cursor"] else ""
+        reply = await self._shards.call("cursor_list", str(options["topic"]), {"after": after, "page_size": size}, b"")
+        if reply.error is not None:
+            raise reply.error
+        return answers.success(Reply(0, lists.merge_pages("cursors", [reply], size)), started)
 
     async def _health(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         return probes.health()
@@ -187,6 +234,11 @@ class Api:
 
     async def _openapi(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         return Response(200, openapi.rendered())
+
+
+def _check_present(operation: Operation, body: bytes) -> None:
+    if not body and operation.body is Body.REQUIRED:
+        raise invalid("the request needs a JSON body")
 
 
 def _unsupported(message: str) -> TopicsError:

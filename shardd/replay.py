@@ -41,7 +41,7 @@ def replay(directory: Directory, found: Found) -> None:
 
 
 def _create(directory: Directory, header: Header, fields: dict[str, Any]) -> None:
-    if header.topic_id < directory.snapshot_id:
+    if header.topic_id in directory.by_id:
         return
     directory.used_id(header.topic_id)
     directory.show(Topic(fields["name"], header.topic_id, fields["epoch"], from_map(fields["config"])))

@@ -28,7 +28,7 @@ from shardd.recovery import RecoveryError
 from shardd.shard import Shard
 
 PROGRESS_INTERVAL = 0.1
-CHECKPOINT_CHECK_INTERVAL = 0.5
+CHECKPOINT_RETRY = 5.0
 MAINTENANCE_INTERVAL = 10.0
 """Seconds."""
 log = structlog.get_logger()
@@ -40,6 +40,7 @@ class Server:
         self._interval = limits.checkpoint_interval_ms / 1000
         self._socket = socket
         self._earlier = trio.Event()
+        self._enough = trio.Event()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""
@@ -66,6 +67,8 @@ class Server:
             elif isinstance(message, Cancel):
                 shard.reads.cancel(peer, message.id)
         shard.flush()
+        if shard.checkpoint_due:
+            self._enough.set()
         if shard.reads.next_deadline != before:
             self._earlier.set()
 
@@ -91,19 +94,20 @@ class Server:
 
     async def _checkpoint(self) -> None:
         """Checkpoints, when enough was logged or enough time has passed; a failed one is tried again later."""
-        last = time.monotonic()
+        shard = self._shard
         while True:
-            await trio.sleep(CHECKPOINT_CHECK_INTERVAL)
-            shard = self._shard
-            overdue = time.monotonic() - last >= self._interval and shard.logged_bytes > 0
-            if not overdue and not shard.checkpoint_due:
+            with trio.move_on_after(self._interval):
+                await self._enough.wait()
+            self._enough = trio.Event()
+            if not shard.logged_bytes:
                 continue
             plan = shard.begin_checkpoint()
-            start = last = time.monotonic()
+            start = time.monotonic()
             try:
                 await trio.to_thread.run_sync(shard.checkpoints.write, plan)
             except OSError as error:
                 log.error("checkpoint_failed", reason=str(error))
+                await trio.sleep(CHECKPOINT_RETRY)
                 continue
             shard.checkpoints.adopt(plan)
             log.info(

@@ -189,7 +189,7 @@ class Shard:
         after, size = request.options.get("after", ""), request.options["page_size"]
         entries, more = cursor_page(topic.cursors, topic.head_seq, after, size)
         names = [entry["cursor"] for entry in entries]
-        respond(Reply(request.id, to_json({"cursors": entries}), extra={"names": names, "more": more}))
+        respond(Reply(request.id, to_json(entries), extra={"names": names, "more": more}))
 
     def _stats(self, request: Request, respond: Respond) -> None:
         self.directory.expire(self._clock.now_ms())

@@ -177,11 +177,16 @@ class Topic:
 
     def drop_dead(self) -> list[Segment]:
         """Forget batches of which nothing is left, and take out and return the segments that hold no others."""
+        used = {id(b.stored.segment) for b in self._batches if b.stored is not None and b.live}
         if any(not batch.live for batch in self._batches):
-            self._batches = [batch for batch in self._batches if batch.live]
+            # A dead batch among live ones stays until the file has its flags: a restart would bring it back.
+            self._batches = [
+                b
+                for b in self._batches
+                if b.live or (b.stored is not None and id(b.stored.segment) in used and b.deleted != b.written)
+            ]
             self._firsts = [batch.first_seq for batch in self._batches]
             self._runs = [0] * FINAL_LEVEL  # what is merged must be neighbours
-        used = {id(b.stored.segment) for b in self._batches if b.stored is not None}
         dead = [segment for segment in self.segments if id(segment) not in used]
         self.segments = [segment for segment in self.segments if id(segment) in used]
         return dead

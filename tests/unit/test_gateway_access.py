@@ -47,7 +47,7 @@ MALFORMED = [
 
 
 def answering(request: Request) -> list[Message]:
-    if request.op == "list":
+    if request.op in ("list", "cursor_list"):
         return [Reply(request.id, b"[]", extra={"names": [], "more": False})]
     return [Reply(request.id, b"{}", extra={})]
 

@@ -14,9 +14,9 @@ BY_NAME = {operation.name: operation for operation in OPERATIONS}
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
 def test_every_operation_is_found_at_every_path_it_has(operation: Operation) -> None:
     for path in operation.paths:
-        found, values = ROUTES.find(operation.method, path.replace("{topic}", "jobs"))
+        found, values = ROUTES.find(operation.method, path.replace("{topic}", "jobs").replace("{cursor}", "a%2Fb"))
         assert found is operation
-        assert values == (["jobs"] if "{topic}" in path else [])
+        assert values == ["jobs"] * ("{topic}" in path) + ["a/b"] * ("{cursor}" in path)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)

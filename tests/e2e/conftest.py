@@ -1,0 +1,17 @@
+"""A service that the tests of one module share. They use topics of their own and leave each other's alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.service import Service
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    directory: Path = tmp_path_factory.mktemp("service")
+    with Service(directory) as running:
+        yield running

@@ -1,0 +1,223 @@
+"""Input that is wrong in every way: the contract's error comes back, and nothing else happens."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.service import Service
+
+GOOD = b'{"records":[{"data":"good"}]}'
+
+
+@pytest.fixture
+def unharmed(shared: Service) -> Iterator[Service]:
+    """The service, which must be in the same state afterwards and serve the next request."""
+    shared.request("POST", "/v0/topics/kept", {"records": [{"data": 1}]})
+    before = _state(shared)
+    pids = shared.pids()
+    yield shared
+    assert _state(shared) == before
+    assert shared.pids() == pids, "a process died"
+    status, _ = shared.request("POST", "/v0/topics/after", {"records": [{"data": 1}]})
+    assert status in (200, 201)
+    assert shared.request("DELETE", "/v0/topics/after")[0] == 200
+
+
+def _state(service: Service) -> Any:
+    answer = service.request("GET", "/v0/topics?page_size=1000")[1]
+    return [(t["topic"], t["head_seq"], t["count"], t["bytes"]) for t in answer["topics"]]
+
+
+def exchange(service: Service, request: bytes, *, half_close: bool = False) -> tuple[int, Any, bytes]:
+    """Send bytes as they are; the status, the decoded body and all bytes of what comes back until the end."""
+    with socket.create_connection(("127.0.0.1", service.port), timeout=10) as connection:
+        connection.sendall(request)
+        if half_close:
+            connection.shutdown(socket.SHUT_WR)
+        received = b""
+        while chunk := connection.recv(65536):
+            received += chunk
+            head, _, body = received.partition(b"\r\n\r\n")
+            length = next(
+                (int(line[15:]) for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"), None
+            )
+            if length is not None and len(body) >= length:
+                break
+        head, _, body = received.partition(b"\r\n\r\n")
+        status = int(head.split()[1])
+        return status, json.loads(body[: length or 0]), received
+
+
+def post(path: str, body: bytes, *headers: str) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: h", "Content-Type: application/json", *headers]
+    if not any(header.lower().startswith(("content-length", "transfer-encoding")) for header in headers):
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+@pytest.mark.parametrize("topic", ["kept", "fresh"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"records":[{"data":1}',
+        b'{"records":',
+        b"{",
+        b'{"records":[{"data":NaN}]}',
+        b'{"records":[{"data":-Infinity}]}',
+        b'{"records":[{"data":"\\ud800"}]}',
+        b'{"records":[{"data":"\\udfff\\ud800"}]}',
+        b'{"records":[{"data":"\xed\xa0\x80"}]}',
+        b'{"records":[{"data":"\xff"}]}',
+        b'{"records":[{"data":1,"tag":7}]}',
+        b'{"records":"x"}',
+        b'{"records":[7]}',
+        b"[]",
+        b"null",
+        b'"x"',
+        b'{"records":[{"tag":"no data"}]}',
+        b'{"records":[{"data":1,"meta":[]}]}',
+        b'{"records":[{"data":' + b"[" * 20_000 + b"]" * 20_000 + b"}]}",
+    ],
+)
+def test_a_bad_write_is_400(unharmed: Service, topic: str, body: bytes) -> None:
+    status, answer, _ = exchange(unharmed, post(f"/v0/topics/{topic}", body))
+    assert (status, answer["error"]["code"]) == (400, "invalid_request")
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v0/topics/kept/diff", b'{"from_seq":-1}'),
+        ("/v0/topics/kept/diff", b'{"from_seq":0.5}'),
+        ("/v0/topics/kept/diff", b'{"limit":1e2}'),
+        ("/v0/topics/kept/diff", b'{"limit":-5}'),
+        ("/v0/topics/kept/diff", b'{"wait_ms":"5"}'),
+        ("/v0/topics/kept/diff", b'{"node":[1]}'),
+        ("/v0/topics/kept/diff", b'{"from_seq":'),
+    ],
+)
+def test_a_bad_read_is_400(unharmed: Service, path: str, body: bytes) -> None:
+    status, answer, _ = exchange(unharmed, post(path, body))
+    assert (status, answer["error"]["code"]) == (400, "invalid_request")
+
+
+def test_a_hundred_levels_are_stored_and_come_back(shared: Service) -> None:
+    data = b'{"a":' * 100 + b"1" + b"}" * 100
+    assert exchange(shared, post("/v0/topics/deep", b'{"records":[{"data":%s}]}' % data))[0] == 201
+    assert data in exchange(shared, post("/v0/topics/deep/diff", b"{}"))[2]
+
+
+def test_unknown_fields_and_repeated_keys_are_no_error(shared: Service) -> None:
+    body = b'{"colour":1,"records":[{"data":{"k":1,"k":2},"shape":[]}]}'
+    assert exchange(shared, post("/v0/topics/odd", body))[0] == 201
+    assert b'"data":{"k":1,"k":2}' in exchange(shared, post("/v0/topics/odd/diff", b"{}"))[2]
+
+
+def test_too_many_records_are_refused(unharmed: Service) -> None:
+    body = b'{"records":[' + b",".join([b'{"data":1}'] * 10_001) + b"]}"
+    status, answer, _ = exchange(unharmed, post("/v0/topics/kept", body))
+    assert (status, answer["error"]["code"]) == (400, "batch_too_large")
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_sent(unharmed: Service) -> None:
+    head = post("/v0/topics/kept", b"", f"Content-Length: {65 << 20}")
+    status, answer, _ = exchange(unharmed, head)
+    assert (status, answer["error"]["code"]) == (413, "payload_too_large")
+
+
+def test_a_body_that_is_too_large_is_refused_although_it_is_sent(unharmed: Service) -> None:
+    status, answer = unharmed.request("POST", "/v0/topics/kept", b" " * (65 << 20))
+    assert (status, answer["error"]["code"]) == (413, "payload_too_large")
+
+
+def test_a_chunked_body_that_is_too_large_is_refused(unharmed: Service) -> None:
+    with socket.create_connection(("127.0.0.1", unharmed.port), timeout=10) as connection:
+        connection.sendall(post("/v0/topics/kept", b"", "Transfer-Encoding: chunked"))
+        chunk = b"%x\r\n" % (1 << 20) + b" " * (1 << 20) + b"\r\n"
+        received = b""
+        try:
+            for _ in range(70):
+                connection.sendall(chunk)
+        except OSError:
+            pass  # refused while it was being sent
+        received = connection.recv(65536)
+        assert received.startswith(b"HTTP/1.1 413")
+
+
+@pytest.mark.parametrize(
+    ("name", "status"),
+    [
+        ("a%2Fb", 400),
+        ("a/b", 404),
+        ("..", 400),
+        ("%2e%2e", 400),
+        ("%00", 400),
+        ("a%00b", 400),
+        ("x" * 256, 400),
+        ("x" * 300, 400),
+        (":a", 400),
+        ("a%20b", 400),
+        ("%C3%A9", 400),
+        ("%FF", 400),
+        ("%zz", 400),
+        ("a%", 400),
+    ],
+)
+def test_names_outside_the_grammar_are_refused(unharmed: Service, name: str, status: int) -> None:
+    for request in (post(f"/v0/topics/{name}", GOOD), f"GET /v0/topics/{name} HTTP/1.1\r\nHost: h\r\n\r\n".encode()):
+        found, answer, _ = exchange(unharmed, request)
+        assert found == status
+        assert answer["error"]["code"] == ("invalid_request" if status == 400 else "not_found")
+
+
+def test_the_longest_name_is_fine(shared: Service) -> None:
+    assert exchange(shared, post("/v0/topics/" + "x" * 255, GOOD))[0] == 201
+
+
+@pytest.mark.parametrize("sent", [0, 5, 20])
+def test_a_client_that_disconnects_in_the_body_changes_nothing(unharmed: Service, sent: int) -> None:
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", unharmed.port), timeout=10) as connection:
+            connection.sendall(post("/v0/topics/kept", GOOD)[: -len(GOOD) + sent])
+
+
+def test_a_body_shorter_than_it_says_is_refused(unharmed: Service) -> None:
+    request = post("/v0/topics/kept", GOOD, f"Content-Length: {len(GOOD) + 10}")
+    status, answer, _ = exchange(unharmed, request, half_close=True)
+    assert (status, answer["error"]["code"]) == (400, "invalid_request")
+
+
+def test_what_follows_a_body_is_another_request(unharmed: Service) -> None:
+    """The bytes beyond Content-Length are no part of the body; as a request they are refused."""
+    request = post("/v0/topics/kept/diff", b"{}") + b"garbage\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", unharmed.port), timeout=10) as connection:
+        connection.sendall(request)
+        received = b""
+        while chunk := connection.recv(65536):
+            received += chunk
+    assert received.startswith(b"HTTP/1.1 200")
+    assert received.count(b"HTTP/1.1 400") == 1
+
+
+def test_chunked_bodies_are_read_however_they_are_cut(shared: Service) -> None:
+    for size in (1, 7, len(GOOD)):
+        chunks = b"".join(
+            b"%x\r\n%s\r\n" % (len(GOOD[i : i + size]), GOOD[i : i + size]) for i in range(0, len(GOOD), size)
+        )
+        request = post("/v0/topics/chunked", chunks + b"0\r\n\r\n", "Transfer-Encoding: chunked")
+        assert exchange(shared, request)[0] in (200, 201)
+    assert shared.request("GET", "/v0/topics/chunked")[1]["count"] == 3
+
+
+@pytest.mark.parametrize(
+    "chunks", [b"zz\r\nab\r\n0\r\n\r\n", b"-1\r\n\r\n", b"5\r\nab\r\n0\r\n\r\n", b"2\nab\n0\n\n", b"1" * 40 + b"\r\n"]
+)
+def test_bad_chunks_are_refused(unharmed: Service, chunks: bytes) -> None:
+    request = post("/v0/topics/kept", chunks, "Transfer-Encoding: chunked")
+    status, answer, _ = exchange(unharmed, request, half_close=True)
+    assert (status, answer["error"]["code"]) == (400, "invalid_request")

@@ -1,0 +1,90 @@
+"""What processes say to each other survives the wire, and what is none of it is refused."""
+
+from __future__ import annotations
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proto import control
+from proto.control import ControlError, Decoder, Progress, Shards, ShardState, Start, Stop
+from proto.errors import ErrorCode, TopicsError
+from proto.message import Cancel, MessageError, Parked, Reply, Request, decode
+
+options = st.dictionaries(st.text(max_size=8), st.one_of(st.booleans(), st.integers(0, 2**63), st.text(max_size=8)))
+
+
+@given(st.integers(0, 2**64 - 1), st.text(max_size=20), st.text(max_size=20), options, st.binary(max_size=50))
+def test_requests_survive_the_wire(ident: int, op: str, topic: str, opts: dict[str, object], body: bytes) -> None:
+    request = Request(ident, op, topic, opts, body)
+    assert decode(request.encode()) == request
+
+
+@given(st.integers(0, 2**32), st.binary(max_size=50), st.booleans(), st.tuples(*[st.integers(0, 2**60)] * 3))
+def test_replies_survive_the_wire(ident: int, body: bytes, created: bool, counters: tuple[int, int, int]) -> None:
+    reply = Reply(ident, body, created, {"wal_append_ms": 0.5}, counters, {"names": ["a"]})
+    assert decode(reply.encode()) == reply
+
+
+@pytest.mark.parametrize("code", list(ErrorCode))
+def test_every_error_survives_the_wire(code: ErrorCode) -> None:
+    back = decode(Reply(1, error=TopicsError(code, "why", {"field": "x"}, retry_after_ms=7)).encode())
+    assert isinstance(back, Reply)
+    assert back.error is not None
+    assert (back.error.code, back.error.message, back.error.detail) == (code, "why", {"field": "x"})
+    assert back.error.retry_after_ms == 7
+
+
+def test_short_messages_survive_the_wire() -> None:
+    assert decode(Parked(7).encode()) == Parked(7)
+    assert decode(Cancel(8).encode()) == Cancel(8)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [],
+        [b""],
+        [b"\xff\xff"],
+        [cbor2.dumps([1])],
+        [cbor2.dumps({"v": 1})],
+        [cbor2.dumps({"v": 2, "k": 1, "id": 1})],
+        [cbor2.dumps({"v": 1, "k": 99, "id": 1})],
+    ],
+)
+def test_what_is_no_message_is_refused(frames: list[bytes]) -> None:
+    with pytest.raises(MessageError):
+        decode(frames)
+
+
+@given(
+    st.lists(st.sampled_from([Progress("replay", 5, 9), Stop(), Start("shard", {"max_limit": 5}, 1, 2, "/d")])),
+    st.data(),
+)
+def test_control_messages_survive_however_the_bytes_are_cut(
+    messages: list[control.Control], data: st.DataObject
+) -> None:
+    raw = b"".join(map(control.encode, messages))
+    decoder = Decoder()
+    found: list[control.Control] = []
+    while raw:
+        size = data.draw(st.integers(1, len(raw)))
+        found += decoder.feed(raw[:size])
+        raw = raw[size:]
+    assert found == messages
+
+
+def test_shard_states_survive() -> None:
+    states = [ShardState(0, "replay", "ipc://x", 3, 5, 10), ShardState(1)]
+    assert Shards.of(states).parsed() == states
+    assert [state.progress for state in states] == [0.5, 0.0]
+    assert ShardState(0, "ready").progress == 1.0
+
+
+@pytest.mark.parametrize(
+    "raw", [b"\xff\xff\xff\xff", b"\1\0\0\0\xff", control.LENGTH.pack(9) + cbor2.dumps(["Nobody", {}])]
+)
+def test_what_is_no_control_message_is_refused(raw: bytes) -> None:
+    with pytest.raises(ControlError):
+        Decoder().feed(raw)
