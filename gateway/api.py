@@ -32,7 +32,9 @@ from proto.message import Reply
 from proto.names import check_topic
 
 MAX_INFLATED = 8
-"""Requests with a compressed body that are served at a time."""
+"""Compressed bodies that are held inflated at a time."""
+MAX_PARAMETERS_BYTES = 1 << 20
+"""What a compressed body may hold that brings no records. It may be kept for as long as a long poll waits."""
 
 _log: Any = structlog.get_logger()
 _Options = dict[str, QueryValue]
@@ -123,20 +125,32 @@ class Api:
             if topic:
                 options = {**options, "topic": topic}
             return await self._local[operation.name](request, key, options, started)
-        if operation.body is Body.NONE or not request.header(b"content-encoding"):
-            return await self._forward(operation, topic, key, options, request, started)
-        # What is inflated was not counted when it came in, so only a few such bodies are held at a time.
-        async with self._inflated:
-            return await self._forward(operation, topic, key, options, request, started)
-
-    async def _forward(
-        self, operation: Operation, topic: str, key: Key, options: _Options, request: Request, started: float
-    ) -> Response:
-        body = b""
+        body, packed = b"", False
         if operation.body is not Body.NONE:
-            body = await self._body(operation, request)
+            body, packed = await self._body(operation, request)
             if operation.name == "append" and b"idempotency-key" in request.headers:
                 options = {**options, "idempotency_key": _text(request.headers[b"idempotency-key"], "Idempotency-Key")}
+        if packed:
+            # What is inflated was not counted when it came in, so only a few such bodies are held at a time. The place
+            # is taken when all of a body is here, and not for as long as a long poll waits.
+            limit = self._limits.max_body_bytes
+            async with self._inflated:
+                body = await inflated(body, limit if operation.grows else min(limit, MAX_PARAMETERS_BYTES))
+                _check_present(operation, body)
+                if operation.grows:
+                    return await self._forward(operation, topic, key, options, body, request, started)
+        return await self._forward(operation, topic, key, options, body, request, started)
+
+    async def _forward(
+        self,
+        operation: Operation,
+        topic: str,
+        key: Key,
+        options: _Options,
+        body: bytes,
+        request: Request,
+        started: float,
+    ) -> Response:
         if operation.grows:
             reply = await self._quota.call(operation.shard_op, topic, options | restrictions(key, operation), body)
         else:
@@ -156,8 +170,9 @@ class Api:
         check_scope(key, operation.scope)
         return key
 
-    async def _body(self, operation: Operation, request: Request) -> bytes:
-        body = b""
+    async def _body(self, operation: Operation, request: Request) -> tuple[bytes, bool]:
+        """The body as it came, and whether it is compressed."""
+        body, packed = b"", False
         if request.has_body:
             content_type = request.headers.get(b"content-type", b"")
             if not is_json(content_type):
@@ -166,11 +181,9 @@ class Api:
             if encoding not in (b"identity", b"gzip", b"x-gzip"):
                 raise _unsupported(f"Content-Encoding {_shown(encoding)} is not understood; send gzip, or as it is")
             body = await request.body()
-            if encoding != b"identity":
-                body = await inflated(body, self._limits.max_body_bytes)
-        if not body and operation.body is Body.REQUIRED:
-            raise invalid("the request needs a JSON body")
-        return body
+            packed = encoding != b"identity"
+        _check_present(operation, body)
+        return body, packed
 
     async def _list_topics(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         size = lists.page_size(int(options["page_size"]))
@@ -221,6 +234,11 @@ class Api:
 
     async def _openapi(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         return Response(200, openapi.rendered())
+
+
+def _check_present(operation: Operation, body: bytes) -> None:
+    if not body and operation.body is Body.REQUIRED:
+        raise invalid("the request needs a JSON body")
 
 
 def _unsupported(message: str) -> TopicsError:

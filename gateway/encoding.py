@@ -16,6 +16,8 @@ SMALLEST_ANSWER = 1024
 """Shorter answers are sent as they are."""
 IN_THREAD = 64 << 10
 """Bytes from which on the work is done in a worker thread."""
+MAX_MEMBERS = 100
+"""Each member of a gzip body costs a copy of all that follows it, and millions of empty ones would fit into a body."""
 LEVEL = 5
 _GZIP = 16 + zlib.MAX_WBITS
 
@@ -31,6 +33,8 @@ def inflate(body: bytes, limit: int) -> bytes:
     parts: list[bytes] = []
     left = limit
     while body:
+        if len(parts) == MAX_MEMBERS:
+            raise invalid(f"the body has more than {MAX_MEMBERS} gzip members; compress it as one")
         member = zlib.decompressobj(_GZIP)
         try:
             part = member.decompress(body, left + 1)

@@ -1,7 +1,8 @@
 """One child process and its incarnations: start it, hear it, start it again, end it.
 
-The only module that starts processes. What an incarnation is told is prepared by the service; when to start again is
-decided in `restart`; which states there are is written in `states`.
+The only module that starts processes which stay (`keys` and `offline` start some that do one thing and end). What an
+incarnation is told is prepared by the service; when to start again is decided in `restart`; which states there are is
+written in `states`.
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
 """Claims about what a client sees over HTTP/1.1, on real sockets, with scripted shards behind."""
 
+import gzip
 import json
+from contextlib import AsyncExitStack
 from functools import partial
 
 import pytest
 import trio
 from gateway_stage import Answer, Stage, stage, until
 
+from gateway.api import MAX_INFLATED, MAX_PARAMETERS_BYTES
 from proto.errors import ErrorCode, TopicsError, topic_not_found
 from proto.message import Message, Parked, Reply, Request
 
@@ -457,3 +460,26 @@ async def test_draining_gives_up_at_its_deadline() -> None:
         await until(lambda: bool(there.shards[0].requests))
         await there.gateway.drain()
         assert await client.ended()
+
+
+async def test_a_compressed_long_poll_does_not_keep_other_compressed_bodies_waiting() -> None:
+    body = gzip.compress(b'{"wait_ms":20000}')
+    head = JSON_POST + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body)
+    async with stage(lambda request: [Parked(request.id)]) as there, AsyncExitStack() as stack:
+        for _ in range(MAX_INFLATED + 1):
+            client = await stack.enter_async_context(there.client())
+            await client.send(b"POST /v0/topics/a/diff HTTP/1.1\r\n" + head + body)
+            # A body that does not come takes no place either.
+            client = await stack.enter_async_context(there.client())
+            await client.send(b"POST /v0/topics/a HTTP/1.1\r\n" + head)
+        await until(lambda: len(there.shards[0].requests) == MAX_INFLATED + 1)
+
+
+async def test_a_compressed_body_of_parameters_or_of_many_members_is_bounded() -> None:
+    packed = {"Content-Encoding": "gzip"}
+    async with stage() as there, there.client() as client:
+        large = gzip.compress(b" " * (MAX_PARAMETERS_BYTES + 1))
+        assert (await client.ask("POST", "/v0/topics/a/diff", large, packed)).code == "payload_too_large"
+        assert (await client.ask("POST", "/v0/topics/a", large, packed)).status == 200
+        assert (await client.ask("POST", "/v0/topics/a", gzip.compress(b"") * 101, packed)).code == "invalid_request"
+        assert (await client.ask("POST", "/v0/topics/a", gzip.compress(b""), packed)).code == "invalid_request"
