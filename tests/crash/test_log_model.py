@@ -8,7 +8,8 @@ each stop what is found must be one of the states the model says are possible:
     in the middle of a request          besides, the one after it
 
 One log holds everything a shard acknowledges, so what a machine's death takes is a tail of that order:
-`Machine.history` holds the states since the last sync. Ephemeral topics come back empty, with their head at least where it was.
+`Machine.history` holds the states since the last sync. Ephemeral topics come back empty, with their head at least
+where it was.
 
 The seed is printed; `TOPICS_TEST_SEED` sets it.
 """
