@@ -107,12 +107,15 @@ def decode(frames: list[bytes]) -> Message:
     """Frames of one ZeroMQ message (without routing frames) → message. Raises `MessageError`."""
     try:
         head = cbor2.loads(frames[0])
-        version, kind, ident = head["v"], head["k"], head["id"]
-    except (cbor2.CBORDecodeError, IndexError, KeyError, TypeError, ValueError) as error:
+        if head["v"] == VERSION:
+            return _message(head, frames[1] if len(frames) > 1 else b"")
+    except (cbor2.CBORDecodeError, LookupError, TypeError, ValueError) as error:
         raise MessageError(f"not a message: {error!r}") from error
-    if version != VERSION:
-        raise MessageError(f"message version {version!r}, this release speaks {VERSION}")
-    body = frames[1] if len(frames) > 1 else b""
+    raise MessageError(f"message version {head['v']!r}, this release speaks {VERSION}")
+
+
+def _message(head: dict[str, Any], body: bytes) -> Message:
+    kind, ident = head["k"], head["id"]
     if kind == 1:
         return Request(ident, head["op"], head["t"], head["o"], body)
     if kind == 2:

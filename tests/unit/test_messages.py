@@ -58,6 +58,25 @@ def test_what_is_no_message_is_refused(frames: list[bytes]) -> None:
         decode(frames)
 
 
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-5, 5), st.text(max_size=3), st.binary(max_size=3)),
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=2), inner, max_size=3)),
+    max_leaves=5,
+)
+headers = st.fixed_dictionaries(
+    {"v": st.just(1), "k": st.integers(0, 5)}, optional=dict.fromkeys(("id", "op", "t", "o", "p", "n", "e"), values)
+)
+
+
+@given(st.one_of(headers.map(cbor2.dumps), values.map(cbor2.dumps), st.binary(max_size=40)))
+def test_garbage_is_a_message_or_refused(raw: bytes) -> None:
+    """Nothing else comes out: whoever reads messages handles one error."""
+    try:
+        decode([raw])
+    except MessageError:
+        pass
+
+
 @given(
     st.lists(st.sampled_from([Progress("replay", 5, 9), Stop(), Start("shard", {"max_limit": 5}, 1, 2, "/d")])),
     st.data(),
@@ -80,6 +99,18 @@ def test_shard_states_survive() -> None:
     assert Shards.of(states).parsed() == states
     assert [state.progress for state in states] == [0.5, 0.0]
     assert ShardState(0, "ready").progress == 1.0
+
+
+@given(st.one_of(st.binary(max_size=40), values.map(lambda value: _framed(cbor2.dumps(value)))))
+def test_control_garbage_is_a_message_or_refused(raw: bytes) -> None:
+    try:
+        Decoder().feed(raw)
+    except ControlError:
+        pass
+
+
+def _framed(payload: bytes) -> bytes:
+    return control.LENGTH.pack(len(payload)) + payload
 
 
 @pytest.mark.parametrize(
