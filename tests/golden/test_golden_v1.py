@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,22 +22,41 @@ from proto.frame import (
     optional,
     plain,
 )
-from shardd.config import TopicConfig, as_map
 from shardd.disk import RealDisk
 from tests.support.harness import Harness
 
-LOG = Path(__file__).parent / "v1" / "wal-00000000000000000001.log"
+LOGS = sorted((Path(__file__).parent / "v1").glob("wal-*.log"))
 DATA = [b"1", b'{"b":1.0,"a":"\xc3\xa9"}', b"null", b'"x"']
 TAGS = [b"t1", None, b"", "käse".encode()]
+CONFIG: dict[str, Any] = {
+    "type": "log",
+    "ttl_ms": 0,
+    "cap_records": 0,
+    "cap_bytes": 0,
+    "discard": "old",
+    "durable": False,
+    "durability": "disk",
+    "priority": 5,
+    "auto_priority": True,
+    "auto_create": True,
+    "idempotency_window_ms": 120_000,
+    "dedupe_node": True,
+    "lease_ms": 30_000,
+    "claim_jitter_ms": 0,
+    "max_deliveries": 0,
+    "dead_letter": None,
+    "leases_durable": False,
+}
+NOW = 1_700_000_000_010
 
 
-def frames() -> list[Frame]:
-    """Every kind of frame and every encoding of a column. What this makes is what the file holds."""
-    config = as_map(TopicConfig(priority=5))
+def first_file() -> list[Frame]:
+    """Topics come, are configured and go; every encoding of a column."""
     times = [1_700_000_000_001, 1_700_000_000_001, 1_700_000_000_002, 1_700_000_000_009]
     meta = optional([None, b'{"k":1}', None, b"{}"])
+    changed = {"config": CONFIG | {"priority": 7}, "now": 2, "next_seq": 6}
     return [
-        encode_map(Kind.TOPIC_CREATE, 1, {"name": "golden", "epoch": 1, "config": config}, 1, frame_no=1, synced_no=0),
+        encode_map(Kind.TOPIC_CREATE, 1, {"name": "golden", "epoch": 1, "config": CONFIG}, 1, frame_no=1, synced_no=0),
         encode_batch(Columns(1, 5, plain([b"true"])), 1, 1, frame_no=2, synced_no=1),
         encode_batch(
             Columns(4, times, plain(DATA), optional(TAGS), constant(b"node"), meta, b"key-1"),
@@ -45,64 +65,104 @@ def frames() -> list[Frame]:
             frame_no=3,
             synced_no=1,
         ),
-        encode_map(Kind.TOPIC_CREATE, 2, {"name": "gone", "epoch": 2, "config": config}, 1, frame_no=4, synced_no=3),
-        encode_map(Kind.TOPIC_CONFIG, 1, CONFIG_FIELDS, 2, frame_no=5, synced_no=3),
+        encode_map(Kind.TOPIC_CREATE, 2, {"name": "gone", "epoch": 2, "config": CONFIG}, 1, frame_no=4, synced_no=3),
+        encode_map(Kind.TOPIC_CONFIG, 1, changed, 2, frame_no=5, synced_no=3),
         encode_map(Kind.TOPIC_DELETE, 2, {"name": "gone"}, 3, frame_no=6, synced_no=3),
         encode_map(Kind.RESCUED, 0, {"given_up": 1}, 0, frame_no=7, synced_no=6),
     ]
 
 
-CONFIG_FIELDS: dict[str, Any] = {"config": as_map(TopicConfig(priority=7)), "now": 2, "next_seq": 6}
+def second_file() -> list[Frame]:
+    """Records are deleted by seq, by tag and by prefix of a tag; cursors move and go; an ephemeral topic reserves."""
+    tags = optional([b"a:1", b"a:2", b"b"])
+    ephemeral = {"name": "brief", "epoch": 3, "config": CONFIG | {"durability": "ephemeral"}}
+    by_seq = {"before": 2, "match": None, "bound": 9, "now": NOW}
+    by_tag = {"before": 5, "match": ["Eq", b"t1"], "bound": 9, "now": NOW}
+    by_prefix = {"before": None, "match": ["Glob", b"a:"], "bound": 8, "now": NOW}
+    moved = {"name": "käse", "seq": 4, "ts": NOW, "force": False}
+    back = {"name": "käse", "seq": 3, "ts": NOW + 1, "force": True}
+    doomed = {"name": "gone", "seq": 1, "ts": NOW, "force": False}
+    return [
+        encode_batch(Columns(3, NOW, constant(b'"same"'), tags), 1, 6, frame_no=8, synced_no=6),
+        encode_map(Kind.RECORD_DELETE, 1, by_seq, NOW, frame_no=9, synced_no=6),
+        encode_map(Kind.RECORD_DELETE, 1, by_tag, NOW, frame_no=10, synced_no=6),
+        encode_map(Kind.RECORD_DELETE, 1, by_prefix, NOW, frame_no=11, synced_no=6),
+        encode_map(Kind.CURSOR, 1, moved, NOW, frame_no=12, synced_no=11),
+        encode_map(Kind.CURSOR, 1, back, NOW, frame_no=13, synced_no=11),
+        encode_map(Kind.CURSOR, 1, doomed, NOW, frame_no=14, synced_no=11),
+        encode_map(Kind.CURSOR, 1, {"name": "gone", "seq": None}, NOW, frame_no=15, synced_no=11),
+        encode_map(Kind.TOPIC_CREATE, 3, ephemeral, NOW, frame_no=16, synced_no=15),
+        encode_map(Kind.CEILING, 3, {"seq": 1000}, NOW, frame_no=17, synced_no=15),
+    ]
+
+
+FILES = [first_file(), second_file()]
+"""What the files hold, frame by frame: this is what once made them."""
+LIVE = [
+    {"$seq": 3, "$ts": 1_700_000_000_001, "$node": "node", "data": {"b": 1.0, "a": "é"}, "meta": {"k": 1}},
+    {"$seq": 4, "$ts": 1_700_000_000_002, "$node": "node", "$tag": "", "data": None},
+    {"$seq": 5, "$ts": 1_700_000_000_009, "$node": "node", "$tag": "käse", "data": "x", "meta": {}},
+    {"$seq": 8, "$ts": NOW, "$tag": "b", "data": "same"},
+]
+"""Records of topic "golden" after both files: 1 went by seq, 2 by tag, 6 and 7 by prefix."""
+
+
+@pytest.fixture
+def shard_dir(tmp_path: Path) -> Path:
+    wal = tmp_path / "shard-00" / "wal"
+    wal.mkdir(parents=True)
+    for path in LOGS:
+        shutil.copy(path, wal)
+    return wal.parent
 
 
 def test_this_release_writes_the_same_bytes() -> None:
-    assert b"".join(frame.head + frame.tail for frame in frames()) == LOG.read_bytes()
+    for path, frames in zip(LOGS, FILES, strict=True):
+        assert b"".join(frame.head + frame.tail for frame in frames) == path.read_bytes()
 
 
-def test_every_frame_reads_back() -> None:
-    raw = LOG.read_bytes()
-    offset = 0
-    kinds = []
-    while offset < len(raw):
-        header = check(raw, offset)
-        kinds.append(header.kind)
-        if header.kind != Kind.BATCH:
-            assert isinstance(decode_map(raw, header, offset), dict)
-        elif header.count == 4:
-            batch = decode_batch(raw, header, offset)
-            assert list(batch.data.cells(0, 4)) == DATA
-            assert batch.tag is not None
-            assert list(batch.tag.cells(0, 4)) == TAGS
-            assert batch.node is not None
-            assert list(batch.node.cells(0, 4)) == [b"node"] * 4
-            assert batch.key == b"key-1"
-        offset += header.length
-    assert set(kinds) == {1, 2, 3, 4, 8}
+def test_every_kind_of_frame_is_there_and_reads_back() -> None:
+    kinds = set()
+    for path in LOGS:
+        raw = path.read_bytes()
+        offset = 0
+        while offset < len(raw):
+            header = check(raw, offset)
+            kinds.add(header.kind)
+            if header.kind != Kind.BATCH:
+                assert isinstance(decode_map(raw, header, offset), dict)
+            elif header.count == 4:
+                batch = decode_batch(raw, header, offset)
+                assert list(batch.data.cells(0, 4)) == DATA
+                assert batch.tag is not None
+                assert list(batch.tag.cells(0, 4)) == TAGS
+                assert batch.node is not None
+                assert list(batch.node.cells(0, 4)) == [b"node"] * 4
+                assert batch.key == b"key-1"
+            offset += header.length
+    assert kinds == set(Kind)
 
 
-def test_a_shard_starts_from_it(tmp_path: Path) -> None:
-    wal = tmp_path / "shard-00" / "wal"
-    wal.mkdir(parents=True)
-    shutil.copy(LOG, wal)
-    shard = Harness(RealDisk(), path=tmp_path / "shard-00")
-    assert list(shard.shard.directory.visible) == ["golden"]
-    records = shard.everything("golden")
-    assert [r["$seq"] for r in records] == [1, 2, 3, 4, 5]
-    assert records[4] == {"$seq": 5, "$ts": 1_700_000_000_009, "$node": "node", "$tag": "käse", "data": "x", "meta": {}}
-    assert shard.call("state", "golden")["config"]["priority"] == 7
-    assert shard.append("golden", 1)["first_seq"] == 6
+def test_a_shard_starts_from_them(shard_dir: Path) -> None:
+    shard = Harness(RealDisk(), path=shard_dir)
+    assert sorted(shard.shard.directory.visible) == ["brief", "golden"]
+    assert shard.everything("golden") == LIVE
+    state = shard.call("state", "golden")
+    assert (state["config"]["priority"], state["earliest_seq"], state["head_seq"], state["count"]) == (7, 3, 8, 4)
+    cursors = shard.call("cursor_list", "golden", page_size=10)
+    assert [(c["cursor"], c["seq"], c["updated_ts"]) for c in cursors] == [("käse", 3, NOW + 1)]
+    assert shard.append("golden", 1)["first_seq"] == 9
+    assert shard.append("brief", 1)["first_seq"] > 1000, "seqs that were reserved may have been used"
     shard.shard.close()
 
 
-def test_spark_reads_it(tmp_path: Path) -> None:
+def test_spark_reads_them(shard_dir: Path) -> None:
     pytest.importorskip("pyarrow")
-    from pyspark_topics.frames import Head
+    from pyspark_topics.datasource import SCHEMA, arrow_schema
+    from pyspark_topics.plan import plan, read
 
-    view = memoryview(LOG.read_bytes())
-    offset = 0
-    counts = []
-    while offset < len(view):
-        head = Head(view, offset)
-        counts.append(head.count)
-        offset += head.length
-    assert counts == [0, 1, 4, 0, 0, 0, 0]
+    schema = arrow_schema(SCHEMA)
+    rows = [row for piece in plan(str(shard_dir)) for batch in read(piece, schema) for row in batch.to_pylist()]
+    found = [(row["topic"], row["offset"], json.loads(row["value"]), row["tag"], row["node"]) for row in rows]
+    assert found == [("golden", r["$seq"], r["data"], r.get("$tag"), r.get("$node")) for r in LIVE]
+    assert [row["meta"] for row in rows] == [b'{"k":1}', None, b"{}", None]
