@@ -17,6 +17,7 @@ GOOD = b'{"records":[{"data":"good"}]}'
 @pytest.fixture
 def unharmed(shared: Service) -> Iterator[Service]:
     """The service, which must be in the same state afterwards and serve the next request."""
+    shared.request("PUT", "/v0/topics/kept", {})
     shared.request("POST", "/v0/topics/kept", {"records": [{"data": 1}]})
     before = _state(shared)
     pids = shared.pids()
@@ -30,7 +31,11 @@ def unharmed(shared: Service) -> Iterator[Service]:
 
 def _state(service: Service) -> Any:
     answer = service.request("GET", "/v0/topics?page_size=1000")[1]
-    return [(t["topic"], t["head_seq"], t["count"], t["bytes"]) for t in answer["topics"]]
+    kept = service.request("GET", "/v0/topics/kept")[1]
+    head = max(kept["head_seq"] - 100, 0)
+    records = service.request("POST", "/v0/topics/kept/diff", {"from_seq": head, "include_tags": True})[1]["records"]
+    topics = [(t["topic"], t["head_seq"], t["earliest_seq"], t["count"], t["bytes"]) for t in answer["topics"]]
+    return topics, kept["config"], kept["next_seq"], records
 
 
 def exchange(service: Service, request: bytes, *, half_close: bool = False) -> tuple[int, Any, bytes]:
@@ -106,6 +111,30 @@ def test_a_bad_read_is_400(unharmed: Service, path: str, body: bytes) -> None:
     assert (status, answer["error"]["code"]) == (400, "invalid_request")
 
 
+@pytest.mark.parametrize("topic", ["kept", "fresh"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"ttl_ms":-1}',
+        b'{"ttl_ms":1.5}',
+        b'{"cap_records":1e3}',
+        b'{"cap_bytes":"1"}',
+        b'{"cap_records":18446744073709551616}',
+        b'{"priority":0.5}',
+        b'{"durability":"forever"}',
+        b'{"durable":1}',
+        b'{"discard":null,"type":"stack"}',
+        b'{"ttl_ms":5',
+        b"[]",
+        b"NaN",
+    ],
+)
+def test_a_bad_configuration_is_400(unharmed: Service, topic: str, body: bytes) -> None:
+    request = post(f"/v0/topics/{topic}", body).replace(b"POST", b"PUT", 1)
+    status, answer, _ = exchange(unharmed, request)
+    assert (status, answer["error"]["code"]) == (400, "invalid_request")
+
+
 def test_a_hundred_levels_are_stored_and_come_back(shared: Service) -> None:
     data = b'{"a":' * 100 + b"1" + b"}" * 100
     assert exchange(shared, post("/v0/topics/deep", b'{"records":[{"data":%s}]}' % data))[0] == 201
@@ -173,6 +202,13 @@ def test_names_outside_the_grammar_are_refused(unharmed: Service, name: str, sta
         found, answer, _ = exchange(unharmed, request)
         assert found == status
         assert answer["error"]["code"] == ("invalid_request" if status == 400 else "not_found")
+
+
+@pytest.mark.parametrize("raw", [b"a\0b", b"\0", b"\xff", b"\xc3\xa9", b"a\rb", b"a\nb"])
+def test_raw_bytes_that_no_target_may_have_are_refused(unharmed: Service, raw: bytes) -> None:
+    request = post("/v0/topics/NAME", GOOD).replace(b"NAME", raw, 1)
+    status, answer, _ = exchange(unharmed, request)
+    assert (status, answer["error"]["code"]) == (400, "invalid_request")
 
 
 def test_the_longest_name_is_fine(shared: Service) -> None:

@@ -17,6 +17,11 @@ def curl_lines() -> list[str]:
     return [line for block in blocks for line in block.splitlines() if line]
 
 
+def test_every_block_of_curl_lines_is_marked() -> None:
+    blocks = re.findall(r"```sh\n(.*?)```", README.read_text(), re.DOTALL)
+    assert sum(line.startswith("curl ") for block in blocks for line in block.splitlines()) == len(curl_lines())
+
+
 def test_every_curl_line_succeeds(shared: Service) -> None:
     lines = curl_lines()
     assert len(lines) >= 10

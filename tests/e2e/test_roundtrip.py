@@ -17,6 +17,7 @@ TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters=
 )
 ESCAPES = st.sampled_from(["\\n", "\\/", "\\u00e9", "\\u0000", "\\ud83d\\ude00", '\\"', "\\\\", "\\b"])
 STRING = st.lists(st.one_of(TEXT, ESCAPES), max_size=3).map(lambda parts: '"' + "".join(parts) + '"')
+KEY = st.one_of(STRING, st.sampled_from(['"a"', '"\\u0061"', '"b"']))  # often the same one twice
 NUMBER = st.one_of(
     st.integers(-(10**30), 10**30).map(str),
     st.sampled_from(["1.0", "1e3", "-0", "0.10", "1E-7", "-1.5e+30", "123456789012345678901234567890", "1e999"]),
@@ -34,12 +35,25 @@ def _list(children: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 
 
 def _object(children: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    pair = st.tuples(spaced(STRING), spaced(children)).map(lambda kv: f"{kv[0]}:{kv[1]}")
+    pair = st.tuples(spaced(KEY), spaced(children)).map(lambda kv: f"{kv[0]}:{kv[1]}")
     return st.lists(pair, max_size=4).map(lambda items: "{" + ",".join(items) + "}")
 
 
 JSON = st.recursive(SCALAR, lambda children: st.one_of(_list(children), _object(children)), max_leaves=12)
-RECORDS = st.lists(st.tuples(JSON, st.one_of(st.none(), _object(JSON))), min_size=1, max_size=20)
+NESTED = st.tuples(JSON, st.lists(st.booleans(), max_size=80)).map(
+    lambda inner: _wrapped(*inner)  # up to 80 levels around it
+)
+
+
+def _wrapped(text: str, levels: list[bool]) -> str:
+    for level in levels:
+        text = f"[ {text}]" if level else f'{{"k":\n{text}}}'
+    return text
+
+
+RECORDS = st.lists(
+    st.tuples(st.one_of(JSON, JSON, NESTED), st.one_of(st.none(), _object(JSON))), min_size=1, max_size=20
+)
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[ \t\r\n]+|[^ \t\r\n"]+')
 
 
@@ -65,6 +79,8 @@ def test_json_text_survives_http_the_log_and_a_kill(new_service: Callable[..., S
     check(service, written)
     service.kill_group()
     service.start()
+    check(service, written)
+    service.restart()
     check(service, written)
 
 

@@ -82,6 +82,17 @@ def test_killing_the_supervisor_leaves_no_process_and_its_successor_starts_at_on
     assert service.request("GET", "/v0/topics/kept")[1]["head_seq"] == 1
 
 
+def test_killing_the_supervisor_under_load_leaves_no_process_and_loses_nothing(service: Service) -> None:
+    with writing(service, BY_SHARD) as writers:
+        watched = Watched(service.pids())
+        assert service.process is not None
+        service.process.kill()
+        assert watched.wait_gone(5) == [], "nobody starts anything before all are gone"
+        service.wait_exit()
+    service.start()
+    assert verify(service, writers) > 0
+
+
 def test_a_killed_shard_heals_while_the_other_never_fails(service: Service) -> None:
     victim, other = BY_SHARD
     with writing(service, [victim, victim, other, other]) as writers:
