@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,11 @@ from typing import Any
 import pytest
 
 from tests.support.service import ALIVE, Service
+
+
+def pytest_configure() -> None:
+    """A run that is told to end (a cancelled CI job) ends as by Ctrl-C: fixtures are torn down, services with them."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 @pytest.fixture
