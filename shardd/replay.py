@@ -70,6 +70,8 @@ def _change(directory: Directory, topic: Topic, header: Header, fields: dict[str
         if topic.next_seq < fields["next_seq"]:
             # Written while the topic was ephemeral, and so not in the log.
             topic.lose_everything(fields["next_seq"] - 1, "cap")
+        # A restart while the topic was ephemeral took what the log still has: gone once is gone for good.
+        topic.lose_below(fields.get("floor", 0), "cap")
         topic.expire(fields["now"])
         topic.evict()
     elif kind == Kind.TOPIC_DELETE:

@@ -290,6 +290,14 @@ class Topic:
         if self._tags is not None and self._tags.entries > 2 * self.records + 10_000:
             self._tags = None
 
+    def lose_below(self, floor: int, reason: str) -> None:
+        """The records before `floor` are gone, against their writers' will."""
+        while self._batches and self._batches[0].first_seq < floor:
+            front = self._batches[0]
+            self._lose(front, min(floor - front.first_seq, front.count), reason)
+            if self._batches and self._batches[0] is front:
+                break
+
     def lose_everything(self, upto: int, reason: str) -> None:
         """All records are gone, and seqs up to `upto` are used."""
         self._batches.clear()
