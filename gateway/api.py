@@ -13,16 +13,24 @@ from time import perf_counter
 from typing import Any
 
 import structlog
+import trio
 
 from gateway import answers, lists, metrics, openapi, probes
+from gateway.encoding import SMALLEST_ANSWER, accepts_gzip, deflated, inflated
 from gateway.flight import Flight
 from gateway.http import ClientGone, Request, Response
 from gateway.operations import OPERATIONS, Body, Operation, QueryValue
 from gateway.routes import Routes, defaults, parse_query
 from gateway.shards import Shards
 from proto.errors import ErrorCode, TopicsError, invalid
+from proto.limits import Limits
 from proto.message import Reply
 from proto.names import check_topic
+
+MAX_INFLATED = 8
+"""Compressed bodies that are held inflated at a time."""
+MAX_PARAMETERS_BYTES = 1 << 20
+"""What a compressed body may hold that brings no records. It may be kept for as long as a long poll waits."""
 
 _log: Any = structlog.get_logger()
 _Options = dict[str, QueryValue]
@@ -43,16 +51,19 @@ def is_json(content_type: bytes) -> bool:
 
 
 class Api:
-    def __init__(self, shards: Shards, flight: Flight) -> None:
+    def __init__(self, shards: Shards, flight: Flight, limits: Limits) -> None:
         self.streams = 0
+        self._limits = limits
+        self._inflated = trio.Semaphore(MAX_INFLATED)
         self._shards = shards
         self._flight = flight
         self._routes = Routes(OPERATIONS)
         self._defaults = {operation.name: defaults(operation) for operation in OPERATIONS}
         self._served: Counter[tuple[str, int]] = Counter()
-        self._scraper = metrics.Scraper(shards)
+        self._scraper = metrics.Scraper(shards, limits.metrics_max_topics)
         self._local: dict[str, _Handler] = {
             "list_topics": self._list_topics,
+            "list_cursors": self._list_cursors,
             "health": self._health,
             "ready": self._ready,
             "metrics": self._metrics,
@@ -80,6 +91,12 @@ class Api:
             _log.exception("request_failed", operation=name)
             response = answers.failure(answers.internal(), timed)
         self._served[name, response.status] += 1
+        if len(response.body) >= SMALLEST_ANSWER:
+            headers = [*response.headers, (b"vary", b"Accept-Encoding")]
+            if accepts_gzip(request.headers.get(b"accept-encoding", b"")):
+                response.body = await deflated(response.body)
+                headers.append((b"content-encoding", b"gzip"))
+            response.headers = tuple(headers)
         return response
 
     async def _serve(self, operation: Operation, values: list[str], request: Request, started: float) -> Response:
@@ -89,31 +106,51 @@ class Api:
         options: _Options = self._defaults[operation.name]
         if request.query and operation.query:
             options = parse_query(operation, request.query)
+        if len(values) > 1:
+            options = {**options, "cursor": values[1]}
         if not operation.shard_op:
+            if topic:
+                options = {**options, "topic": topic}
             return await self._local[operation.name](request, options, started)
-        body = b""
+        body, packed = b"", False
         if operation.body is not Body.NONE:
-            body = await self._body(operation, request)
+            body, packed = await self._body(operation, request)
             if operation.name == "append" and b"idempotency-key" in request.headers:
                 options = {**options, "idempotency_key": _text(request.headers[b"idempotency-key"], "Idempotency-Key")}
+        if packed:
+            # What is inflated was not counted when it came in, so only a few such bodies are held at a time. The place
+            # is taken when all of a body is here, and not for as long as a long poll waits.
+            limit = self._limits.max_body_bytes
+            records = operation.name == "append"
+            async with self._inflated:
+                body = await inflated(body, limit if records else min(limit, MAX_PARAMETERS_BYTES))
+                _check_present(operation, body)
+                if records:
+                    return await self._forward(operation, topic, options, body, request, started)
+        return await self._forward(operation, topic, options, body, request, started)
+
+    async def _forward(
+        self, operation: Operation, topic: str, options: _Options, body: bytes, request: Request, started: float
+    ) -> Response:
         reply = await self._shards.call(operation.shard_op, topic, options, body, request.disconnected)
         if reply.error is not None:
             return answers.failure(reply.error, started, reply.performance)
         return answers.success(reply, started)
 
-    async def _body(self, operation: Operation, request: Request) -> bytes:
-        body = b""
+    async def _body(self, operation: Operation, request: Request) -> tuple[bytes, bool]:
+        """The body as it came, and whether it is compressed."""
+        body, packed = b"", False
         if request.has_body:
             content_type = request.headers.get(b"content-type", b"")
             if not is_json(content_type):
                 raise _unsupported(f"Content-Type must be application/json, not {_shown(content_type)}")
             encoding = request.headers.get(b"content-encoding", b"identity").lower()
-            if encoding != b"identity":
-                raise _unsupported(f"Content-Encoding {_shown(encoding)} is not understood; send the body as it is")
+            if encoding not in (b"identity", b"gzip", b"x-gzip"):
+                raise _unsupported(f"Content-Encoding {_shown(encoding)} is not understood; send gzip, or as it is")
             body = await request.body()
-        if not body and operation.body is Body.REQUIRED:
-            raise invalid("the request needs a JSON body")
-        return body
+            packed = encoding != b"identity"
+        _check_present(operation, body)
+        return body, packed
 
     async def _list_topics(self, request: Request, options: _Options, started: float) -> Response:
         size = lists.page_size(int(options["page_size"]))
@@ -123,6 +160,14 @@ class Api:
         )
         page = Reply(0, lists.merge_pages("topics", replies, size))
         return answers.success(page, started)
+
+    async def _list_cursors(self, request: Request, options: _Options, started: float) -> Response:
+        size = lists.page_size(int(options["page_size"]))
+        after = lists.decode_cursor(str(options["cursor"]), bool) if options["cursor"] else ""
+        reply = await self._shards.call("cursor_list", str(options["topic"]), {"after": after, "page_size": size})
+        if reply.error is None:
+            reply.body = lists.with_next_cursor(reply)
+        return answers.success(reply, started)
 
     async def _health(self, request: Request, options: _Options, started: float) -> Response:
         return probes.health()
@@ -143,6 +188,7 @@ class Api:
             requests=self._served,
             in_flight=self._flight.count,
             streams=self.streams,
+            max_topics=self._limits.metrics_max_topics,
         )
         if b"application/json" in request.header(b"accept").lower():
             return Response(200, metrics.json(snapshot))
@@ -150,6 +196,11 @@ class Api:
 
     async def _openapi(self, request: Request, options: _Options, started: float) -> Response:
         return Response(200, openapi.rendered())
+
+
+def _check_present(operation: Operation, body: bytes) -> None:
+    if not body and operation.body is Body.REQUIRED:
+        raise invalid("the request needs a JSON body")
 
 
 def _unsupported(message: str) -> TopicsError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
@@ -37,15 +37,17 @@ def encode_cursor(after: str) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(_Cursor(after))).decode()
 
 
-def decode_cursor(cursor: str) -> str:
-    """The name to go on after. Both base64 alphabets and left-out padding are understood. Raises `400`."""
+def decode_cursor(cursor: str, valid: Callable[[str], bool] = is_topic) -> str:
+    """The name to go on after, which must be `valid`. Both base64 alphabets and left-out padding are understood.
+
+    Raises `400`."""
     text = cursor.translate(_ANY_ALPHABET).rstrip("=")
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         after = _decode_cursor(raw).after
     except (binascii.Error, ValueError):
         raise bad_cursor() from None
-    if not is_topic(after):
+    if not valid(after):
         raise bad_cursor()
     return after
 
@@ -70,3 +72,11 @@ def merge_pages(what: str, replies: Sequence[Reply], size: int) -> bytes:
         parts += [b',"next_cursor":"', encode_cursor(page[-1][0]).encode(), b'"']
     parts.append(b"}")
     return b"".join(parts)
+
+
+def with_next_cursor(reply: Reply) -> bytes:
+    """The JSON object a single shard answered with, plus `next_cursor` where more follows."""
+    if reply.extra is None or not reply.extra["more"]:
+        return reply.body
+    after = reply.extra["names"][-1]
+    return b"".join((memoryview(reply.body)[:-1], b',"next_cursor":"', encode_cursor(after).encode(), b'"}'))

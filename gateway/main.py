@@ -40,7 +40,7 @@ class Gateway:
         # A body of the largest size allowed must always fit.
         budget = Budget(max(TOTAL_BYTES, self.limits.max_body_bytes), self.limits.body_timeout_ms)
         self.shards = Shards(start.shards, self.limits.request_timeout_ms)
-        self.api = Api(self.shards, self.flight)
+        self.api = Api(self.shards, self.flight, self.limits)
         self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
         self.server = Http1Server(Front(self.api, self.flight, self.limits, self.handover, budget))
         self._accepting = trio.CancelScope()

@@ -23,8 +23,6 @@ from proto.control import PHASES
 from proto.errors import TopicsError
 from proto.message import Reply
 
-MAX_TOPICS = 1000
-"""Topics of the per-topic block, over all shards."""
 TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 
 _TOPIC_GAUGES = (
@@ -50,7 +48,8 @@ _WAL_GAUGES = (
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything one scrape shows. `shard_stats` are the `extra` maps of the shards' `stats` replies."""
+    """Everything one scrape shows. `shard_stats` are the `extra` maps of the shards' `stats` replies, `max_topics` is
+    how many topics, and how many cursors, over all shards have metrics of their own."""
 
     phases: list[str]
     serving: list[bool]
@@ -61,23 +60,26 @@ class Snapshot:
     requests: Mapping[tuple[str, int], int]
     in_flight: int
     streams: int
+    max_topics: int
     uptime_ms: int = field(default_factory=uptime_ms)
 
 
 class Scraper:
     """Asks the shards and remembers their last answers."""
 
-    def __init__(self, shards: Shards) -> None:
+    def __init__(self, shards: Shards, max_topics: int) -> None:
         self._shards = shards
+        self._max_topics = max_topics
         self._last: list[Mapping[str, Any]] = [{}] * len(shards.states)
 
     async def stats(self) -> list[Mapping[str, Any]]:
         """Latest statistics of every shard; never fails."""
+        asked = {"per_topic": self._max_topics, "cursors": self._max_topics}
         pending: list[tuple[int, Pending]] = []
         try:
             for index in range(len(self._last)):
                 if self._shards.serving(index):
-                    pending.append((index, self._shards.ask(index, "stats", {"per_topic": MAX_TOPICS})))
+                    pending.append((index, self._shards.ask(index, "stats", asked)))
             for index, each in pending:
                 try:
                     reply: Reply = await each.reply()
@@ -113,7 +115,8 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("topics_uptime_ms", "Milliseconds the gateway has served.", snapshot.uptime_ms)
     yield from _shard_families(snapshot)
     yield from _request_families(snapshot)
-    yield from _topic_families(stats)
+    yield from _topic_families(stats, snapshot.max_topics)
+    yield from _cursor_families(stats, snapshot.max_topics)
     yield from _wal_families([shard.get("wal", {}) for shard in stats])
     yield _fsync_family([shard["fsync_us"] for shard in stats if "fsync_us" in shard])
 
@@ -143,17 +146,35 @@ def _request_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("topics_http_requests_in_flight", "Requests being served.", snapshot.in_flight)
 
 
-def _topic_families(stats: list[Mapping[str, Any]]) -> Iterator[Metric]:
-    rows = sorted(chain.from_iterable(shard.get("per_topic", ()) for shard in stats))
-    truncated = len(rows) > MAX_TOPICS or any(shard.get("per_topic_truncated") for shard in stats)
+def _topic_families(stats: list[Mapping[str, Any]], most: int) -> Iterator[Metric]:
+    rows, truncated = _first(stats, "per_topic", most)
     for column, (name, summary) in enumerate(_TOPIC_GAUGES, 1):
         family = GaugeMetricFamily(name, summary, labels=["topic"])
-        for row in rows[:MAX_TOPICS]:
+        for row in rows:
             family.add_metric([row[0]], row[column])
         yield family
     yield GaugeMetricFamily(
         "topics_topic_metrics_truncated", "1 when the per-topic metrics leave topics out.", int(truncated)
     )
+
+
+def _cursor_families(stats: list[Mapping[str, Any]], most: int) -> Iterator[Metric]:
+    rows, truncated = _first(stats, "cursor_lag", most)
+    family = GaugeMetricFamily(
+        "topics_cursor_lag", "Records between a named cursor and the head of its topic.", labels=["topic", "cursor"]
+    )
+    for topic, cursor, lag in rows:
+        family.add_metric([topic, cursor], lag)
+    yield family
+    yield GaugeMetricFamily(
+        "topics_cursor_metrics_truncated", "1 when the per-cursor metrics leave cursors out.", int(truncated)
+    )
+
+
+def _first(stats: list[Mapping[str, Any]], what: str, most: int) -> tuple[list[Any], bool]:
+    """The first rows of what every shard lists the first rows of, and whether there are more."""
+    rows = sorted(chain.from_iterable(shard.get(what, ()) for shard in stats))
+    return rows[:most], len(rows) > most or any(shard.get(f"{what}_truncated") for shard in stats)
 
 
 def _wal_families(wals: list[Mapping[str, Any]]) -> Iterator[Metric]:

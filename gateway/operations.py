@@ -42,9 +42,9 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One row. `path` has `{topic}` where a topic name goes. `shard_op` names the operation the topic's shard carries
-    out; without one, the handler called `name` answers here. `timed` answers carry `performance`; `always` ones are
-    given while shards are down and while the service drains."""
+    """One row. `path` has `{topic}` where a topic name goes, `{cursor}` where a cursor's goes. `shard_op` names the
+    operation the topic's shard carries out; without one, the handler called `name` answers here. `timed` answers carry
+    `performance`; `always` ones are given while shards are down and while the service drains."""
 
     name: str
     method: str
@@ -122,6 +122,51 @@ OPERATIONS: tuple[Operation, ...] = (
         Scope.READ,
         shard_op="diff",
         body=Body.OPTIONAL,
+    ),
+    Operation(
+        "delete_records",
+        "POST",
+        "/v0/topics/{topic}/delete",
+        "Delete records for good, before a seq, by tag, or both",
+        Scope.DELETE,
+        shard_op="delete_records",
+        body=Body.REQUIRED,
+    ),
+    Operation(
+        "list_cursors",
+        "GET",
+        "/v0/topics/{topic}/cursors",
+        "Named cursors of a topic in order of their names, a page at a time",
+        Scope.READ,
+        query=(
+            Param("page_size", "integer", 0, "entries of a page, 1 to 1000; 0 means 100"),
+            Param("cursor", "string", "", "`next_cursor` of the page before"),
+        ),
+    ),
+    Operation(
+        "put_cursor",
+        "PUT",
+        "/v0/topics/{topic}/cursors/{cursor}",
+        "Move a named cursor; never backwards unless `force` is true",
+        Scope.WRITE,
+        shard_op="cursor_put",
+        body=Body.REQUIRED,
+    ),
+    Operation(
+        "get_cursor",
+        "GET",
+        "/v0/topics/{topic}/cursors/{cursor}",
+        "A named cursor and how far it is behind",
+        Scope.READ,
+        shard_op="cursor_get",
+    ),
+    Operation(
+        "delete_cursor",
+        "DELETE",
+        "/v0/topics/{topic}/cursors/{cursor}",
+        "Forget a named cursor",
+        Scope.WRITE,
+        shard_op="cursor_delete",
     ),
     Operation(
         "health",

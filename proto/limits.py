@@ -40,6 +40,7 @@ class Limits(BaseSettings):
     max_limit: int = Field(1000, ge=1, le=100_000, description="records of one diff answer")
     max_claim: int = Field(1000, ge=1, le=100_000, description="jobs per claim, seqs per ack")
     max_watch_topics: int = Field(256, ge=1, description="topics of one watch session")
+    metrics_max_topics: int = Field(1000, ge=0, le=100_000, description="topics with metrics of their own, and cursors")
     header_timeout_ms: int = Field(10_000, ge=1, description="time a client has to send a request's head")
     body_timeout_ms: int = Field(30_000, ge=1, description="longest pause while a client sends a body")
     idle_timeout_ms: int = Field(75_000, ge=1, description="how long an idle kept-alive connection stays")
@@ -55,6 +56,7 @@ class Limits(BaseSettings):
     cold_dir: str = Field("", description="folder that older sealed segments move to; empty: they stay")
     hot_retain_segments: int = Field(4, ge=0, description="newest sealed segments of a topic that never move")
     hot_retain_bytes: int = Field(0, ge=0, description="newest bytes of a topic's sealed segments that never move")
+    wal_queue_max: int = Field(10_000, ge=1, description="writes that may wait for a sync before more are refused")
     wal_sync_window_ms: float = Field(
         0.5, ge=0, le=1000, description="longest pause before writes that wait for no sync are synced"
     )

@@ -11,6 +11,7 @@ then write twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from proto.errors import ErrorCode, TopicsError, invalid
@@ -24,12 +25,14 @@ from shardd.control import Control
 from shardd.cursors import page as cursor_page
 from shardd.directory import Directory
 from shardd.disk import Disk
+from shardd.pressure import Pressure, Sample
 from shardd.priority import effective_priority
 from shardd.reads import Reads
 from shardd.recovery import Outcome, RecoveryError, scan
 from shardd.replay import replay
 from shardd.segment import SegmentError
 from shardd.staging import Respond, Staging, to_json
+from shardd.topic import Topic
 from shardd.wal import Wal
 from shardd.writes import Writes
 
@@ -41,7 +44,8 @@ class Shard:
         self._path = path
         self._limits = limits
         self.directory = Directory()
-        self.reads = Reads(clock, limits)
+        self.pressure = Pressure()
+        self.reads = Reads(clock, limits, self.pressure)
         self.checkpoints = Checkpoints(disk, path, self.directory, clock, limits)
         self.outcome = Outcome()
         self._operations: dict[str, Callable[[Request, Respond], None]] = {}
@@ -69,7 +73,7 @@ class Shard:
         )
         self.commits = Commits(self._wal, self._clock, window_ms=self._limits.wal_sync_window_ms)
         self.commits.after_sync = self.reads.wake
-        staging = Staging(self.directory, self.commits, self.reads, self._clock, self._limits)
+        staging = Staging(self.directory, self.commits, self.reads, self.pressure, self._clock, self._limits)
         control = Control(staging)
         self._operations = {
             "append": Writes(staging, control).append,
@@ -135,6 +139,14 @@ class Shard:
         self.commits.flush()
         self.reads.wake()
 
+    def sample(self, lag_s: float) -> None:
+        """Take the shard's pressure; to be called every `SAMPLE_INTERVAL`, `lag_s` being how late that was."""
+        scheduler = self.reads.scheduler
+        queue = self.commits.depth / self._limits.wal_queue_max
+        self.pressure.sample(Sample(scheduler.depth, scheduler.take_delay(), lag_s, queue))
+        self.commits.widen(self.pressure.level)
+        self.reads.wake()
+
     def maintain(self) -> None:
         """Now and then: let go of what is out of date."""
         self.directory.expire(self._clock.now_ms())
@@ -154,11 +166,15 @@ class Shard:
             "count": topic.records,
             "bytes": topic.bytes,
             "config": topic.config,
-            "effective_priority": effective_priority(topic.config, topic.last_read_ts, now),
+            "effective_priority": self._priority(topic, now),
             "last_write_ts": topic.last_write_ts,
             "last_read_ts": topic.last_read_ts,
         }
         respond(Reply(request.id, to_json(state)))
+
+    def _priority(self, topic: Topic, now_ms: int) -> int:
+        own = effective_priority(topic.config, topic.last_read_ts, now_ms)
+        return own + self.reads.scheduler.boost(topic)
 
     def _list(self, request: Request, respond: Respond) -> None:
         options = request.options
@@ -177,7 +193,7 @@ class Shard:
                     "count": topic.records,
                     "bytes": topic.bytes,
                     "durable": topic.config.durable,
-                    "effective_priority": effective_priority(topic.config, topic.last_read_ts, now),
+                    "effective_priority": self._priority(topic, now),
                 }
             )
         respond(Reply(request.id, to_json(entries), extra={"names": [topic.name for topic in page], "more": more}))
@@ -193,6 +209,12 @@ class Shard:
         self.directory.expire(self._clock.now_ms())
         topics, records, size = self.directory.counters()
         page, truncated = self.directory.page("", "", request.options.get("per_topic", 0))
+        most = request.options.get("cursors", 0)
+        everything, _ = self.directory.page("", "", topics) if most else ([], False)
+        named = (
+            [t.name, name, max(t.head_seq - t.cursors[name].seq, 0)] for t in everything for name in sorted(t.cursors)
+        )
+        lags = list(islice(named, most + 1))
         wal = self._wal.statistics()
         commits = self.commits
         stats = {
@@ -203,7 +225,10 @@ class Shard:
             "queue_topics": 0,
             "per_topic": [[t.name, t.head_seq, t.earliest_seq, t.records, t.bytes] for t in page],
             "per_topic_truncated": truncated,
+            "cursor_lag": lags[:most],
+            "cursor_lag_truncated": len(lags) > most,
             "parked_reads": len(self.reads),
+            "pressure": round(self.pressure.level, 3),
             "wal": {
                 "frames_total": wal.frames_total,
                 "batches_total": wal.batches_total,
@@ -212,7 +237,7 @@ class Shard:
                 "rotations_total": wal.rotations_total,
                 "queue_depth": commits.depth,
                 "queue_depth_peak": commits.depth_peak,
-                "submit_full_total": 0,
+                "submit_full_total": self.pressure.refused_total,
                 "read_only": int(wal.read_only),
             },
             "fsync_us": {
