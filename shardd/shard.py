@@ -25,14 +25,12 @@ from shardd.control import Control
 from shardd.cursors import page as cursor_page
 from shardd.directory import Directory
 from shardd.disk import Disk
-from shardd.pressure import Pressure, Sample
 from shardd.priority import effective_priority
 from shardd.reads import Reads
 from shardd.recovery import Outcome, RecoveryError, scan
 from shardd.replay import replay
 from shardd.segment import SegmentError
 from shardd.staging import Respond, Staging, to_json
-from shardd.topic import Topic
 from shardd.wal import Wal
 from shardd.writes import Writes
 
@@ -44,8 +42,7 @@ class Shard:
         self._path = path
         self._limits = limits
         self.directory = Directory()
-        self.pressure = Pressure()
-        self.reads = Reads(clock, limits, self.pressure)
+        self.reads = Reads(clock, limits)
         self.checkpoints = Checkpoints(disk, path, self.directory, clock, limits)
         self.outcome = Outcome()
         self._operations: dict[str, Callable[[Request, Respond], None]] = {}
@@ -73,7 +70,7 @@ class Shard:
         )
         self.commits = Commits(self._wal, self._clock, window_ms=self._limits.wal_sync_window_ms)
         self.commits.after_sync = self.reads.wake
-        staging = Staging(self.directory, self.commits, self.reads, self.pressure, self._clock, self._limits)
+        staging = Staging(self.directory, self.commits, self.reads, self._clock, self._limits)
         control = Control(staging)
         self._operations = {
             "append": Writes(staging, control).append,
@@ -139,14 +136,6 @@ class Shard:
         self.commits.flush()
         self.reads.wake()
 
-    def sample(self, lag_s: float) -> None:
-        """Take the shard's pressure; to be called every `SAMPLE_INTERVAL`, `lag_s` being how late that was."""
-        scheduler = self.reads.scheduler
-        queue = self.commits.depth / self._limits.wal_queue_max
-        self.pressure.sample(Sample(scheduler.depth, scheduler.take_delay(), lag_s, queue))
-        self.commits.widen(self.pressure.level)
-        self.reads.wake()
-
     def maintain(self) -> None:
         """Now and then: let go of what is out of date."""
         self.directory.expire(self._clock.now_ms())
@@ -166,15 +155,11 @@ class Shard:
             "count": topic.records,
             "bytes": topic.bytes,
             "config": topic.config,
-            "effective_priority": self._priority(topic, now),
+            "effective_priority": effective_priority(topic.config, topic.last_read_ts, now),
             "last_write_ts": topic.last_write_ts,
             "last_read_ts": topic.last_read_ts,
         }
         respond(Reply(request.id, to_json(state)))
-
-    def _priority(self, topic: Topic, now_ms: int) -> int:
-        own = effective_priority(topic.config, topic.last_read_ts, now_ms)
-        return own + self.reads.scheduler.boost(topic)
 
     def _list(self, request: Request, respond: Respond) -> None:
         options = request.options
@@ -193,7 +178,7 @@ class Shard:
                     "count": topic.records,
                     "bytes": topic.bytes,
                     "durable": topic.config.durable,
-                    "effective_priority": self._priority(topic, now),
+                    "effective_priority": effective_priority(topic.config, topic.last_read_ts, now),
                 }
             )
         respond(Reply(request.id, to_json(entries), extra={"names": [topic.name for topic in page], "more": more}))
@@ -228,7 +213,6 @@ class Shard:
             "cursor_lag": lags[:most],
             "cursor_lag_truncated": len(lags) > most,
             "parked_reads": len(self.reads),
-            "pressure": round(self.pressure.level, 3),
             "wal": {
                 "frames_total": wal.frames_total,
                 "batches_total": wal.batches_total,
@@ -237,7 +221,7 @@ class Shard:
                 "rotations_total": wal.rotations_total,
                 "queue_depth": commits.depth,
                 "queue_depth_peak": commits.depth_peak,
-                "submit_full_total": self.pressure.refused_total,
+                "submit_full_total": 0,
                 "read_only": int(wal.read_only),
             },
             "fsync_us": {
