@@ -506,4 +506,4 @@ async def test_records_are_deleted_by_the_shard_of_their_topic() -> None:
 async def test_an_idempotency_key_may_come_in_a_header() -> None:
     async with stage() as there, there.client() as client:
         await client.ask("POST", "/v0/topics/jobs", b"{}", {"Idempotency-Key": "k-1"})
-        assert there.shards[0].requests[0].options == {"return_seqs": True, "idempotency_key": "k-1"}
+        assert there.shards[0].requests[0].options["idempotency_key"] == "k-1"
