@@ -73,7 +73,7 @@ class Api:
         self._routes = Routes(OPERATIONS)
         self._defaults = {operation.name: defaults(operation) for operation in OPERATIONS}
         self._served: Counter[tuple[str, int]] = Counter()
-        self._scraper = metrics.Scraper(shards)
+        self._scraper = metrics.Scraper(shards, limits.metrics_max_topics)
         self._local: dict[str, _Handler] = {
             "list_topics": self._list_topics,
             "list_cursors": self._list_cursors,
@@ -104,9 +104,12 @@ class Api:
             _log.exception("request_failed", operation=name)
             response = answers.failure(answers.internal(), timed)
         self._served[name, response.status] += 1
-        if len(response.body) >= SMALLEST_ANSWER and accepts_gzip(request.headers.get(b"accept-encoding", b"")):
-            response.body = await deflated(response.body)
-            response.headers = (*response.headers, (b"content-encoding", b"gzip"), (b"vary", b"Accept-Encoding"))
+        if len(response.body) >= SMALLEST_ANSWER:
+            headers = [*response.headers, (b"vary", b"Accept-Encoding")]
+            if accepts_gzip(request.headers.get(b"accept-encoding", b"")):
+                response.body = await deflated(response.body)
+                headers.append((b"content-encoding", b"gzip"))
+            response.headers = tuple(headers)
         return response
 
     async def _serve(self, operation: Operation, values: list[str], request: Request, started: float) -> Response:
@@ -227,6 +230,7 @@ class Api:
             requests=self._served,
             in_flight=self._flight.count,
             streams=self.streams.open,
+            max_topics=self._limits.metrics_max_topics,
         )
         if b"application/json" in request.header(b"accept").lower():
             return Response(200, metrics.json(snapshot))

@@ -5,6 +5,7 @@ Nobody is compressed for who does not ask: on one machine the processor is the b
 
 from __future__ import annotations
 
+import re
 import zlib
 from functools import lru_cache
 
@@ -20,11 +21,12 @@ MAX_MEMBERS = 100
 """Each member of a gzip body costs a copy of all that follows it, and millions of empty ones would fit into a body."""
 LEVEL = 5
 _GZIP = 16 + zlib.MAX_WBITS
+_WEIGHT = re.compile(rb"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
 
 
 async def inflated(body: bytes, limit: int) -> bytes:
     """The body a gzip body holds. Raises `413` as soon as it has more than `limit` bytes, `400` if it is no gzip."""
-    if len(body) < IN_THREAD >> 6:
+    if len(body) < IN_THREAD >> 6:  # deflate makes a thousandth of it, at best
         return inflate(body, limit)
     return await trio.to_thread.run_sync(inflate, body, limit)
 
@@ -67,16 +69,15 @@ def deflate(body: bytes) -> bytes:
 
 @lru_cache(256)
 def accepts_gzip(header: bytes) -> bool:
-    """Whether an Accept-Encoding wants gzip: named, or meant by `*`, with a weight that is not 0."""
+    """Whether an Accept-Encoding wants gzip: named, or meant by `*`, and not less than to get the answer as it is.
+    A weight that is no weight counts as 0."""
     weights: dict[bytes, float] = {}
     for item in header.lower().split(b","):
         name, *parameters = [part.strip() for part in item.split(b";")]
         weight = 1.0
         for parameter in parameters:
             if parameter.startswith(b"q="):
-                try:
-                    weight = float(parameter[2:])
-                except ValueError:
-                    weight = 0.0
+                weight = float(parameter[2:]) if _WEIGHT.fullmatch(parameter[2:]) else 0.0
         weights[name] = weight
-    return weights.get(b"gzip", weights.get(b"*", 0.0)) > 0
+    gzip = weights.get(b"gzip", weights.get(b"x-gzip", weights.get(b"*", 0.0)))
+    return gzip > 0 and gzip >= weights.get(b"identity", 0.0)

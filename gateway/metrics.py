@@ -24,8 +24,6 @@ from proto.errors import TopicsError
 from proto.keys import Key
 from proto.message import Reply
 
-MAX_TOPICS = 1000
-"""Topics of the per-topic block, over all shards."""
 TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 
 _TOPIC_GAUGES = (
@@ -51,7 +49,8 @@ _WAL_GAUGES = (
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything one scrape shows. `shard_stats` are the `extra` maps of the shards' `stats` replies."""
+    """Everything one scrape shows. `shard_stats` are the `extra` maps of the shards' `stats` replies, `max_topics` is
+    how many topics, and how many cursors, over all shards have metrics of their own."""
 
     phases: list[str]
     serving: list[bool]
@@ -62,19 +61,21 @@ class Snapshot:
     requests: Mapping[tuple[str, int], int]
     in_flight: int
     streams: int
+    max_topics: int
     uptime_ms: int = field(default_factory=uptime_ms)
 
 
 class Scraper:
     """Asks the shards and remembers their last answers."""
 
-    def __init__(self, shards: Shards) -> None:
+    def __init__(self, shards: Shards, max_topics: int) -> None:
         self._shards = shards
+        self._max_topics = max_topics
         self._last: list[Mapping[str, Any]] = [{}] * len(shards.states)
 
     async def stats(self, key: Key) -> list[Mapping[str, Any]]:
-        """Latest statistics of every shard, per topic only for topics the key covers; never fails."""
-        asked: dict[str, Any] = {"per_topic": MAX_TOPICS}
+        """Latest statistics of every shard, per topic and cursor only for topics the key covers; never fails."""
+        asked: dict[str, Any] = {"per_topic": self._max_topics, "cursors": self._max_topics}
         if key.prefixes:
             asked["prefixes"] = list(key.prefixes)
         latest = list(self._last)
@@ -100,9 +101,14 @@ class Scraper:
 
 def _covered(stats: Mapping[str, Any], key: Key) -> Mapping[str, Any]:
     """What was remembered for another key may name topics of anybody."""
-    if not key.prefixes or "per_topic" not in stats:
+    if not key.prefixes:
         return stats
-    return {**stats, "per_topic": [row for row in stats["per_topic"] if key.covers(row[0])]}
+    named = {
+        what: [row for row in stats[what] if key.covers(row[0])]
+        for what in ("per_topic", "cursor_lag")
+        if what in stats
+    }
+    return {**stats, **named}
 
 
 def families(snapshot: Snapshot) -> Iterator[Metric]:
@@ -127,7 +133,8 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("topics_uptime_ms", "Milliseconds the gateway has served.", snapshot.uptime_ms)
     yield from _shard_families(snapshot)
     yield from _request_families(snapshot)
-    yield from _topic_families(stats)
+    yield from _topic_families(stats, snapshot.max_topics)
+    yield from _cursor_families(stats, snapshot.max_topics)
     yield from _wal_families([shard.get("wal", {}) for shard in stats])
     yield _fsync_family([shard["fsync_us"] for shard in stats if "fsync_us" in shard])
 
@@ -157,17 +164,35 @@ def _request_families(snapshot: Snapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("topics_http_requests_in_flight", "Requests being served.", snapshot.in_flight)
 
 
-def _topic_families(stats: list[Mapping[str, Any]]) -> Iterator[Metric]:
-    rows = sorted(chain.from_iterable(shard.get("per_topic", ()) for shard in stats))
-    truncated = len(rows) > MAX_TOPICS or any(shard.get("per_topic_truncated") for shard in stats)
+def _topic_families(stats: list[Mapping[str, Any]], most: int) -> Iterator[Metric]:
+    rows, truncated = _first(stats, "per_topic", most)
     for column, (name, summary) in enumerate(_TOPIC_GAUGES, 1):
         family = GaugeMetricFamily(name, summary, labels=["topic"])
-        for row in rows[:MAX_TOPICS]:
+        for row in rows:
             family.add_metric([row[0]], row[column])
         yield family
     yield GaugeMetricFamily(
         "topics_topic_metrics_truncated", "1 when the per-topic metrics leave topics out.", int(truncated)
     )
+
+
+def _cursor_families(stats: list[Mapping[str, Any]], most: int) -> Iterator[Metric]:
+    rows, truncated = _first(stats, "cursor_lag", most)
+    family = GaugeMetricFamily(
+        "topics_cursor_lag", "Records between a named cursor and the head of its topic.", labels=["topic", "cursor"]
+    )
+    for topic, cursor, lag in rows:
+        family.add_metric([topic, cursor], lag)
+    yield family
+    yield GaugeMetricFamily(
+        "topics_cursor_metrics_truncated", "1 when the per-cursor metrics leave cursors out.", int(truncated)
+    )
+
+
+def _first(stats: list[Mapping[str, Any]], what: str, most: int) -> tuple[list[Any], bool]:
+    """The first rows of what every shard lists the first rows of, and whether there are more."""
+    rows = sorted(chain.from_iterable(shard.get(what, ()) for shard in stats))
+    return rows[:most], len(rows) > most or any(shard.get(f"{what}_truncated") for shard in stats)
 
 
 def _wal_families(wals: list[Mapping[str, Any]]) -> Iterator[Metric]:

@@ -18,6 +18,8 @@ _REQUESTS: dict[str, dict[str, Any]] = {
     "configure_topic": {"$ref": "#/components/schemas/TopicConfig"},
     "append": {"$ref": "#/components/schemas/Append"},
     "diff": {"$ref": "#/components/schemas/Diff"},
+    "delete_records": {"$ref": "#/components/schemas/Delete"},
+    "put_cursor": {"$ref": "#/components/schemas/Position"},
 }
 _CREATES = {"configure_topic", "append"}
 """Operations that answer 201 when they made their topic."""
@@ -90,6 +92,7 @@ _SCHEMAS: dict[str, Any] = {
         "type": "object",
         "properties": {
             "from_seq": _U64,
+            "cursor": _STRING,
             "limit": {"type": "integer", "minimum": 0},
             "node": {"anyOf": [_STRING, {"type": "array", "items": _STRING}]},
             "include_tags": _BOOLEAN,
@@ -97,14 +100,41 @@ _SCHEMAS: dict[str, Any] = {
             "wait_ms": {"type": "integer", "minimum": 0},
         },
     },
+    "Delete": {
+        "type": "object",
+        "anyOf": [{"required": ["before_seq"]}, {"required": ["match"]}],
+        "properties": {
+            "before_seq": _U64,
+            "match": {
+                "anyOf": [
+                    _STRING,
+                    {
+                        "type": "array",
+                        "prefixItems": [{"const": "tag"}, {"enum": ["Eq", "Glob"]}, _STRING],
+                        "minItems": 3,
+                        "maxItems": 3,
+                    },
+                ]
+            },
+        },
+    },
+    "Position": {
+        "type": "object",
+        "required": ["seq"],
+        "properties": {"seq": _U64, "force": _BOOLEAN},
+    },
+}
+_PATH_PARAMETERS: dict[str, dict[str, Any]] = {
+    "topic": {"type": "string", "pattern": f"^{TOPIC.pattern}$"},
+    "cursor": {"type": "string", "minLength": 1, "description": "up to 255 bytes of UTF-8, percent-encoded"},
 }
 
 
 def _parameters(operation: Operation) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    if "{topic}" in operation.path:
-        schema = {"type": "string", "pattern": f"^{TOPIC.pattern}$"}
-        found.append({"name": "topic", "in": "path", "required": True, "schema": schema})
+    for name, schema in _PATH_PARAMETERS.items():
+        if f"{{{name}}}" in operation.path:
+            found.append({"name": name, "in": "path", "required": True, "schema": schema})
     for param in operation.query:
         of_param = {"type": param.type, "default": param.default}
         found.append({"name": param.name, "in": "query", "description": param.summary, "schema": of_param})

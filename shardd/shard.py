@@ -11,6 +11,7 @@ then write twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from itertools import islice
 from pathlib import Path
 
 from proto.errors import ErrorCode, TopicsError, invalid
@@ -196,6 +197,12 @@ class Shard:
         topics, records, size = self.directory.counters()
         options = request.options
         page, truncated = self.directory.page("", "", options.get("per_topic", 0), options.get("prefixes", ()))
+        most = options.get("cursors", 0)
+        everything, _ = self.directory.page("", "", topics, options.get("prefixes", ())) if most else ([], False)
+        named = (
+            [t.name, name, max(t.head_seq - t.cursors[name].seq, 0)] for t in everything for name in sorted(t.cursors)
+        )
+        lags = list(islice(named, most + 1))
         wal = self._wal.statistics()
         commits = self.commits
         stats = {
@@ -206,6 +213,8 @@ class Shard:
             "queue_topics": 0,
             "per_topic": [[t.name, t.head_seq, t.earliest_seq, t.records, t.bytes] for t in page],
             "per_topic_truncated": truncated,
+            "cursor_lag": lags[:most],
+            "cursor_lag_truncated": len(lags) > most,
             "parked_reads": len(self.reads),
             "wal": {
                 "frames_total": wal.frames_total,

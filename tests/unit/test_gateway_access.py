@@ -144,11 +144,12 @@ def test_the_shard_is_told_what_it_must_check_and_nothing_of_full_keys(operation
 
 async def test_lists_and_metrics_are_asked_for_within_the_prefixes() -> None:
     rows = [["other", 1, 1, 1, 1], [INSIDE, 2, 1, 2, 2]]
+    lags = [["other", "secret", 1], [INSIDE, "c", 2]]
 
     def script(request: Request) -> list[Message]:
         if request.op in ("list", "cursor_list"):
             return [Reply(request.id, b"[]", extra={"names": [], "more": False})]
-        return [Reply(request.id, extra={"per_topic": rows})]
+        return [Reply(request.id, extra={"per_topic": rows, "cursor_lag": lags})]
 
     async with stage(script, keys=KEYS) as there, there.client() as client:
         limited = {"Authorization": "Bearer none-else"}
@@ -156,14 +157,18 @@ async def test_lists_and_metrics_are_asked_for_within_the_prefixes() -> None:
         assert there.shards[0].requests[-1].options["prefixes"] == ["tenant:", "shared."]
         full = await client.ask("GET", "/v0/metrics", headers={"Authorization": "Bearer full"})
         assert b'topic="other"' in full.raw
+        assert b'cursor="secret"' in full.raw
         shown = await client.ask("GET", "/v0/metrics", headers=limited)
         assert there.shards[0].requests[-1].options["prefixes"] == ["tenant:", "shared."]
         assert b'topic="other"' not in shown.raw
         assert b'topics_topic_head_seq{topic="tenant:a"} 2.0' in shown.raw
+        assert b'cursor="secret"' not in shown.raw
+        assert b'cursor="c"' in shown.raw
         # A shard that is down is shown with what it last said, which was said for another key.
         there.lose_shard(0)
         shown = await client.ask("GET", "/v0/metrics", headers=limited)
         assert b'topic="other"' not in shown.raw
+        assert b'cursor="secret"' not in shown.raw
         assert b'topic="tenant:a"' in shown.raw
 
 

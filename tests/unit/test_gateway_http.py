@@ -483,3 +483,53 @@ async def test_a_compressed_body_of_parameters_or_of_many_members_is_bounded() -
         assert (await client.ask("POST", "/v0/topics/a", large, packed)).status == 200
         assert (await client.ask("POST", "/v0/topics/a", gzip.compress(b"") * 101, packed)).code == "invalid_request"
         assert (await client.ask("POST", "/v0/topics/a", gzip.compress(b""), packed)).code == "invalid_request"
+
+
+async def test_a_cursor_is_named_by_one_segment_of_the_path() -> None:
+    async with stage() as there, there.client() as client:
+        for method, body, op in (("PUT", b'{"seq":1}', "cursor_put"), ("GET", None, "cursor_get")):
+            answer = await client.ask(method, "/v0/topics/jobs/cursors/team%2Fa%20b%E2%82%AC", body)
+            assert answer.status == 200
+            request = there.shards[0].requests[-1]
+            assert (request.op, request.topic, request.options) == (op, "jobs", {"cursor": "team/a b€"})
+        assert (await client.ask("DELETE", "/v0/topics/jobs/cursors/diff")).status == 200
+        assert there.shards[0].requests[-1].op == "cursor_delete"
+        assert (await client.ask("GET", "/v0/topics/jobs/cursors/a/b")).code == "not_found"
+        assert (await client.ask("GET", "/v0/topics/jobs/cursors/%ff")).code == "invalid_request"
+        assert (await client.ask("PUT", "/v0/topics/jobs/cursors/c")).code == "invalid_request"
+        assert len(there.shards[0].requests) == 3
+
+
+async def test_cursors_are_listed_by_the_shard_of_their_topic() -> None:
+    def script(request: Request) -> list[Message]:
+        more = request.options["after"] == ""
+        name = "é/1" if more else "ü"
+        body = json.dumps([{"cursor": name}]).encode()
+        return [Reply(request.id, body, extra={"names": [name], "more": more})]
+
+    async with stage(script, shards=2) as there, there.client() as client:
+        answer = (await client.ask("GET", "/v0/topics/jobs/cursors?page_size=1")).json
+        assert answer["cursors"] == [{"cursor": "é/1"}]
+        assert "performance" in answer
+        answer = (await client.ask("GET", f"/v0/topics/jobs/cursors?page_size=1&cursor={answer['next_cursor']}")).json
+        assert answer["cursors"] == [{"cursor": "ü"}]
+        assert "next_cursor" not in answer
+        requests = [request for shard in there.shards for request in shard.requests]
+        assert [r.options for r in requests] == [{"after": "", "page_size": 1}, {"after": "é/1", "page_size": 1}]
+        assert {(r.op, r.topic) for r in requests} == {("cursor_list", "jobs")}
+        assert (await client.ask("GET", "/v0/topics/jobs/cursors?cursor=broken")).code == "invalid_request"
+
+
+async def test_records_are_deleted_by_the_shard_of_their_topic() -> None:
+    async with stage() as there, there.client() as client:
+        body = b'{"before_seq":3,"match":["tag","Glob","a*"]}'
+        assert (await client.ask("POST", "/v0/topics/jobs/delete", body)).status == 200
+        request = there.shards[0].requests[0]
+        assert (request.op, request.topic, request.body) == ("delete_records", "jobs", body)
+        assert (await client.ask("POST", "/v0/topics/jobs/delete")).code == "invalid_request"
+
+
+async def test_an_idempotency_key_may_come_in_a_header() -> None:
+    async with stage() as there, there.client() as client:
+        await client.ask("POST", "/v0/topics/jobs", b"{}", {"Idempotency-Key": "k-1"})
+        assert there.shards[0].requests[0].options["idempotency_key"] == "k-1"

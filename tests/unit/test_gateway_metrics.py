@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from gateway_stage import stage
+import pytest
+from gateway_stage import Script, stage
 from prometheus_client.parser import text_string_to_metric_families
 
 from proto.message import Message, Reply, Request
@@ -15,6 +16,8 @@ STATS: dict[str, Any] = {
     "queue_topics": 1,
     "per_topic": [["b", 9, 3, 7, 70], ['a"\\\n', 0, 1, 0, 0]],
     "per_topic_truncated": False,
+    "cursor_lag": [["b", 'c"\\\n', 4], ["b", "d", 0]],
+    "cursor_lag_truncated": False,
     "wal": {
         "frames_total": 10,
         "batches_total": 5,
@@ -43,6 +46,8 @@ NAMED = [
     "topics_topic_records_live",
     "topics_topic_bytes_live",
     "topics_topic_metrics_truncated",
+    "topics_cursor_lag",
+    "topics_cursor_metrics_truncated",
     "topics_wal_frames_total",
     "topics_wal_batches_total",
     "topics_wal_fsyncs_total",
@@ -111,7 +116,7 @@ async def test_metrics_answer_while_nothing_was_ever_heard_of_a_shard() -> None:
         there.lose_shard(0)
         found = samples((await client.ask("GET", "/v0/metrics")).raw)
         assert {name for name, _ in found} >= {
-            name for name in NAMED if not name.startswith("topics_topic_") or "tr" in name
+            name for name in NAMED if not name.startswith(("topics_topic_", "topics_cursor_")) or "tr" in name
         }
 
 
@@ -133,3 +138,42 @@ async def test_requests_are_counted_by_operation_and_status() -> None:
         found = samples((await client.ask("GET", "/v0/metrics")).raw)
         assert found["topics_http_requests_total", (("operation", "health"), ("status", "200"))] == 1
         assert found["topics_http_requests_total", (("operation", "none"), ("status", "404"))] == 1
+
+
+async def test_a_cursor_shows_how_far_it_is_behind() -> None:
+    async with stage(stats) as there, there.client() as client:
+        found = samples((await client.ask("GET", "/v0/metrics")).raw)
+        assert found["topics_cursor_lag", (("cursor", 'c"\\\n'), ("topic", "b"))] == 4
+        assert found["topics_cursor_lag", (("cursor", "d"), ("topic", "b"))] == 0
+        assert found["topics_cursor_metrics_truncated", ()] == 0
+        content = (await client.ask("GET", "/v0/metrics", headers={"Accept": "application/json"})).json
+        assert {"labels": {"topic": "b", "cursor": "d"}, "value": 0} in content["topics_cursor_lag"]
+
+
+@pytest.mark.parametrize(("bound", "shown"), [(0, []), (1, ["a"]), (3, ["a", "b", "c"]), (4, ["a", "b", "c", "d"])])
+async def test_topics_and_cursors_are_bounded_over_all_shards(bound: int, shown: list[str]) -> None:
+    """Two shards with two topics each, and a cursor for each topic."""
+
+    def script(names: list[str]) -> Script:
+        def answer(request: Request) -> list[Message]:
+            assert request.options == {"per_topic": bound, "cursors": bound}
+            extra = {
+                "per_topic": [[name, 1, 1, 1, 1] for name in names[:bound]],
+                "per_topic_truncated": bound < len(names),
+                "cursor_lag": [[name, "c", 1] for name in names[:bound]],
+                "cursor_lag_truncated": bound < len(names),
+            }
+            return [Reply(request.id, counters=(2, 2, 2), extra=extra)]
+
+        return answer
+
+    async with stage(shards=2, metrics_max_topics=bound) as there, there.client() as client:
+        there.shards[0].script = script(["a", "d"])
+        there.shards[1].script = script(["b", "c"])
+        answer = await client.ask("GET", "/v0/metrics")
+        found = samples(answer.raw)
+        assert sorted(dict(labels)["topic"] for name, labels in found if name == "topics_topic_head_seq") == shown
+        assert sorted(dict(labels)["topic"] for name, labels in found if name == "topics_cursor_lag") == shown
+        assert found["topics_topic_metrics_truncated", ()] == (bound < 4)
+        assert found["topics_cursor_metrics_truncated", ()] == (bound < 4)
+        assert found["topics_topics", ()] == 4
