@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from proto.errors import topic_not_found
 from shardd import ranges
 from shardd.config import CLASSES
-from shardd.topic import Topic, Totals
+from shardd.topic import Topic, Totals, hold
 
 
 class Directory:
@@ -45,11 +45,19 @@ class Directory:
     def recovered(self, now_ms: int) -> None:
         """Everything is read back: what a restart ends has ended, and what there is may be written to."""
         for topic in self.visible.values():
-            if topic.config.durability == "ephemeral":
-                topic.lose_everything(topic.ceiling, "cap")
-            topic.next_seq = max(topic.next_seq, topic.head_seq + 1)
-        self.expire(now_ms)
+            if topic.deferred:
+                hold(topic)
+            else:
+                self.complete(topic, now_ms)
         self.assigned = dict(self.visible)
+
+    def complete(self, topic: Topic, now_ms: int) -> None:
+        """Everything of this topic is read back."""
+        if topic.config.durability == "ephemeral":
+            topic.lose_everything(topic.ceiling, "cap")
+        topic.next_seq = max(topic.next_seq, topic.head_seq + 1)
+        topic.durable_head = topic.head_seq
+        self._expire(topic, now_ms)
 
     def show(self, topic: Topic) -> None:
         self.visible[topic.name] = topic
@@ -92,6 +100,9 @@ class Directory:
     def expire(self, now_ms: int) -> None:
         """Bring every topic up to `now_ms`: what is older than a TTL or an idempotency window goes."""
         for topic in self.visible.values():
-            topic.expire(now_ms)
-            if topic.keys:
-                topic.keys.expire(now_ms - topic.config.idempotency_window_ms)
+            self._expire(topic, now_ms)
+
+    def _expire(self, topic: Topic, now_ms: int) -> None:
+        topic.expire(now_ms)
+        if topic.keys:
+            topic.keys.expire(now_ms - topic.config.idempotency_window_ms)

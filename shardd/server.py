@@ -24,6 +24,7 @@ from proto.orphan import die_with_parent
 from proto.transport import ControlLink, MessageSocket
 from shardd.clock import SystemClock
 from shardd.disk import RealDisk
+from shardd.forward import Forward
 from shardd.peers import Peers
 from shardd.recovery import RecoveryError
 from shardd.shard import Shard
@@ -42,6 +43,7 @@ class Server:
         self._socket = socket
         self._earlier = trio.Event()
         self._enough = trio.Event()
+        shard.checkpoint_wanted = self._want_checkpoint
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""
@@ -66,10 +68,8 @@ class Server:
             if isinstance(message, Request):
                 shard.handle(message, peer, partial(self._respond, peer))
             elif isinstance(message, Cancel):
-                shard.reads.cancel(peer, message.id)
+                shard.cancel(peer, message.id)
         shard.flush()
-        if shard.checkpoint_due:
-            self._enough.set()
         if shard.reads.next_deadline != before:
             self._earlier.set()
 
@@ -93,6 +93,9 @@ class Server:
             await trio.sleep(MAINTENANCE_INTERVAL)
             self._shard.maintain()
 
+    def _want_checkpoint(self) -> None:
+        self._enough.set()
+
     async def _checkpoint(self) -> None:
         """Checkpoints, when enough was logged or enough time has passed; a failed one is tried again later."""
         shard = self._shard
@@ -100,7 +103,7 @@ class Server:
             with trio.move_on_after(self._interval):
                 await self._enough.wait()
             self._enough = trio.Event()
-            if not shard.logged_bytes:
+            if not shard.restored or not (shard.logged_bytes or shard.checkpoint_due):
                 continue
             plan = shard.begin_checkpoint()
             start = time.monotonic()
@@ -108,9 +111,10 @@ class Server:
                 await trio.to_thread.run_sync(shard.checkpoints.write, plan)
             except OSError as error:
                 log.error("checkpoint_failed", reason=str(error))
+                shard.end_checkpoint(plan, error)
                 await trio.sleep(CHECKPOINT_RETRY)
                 continue
-            shard.checkpoints.adopt(plan)
+            shard.end_checkpoint(plan)
             log.info(
                 "checkpoint_made",
                 number=plan.number,
@@ -180,6 +184,9 @@ async def main(descriptor: int) -> int:
             await nursery.start(peers.run)
             # From here on the other shards may ask this one, and this one them.
             await link.send(Progress("derive", total, total))
+            forward = Forward(shard, peers)
+            await forward.restore()
+            await nursery.start(forward.run)
             await link.send(Ready())
             topics, records, _ = shard.directory.counters()
             log.info("shard_ready", topics=topics, records=records)

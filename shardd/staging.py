@@ -15,6 +15,8 @@ from proto.message import Message, Reply
 from shardd.clock import Clock
 from shardd.commit import Commits, Timing
 from shardd.directory import Directory
+from shardd.lane import Lane
+from shardd.pulls import Pulls
 from shardd.reads import Reads
 from shardd.topic import Topic
 
@@ -22,10 +24,17 @@ Respond = Callable[[Message], None]
 to_json = msgspec.json.Encoder().encode
 
 
+CEILING_STEP = 65_536
+"""Seqs that an ephemeral topic reserves at a time."""
+
+
 class Staging:
     """What every changing operation needs: the directory, the log, the clock, and who is to be woken."""
 
-    def __init__(self, directory: Directory, commits: Commits, reads: Reads, clock: Clock, limits: Limits) -> None:
+    def __init__(
+        self, directory: Directory, commits: Commits, reads: Reads, pulls: Pulls, clock: Clock, limits: Limits
+    ) -> None:
+        self.pulls = pulls
         self.directory = directory
         self.commits = commits
         self.reads = reads
@@ -41,12 +50,45 @@ class Staging:
         commit: Callable[[Timing], None],
         undo: Callable[[TopicsError], None],
     ) -> Frame | None:
-        """One change of a topic. It waits for a sync if it asks to, or if an earlier change of the topic waits."""
+        """One change of a topic. It waits for a sync if it asks to, or if an earlier change of the topic waits.
+
+        Copies that routers made since the topic's last frame are *pinned* first: replay then knows where in the topic
+        they belong, and makes them again before it goes on."""
+        if encode is not None and topic.lane is not None and topic.lane.unpinned:
+            self._pin(topic, topic.lane)
         gated = gated or topic.gated_no > self.commits.synced_no
         number, frame = self.commits.stage(encode, gated=gated, commit=commit, undo=undo)
         if gated:
             topic.gated_no = number
         return frame
+
+    def _pin(self, topic: Topic, lane: Lane) -> None:
+        def undo(error: TopicsError) -> None:
+            lane.unpinned = True
+
+        lane.unpinned = False
+        fields = {"pin": lane.cursor, "head": lane.head, "ts": lane.ts, "version": lane.version}
+        frame = self.control_frame(Kind.ROUTER, topic.id, fields)
+        self.stage(topic, frame, gated=False, commit=lambda timing: None, undo=undo)
+
+    def grown(self, topic: Topic) -> None:
+        """Records that a client wrote became visible."""
+        self.reads.grown(topic)
+        self.pulls.grown(topic)
+
+    def reserve(self, topic: Topic, count: int) -> None:
+        """Log that the next `count` seqs of an ephemeral topic are used, well ahead. What follows on the topic waits
+        for it."""
+        if topic.next_seq - 1 + count <= topic.ceiling:
+            return
+        before = topic.ceiling
+        topic.ceiling = topic.next_seq - 1 + count + CEILING_STEP
+
+        def undo(error: TopicsError) -> None:
+            topic.ceiling = before
+
+        frame = self.control_frame(Kind.CEILING, topic.id, {"seq": topic.ceiling})
+        self.stage(topic, frame, gated=True, commit=lambda timing: None, undo=undo)
 
     def control_frame(self, kind: Kind, topic_id: int, fields: dict[str, Any]) -> Callable[[int, int], Frame]:
         return partial(_encode_map, kind, topic_id, fields, self.clock.now_ms())

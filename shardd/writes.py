@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from proto.errors import ErrorCode, TopicsError, invalid, topic_not_found
-from proto.frame import Columns, Frame, Kind, encode_batch
+from proto.frame import Columns, Frame, encode_batch
 from proto.limits import MAX_IDEMPOTENCY_KEY_CHARS, RECORD_OVERHEAD
 from proto.message import Reply, Request
 from shardd.append import Write, parse_write
@@ -21,9 +21,6 @@ from shardd.idempotency import Waiter
 from shardd.room import check_bytes, check_inline, check_topics, growth
 from shardd.staging import Respond, Staging, performance, refuse, to_json
 from shardd.topic import Topic
-
-CEILING_STEP = 65_536
-"""Seqs that an ephemeral topic reserves at a time."""
 
 
 class Writes:
@@ -55,7 +52,7 @@ class Writes:
         columns.key = key
         columns.ts = topic.commit_time(now)
         if topic.assigned_config.durability == "ephemeral":
-            self._reserve(topic, columns.count)
+            self._staging.reserve(topic, columns.count)
         self._stage(topic, columns, grows_by, created, request, respond)
 
     def _growth(self, topic: Topic | None, config: TopicConfig, columns: Columns, options: Mapping[str, Any]) -> int:
@@ -82,19 +79,6 @@ class Writes:
             return True
         return topic.keys.wait(key, answer)
 
-    def _reserve(self, topic: Topic, count: int) -> None:
-        """Log that the seqs of this write are used, well ahead. What follows on the topic waits for it."""
-        if topic.next_seq - 1 + count <= topic.ceiling:
-            return
-        before = topic.ceiling
-        topic.ceiling = topic.next_seq - 1 + count + CEILING_STEP
-
-        def undo(error: TopicsError) -> None:
-            topic.ceiling = before
-
-        frame = self._staging.control_frame(Kind.CEILING, topic.id, {"seq": topic.ceiling})
-        self._staging.stage(topic, frame, gated=True, commit=lambda timing: None, undo=undo)
-
     def _stage(
         self, topic: Topic, columns: Columns, grows_by: int, created: bool, request: Request, respond: Respond
     ) -> None:
@@ -119,7 +103,7 @@ class Writes:
             ts = columns.ts
             assert isinstance(ts, int)
             topic.last_write_ts = ts
-            self._staging.reads.grown(topic)
+            self._staging.grown(topic)
             if durability != "fsync":
                 timing = Timing(timing.write_ms)
             respond(_answer(topic, first_seq, columns.count, created, False, request, timing))

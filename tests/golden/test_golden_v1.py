@@ -140,7 +140,8 @@ def test_every_kind_of_frame_is_there_and_reads_back() -> None:
                 assert list(batch.node.cells(0, 4)) == [b"node"] * 4
                 assert batch.key == b"key-1"
             offset += header.length
-    assert kinds == set(Kind)
+    # Kinds that came later have files of their own.
+    assert kinds == set(range(Kind.BATCH, Kind.RESCUED + 1))
 
 
 def test_a_shard_starts_from_them(shard_dir: Path) -> None:
