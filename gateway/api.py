@@ -22,6 +22,7 @@ from gateway.flight import Flight
 from gateway.http import ClientGone, Request, Response
 from gateway.operations import OPERATIONS, Body, Operation, QueryValue
 from gateway.quota import Quota
+from gateway.routers import Routers
 from gateway.routes import Routes, defaults, parse_query
 from gateway.shards import Shards
 from gateway.slots import Bound, Slots
@@ -29,7 +30,7 @@ from proto.errors import ErrorCode, TopicsError, invalid, shutting_down
 from proto.keys import Key
 from proto.limits import Limits
 from proto.message import Reply
-from proto.names import check_topic
+from proto.names import check_router, check_topic, is_router
 
 MAX_INFLATED = 8
 """Compressed bodies that are held inflated at a time."""
@@ -68,15 +69,21 @@ class Api:
         self._inflated = trio.Semaphore(MAX_INFLATED)
         self._probe_auth = probe_auth
         self._quota = Quota(shards, limits)
+        self._routers = Routers(shards, self._quota, limits)
         self._shards = shards
         self._flight = flight
         self._routes = Routes(OPERATIONS)
         self._defaults = {operation.name: defaults(operation) for operation in OPERATIONS}
+        self._operations = {operation.name: operation for operation in OPERATIONS}
         self._served: Counter[tuple[str, int]] = Counter()
         self._scraper = metrics.Scraper(shards, limits.metrics_max_topics)
         self._local: dict[str, _Handler] = {
             "list_topics": self._list_topics,
             "list_cursors": self._list_cursors,
+            "put_router": self._put_router,
+            "get_router": self._get_router,
+            "list_routers": self._list_routers,
+            "delete_router": self._delete_router,
             "health": self._health,
             "ready": self._ready,
             "metrics": self._metrics,
@@ -116,17 +123,18 @@ class Api:
         if self._flight.draining and not operation.always:
             raise shutting_down()
         key = self._admit(operation, request)
-        topic = check_topic(values[0]) if values else ""
-        if topic:
-            check_name(key, topic)
+        routed = "{router}" in operation.path
+        topic = check_topic(values[0]) if values and not routed else ""
+        if values:
+            check_name(key, topic or check_router(values[0]))
         options: _Options = self._defaults[operation.name]
         if request.query and operation.query:
             options = parse_query(operation, request.query)
         if len(values) > 1:
             options = {**options, "cursor": values[1]}
         if not operation.shard_op:
-            if topic:
-                options = {**options, "topic": topic}
+            if values:
+                options = {**options, "router" if routed else "topic": values[0]}
             return await self._local[operation.name](request, key, options, started)
         body, packed = b"", False
         if operation.body is not Body.NONE:
@@ -154,7 +162,9 @@ class Api:
         request: Request,
         started: float,
     ) -> Response:
-        if operation.grows:
+        if operation.name == "delete_topic":
+            reply = await self._routers.delete_topic(topic, options, key)
+        elif operation.grows:
             reply = await self._quota.call(operation.shard_op, topic, options | restrictions(key, operation), body)
         else:
             reply = await self._shards.call(operation.shard_op, topic, options, body, request.disconnected)
@@ -210,6 +220,27 @@ class Api:
         if reply.error is not None:
             raise reply.error
         return answers.success(Reply(0, lists.merge_pages("cursors", [reply], size)), started)
+
+    async def _put_router(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        body, packed = await self._body(self._operations["put_router"], request)
+        if packed:
+            body = await inflated(body, MAX_PARAMETERS_BYTES)
+        return answers.success(await self._routers.put(str(options["router"]), body, key), started)
+
+    async def _get_router(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        return answers.success(await self._routers.get(str(options["router"]), key), started)
+
+    async def _delete_router(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        return answers.success(await self._routers.delete(str(options["router"]), key), started)
+
+    async def _list_routers(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        size = lists.page_size(int(options["page_size"]))
+        after = lists.decode_cursor(str(options["cursor"]), is_router) if options["cursor"] else ""
+        asked: dict[str, Any] = {**options, "after": after, "page_size": size}
+        if key.prefixes:
+            asked["prefixes"] = list(key.prefixes)
+        replies = await self._shards.ask_all("router_list", asked)
+        return answers.success(Reply(0, lists.merge_pages("routers", replies, size)), started)
 
     async def _health(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         return probes.health()

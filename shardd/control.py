@@ -119,7 +119,8 @@ class Control:
             self._directory.hide(topic)
             self._staging.reads.topic_deleted(topic)
             self._staging.pulls.topic_deleted(topic)
-            body = {"topic": topic.name, "deleted": True, "routers_removed": []}
+            into = [] if topic.lane_visible is None else sorted(topic.lane_visible.routers)
+            body = {"topic": topic.name, "deleted": True, "routers_removed": into}
             respond(Reply(request.id, to_json(body), performance=performance(timing)))
 
         def undo(error: TopicsError) -> None:

@@ -33,6 +33,8 @@ class Router:
     name: str
     config: RouterConfig
     since: int
+    made_ms: int = 0
+    """When it got this configuration. Of two routers of a name, which a crash may leave, the later one counts."""
     forwarded: int = 0
     match: Match | None = None
 
@@ -88,14 +90,15 @@ class Lane:
             "epoch": self.epoch,
             "cursor": cursor,
             "version": self.version,
-            "routers": [[r.name, as_map(r.config), r.since, r.forwarded] for r in self.routers.values()],
+            "routers": [[r.name, as_map(r.config), r.since, r.made_ms, r.forwarded] for r in self.routers.values()],
         }
 
 
 def load(fields: dict[str, Any]) -> Lane:
     """From catalog or log."""
     routers = {
-        name: Router(name, from_map(config), since, forwarded) for name, config, since, forwarded in fields["routers"]
+        name: Router(name, from_map(config), since, made_ms, forwarded)
+        for name, config, since, made_ms, forwarded in fields["routers"]
     }
     cursor = fields["cursor"]
     return Lane(fields["source"], fields["epoch"], cursor, cursor, fields["version"], routers, settled=not routers)

@@ -9,6 +9,7 @@ the source afterwards.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,7 @@ from shardd.pulls import forwardable
 from shardd.staging import Respond, Staging, performance, refuse, to_json
 from shardd.topic import Topic
 
+LONGEST_HOLD_S = 60.0
 Waiter = Callable[[TopicsError | None], None]
 
 
@@ -31,6 +33,7 @@ class Routing:
         self._directory = staging.directory
         self.unsaved: list[Waiter] = []
         """Who waits for a checkpoint that keeps all copies there are now."""
+        self._holds: deque[tuple[float, Lane]] = deque()
         self._saving: tuple[list[Waiter], list[Lane]] = [], []
         self.changed: Callable[[Topic], None] = lambda topic: None
         """Called when a topic's lane is another one now: somebody may have to begin to copy, or to stop."""
@@ -64,23 +67,26 @@ class Routing:
         if not fresh and lane is not None and lane.source != config.source:
             raise fan_in(config.dest, lane.source)
         before = None if lane is None or fresh else lane.routers.get(name)
+        now = self._staging.clock.now_ms()
         if before is not None and before.config == config:
             respond(_answer(request, name, before.config, created=False, timing=Timing()))
             return
         if fresh or lane is None:
             version = 1 if lane is None else lane.version + 1
             changed = Lane(config.source, options["epoch"], options["head"], options["head"], version)
-            changed.routers = {name: Router(name, config, options["head"])}
+            changed.routers = {name: Router(name, config, options["head"], now)}
         else:
             since = options["head"] if before is None else before.since
             forwarded = 0 if before is None else before.forwarded
-            router = Router(name, config, since, forwarded)
+            router = Router(name, config, since, now, forwarded)
             # In place, so that the order of routers, which is that of copies, stays.
             changed = lane.changed({**lane.routers, name: router})
         created = options.get("created", before is None)
 
         def done(timing: Timing) -> None:
-            respond(_answer(request, name, config, created=created, timing=timing))
+            reply = _answer(request, name, config, created=created, timing=timing)
+            reply.extra = {"made_ms": now}
+            respond(reply)
 
         self._change(topic, changed, done, request, respond)
 
@@ -112,7 +118,7 @@ class Routing:
             remove(None)
         else:
             # From now on nothing is added, so that what is saved is everything.
-            topic.lane.held = True
+            self._hold(topic.lane, True)
             self.unsaved.append(remove)
 
     def drop(self, topic: Topic) -> None:
@@ -156,7 +162,7 @@ class Routing:
         unsaved = False
         for lane in lanes:
             if lane.source == request.options["source"]:
-                lane.held = not request.options.get("release")
+                self._hold(lane, not request.options.get("release"))
                 unsaved = unsaved or lane.unsaved
 
         def held(error: TopicsError | None) -> None:
@@ -169,6 +175,17 @@ class Routing:
             self.unsaved.append(held)
         else:
             held(None)
+
+    def _hold(self, lane: Lane, held: bool) -> None:
+        lane.held = held
+        if held:
+            self._holds.append((self._staging.clock.monotonic(), lane))
+
+    def expire(self) -> None:
+        """Let go of what is on hold for long: whoever wanted to delete something is gone."""
+        oldest = self._staging.clock.monotonic() - LONGEST_HOLD_S
+        while self._holds and self._holds[0][0] <= oldest:
+            self._holds.popleft()[1].held = False
 
     # Saving
 
@@ -209,9 +226,9 @@ class Routing:
         return {name: router for lane in lanes for name, router in lane.routers.items()}
 
     def graph(self, request: Request, respond: Respond) -> None:
-        """All routers of this shard, for the gateway: `[name, config, since, epoch of the destination]` each."""
+        """All routers of this shard, for the gateway: `[name, config, made_ms]` each."""
         rows = [
-            [name, as_map(router.config), router.since, topic.epoch]
+            [name, as_map(router.config), router.made_ms]
             for topic in self._directory.visible.values()
             if topic.lane_visible is not None
             for name, router in topic.lane_visible.routers.items()

@@ -211,6 +211,7 @@ class Shard:
         """Now and then: let go of what is out of date."""
         self.directory.expire(self._clock.now_ms())
         self.pulls.expire()
+        self.routing.expire()
 
     def _state(self, request: Request, respond: Respond) -> None:
         topic = self.directory.find(request.topic)

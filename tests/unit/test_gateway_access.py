@@ -19,6 +19,9 @@ from proto.keys import ALL_SCOPES, Key, Scope
 from proto.message import Message, Reply, Request
 
 INSIDE, OUTSIDE = "tenant:a", "tenan"
+ROUTER = {"source": "tenant:s", "dest": "tenant:d"}
+BODIES = {"put_router": ROUTER}
+"""What an operation needs to hear besides `{}`."""
 OPEN = {"health", "ready", "openapi"}
 """What anybody may ask. Adding to this is a decision, so it is made here a second time."""
 ONLY = {scope: f"only-{scope.words[0]}" for scope in Scope}
@@ -47,13 +50,15 @@ MALFORMED = [
 
 
 def answering(request: Request) -> list[Message]:
-    if request.op in ("list", "cursor_list"):
+    if request.op in ("list", "cursor_list", "router_list"):
         return [Reply(request.id, b"[]", extra={"names": [], "more": False})]
+    if request.op == "router_graph":
+        return [Reply(request.id, extra={"routers": [[name, ROUTER, 1] for name in (INSIDE, OUTSIDE)]})]
     return [Reply(request.id, b"{}", extra={})]
 
 
 async def ask(client: Client, operation: Operation, name: str, authorization: str | None, path: str = "") -> Answer:
-    body = b"{}" if operation.body is not Body.NONE else None
+    body = json.dumps(BODIES.get(operation.name, {})).encode() if operation.body is not Body.NONE else None
     headers = {} if authorization is None else {"Authorization": authorization}
     return await client.ask(operation.method, fill(path or operation.path, name), body, headers)
 

@@ -8,22 +8,29 @@ from gateway.routes import Routes, parse_query
 from proto.errors import ErrorCode, TopicsError
 
 ROUTES = Routes(OPERATIONS)
+
+
+def fill(path: str) -> str:
+    return path.replace("{topic}", "jobs").replace("{cursor}", "a%2Fb").replace("{router}", "a->b")
+
+
 BY_NAME = {operation.name: operation for operation in OPERATIONS}
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
 def test_every_operation_is_found_at_every_path_it_has(operation: Operation) -> None:
     for path in operation.paths:
-        found, values = ROUTES.find(operation.method, path.replace("{topic}", "jobs").replace("{cursor}", "a%2Fb"))
+        found, values = ROUTES.find(operation.method, fill(path))
         assert found is operation
-        assert values == ["jobs"] * ("{topic}" in path) + ["a/b"] * ("{cursor}" in path)
+        named = ["jobs"] * ("{topic}" in path) + ["a->b"] * ("{router}" in path)
+        assert values == named + ["a/b"] * ("{cursor}" in path)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
 def test_other_methods_are_405_and_name_the_right_ones(operation: Operation) -> None:
     for path in operation.paths:
         with pytest.raises(TopicsError) as caught:
-            ROUTES.find("PATCH", path.replace("{topic}", "jobs"))
+            ROUTES.find("PATCH", fill(path))
         assert caught.value.code is ErrorCode.METHOD_NOT_ALLOWED
         assert caught.value.detail is not None
         assert operation.method in caught.value.detail["allow"]
