@@ -61,8 +61,6 @@ class Pulled:
     lost: list[tuple[int, int]]
     settled: bool = True
     """Whether the source itself is what it was at the last stop."""
-    whole: bool = True
-    """Whether all that its log says is in place."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from shardd.copies import Pulled
 from shardd.lane import Lane
 from shardd.peers import Peers
 from shardd.pulls import read
-from shardd.restore import Restore
+from shardd.restore import Position, Restore, read_position, still
 from shardd.shard import Shard
 from shardd.topic import Topic
 
@@ -85,6 +85,24 @@ class Forward:
                     return
             if not moved:
                 await trio.sleep(ASK_AGAIN_S)
+                restore.quiet = await self._quiet(restore)
+
+    async def _quiet(self, restore: Restore) -> bool:
+        """Is the topic in a cycle in which nothing moves?"""
+        try:
+            return still(await self._around(restore), await self._around(restore))
+        except TopicsError:
+            return False
+
+    async def _around(self, restore: Restore) -> list[Position]:
+        """From the topic to its source, and so on until there is none, or one that was met before."""
+        way = [restore.position]
+        while (source := way[-1].source) is not None and source[0] not in {each.name for each in way}:
+            name, epoch = source
+            index = self._peers.index_of(name)
+            reply = await self._peers.request(index, "router_position", name, {"epoch": epoch})
+            way.append(read_position(reply.extra))
+        return way
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Forward until cancelled."""

@@ -61,6 +61,8 @@ class Lane:
     """There are copies that no checkpoint has."""
     settled: bool = True
     """Whether everything there was at the last stop has been copied again."""
+    stuck: bool = False
+    """While it is not settled: its source has lost something, and it waits to know how far the source goes."""
     held: bool = False
     """Whether the source is about to be deleted: nothing more is copied."""
     gone: bool = False
@@ -69,10 +71,6 @@ class Lane:
     @property
     def arithmetic(self) -> bool:
         return all(r.match is None and not r.config.allow_cycle for r in self.routers.values())
-
-    @property
-    def cyclic(self) -> bool:
-        return any(router.config.allow_cycle for router in self.routers.values())
 
     def copies_of(self, first: int, last: int) -> int:
         """The most copies that the source's records `first` to `last` can have."""

@@ -154,7 +154,6 @@ def _answer(topic: Topic, request: Request) -> Reply:
         "head": head,
         "lost": _lost(topic, after, upto),
         "settled": not topic.deferred and (topic.lane is None or topic.lane.settled),
-        "whole": not topic.deferred,
     }
     return Reply(request.id, b"".join(part for frame in frames for part in (frame.head, frame.tail)), extra=extra)
 
@@ -206,6 +205,4 @@ def read(reply: Reply) -> Pulled:
         pieces.append(Piece(header.first_seq, columns, flags if any(flags) else None))
         offset += header.length
     lost = [(first, last) for first, last in extra["lost"]]
-    return Pulled(
-        extra["after"], extra["upto"], extra["head"], pieces, lost, settled=extra["settled"], whole=extra["whole"]
-    )
+    return Pulled(extra["after"], extra["upto"], extra["head"], pieces, lost, settled=extra["settled"])

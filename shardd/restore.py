@@ -15,11 +15,17 @@ What the source has lost since then cannot be copied again:
                          copied anew, with seqs nobody has seen. Readers may get a record twice, never another one
                          under its seq.
     the source is gone   told as lost, up to the last pin; its routers are removed
+
+A topic is *settled* when its source is and it has caught up with it. The topics of a cycle would wait for each other
+for ever, so each of them also looks around the cycle: if all have caught up, twice with the same positions, then there
+was a moment between at which nothing was left to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from proto.frame import Kind, decode_map
 from shardd.clock import Clock
@@ -27,7 +33,52 @@ from shardd.copier import Copier
 from shardd.copies import Plan, Pulled, Skip, plan
 from shardd.directory import Directory
 from shardd.lane import Lane
+from shardd.pulls import forwardable
 from shardd.topic import Deferred, Topic, hold
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a topic is. `source` is what it copies from, with its epoch, None if nothing; `idle`: nothing of its own is
+    left to be read back."""
+
+    name: str
+    head: int
+    cursor: int
+    source: tuple[str, int] | None
+    idle: bool
+    stuck: bool
+
+    def behind(self, source: Position) -> bool:
+        """Is there something of the source that it has not got?"""
+        return not self.idle or (self.cursor < source.head and not self.stuck)
+
+
+def position(topic: Topic) -> Position:
+    lane = topic.lane
+    if lane is None or not lane.routers or lane.settled:
+        return Position(topic.name, forwardable(topic), 0, None, not topic.deferred, False)
+    source = (lane.source, lane.epoch)
+    return Position(topic.name, forwardable(topic), lane.cursor, source, not topic.deferred, lane.stuck)
+
+
+def read_position(fields: Any) -> Position:
+    """From a reply."""
+    source = fields["source"]
+    return Position(**{**fields, "source": None if source is None else (source[0], source[1])})
+
+
+def closed(way: Sequence[Position]) -> bool:
+    """Does a way from a topic to its source, to that one's and so on lead back to where it began?"""
+    return bool(way) and way[-1].source is not None and way[-1].source[0] == way[0].name
+
+
+def still(first: Sequence[Position], second: Sequence[Position]) -> bool:
+    """Two looks around a cycle: is nothing left to be copied?"""
+    if first != second or not closed(first):
+        return False
+    return not any(each.behind(source) for each, source in zip(first, [*first[1:], first[0]], strict=True))
+
 
 Replay = Callable[[Topic, Deferred], None]
 
@@ -43,6 +94,8 @@ class Restore:
         self._replay = replay
         self._goal: int | None = None
         self._displaced = False
+        self.quiet = False
+        """Nothing moves any more in the cycle that this topic is in."""
         self.done = False
         self.displaced = False
         """Seqs were given up. A checkpoint must keep that before anybody sees what comes after them."""
@@ -50,6 +103,10 @@ class Restore:
     @property
     def name(self) -> str:
         return self._topic.name
+
+    @property
+    def position(self) -> Position:
+        return position(self._topic)
 
     @property
     def lane(self) -> Lane | None:
@@ -133,8 +190,7 @@ class Restore:
         if topic.config.durability == "ephemeral":
             self._finish()
             return True
-        ready = pulled.whole if lane.cyclic else pulled.settled
-        if self._goal is None and ready:
+        if self._goal is None and (pulled.settled or self.quiet):
             self._goal = pulled.head
         now = topic.commit_time(self._clock.now_ms())
         moved = False
@@ -143,7 +199,7 @@ class Restore:
             self._copier.carry_out(topic, lane, made, now)
             moved = made.upto > lane.cursor
             lane.cursor = made.upto
-            self._displaced = made.stuck
+            self._displaced = lane.stuck = made.stuck
             if not everything:  # it was full then, too
                 self._finish()
                 return True
@@ -176,7 +232,7 @@ class Restore:
         self._directory.complete(topic, self._clock.now_ms())
         topic.lane_visible = topic.lane
         if topic.lane is not None:
-            topic.lane.settled = True
+            topic.lane.settled, topic.lane.stuck = True, False
             topic.lane.done = topic.lane.cursor
             topic.lane.unpinned = topic.lane.unsaved
             topic.lane.head, topic.lane.ts = topic.next_seq - 1, topic.last_ts

@@ -11,10 +11,11 @@ then write twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
-from proto.errors import ErrorCode, TopicsError, invalid, not_ready
+from proto.errors import ErrorCode, TopicsError, invalid, not_ready, topic_not_found
 from proto.limits import Limits
 from proto.message import Reply, Request
 from shardd.catalog import CatalogError
@@ -31,7 +32,7 @@ from shardd.pulls import Pulls
 from shardd.reads import Reads
 from shardd.recovery import Outcome, RecoveryError, scan
 from shardd.replay import replay, replay_deferred
-from shardd.restore import Restore
+from shardd.restore import Restore, position
 from shardd.routing import Routing
 from shardd.segment import SegmentError
 from shardd.staging import Respond, Staging, to_json
@@ -103,6 +104,7 @@ class Shard:
             "router_get": self.routing.get,
             "router_list": self.routing.list,
             "router_graph": self.routing.graph,
+            "router_position": self._router_position,
             "state": self._state,
             "list": self._list,
             "stats": self._stats,
@@ -133,6 +135,13 @@ class Shard:
             replay_deferred(self.directory, topic, *deferred)
 
         return [Restore(topic, self.copier, self.directory, self._clock, replay) for topic in self._unrestored()]
+
+    def _router_position(self, request: Request, respond: Respond) -> None:
+        """Where a topic is, for others that are restored. Options: `epoch`."""
+        topic = self.directory.visible.get(request.topic)
+        if topic is None or topic.epoch != request.options["epoch"]:
+            raise topic_not_found(request.topic)
+        respond(Reply(request.id, extra=asdict(position(topic))))
 
     @property
     def checkpoint_due(self) -> bool:
@@ -174,7 +183,7 @@ class Shard:
     def handle(self, request: Request, caller: Hashable, respond: Respond) -> None:
         """Take one request. `caller` names the peer; with the request's id it identifies a parked read."""
         try:
-            if not self.restored and request.op not in ("pull", "stats"):
+            if not self.restored and request.op not in ("pull", "router_position", "stats"):
                 raise not_ready("this shard is making copies of its routers again; retry shortly")
             if request.op == "pull":
                 self.pulls.pull(self.directory.visible.get(request.topic), request, caller, respond)
