@@ -20,7 +20,7 @@ from shardd.copies import Pulled
 from shardd.lane import Lane
 from shardd.peers import Peers
 from shardd.pulls import read
-from shardd.restore import Position, Restore, read_position, still
+from shardd.restore import Position, Restore, read_position
 from shardd.shard import Shard
 from shardd.topic import Topic
 
@@ -85,14 +85,10 @@ class Forward:
                     return
             if not moved:
                 await trio.sleep(ASK_AGAIN_S)
-                restore.quiet = await self._quiet(restore)
-
-    async def _quiet(self, restore: Restore) -> bool:
-        """Is the topic in a cycle in which nothing moves?"""
-        try:
-            return still(await self._around(restore), await self._around(restore))
-        except TopicsError:
-            return False
+                try:
+                    restore.looked(await self._around(restore), await self._around(restore))
+                except TopicsError:
+                    pass  # a shard is away; it will move
 
     async def _around(self, restore: Restore) -> list[Position]:
         """From the topic to its source, and so on until there is none, or one that was met before."""

@@ -49,9 +49,9 @@ class Position:
     idle: bool
     stuck: bool
 
-    def behind(self, source: Position) -> bool:
-        """Is there something of the source that it has not got?"""
-        return not self.idle or (self.cursor < source.head and not self.stuck)
+    def moves(self, source: Position) -> bool:
+        """Is there something of the source that it can take?"""
+        return self.cursor < source.head and not self.stuck
 
 
 def position(topic: Topic) -> Position:
@@ -74,10 +74,11 @@ def closed(way: Sequence[Position]) -> bool:
 
 
 def still(first: Sequence[Position], second: Sequence[Position]) -> bool:
-    """Two looks around a cycle: is nothing left to be copied?"""
+    """Two looks around a cycle: can nothing move any more? Either nothing is left to do, or what some topic waits for
+    was lost."""
     if first != second or not closed(first):
         return False
-    return not any(each.behind(source) for each, source in zip(first, [*first[1:], first[0]], strict=True))
+    return not any(each.moves(source) for each, source in zip(first, [*first[1:], first[0]], strict=True))
 
 
 Replay = Callable[[Topic, Deferred], None]
@@ -94,8 +95,7 @@ class Restore:
         self._replay = replay
         self._goal: int | None = None
         self._displaced = False
-        self.quiet = False
-        """Nothing moves any more in the cycle that this topic is in."""
+        self._quiet = False
         self.done = False
         self.displaced = False
         """Seqs were given up. A checkpoint must keep that before anybody sees what comes after them."""
@@ -125,6 +125,7 @@ class Restore:
         try:
             return self._take(lane, pulled) or lane.cursor > before
         finally:
+            self._quiet = False
             self._copier.made_again(self._topic)
 
     def _take(self, lane: Lane, pulled: Pulled) -> bool:
@@ -138,7 +139,7 @@ class Restore:
                 if made.stuck:
                     self._displaced = True
                 elif made.upto < seq:
-                    if not pulled.settled or pulled.head >= seq:
+                    if pulled.head >= seq or not (pulled.settled or self._quiet):
                         return False
                     self._displaced = True  # the source is not what it was: its files were replaced, say
             self._go_on(lane, head, ts)
@@ -190,7 +191,7 @@ class Restore:
         if topic.config.durability == "ephemeral":
             self._finish()
             return True
-        if self._goal is None and (pulled.settled or self.quiet):
+        if self._goal is None and (pulled.settled or self._quiet):
             self._goal = pulled.head
         now = topic.commit_time(self._clock.now_ms())
         moved = False
@@ -215,6 +216,13 @@ class Restore:
             self._finish()
             return True
         return moved
+
+    def looked(self, first: Sequence[Position], second: Sequence[Position]) -> bool:
+        """Twice around the cycle that this topic may be in. True if nothing moves there and this topic is to go on."""
+        nothing_moves = still(first, second)
+        # While others wait for something that was lost, they go on first.
+        self._quiet = nothing_moves and (bool(self._topic.deferred) or all(each.idle for each in first))
+        return self._quiet
 
     def source_gone(self) -> None:
         """The source does not exist any more: what it had is lost."""

@@ -11,7 +11,7 @@ from proto.router import RouterConfig, as_map
 from shardd.copies import Pulled
 from shardd.lane import Lane
 from shardd.pulls import read
-from shardd.restore import Position, Restore, read_position, still
+from shardd.restore import Position, Restore, read_position
 from shardd.topic import Topic
 from tests.support.fault_disk import FaultDisk, Survival
 from tests.support.harness import FakeClock, Harness
@@ -102,8 +102,8 @@ class Net:
                     restore.source_gone()
                     moved = True
                 if not moved:
-                    restore.quiet = still(self._around(restore), self._around(restore))
-                idle = 0 if moved or restore.quiet else idle + 1
+                    moved = restore.looked(self._around(restore), self._around(restore))
+                idle = 0 if moved else idle + 1
                 assert idle <= 3 * (len(work) + 1), f"{restore.name} waits for something that never comes"
             if not restore.done:
                 work.append((harness, restore))
