@@ -47,6 +47,7 @@ class Directory:
         for topic in self.visible.values():
             if topic.deferred:
                 hold(topic)
+                topic.durable_head = topic.head_seq
             else:
                 self.complete(topic, now_ms)
         self.assigned = dict(self.visible)

@@ -63,6 +63,8 @@ class Lane:
     """Whether everything there was at the last stop has been copied again."""
     stuck: bool = False
     """While it is not settled: its source has lost something, and it waits to know how far the source goes."""
+    asked: int = -1
+    """While it is not settled: how far its source was when that was of no help."""
     held: bool = False
     """Whether the source is about to be deleted: nothing more is copied."""
     gone: bool = False

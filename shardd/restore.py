@@ -48,18 +48,19 @@ class Position:
     source: tuple[str, int] | None
     idle: bool
     stuck: bool
+    asked: int
 
     def moves(self, source: Position) -> bool:
-        """Is there something of the source that it can take?"""
-        return self.cursor < source.head and not self.stuck
+        """Is there something of the source that it can take, or has not looked at?"""
+        return (self.cursor < source.head and not self.stuck) or (not self.idle and self.asked != source.head)
 
 
 def position(topic: Topic) -> Position:
     lane = topic.lane
     if lane is None or not lane.routers or lane.settled:
-        return Position(topic.name, forwardable(topic), 0, None, not topic.deferred, False)
+        return Position(topic.name, forwardable(topic), 0, None, not topic.deferred, False, -1)
     source = (lane.source, lane.epoch)
-    return Position(topic.name, forwardable(topic), lane.cursor, source, not topic.deferred, lane.stuck)
+    return Position(topic.name, forwardable(topic), lane.cursor, source, not topic.deferred, lane.stuck, lane.asked)
 
 
 def read_position(fields: Any) -> Position:
@@ -123,7 +124,9 @@ class Restore:
             return True
         before = lane.cursor
         try:
-            return self._take(lane, pulled) or lane.cursor > before
+            moved = self._take(lane, pulled) or lane.cursor > before
+            lane.asked = -1 if moved else pulled.head
+            return moved
         finally:
             self._quiet = False
             self._copier.made_again(self._topic)
