@@ -8,6 +8,8 @@ A plan lists, in order, batches to append and seqs to leave out:
     seqs without records: deleted                 as many seqs left out        nothing
     seqs without records: lost to cap, age, …     left out, told as lost       as many as it can have been, told as lost
 
+A lane with `allow_cycle` does not tell what was lost: in a cycle, the gap would go round for ever.
+
 While the seqs of copies that readers have seen are being restored (`restoring`), lanes that are not arithmetic cannot
 go past a hole: how many copies it had is not known. The plan ends there and says so (`stuck`).
 """
@@ -137,7 +139,7 @@ def _miss(made: Plan, lane: Lane, pulled: Pulled, first: int, last: int) -> None
 
 def _skip(made: Plan, lane: Lane, first: int, last: int, *, lost: bool) -> None:
     count = lane.copies_of(first, last)
-    if count and (lost or lane.arithmetic):
+    if count and (lane.arithmetic or (lost and not lane.cyclic)):
         made.steps.append(Skip(count, lost))
         made.seqs += count
 

@@ -74,6 +74,10 @@ class Lane:
     def arithmetic(self) -> bool:
         return all(r.match is None and not r.config.allow_cycle for r in self.routers.values())
 
+    @property
+    def cyclic(self) -> bool:
+        return any(router.config.allow_cycle for router in self.routers.values())
+
     def copies_of(self, first: int, last: int) -> int:
         """The most copies that the source's records `first` to `last` can have."""
         return sum(max(last - max(first, router.since + 1) + 1, 0) for router in self.routers.values())

@@ -203,10 +203,11 @@ class Restore:
             self._copier.carry_out(topic, lane, made, now)
             moved = made.upto > lane.cursor
             lane.cursor = made.upto
-            self._displaced = lane.stuck = made.stuck
+            self._displaced = made.stuck
             if not everything:  # it was full then, too
                 self._finish()
                 return True
+        lane.stuck = self._displaced
         if self._displaced and self._goal is not None:
             burnt = lane.copies_of(lane.cursor + 1, self._goal)
             if burnt:
