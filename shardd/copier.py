@@ -57,7 +57,18 @@ class Copier:
         )
 
     def stage(self, topic: Topic, lane: Lane, made: Plan) -> None:
-        """Give the copies their seqs; the next flush makes them visible, or the sync that earlier changes wait for."""
+        """Give the copies their seqs; the next flush makes them visible, or the sync that earlier changes wait for.
+
+        What cannot be made again, because the source has lost records already, is put between two pins."""
+        if made.holes and lane.unpinned:
+            self._staging.pin(topic, lane)
+        self._stage(topic, lane, made)
+        if made.holes:
+            if not made.steps:
+                lane.head, lane.ts = topic.next_seq - 1, topic.last_ts
+            self._staging.pin(topic, lane, exact=False)
+
+    def _stage(self, topic: Topic, lane: Lane, made: Plan) -> None:
         before = (lane.cursor, lane.head, lane.ts, lane.unpinned)
         if not made.steps:
             lane.cursor = made.upto

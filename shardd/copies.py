@@ -88,6 +88,8 @@ class Plan:
     records: int = 0
     size: int = 0
     stuck: bool = False
+    holes: bool = False
+    """Records were missing, and how many copies they would have had is not known: this plan cannot be made again."""
 
 
 def plan(lane: Lane, pulled: Pulled, target: int, *, restoring: bool = False) -> Plan:
@@ -104,7 +106,11 @@ def plan(lane: Lane, pulled: Pulled, target: int, *, restoring: bool = False) ->
             if exact:
                 made.stuck = True
                 return made
+            made.holes = made.holes or not lane.arithmetic
             _miss(made, lane, pulled, made.upto + 1, start - 1)
+        if piece.flags is not None and not lane.arithmetic and not exact:
+            flags = piece.flags[start - piece.first_seq : stop + 1 - piece.first_seq]
+            made.holes = made.holes or DELETED in flags
         if exact and piece.flags is not None:
             hole = piece.flags.find(DELETED, start - piece.first_seq, stop + 1 - piece.first_seq)
             if hole >= 0:
@@ -118,6 +124,7 @@ def plan(lane: Lane, pulled: Pulled, target: int, *, restoring: bool = False) ->
         if exact:
             made.stuck = True
             return made
+        made.holes = made.holes or not lane.arithmetic
         _miss(made, lane, pulled, made.upto + 1, target)
         made.upto = target
     made.steps = _joined(made.steps)

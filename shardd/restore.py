@@ -133,9 +133,11 @@ class Restore:
 
     def _take(self, lane: Lane, pulled: Pulled) -> bool:
         while (pin := self._pin()) is not None:
-            seq, head, ts = pin
+            seq, head, ts, exact = pin
             if head <= self._topic.head_seq or self._topic.config.durability == "ephemeral":
                 head, lane.cursor = self._topic.head_seq, max(lane.cursor, seq)
+            elif not exact and not lane.arithmetic:
+                self._displaced = True
             elif not self._displaced:
                 made = plan(lane, pulled, seq, restoring=True)
                 self._append(lane, made, head, ts)
@@ -175,8 +177,9 @@ class Restore:
         if topic.deferred:
             hold(topic)
 
-    def _pin(self) -> tuple[int, int, int] | None:
-        """Source seq, own head and commit time that the next deferred frame stands for, if it is a pin."""
+    def _pin(self) -> tuple[int, int, int, bool] | None:
+        """Source seq, own head and commit time that the next deferred frame stands for, and whether the copies can be
+        made again; None if it is no pin."""
         if not self._topic.deferred:
             return None
         header, buffer = self._topic.deferred[0]
@@ -186,7 +189,7 @@ class Restore:
         lane = self._topic.lane
         if "pin" not in fields or lane is None or fields["version"] != lane.version:
             return None
-        return fields["pin"], fields["head"], fields["ts"]
+        return fields["pin"], fields["head"], fields["ts"], fields["exact"]
 
     def _end(self, lane: Lane, pulled: Pulled) -> bool:
         """Nothing is deferred: what was copied since the last frame. True if something changed."""

@@ -55,19 +55,22 @@ class Staging:
         Copies that routers made since the topic's last frame are *pinned* first: replay then knows where in the topic
         they belong, and makes them again before it goes on."""
         if encode is not None and topic.lane is not None and topic.lane.unpinned:
-            self._pin(topic, topic.lane)
+            self.pin(topic, topic.lane)
         gated = gated or topic.gated_no > self.commits.synced_no
         number, frame = self.commits.stage(encode, gated=gated, commit=commit, undo=undo)
         if gated:
             topic.gated_no = number
         return frame
 
-    def _pin(self, topic: Topic, lane: Lane) -> None:
-        def undo(error: TopicsError) -> None:
-            lane.unpinned = True
+    def pin(self, topic: Topic, lane: Lane, *, exact: bool = True) -> None:
+        """Log where the lane's copies end. If they are not `exact`, they cannot be made again."""
 
-        lane.unpinned = False
+        def undo(error: TopicsError) -> None:
+            lane.unpinned = before
+
+        before, lane.unpinned = lane.unpinned, False
         fields = {"pin": lane.cursor, "head": lane.head, "ts": lane.ts, "version": lane.version}
+        fields["exact"] = exact
         frame = self.control_frame(Kind.ROUTER, topic.id, fields)
         self.stage(topic, frame, gated=False, commit=lambda timing: None, undo=undo)
 

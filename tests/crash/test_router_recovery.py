@@ -464,7 +464,7 @@ def worlds(losses: bool, count: int) -> Callable[..., Any]:
     return pytest.mark.parametrize("seed", [f"{losses}-{n}" for n in range(count)])
 
 
-@worlds(False, 30)
+@worlds(False, 25)
 def test_without_losses_every_record_that_was_seen_stays_where_it_was(seed: str) -> None:
     world = World(hash_of(seed), losses=False)
     for _ in range(120):
@@ -483,7 +483,7 @@ def test_without_losses_every_record_that_was_seen_stays_where_it_was(seed: str)
             assert [data for data in forwarded if data not in world.direct[dest]] == world.net.data(source)
 
 
-@worlds(True, 30)
+@worlds(True, 25)
 def test_with_losses_no_seq_ever_names_another_record(seed: str) -> None:
     world = World(hash_of(seed), losses=True)
     for _ in range(150):
