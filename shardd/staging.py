@@ -16,6 +16,7 @@ from shardd.clock import Clock
 from shardd.commit import Commits, Timing
 from shardd.directory import Directory
 from shardd.reads import Reads
+from shardd.scheduler import Scheduler
 from shardd.topic import Topic
 
 Respond = Callable[[Message], None]
@@ -25,10 +26,13 @@ to_json = msgspec.json.Encoder().encode
 class Staging:
     """What every changing operation needs: the directory, the log, the clock, and who is to be woken."""
 
-    def __init__(self, directory: Directory, commits: Commits, reads: Reads, clock: Clock, limits: Limits) -> None:
+    def __init__(
+        self, directory: Directory, commits: Commits, reads: Reads, scheduler: Scheduler, clock: Clock, limits: Limits
+    ) -> None:
         self.directory = directory
         self.commits = commits
         self.reads = reads
+        self.scheduler = scheduler
         self.clock = clock
         self.limits = limits
 
