@@ -62,9 +62,3 @@ def failure(error: TopicsError, started: float | None, figures: dict[str, float]
 def internal() -> TopicsError:
     """What a client learns of a bug: that there was one, not what it looked like."""
     return TopicsError(ErrorCode.INTERNAL, "internal error; the server's log has the cause")
-
-
-def shutting_down() -> TopicsError:
-    return TopicsError(
-        ErrorCode.SHUTTING_DOWN, "the service is shutting down; retry against its successor", retry_after_ms=1000
-    )

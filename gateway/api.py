@@ -25,7 +25,7 @@ from gateway.quota import Quota
 from gateway.routes import Routes, defaults, parse_query
 from gateway.shards import Shards
 from gateway.slots import Bound, Slots
-from proto.errors import ErrorCode, TopicsError, invalid
+from proto.errors import ErrorCode, TopicsError, invalid, shutting_down
 from proto.keys import Key
 from proto.limits import Limits
 from proto.message import Reply
@@ -114,7 +114,7 @@ class Api:
 
     async def _serve(self, operation: Operation, values: list[str], request: Request, started: float) -> Response:
         if self._flight.draining and not operation.always:
-            raise answers.shutting_down()
+            raise shutting_down()
         key = self._admit(operation, request)
         topic = check_topic(values[0]) if values else ""
         if topic:

@@ -16,12 +16,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.link import Pending
 from gateway.probes import uptime_ms
 from gateway.shards import Shards
 from proto.control import PHASES
 from proto.errors import TopicsError
 from proto.keys import Key
+from proto.link import Pending
 from proto.message import Reply
 
 TEXT = b"text/plain; version=0.0.4; charset=utf-8"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from time import monotonic
 
-from gateway.answers import plain, shutting_down
+from gateway.answers import plain
 from gateway.http import Response
 from gateway.shards import Shards
 from proto import __version__
-from proto.errors import not_ready
+from proto.errors import not_ready, shutting_down
 
 STARTED = monotonic()
 

@@ -17,10 +17,10 @@ from typing import Any
 import trio
 
 from gateway.ledger import Growth
-from gateway.link import Pending
 from gateway.shards import Shards
 from proto.errors import ErrorCode, TopicsError, not_ready
 from proto.limits import RECORD_OVERHEAD, Limits
+from proto.link import Pending
 from proto.message import Reply
 
 SETTLE_S = 2.0

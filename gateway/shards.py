@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from typing import Any
 
 import trio
 
 from gateway.http import ClientGone
 from gateway.ledger import Growth, Ledger
-from gateway.link import Link, Pending
 from proto.control import ShardState
-from proto.errors import TopicsError, not_ready
+from proto.errors import TopicsError
+from proto.link import Link, Links, Pending
 from proto.message import Reply
 from proto.names import shard_of
 
 _NO_OPTIONS: dict[str, Any] = {}
-_SWEEP_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,51 +36,25 @@ class Shards:
     """All shards. `run` serves the links; until a shard's link has heard from it, the shard is not `serving`."""
 
     def __init__(self, shards: int, request_timeout_ms: int) -> None:
-        self.states = [ShardState(index) for index in range(shards)]
         self.counters = [(0, 0, 0)] * shards
         self.ledger = Ledger(shards)
-        self.timeout_s = request_timeout_ms / 1000
-        self.ids: Iterator[int] = count(1)
-        self.closing = False
-        self._links: list[Link | None] = [None] * shards
+        self.links = Links(shards, request_timeout_ms / 1000, opened=_greet, heard=self._heard_from)
         self._heard: list[Link | None] = [None] * shards
-        self._nursery: trio.Nursery | None = None
+        self.run = self.links.run
+        self.update = self.links.update
+        self.end_parked = self.links.end_parked
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            self.update(self.states)
-            task_status.started()
-            try:
-                while True:
-                    await trio.sleep(min(_SWEEP_S, self.timeout_s / 4))
-                    now = time.monotonic()
-                    for link in self._links:
-                        if link is not None:
-                            link.sweep(now)
-            finally:
-                self._nursery = None
+    @property
+    def states(self) -> list[ShardState]:
+        return self.links.states
 
-    def update(self, states: list[ShardState]) -> None:
-        """Take over what the supervisor says. A shard with a new endpoint gets a new link; the waiters of the old one
-        fail, for no answer can reach them any more."""
-        for state in states:
-            self.states[state.index] = state
-            link = self._links[state.index]
-            if link is not None:
-                if link.state.endpoint == state.endpoint and state.phase in ("ready", "stopping"):
-                    link.state = state
-                    continue
-                self._links[state.index] = None
-                link.fail()
-            if state.phase == "ready" and self._nursery is not None:
-                fresh = self._links[state.index] = Link(self, state)
-                self._nursery.start_soon(fresh.run)
+    @property
+    def progress(self) -> float:
+        """Share of the boot that is done, 0.0–1.0."""
+        return self.links.progress
 
-    def heard(self, link: Link, reply: Reply) -> None:
+    def _heard_from(self, link: Link, reply: Reply) -> None:
         index = link.state.index
-        if link is not self._links[index]:
-            return
         self.counters[index] = reply.counters
         if link is not self._heard[index]:
             self.ledger.reborn(index, link.first_id)
@@ -91,19 +62,12 @@ class Shards:
         self.ledger.heard(index, reply.id, reply.counters[0], reply.counters[2])
 
     def serving(self, index: int) -> bool:
-        link = self._links[index]
+        link = self.links.current(index)
         return link is not None and link is self._heard[index] and self.states[index].phase == "ready"
 
     @property
     def ready(self) -> bool:
         return all(map(self.serving, range(len(self.states))))
-
-    @property
-    def progress(self) -> float:
-        """Share of the boot that is done, 0.0–1.0, weighted by what each shard has to read."""
-        weights = [max(state.total_bytes, 1) for state in self.states]
-        done = sum(w * s.progress for w, s in zip(weights, self.states, strict=True))
-        return round(done / sum(weights), 4) if weights else 1.0
 
     def statistics(self) -> Statistics:
         topics, records, size = (sum(column) for column in zip(*self.counters, strict=True))
@@ -113,28 +77,16 @@ class Shards:
             topics,
             records,
             size,
-            sum(len(link.waiting) for link in self._links if link is not None),
+            sum(len(link.waiting) for link in self.links.open()),
         )
 
     def index_of(self, topic: str) -> int:
         """The shard that owns a topic."""
-        return shard_of(topic, len(self._links))
-
-    def _link(self, index: int) -> Link:
-        link = self._links[index]
-        if link is None or self.states[index].phase != "ready":
-            state = self.states[index]
-            raise not_ready(
-                f"shard {index} is not serving yet (phase {state.phase}); retry shortly",
-                shard=index,
-                phase=state.phase,
-                replay_progress=self.progress,
-            )
-        return link
+        return shard_of(topic, len(self.states))
 
     def ask(self, index: int, op: str, options: dict[str, Any], topic: str = "", body: bytes = b"") -> Pending:
         """Send a request to a shard and go on; the caller must `wait` for it or `abandon` it. Raises `503`."""
-        return self._link(index).ask(op, topic, options, body)
+        return self.links.to(index).ask(op, topic, options, body)
 
     async def ask_all(self, op: str, options: dict[str, Any]) -> list[Reply]:
         """The same request to every shard. Raises `503` unless all of them serve, and any error they reply."""
@@ -167,7 +119,7 @@ class Shards:
         booked in the ledger. Raises `503` when the shard does not serve, vanishes or stays silent, and `ClientGone`.
         """
         index = self.index_of(topic)
-        pending = self._link(index).ask(op, topic, options, body)
+        pending = self.links.to(index).ask(op, topic, options, body)
         if growth is not None:
             self.ledger.book(index, pending.id, growth)
         try:
@@ -196,12 +148,10 @@ class Shards:
             raise reply
         return reply
 
-    def end_parked(self) -> None:
-        """From now on nothing is parked: long polls end with `503 shutting_down`, and their clients ask again."""
-        self.closing = True
-        for link in self._links:
-            if link is not None:
-                link.end_parked()
+
+def _greet(link: Link) -> None:
+    # Any reply carries the counters, and only a shard that answers counts as serving.
+    link.ask("stats", "", {"per_topic": 0}, b"")
 
 
 async def _until(gone: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:

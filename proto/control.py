@@ -3,7 +3,7 @@
 On the wire: u32 little-endian length, then a CBOR array `[name, map]`. A socket pair rather than ZeroMQ, because
 end-of-file on it is exact and immediate knowledge that the other side is gone.
 
-    supervisor → shard      Start(...), Stop()
+    supervisor → shard      Start(...), Shards([...]) at every change, Stop()
     supervisor → gateway    Start(...), Shards([...]) at every change, Keys([...]) when they were read anew, Drain()
     shard → supervisor      Progress(...)*, Ready(), Failed(...)
     gateway → supervisor    Ready(), Drained(), Failed(...)
@@ -32,8 +32,8 @@ PHASES = ("down", "open", "replay", "derive", "ready", "stopping")
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """What the gateway may know of one shard. `endpoint` is new for every incarnation, so that messages queued for
-    a dead process can never reach its successor."""
+    """What the gateway and the other shards may know of one shard. `endpoint` is new for every incarnation, so that
+    messages queued for a dead process can never reach its successor."""
 
     index: int
     phase: str = "down"

@@ -105,3 +105,9 @@ def topic_not_found(topic: str) -> TopicsError:
 def not_ready(message: str, **detail: Any) -> TopicsError:
     """`503 not_ready` with `Retry-After`: the same request may succeed a moment later."""
     return TopicsError(ErrorCode.NOT_READY, message, detail or None, retry_after_ms=1000)
+
+
+def shutting_down() -> TopicsError:
+    return TopicsError(
+        ErrorCode.SHUTTING_DOWN, "the service is shutting down; retry against its successor", retry_after_ms=1000
+    )

@@ -35,8 +35,9 @@ columns in the order above, each laid out as Arrow lays out variable binary, so 
 text as sent, `tag` and `node` UTF-8. Body of every other kind: one CBOR map, zero-padded.
 
 A frame is valid iff magic and version match, the lengths agree with each other and with the bytes there are, and the
-checksum is right. `synced_no` tells a torn tail from damage: bytes that are no frame at the place of frame N were once
-good if, and only if, some later valid frame says `synced_no >= N`.
+checksum is right. Versions and kinds count from 1: zero stands where a write ended early. `synced_no` tells a torn tail
+from damage: bytes that are no frame at the place of frame N were once good if, and only if, some later valid frame says
+`synced_no >= N`.
 """
 
 from __future__ import annotations
@@ -336,6 +337,8 @@ class Header:
         ) = HEADER.unpack_from(buffer, offset)
         if magic != MAGIC:
             raise FrameError(f"magic {magic!r} instead of {MAGIC!r}")
+        if not version:
+            raise FrameError("zeros where a header should go on")
         if version != FORMAT_VERSION:
             raise UnknownVersion(f"frame format version {version}, this release reads version {FORMAT_VERSION}")
         if self.body_len % 8 or self.length != pad8(HEADER.size + self.body_len + CHECKSUM.size + self.count):

@@ -109,6 +109,8 @@ class Head:
         ) = HEADER.unpack_from(view, offset)
         if magic != MAGIC:
             raise FrameError(f"magic {magic!r} where a frame should begin")
+        if not version or not self.kind:
+            raise FrameError("zeros where a frame header should go on")
         if version != VERSION or self.kind not in KINDS:
             raise UnknownFormat(
                 f"frame version {version}, kind {self.kind} (known here: version {VERSION}, kinds "

@@ -398,7 +398,7 @@ def _fields(topic: Topic) -> dict[str, Any]:
         "epoch": topic.epoch,
         "config": as_map(topic.config),
         # Of an ephemeral topic, what files have: replay then knows what is missing when the class changes.
-        "head_seq": topic.logged_seq if ephemeral else topic.head_seq,
+        "head_seq": topic.filed_seq if ephemeral else topic.head_seq,
         "floor": topic.floor,
         "losses": list(topic.losses.runs),
         "last_ts": topic.last_ts,

@@ -89,6 +89,8 @@ class Reads:
             self._scheduler.attach(topic, self._serve)
         of_topic[key] = waiting
         heappush(self._deadlines, (since + read.wait_ms / 1000, next(self._order), waiting))
+        if self._deadlines[0][2] is waiting:
+            self._scheduler.more()
         respond(Parked(request.id))
 
     def _serve(self, topic: Topic, since: float) -> int:

@@ -120,7 +120,7 @@ class Scheduler:
         self._delays = 0.0
         self._served = 0
         self.more: Callable[[], None] = _nothing
-        """Called when `deliver` leaves something for later: look at `next_due`."""
+        """Called when something is left for later, by `deliver` or by those who wait: look when it is due."""
 
     def __len__(self) -> int:
         """Works to do, wherever they wait."""

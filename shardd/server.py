@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 import trio
 
-from proto.control import CONTROL_FD_VARIABLE, EXIT_PERMANENT, Failed, Progress, Ready, Start, Stop
+from proto.control import CONTROL_FD_VARIABLE, EXIT_PERMANENT, Failed, Progress, Ready, Shards, Start, Stop
 from proto.limits import Limits
 from proto.log import configure
 from proto.message import Cancel, Message, MessageError, Reply, Request, decode
@@ -24,6 +24,7 @@ from proto.orphan import die_with_parent
 from proto.transport import ControlLink, MessageSocket
 from shardd.clock import SystemClock
 from shardd.disk import RealDisk
+from shardd.peers import Peers
 from shardd.pressure import SAMPLE_INTERVAL
 from shardd.recovery import RecoveryError
 from shardd.shard import Shard
@@ -60,7 +61,6 @@ class Server:
 
     def _handle(self, group: list[list[bytes]]) -> None:
         shard = self._shard
-        before = shard.reads.next_deadline
         for frames in group:
             peer = frames[0]
             try:
@@ -75,8 +75,6 @@ class Server:
         shard.flush()
         if shard.checkpoint_due:
             self._enough.set()
-        if shard.reads.next_deadline != before:
-            self._earlier.set()
 
     def _respond(self, peer: bytes, message: Message) -> None:
         if isinstance(message, Reply):
@@ -132,8 +130,8 @@ class Server:
             )
 
 
-async def _recover(shard: Shard, link: ControlLink) -> None:
-    """Replay, telling the supervisor how far it is."""
+async def _recover(shard: Shard, link: ControlLink) -> int:
+    """Replay, telling the supervisor how far it is. Returns the bytes there were to read."""
     await link.send(Progress("open", 0, 0))
     done = total = 0
     last = time.monotonic()
@@ -141,16 +139,18 @@ async def _recover(shard: Shard, link: ControlLink) -> None:
         if time.monotonic() - last >= PROGRESS_INTERVAL:
             await link.send(Progress("replay", done, total))
             last = time.monotonic()
-    await link.send(Progress("derive", total, total))
+    return total
 
 
-async def _obey(link: ControlLink, scope: trio.CancelScope) -> None:
+async def _obey(link: ControlLink, peers: Peers, scope: trio.CancelScope) -> None:
     """Until the supervisor says stop, or is gone."""
     while True:
         message = await link.receive()
         if message is None:
             os._exit(1)  # the supervisor is gone; nobody may use this process any more
-        if isinstance(message, Stop):
+        if isinstance(message, Shards):
+            peers.update(message.parsed())
+        elif isinstance(message, Stop):
             scope.cancel()
             return
 
@@ -165,11 +165,13 @@ async def main(descriptor: int) -> int:
     path = Path(start.data_dir) / f"shard-{start.index:02d}"
     limits = Limits(**start.limits)
     shard = Shard(RealDisk(), SystemClock(), path, limits)
+    peers = Peers(shard, start.index, start.shards, limits.request_timeout_ms / 1000)
+    peers.update(Shards(start.states).parsed())
     with trio.CancelScope() as serving:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_obey, link, serving)
+            nursery.start_soon(_obey, link, peers, serving)
             try:
-                await _recover(shard, link)
+                total = await _recover(shard, link)
             except (RecoveryError, OSError) as error:
                 log.error("recovery_failed", reason=str(error))
                 await link.send(Failed(f"shard {start.index}: {error}"))
@@ -186,6 +188,9 @@ async def main(descriptor: int) -> int:
                 )
             socket = MessageSocket.router(start.endpoint)
             await nursery.start(Server(shard, socket, limits).run)
+            await nursery.start(peers.run)
+            # From here on the other shards may ask this one, and this one them.
+            await link.send(Progress("derive", total, total))
             await link.send(Ready())
             topics, records, _ = shard.directory.counters()
             log.info("shard_ready", topics=topics, records=records)

@@ -86,7 +86,7 @@ class Topic:
         self.ceiling = 0
         """Seqs up to here count as used after a restart. Ephemeral topics reserve ahead."""
         self.logged_seq = 0
-        """Ephemeral topics: the last seq that was written under another class, and that files may have."""
+        """Ephemeral topics: the last seq that was written under another class, and that log or files may have."""
         self.held_at: deque[int] = deque()
         """When the configurations that are on their way were asked for. Nothing expires beyond the first of these
         times: if the new one keeps records for longer, a replay would find them again."""
@@ -99,6 +99,12 @@ class Topic:
     @property
     def evict_floor(self) -> int:
         return self.losses.evict_floor
+
+    @property
+    def filed_seq(self) -> int:
+        """Ephemeral topics: up to here, segments have everything that lives."""
+        resident = next((b.first_seq for b in self._batches if b.stored is None), self.logged_seq + 1)
+        return min(self.logged_seq, resident - 1)
 
     @property
     def batches(self) -> Sequence[Batch]:

@@ -76,7 +76,6 @@ class Service:
         self._url = listener.url(listening)
         self._began_ms = now_ms()
         self._endpoints = [""] * data.shards
-        self._news = trio.Event()
         self._ending = trio.Event()
         self._exit_status = EXIT_OK
         self._announced = False
@@ -94,6 +93,7 @@ class Service:
         ]
         self._gateway = child("gateway", gateway_command, self._for_gateway)
         self._children = [*self._shards, self._gateway]
+        self._news = {child.name: trio.Event() for child in self._children}
 
     def _for_shard(self, index: int, incarnation: int) -> Launch:
         # A new endpoint each time: what is queued for a dead process must not reach its successor.
@@ -105,6 +105,7 @@ class Service:
             shards=self._data.shards,
             data_dir=str(self._data.path),
             endpoint=self._endpoints[index],
+            states=[asdict(state) for state in self.states()],
         )
         return Launch(start, (self._data.lock_fd,))
 
@@ -122,7 +123,7 @@ class Service:
         return Launch(start, (self._listening.fileno(),))
 
     def states(self) -> list[ShardState]:
-        """What the gateway may know of the shards."""
+        """What the children may know of the shards."""
         return [
             ShardState(i, c.phase, self._endpoints[i], c.incarnation, c.done_bytes, c.total_bytes)
             for i, c in enumerate(self._shards)
@@ -133,9 +134,9 @@ class Service:
         async with trio.open_nursery() as nursery:
             forced = trio.CancelScope()
             await nursery.start(self._obey_signals, forced)
-            nursery.start_soon(self._relay)
             nursery.start_soon(self._reload)
             for child in self._children:
+                nursery.start_soon(self._relay, child)
                 nursery.start_soon(self._keep, child)
             await self._ending.wait()
             with forced:
@@ -212,16 +213,17 @@ class Service:
             for shard in self._shards:
                 nursery.start_soon(shard.stop, stop_s)
 
-    async def _relay(self) -> None:
-        """Tell the gateway of every change; changes that come faster than it listens are told as one."""
+    async def _relay(self, child: Child) -> None:
+        """Tell a child of every change of a shard; changes that come faster than it listens are told as one."""
         while True:
-            await self._news.wait()
-            self._news = trio.Event()
-            await self._gateway.tell(Shards.of(self.states()))
+            await self._news[child.name].wait()
+            self._news[child.name] = trio.Event()
+            await child.tell(Shards.of(self.states()))
 
     def _changed(self, child: Child) -> None:
         if child is not self._gateway:
-            self._news.set()
+            for news in self._news.values():
+                news.set()
         key = (child.state, child.phase, child.incarnation)
         if self._seen.get(child.name) == key:
             self._report_progress(child)

@@ -36,7 +36,8 @@ def last_file(disk: FaultDisk) -> Path:
     return WAL / disk.list(WAL)[-1]
 
 
-def test_a_torn_tail_is_cut_at_every_byte_of_its_last_frames() -> None:
+@pytest.mark.parametrize("zeros", [False, True])
+def test_a_torn_tail_is_cut_at_every_byte_of_its_last_frames(zeros: bool) -> None:
     shard = loaded()
     disk = shard.disk
     assert isinstance(disk, FaultDisk)
@@ -47,8 +48,9 @@ def test_a_torn_tail_is_cut_at_every_byte_of_its_last_frames() -> None:
         starts.append(starts[-1] + Header(whole, starts[-1]).length)
     states: dict[int, dict[str, list[object]]] = {}
     for cut in range(starts[-5], len(whole) + 1):
-        complete = max(start for start in starts if start <= cut)
-        disk.names[path].data = bytearray(whole[:cut])
+        torn = whole[:cut] + bytes(len(whole) - cut if zeros else 0)
+        complete = max(start for start in starts if whole[:start] == torn[:start])
+        disk.names[path].data = bytearray(torn)
         again = shard.restarted()
         assert again.disk.size(path) == complete
         state = contents(again)

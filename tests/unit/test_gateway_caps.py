@@ -56,7 +56,7 @@ async def _server_error(there: Stage, client: Client) -> None:
 
 
 async def _timed_out(there: Stage, client: Client) -> None:
-    for link in there.gateway.shards._links:
+    for link in there.gateway.shards.links.open():
         assert link is not None
         for pending in link.waiting.values():
             pending.deadline = 0
@@ -74,11 +74,11 @@ async def test_a_request_holds_its_keys_slot_until_it_ends_in_whatever_way(end: 
         lambda request: [Parked(request.id)], keys=KEYS, max_inflight_per_key=1, request_timeout_ms=1000
     ) as there:
         served = there.gateway.api._served
-        there.gateway.shards.timeout_s = 0.04  # how often deadlines are looked at
+        there.gateway.shards.links.timeout_s = 0.04  # how often deadlines are looked at
         async with there.client() as holder, there.client() as other:
             await holder.send(DIFF + b"{}")
             await until(
-                lambda: any(p.parked for link in there.gateway.shards._links if link for p in link.waiting.values())
+                lambda: any(p.parked for link in there.gateway.shards.links.open() for p in link.waiting.values())
             )
             refused(await other.ask("GET", "/v0/topics/a", headers=ONE), "max_inflight_per_key", 1)
             refused(await other.ask("GET", "/v0/metrics", headers=ONE), "max_inflight_per_key", 1)

@@ -328,9 +328,7 @@ async def test_a_long_poll_that_waits_is_answered_when_records_come() -> None:
             b"POST /v0/topics/a/diff HTTP/1.1\r\n" + JSON_POST + b"Content-Length: 2\r\n\r\n{}"
             b"GET /v0/health HTTP/1.1\r\nHost: h\r\n\r\n"
         )
-        await until(
-            lambda: any(p.parked for link in there.gateway.shards._links if link for p in link.waiting.values())
-        )
+        await until(lambda: any(p.parked for link in there.gateway.shards.links.open() for p in link.waiting.values()))
         there.shards[0].send(Reply(there.shards[0].requests[0].id, b'{"records":[]}'))
         assert (await client.receive()).json["records"] == []
         assert (await client.receive()).json["status"] == "ok"
@@ -367,7 +365,7 @@ async def test_a_shard_that_vanishes_fails_its_waiters_with_503_and_others_go_on
 
 async def test_a_silent_shard_is_503_and_told_to_forget() -> None:
     async with stage(lambda request: [], request_timeout_ms=1000) as there, there.client() as client:
-        there.gateway.shards.timeout_s = 0.01
+        there.gateway.shards.links.timeout_s = 0.01
         answer = await client.ask("GET", "/v0/topics/a")
         assert (answer.status, answer.code) == (503, "not_ready")
         await until(lambda: there.shards[0].cancelled == [there.shards[0].requests[0].id])

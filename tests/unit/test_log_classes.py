@@ -298,6 +298,36 @@ class TestSwitching:
         shard.shard.checkpoint_now()
         assert data(crashed(shard)) == [1, 2]
 
+    def test_what_a_checkpoint_leaves_out_while_ephemeral_is_told(self, shard: Harness) -> None:
+        """§3.3: logged as `disk`, left to memory by a checkpoint as `ephemeral`, `disk` again, and then a crash."""
+        shard.append("a", 1, 2)
+        put(shard, "ephemeral")
+        for _ in range(3):
+            shard.shard.commits.sync_now()
+            shard.shard.checkpoint_now()
+        put(shard, "disk")
+        assert data(shard) == [1, 2]
+        again = crashed(shard)
+        tombstone = again.diff("a")["tombstone"]
+        assert data(again) == []
+        assert (tombstone["gap_from"], tombstone["gap_to"]) == (1, 2)
+
+    @pytest.mark.parametrize("checkpoint", [False, True])
+    def test_what_a_restart_took_does_not_come_back(self, shard: Harness, checkpoint: bool) -> None:
+        """§3.3: readers were told that it is lost; floors are monotonic."""
+        shard.append("a", 1, 2)
+        put(shard, "ephemeral")
+        again = crashed(shard)
+        assert data(again) == []
+        if checkpoint:
+            again.shard.checkpoint_now()
+        put(again, "disk")
+        again.append("a", 3)
+        put(again, "disk", priority=5)
+        last = crashed(again)
+        assert data(last) == [3]
+        assert last.diff("a")["tombstone"]["gap_to"] == 2
+
     def test_merging_goes_on_after_a_checkpoint_forgot_batches(self, shard: Harness) -> None:
         """§0.10: an ephemeral topic's small writes are merged as they age, and keep their seqs."""
         put(shard, "ephemeral")

@@ -200,6 +200,24 @@ def test_deletions_are_permanent(shard: Harness, how: str) -> None:
     assert seqs(restarted(again, how)) == expected
 
 
+@pytest.mark.parametrize("checkpoints", [0, 1, 2, 3])
+def test_a_batch_that_died_whole_in_a_segment_that_lives_stays_dead(shard: Harness, checkpoints: int) -> None:
+    """§5: a sealed record's deletion survives the trimming of its frame, also when nothing of its batch is left."""
+    write(shard, "kept")
+    shard.shard.checkpoint_now()
+    write(shard, "gone", "gone")
+    shard.shard.commits.sync_now()
+    shard.shard.checkpoint_now()
+    write(shard, "kept")
+    assert delete(shard, match="gone")["deleted"] == 2
+    for _ in range(checkpoints):
+        shard.shard.commits.sync_now()
+        shard.shard.checkpoint_now()
+    again = restarted(shard, "crash")
+    assert seqs(again) == [1, 4]
+    assert seqs(restarted(again, "twice")) == [1, 4]
+
+
 def test_effective_for_every_reader_at_once(shard: Harness) -> None:
     """§5, §3.2: gone from reads in the middle of the log, and the cursor passes them."""
     write(shard, "t", "u", "t", "u", "t")

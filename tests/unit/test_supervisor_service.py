@@ -136,9 +136,12 @@ async def test_all_ready_is_announced_once_and_sigterm_ends_in_order(stage: Stag
     assert statuses == [0]
     assert len(stage.announced) == 1
     assert "http://127.0.0.1:" in stage.announced[0]
-    gateway = [entry[0] for entry in stage.received("gateway-0")]
-    assert [name for name in gateway if name != "Shards"] == ["Start", "Drain", "Stop"]
-    assert [entry[0] for entry in stage.received("shard-1")] == ["Start", "Stop"]
+
+    def orders(child: str) -> list[str]:
+        return [name for name, *_ in stage.received(child) if name != "Shards"]
+
+    assert orders("gateway-0") == ["Start", "Drain", "Stop"]
+    assert orders("shard-1") == ["Start", "Stop"]
     notifications = stage.notifications()
     assert notifications.index("READY=1") < notifications.index("STOPPING=1")
     assert notifications.count("READY=1") == 1

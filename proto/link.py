@@ -1,17 +1,20 @@
-"""The connection to one incarnation of one shard, and the requests that wait for its replies."""
+"""Asking shards: the connection to each incarnation of a shard, and the requests that wait for its replies.
+
+The gateway asks all shards; a shard asks the others.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from typing import Any
 
 import structlog
 import trio
 
-from gateway.answers import shutting_down
 from proto.control import ShardState
-from proto.errors import TopicsError, not_ready
+from proto.errors import TopicsError, not_ready, shutting_down
 from proto.limits import MAX_WAIT_MS
 from proto.message import Cancel, Parked, Reply, Request, decode
 from proto.transport import MessageSocket
@@ -19,14 +22,7 @@ from proto.transport import MessageSocket
 _log: Any = structlog.get_logger()
 
 
-class LinkOwner(Protocol):
-    """What a link needs of whoever has it. `closing` says that nothing may stay parked."""
-
-    ids: Iterator[int]
-    timeout_s: float
-    closing: bool
-
-    def heard(self, link: Link, reply: Reply) -> None: ...
+_SWEEP_S = 1.0
 
 
 class Pending:
@@ -79,7 +75,7 @@ class Pending:
 class Link:
     """The connection to one incarnation of one shard."""
 
-    def __init__(self, owner: LinkOwner, state: ShardState) -> None:
+    def __init__(self, owner: Links, state: ShardState) -> None:
         self.state = state
         self.waiting: dict[int, Pending] = {}
         self.scope = trio.CancelScope()
@@ -104,8 +100,7 @@ class Link:
     async def run(self) -> None:
         try:
             with self.scope:
-                # Any reply carries the counters, and only a shard that answers counts as serving.
-                self.ask("stats", "", {"per_topic": 0}, b"")
+                self._owner.opened(self)
                 await self._socket.read(self._take)
         finally:
             # Not before the reader is out of its wait: its descriptor must not be closed under it.
@@ -163,3 +158,98 @@ class Link:
                     shard=self.state.index,
                 )
             )
+
+
+class Links:
+    """A link to each shard in one of `phases`, kept up with what the supervisor says of them. `run` serves them.
+
+    `opened` is called with each new link once it can be asked, `heard` with every reply that comes from the present
+    incarnation of a shard, before whoever waits for it.
+    """
+
+    def __init__(
+        self,
+        shards: int,
+        timeout_s: float,
+        phases: Iterable[str] = ("ready",),
+        opened: Callable[[Link], object] = lambda link: None,
+        heard: Callable[[Link, Reply], object] = lambda link, reply: None,
+    ) -> None:
+        self.states = [ShardState(index) for index in range(shards)]
+        self.timeout_s = timeout_s
+        self.ids: Iterator[int] = count(1)
+        self.closing = False
+        """Nothing may stay parked any more."""
+        self.opened = opened
+        self._heard = heard
+        self._phases = frozenset(phases)
+        self._links: list[Link | None] = [None] * shards
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self.update(self.states)
+            task_status.started()
+            try:
+                while True:
+                    await trio.sleep(min(_SWEEP_S, self.timeout_s / 4))
+                    now = time.monotonic()
+                    for link in self.open():
+                        link.sweep(now)
+            finally:
+                self._nursery = None
+
+    def update(self, states: list[ShardState]) -> None:
+        """Take over what the supervisor says. A shard with a new endpoint gets a new link; the waiters of the old one
+        fail, for no answer can reach them any more."""
+        for state in states:
+            self.states[state.index] = state
+            link = self._links[state.index]
+            if link is not None:
+                if link.state.endpoint == state.endpoint and (state.phase in self._phases or state.phase == "stopping"):
+                    link.state = state
+                    continue
+                self._links[state.index] = None
+                link.fail()
+            if state.phase in self._phases and self._nursery is not None:
+                fresh = self._links[state.index] = Link(self, state)
+                self._nursery.start_soon(fresh.run)
+
+    def heard(self, link: Link, reply: Reply) -> None:
+        if link is self._links[link.state.index]:
+            self._heard(link, reply)
+
+    def open(self) -> Iterator[Link]:
+        """The links there are."""
+        return (link for link in self._links if link is not None)
+
+    def current(self, index: int) -> Link | None:
+        """The link to a shard, whatever its phase."""
+        return self._links[index]
+
+    def to(self, index: int) -> Link:
+        """The link to a shard that can be asked. Raises `503`."""
+        link = self._links[index]
+        state = self.states[index]
+        if link is None or state.phase not in self._phases:
+            raise not_ready(
+                f"shard {index} is not serving yet (phase {state.phase}); retry shortly",
+                shard=index,
+                phase=state.phase,
+                replay_progress=self.progress,
+            )
+        return link
+
+    @property
+    def progress(self) -> float:
+        """Share of the boot that is done, 0.0–1.0, weighted by what each shard has to read."""
+        weights = [max(state.total_bytes, 1) for state in self.states]
+        done = sum(w * s.progress for w, s in zip(weights, self.states, strict=True))
+        return round(done / sum(weights), 4) if weights else 1.0
+
+    def end_parked(self) -> None:
+        """From now on nothing is parked: what waits ends with `503 shutting_down`."""
+        self.closing = True
+        for link in self.open():
+            link.end_parked()
