@@ -24,6 +24,7 @@ from proto.orphan import die_with_parent
 from proto.transport import ControlLink, MessageSocket
 from shardd.clock import SystemClock
 from shardd.disk import RealDisk
+from shardd.memory import give_back
 from shardd.peers import Peers
 from shardd.pressure import SAMPLE_INTERVAL
 from shardd.recovery import RecoveryError
@@ -122,6 +123,7 @@ class Server:
                 await trio.sleep(CHECKPOINT_RETRY)
                 continue
             shard.checkpoints.adopt(plan)
+            await trio.to_thread.run_sync(give_back)
             log.info(
                 "checkpoint_made",
                 number=plan.number,
