@@ -192,7 +192,9 @@ class Connection:
                     self.take(head.length)
                     request.read = True
                 keep = head.keep_alive and request.read and not front.flight.draining
-                if response.stream is None:
+                if response.live is not None:
+                    keep = await self._send_live(response, request, keep)
+                elif response.stream is None:
                     await self._send(
                         wire.head(response, keep, http_1_0=head.http_1_0), response.body, head.method == "HEAD"
                     )
@@ -331,7 +333,7 @@ class Connection:
 
     # -- writing
 
-    async def _send(self, head: bytes, body: bytes, head_only: bool) -> None:
+    async def _send(self, head: bytes, body: bytes, head_only: bool, *, forever: bool = False) -> None:
         if head_only or not body:
             views = [memoryview(head)]
         elif len(body) <= GATHER_BYTES:
@@ -350,7 +352,7 @@ class Connection:
             if sent:
                 views[0] = views[0][sent:]
             self.phase = "idle"  # who does not read his answer gets no other one
-            self.deadline = monotonic() + self.limits.body_timeout_ms / 1000
+            self.deadline = math.inf if forever else monotonic() + self.limits.body_timeout_ms / 1000
             await wait_writable(self._raw)
         self.deadline = math.inf
 
@@ -366,6 +368,27 @@ class Connection:
                 if piece:
                     framed = piece if head.http_1_0 else b"%x\r\n%b\r\n" % (len(piece), piece)
                     await self._send(framed, b"", False)
+        if not head.http_1_0:
+            await self._send(b"0\r\n\r\n", b"", False)
+        return keep
+
+    async def _send_live(self, response: Response, request: Http1Request, keep: bool) -> bool:
+        """Let an answer send as it likes; returns whether the connection can be used again."""
+        assert response.live is not None
+        head = request.head
+        keep = keep and not head.http_1_0
+        await self._send(wire.head(response, keep, http_1_0=head.http_1_0), b"", False)
+        if head.method == "HEAD":
+            return keep
+
+        async def write(piece: bytes) -> None:
+            # How long a client may take is up to the answer.
+            await self._send(
+                piece if head.http_1_0 else b"%x\r\n%b\r\n" % (len(piece), piece), b"", False, forever=True
+            )
+
+        if not await response.live(write, self.disconnected):
+            raise ClientGone
         if not head.http_1_0:
             await self._send(b"0\r\n\r\n", b"", False)
         return keep

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 
 from gateway.slots import Slot
@@ -58,12 +58,27 @@ class Request(ABC):
         """Return once the client is gone. Never more than one caller at a time, and only after `body`."""
 
 
+Write = Callable[[bytes], Awaitable[None]]
+"""Sends a piece, and returns when the connection has taken it."""
+Gone = Callable[[], Awaitable[None]]
+"""Returns when the client is gone."""
+
+
 @dataclass(slots=True)
 class Response:
-    """An answer. `stream`, where given, takes the place of `body` and is sent piece by piece as it yields."""
+    """An answer. `stream`, where given, takes the place of `body` and is sent piece by piece as it yields.
+
+    `live` is for answers that last: it sends pieces when it has some, for as long as it likes, and watches for the
+    client's end itself. It returns whether the answer came to its own end; if not, the connection is of no use."""
 
     status: int
     body: bytes = b""
     content_type: bytes = JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
     stream: AsyncGenerator[bytes, None] | None = None
+    live: Callable[[Write, Gone], Awaitable[bool]] | None = None
+
+    @property
+    def streamed(self) -> bool:
+        """Whether its length is not known before its end."""
+        return self.stream is not None or self.live is not None

@@ -65,6 +65,7 @@ class Gateway:
         self.shards.end_parked()
         await self.handover.drain()
         with trio.move_on_after(self.limits.drain_timeout_ms / 1000):
+            await self.api.live.drain()
             await self.flight.landed()
         if self.flight.count:
             _log.warning("drain_timeout", in_flight=self.flight.count)
@@ -80,6 +81,7 @@ async def serve(link: ControlLink) -> None:
     listener = socket.socket(fileno=start.listen_fd)
     async with trio.open_nursery() as nursery:
         await nursery.start(gateway.shards.run)
+        await nursery.start(gateway.api.live.run)
         gateway.shards.update(ShardStates(start.states).parsed())
         await nursery.start(gateway.accept, listener)
         nursery.start_soon(gateway.handover.prepare)

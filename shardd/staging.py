@@ -18,6 +18,7 @@ from shardd.directory import Directory
 from shardd.reads import Reads
 from shardd.scheduler import Scheduler
 from shardd.topic import Topic
+from shardd.unsynced import Unsynced
 
 Respond = Callable[[Message], None]
 to_json = msgspec.json.Encoder().encode
@@ -27,12 +28,20 @@ class Staging:
     """What every changing operation needs: the directory, the log, the clock, and who is to be woken."""
 
     def __init__(
-        self, directory: Directory, commits: Commits, reads: Reads, scheduler: Scheduler, clock: Clock, limits: Limits
+        self,
+        directory: Directory,
+        commits: Commits,
+        reads: Reads,
+        scheduler: Scheduler,
+        unsynced: Unsynced,
+        clock: Clock,
+        limits: Limits,
     ) -> None:
         self.directory = directory
         self.commits = commits
         self.reads = reads
         self.scheduler = scheduler
+        self.unsynced = unsynced
         self.clock = clock
         self.limits = limits
 
