@@ -10,6 +10,7 @@ import json
 from itertools import product
 
 import pytest
+import trio
 from gateway_stage import Answer, Client, key, stage, until
 
 from gateway.access import Keyring, restrictions
@@ -29,6 +30,23 @@ KEYS = [
     *(key(secret, scope) for scope, secret in ONLY.items()),
     *(key(secret, ALL_SCOPES & ~scope) for scope, secret in EXCEPT.items()),
 ]
+WID = "wid_" + "a" * 22
+SESSION = {
+    "options": {
+        "limit": 1,
+        "budget": 1,
+        "nodes": [],
+        "tags": False,
+        "meta": False,
+        "data": False,
+        "strong": False,
+        "heartbeat_ms": 1000,
+    },
+    "topics": {},
+    "generation": 0,
+}
+BODIES = {"watch": '{"topics": {"NAME": {}}}'}
+"""Bodies of operations that need more than `{}`; NAME is where they name a topic."""
 MALFORMED = [
     "",
     "Bearer",
@@ -49,17 +67,30 @@ MALFORMED = [
 def answering(request: Request) -> list[Message]:
     if request.op in ("list", "cursor_list"):
         return [Reply(request.id, b"[]", extra={"names": [], "more": False})]
+    if request.op == "watch_resolve":
+        return [Reply(request.id, extra={"topics": {name: [1, 0, 1] for name in request.options["names"]}})]
+    if request.op.startswith("session_"):
+        return [Reply(request.id, extra={"sessions": 0, **SESSION})]
     return [Reply(request.id, b"{}", extra={})]
 
 
 async def ask(client: Client, operation: Operation, name: str, authorization: str | None, path: str = "") -> Answer:
-    body = b"{}" if operation.body is not Body.NONE else None
+    body = BODIES.get(operation.name, "{}").replace("NAME", name or INSIDE).encode()
     headers = {} if authorization is None else {"Authorization": authorization}
-    return await client.ask(operation.method, fill(path or operation.path, name), body, headers)
+    target = fill(path or operation.path, name)
+    if operation.streams:  # it would not end, so it gets a connection of its own
+        async with await trio.open_tcp_stream(*client.stream.socket.getpeername()) as stream:
+            return await Client(stream).ask(operation.method, target, None, headers)
+    return await client.ask(operation.method, target, body if operation.body is not Body.NONE else None, headers)
 
 
 def fill(path: str, name: str) -> str:
+    path = path.replace("{wid}", WID)
     return "/".join(name if segment.startswith("{") else segment for segment in path.split("/"))
+
+
+def names_a_topic(operation: Operation, path: str) -> bool:
+    return "{topic}" in path or "NAME" in BODIES.get(operation.name, "")
 
 
 def test_every_operation_says_whom_it_is_for() -> None:
@@ -74,7 +105,7 @@ async def test_an_operation_is_for_keys_with_its_scope_and_prefix_only(operation
                 answer = await ask(client, operation, name, f"Bearer {secret}", path)
                 who = next(k for k in KEYS if k.digest == key(secret).digest)
                 allowed = operation.scope is None or operation.scope in who.scopes
-                named = "{" in path
+                named = names_a_topic(operation, path)
                 if allowed and (not named or who.covers(name)):
                     assert answer.status in (200, 201), (secret, name, answer.raw)
                 else:
