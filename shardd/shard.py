@@ -60,7 +60,7 @@ class Shard:
         for found in scan(self._disk, path, self.outcome, after_no):
             replay(self.directory, found)
             yield found.done_bytes, found.total_bytes
-        self.directory.recovered(self._clock.now_ms())
+        self.directory.recovered(self._clock.now_ms(), self._disk.boot_id())
         self._wal = Wal(
             self._disk,
             path,
@@ -70,7 +70,7 @@ class Shard:
         )
         self.commits = Commits(self._wal, self._clock, window_ms=self._limits.wal_sync_window_ms)
         self.commits.after_sync = self.reads.wake
-        staging = Staging(self.directory, self.commits, self.reads, self._clock, self._limits)
+        staging = Staging(self.directory, self.commits, self.reads, self._clock, self._limits, self._disk.boot_id())
         control = Control(staging)
         self._operations = {
             "append": Writes(staging, control).append,
