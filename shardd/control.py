@@ -137,8 +137,10 @@ class Control:
         now = self._staging.clock.now_ms()
         topic.expire(now)
         bound = topic.head_seq + 1
+        topic.held_at.append(now)
 
         def commit(timing: Timing) -> None:
+            topic.held_at.popleft()
             topic.expire(now)
             body = {
                 "topic": topic.name,
@@ -151,6 +153,7 @@ class Control:
             respond(Reply(request.id, to_json(body), performance=performance(timing)))
 
         def undo(error: TopicsError) -> None:
+            topic.held_at.pop()
             refuse(request.id, respond, error)
 
         durability = topic.assigned_config.durability

@@ -93,8 +93,9 @@ class Topic:
         self.logged_seq = 0
         """Ephemeral topics: the last seq that was written under another class, and that log or files may have."""
         self.held_at: deque[int] = deque()
-        """When the configurations that are on their way were asked for. Nothing expires beyond the first of these
-        times: if the new one keeps records for longer, a replay would find them again."""
+        """When the configurations and deletions that are on their way were asked for. Nothing expires beyond the first
+        of these times, for a replay would come to another end: it would find records again that the new configuration
+        keeps for longer, and would take for deleted what had been lost."""
 
     @property
     def earliest_seq(self) -> int:
