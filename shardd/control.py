@@ -12,6 +12,7 @@ from proto.errors import ErrorCode, TopicsError
 from proto.frame import Kind
 from proto.message import Reply, Request
 from proto.names import check_topic
+from shardd import reserve
 from shardd.body import parse
 from shardd.commit import Timing
 from shardd.config import TopicConfig, apply, as_map, decode_patch
@@ -53,7 +54,10 @@ class Control:
 
     def _reconfigure(self, topic: Topic, config: TopicConfig, request: Request, respond: Respond) -> None:
         before, logged_before = topic.assigned_config, topic.logged_seq
+        ceiling, reserved_in = topic.ceiling, topic.reserved_in
         topic.assigned_config = config
+        if before.durability == "disk" != config.durability:
+            reserve.none(topic)
         if config.durability == "ephemeral" and before.durability != "ephemeral":
             topic.logged_seq = topic.next_seq - 1
         now = self._staging.clock.now_ms()
@@ -70,11 +74,18 @@ class Control:
 
         def undo(error: TopicsError) -> None:
             topic.assigned_config, topic.logged_seq = before, logged_before
+            topic.ceiling, topic.reserved_in = ceiling, reserved_in
             topic.held_at.pop()
             refuse(request.id, respond, error)
 
         # `now` and `next_seq` make a replay come to the same floors: what expired before, and what was never logged.
-        fields = {"config": as_map(config), "now": now, "next_seq": topic.next_seq, "floor": topic.floor}
+        fields = {
+            "config": as_map(config),
+            "now": now,
+            "next_seq": topic.next_seq,
+            "floor": topic.floor,
+            "lost": topic.evict_floor - 1,
+        }
         frame = self._staging.control_frame(Kind.TOPIC_CONFIG, topic.id, fields)
         self._staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
 
@@ -93,7 +104,7 @@ class Control:
             del self._directory.assigned[name]
             failed(error)
 
-        fields = {"name": name, "epoch": topic.epoch, "config": as_map(config)}
+        fields = {"name": name, "epoch": topic.epoch, "config": as_map(config), **reserve.first(topic, self._staging)}
         frame = self._staging.control_frame(Kind.TOPIC_CREATE, ident, fields)
         self._staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
         return topic
@@ -132,8 +143,10 @@ class Control:
         now = self._staging.clock.now_ms()
         topic.expire(now)
         bound = topic.head_seq + 1
+        topic.held_at.append(now)
 
         def commit(timing: Timing) -> None:
+            topic.held_at.popleft()
             topic.expire(now)
             body = {
                 "topic": topic.name,
@@ -146,6 +159,7 @@ class Control:
             respond(Reply(request.id, to_json(body), performance=performance(timing)))
 
         def undo(error: TopicsError) -> None:
+            topic.held_at.pop()
             refuse(request.id, respond, error)
 
         durability = topic.assigned_config.durability

@@ -68,7 +68,7 @@ class Shard:
         for found in scan(self._disk, path, self.outcome, after_no):
             replay(self.directory, found)
             yield found.done_bytes, found.total_bytes
-        self.directory.recovered(self._clock.now_ms())
+        self.directory.recovered(self._clock.now_ms(), self._disk.boot_id())
         self._wal = Wal(
             self._disk,
             path,
@@ -79,7 +79,14 @@ class Shard:
         self.commits = Commits(self._wal, self._clock, window_ms=self._limits.wal_sync_window_ms)
         self.commits.after_sync = self._synced
         staging = Staging(
-            self.directory, self.commits, self.reads, self.scheduler, self.unsynced, self._clock, self._limits
+            self.directory,
+            self.commits,
+            self.reads,
+            self.scheduler,
+            self.unsynced,
+            self._clock,
+            self._limits,
+            self._disk.boot_id(),
         )
         control = Control(staging)
         self._sessions = SessionControl(staging)

@@ -36,7 +36,9 @@ class Staging:
         unsynced: Unsynced,
         clock: Clock,
         limits: Limits,
+        boot_id: str,
     ) -> None:
+        self.boot_id = boot_id
         self.directory = directory
         self.commits = commits
         self.reads = reads
@@ -59,6 +61,7 @@ class Staging:
         number, frame = self.commits.stage(encode, gated=gated, commit=commit, undo=undo)
         if gated:
             topic.gated_no = number
+        topic.logged_no = number
         return frame
 
     def control_frame(self, kind: Kind, topic_id: int, fields: dict[str, Any]) -> Callable[[int, int], Frame]:
