@@ -214,7 +214,7 @@ class Stream(ABC):
         self.generation = generation
         self._live = live
         self._limits = live.limits
-        self._most = most_items
+        self.most = most_items
         self.queue: deque[Item] = deque()
         self._queued_bytes = 0
         self._behind: deque[Track] = deque()
@@ -297,7 +297,7 @@ class Stream(ABC):
         """Read for the tracks that are behind, some at a time, in turn, as long as the client takes what is read."""
         try:
             while self._behind:
-                while len(self.queue) > self._most // 2 or self._queued_bytes > self._limits.watch_queue_bytes // 2:
+                while len(self.queue) > self.most // 2 or self._queued_bytes > self._limits.watch_queue_bytes // 2:
                     self._roomy = trio.Event()
                     await self._roomy.wait()
                 if not await self._read_some():
@@ -354,7 +354,7 @@ class Stream(ABC):
 
     def offer(self, item: Item) -> bool:
         """Queue what can be read again later; False if there is no room for it."""
-        if len(self.queue) >= self._most or (
+        if len(self.queue) >= self.most or (
             self.queue and self._queued_bytes + item.size > self._limits.watch_queue_bytes
         ):
             if self._full_since is None:
@@ -381,7 +381,7 @@ class Stream(ABC):
         self._queued_bytes -= item.size
         if item.track is not None and item.after is not None:
             item.track.rendered = item.after
-        if len(self.queue) <= self._most // 2 and self._queued_bytes <= self._limits.watch_queue_bytes // 2:
+        if len(self.queue) <= self.most // 2 and self._queued_bytes <= self._limits.watch_queue_bytes // 2:
             self._full_since = None
             self._roomy.set()
         return item
