@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import structlog
 import trio
 
 from gateway.shards import Shards
@@ -24,6 +25,8 @@ from gateway.subscription import Options
 from proto.errors import ErrorCode, TopicsError
 from proto.limits import MAX_WAIT_MS
 from proto.message import Reply
+
+_log: Any = structlog.get_logger()
 
 FIRST_RETRY_S, LAST_RETRY_S = 0.02, 1.0
 
@@ -74,6 +77,14 @@ class Feed:
         self._feeds = feeds
 
     async def run(self) -> None:
+        try:
+            await self._follow()
+        except Exception:
+            # A mistake of ours must not take the streams of other topics along.
+            _log.exception("feed_failed")
+            self._end(lambda member: member.fall_behind())
+
+    async def _follow(self) -> None:
         retry_s = FIRST_RETRY_S
         with self.scope:
             while True:

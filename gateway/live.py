@@ -37,7 +37,7 @@ class Live:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
             self.feeds.nursery = nursery
-            nursery.start_soon(self.sessions.run)
+            await nursery.start(self.sessions.run)
             task_status.started()
             while True:
                 await trio.sleep(TICK_S)
@@ -100,7 +100,8 @@ class Live:
             stream.end(self._farewell(stream))
         while self.streams:
             await next(iter(self.streams)).ended.wait()
-        await self.sessions.save()
+        self.sessions.tell()
+        await self.sessions.told()
 
     def _farewell(self, stream: Stream) -> Item:
         return stream.problem(503, shutting_down().message)

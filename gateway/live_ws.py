@@ -112,7 +112,6 @@ class SocketStream(Stream):
         text = _form(item)
         if text:
             await self._socket.send(text)
-        self.delivered([item])
 
     def problem(self, code: int, message: str, topics: list[str] | None = None) -> Item:
         fields: dict[str, Any] = {"op": "error", "code": _CODES.get(code, "internal"), "message": message}

@@ -25,6 +25,7 @@ from gateway.subscription import Options
 from proto.errors import ErrorCode, TopicsError, invalid
 from proto.keys import Key
 from proto.limits import Limits
+from proto.link import Pending
 from proto.message import Reply
 
 SAVE_S = 0.25
@@ -74,6 +75,9 @@ class Sessions:
         self._left: dict[str, tuple[int, Moves]] = {}
         """Positions of streams that have ended, still to be told."""
         self._turns: dict[str, trio.Lock] = {}
+        self._nursery: trio.Nursery | None = None
+        self._telling = 0
+        self._all_told = trio.Event()
 
     def __len__(self) -> int:
         """Sessions that have a stream."""
@@ -149,18 +153,17 @@ class Sessions:
         return Opened(self._heard(wid, reply))
 
     async def take(self, wid: str, key: Key) -> Opened:
-        """The session, whose stream, if there is one, has ended and told how far it got."""
-        opened = await self.look(wid, key)
+        """The session, after `look` found it; its stream, if there was one, has ended and told how far it got."""
         stream = self._streams.get(wid)
         if stream is not None:
             stream.taken_over()
             await stream.ended.wait()
-        if wid in self._left or stream is not None:
-            await self.save()
-            opened = await self.look(wid, key)
-            generation, moves = self._left.get(wid, (opened.generation, {}))
-            opened.generation = max(opened.generation, generation)
-            opened.topics |= moves
+        # In this order: a shard answers in the order it is asked, so it knows what was told when it is looked at.
+        self.tell()
+        opened = await self.look(wid, key)
+        generation, moves = self._left.get(wid, (0, {}))
+        opened.generation = max(opened.generation, generation)
+        opened.topics |= moves
         return opened
 
     def begin(self, stream: Streaming) -> None:
@@ -180,47 +183,57 @@ class Sessions:
 
     # Saving
 
-    async def run(self) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Tell the shards how far streams are, for ever."""
         word_at = monotonic()
-        while True:
-            await trio.sleep(SAVE_S)
-            word = monotonic() >= word_at
-            if word:
-                word_at = monotonic() + self._word_s
-            await self.save(word=word)
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            while True:
+                await trio.sleep(SAVE_S)
+                word = monotonic() >= word_at
+                if word:
+                    word_at = monotonic() + self._word_s
+                self.tell(word=word)
 
-    async def save(self, *, word: bool = False) -> None:
-        """Tell what there is to tell; with `word`, of every stream that it is still there."""
+    def tell(self, *, word: bool = False) -> None:
+        """Send what there is to tell; with `word`, say of every stream that it is still there."""
         moves, self._left = self._left, {}
         for wid, stream in self._streams.items():
             if stream.unsaved or word:
-                moves[wid] = (stream.generation, stream.unsaved)
+                before = moves.get(wid, (0, {}))
+                moves[wid] = (max(stream.generation, before[0]), {**before[1], **stream.unsaved})
                 stream.unsaved = {}
         by_shard: dict[int, dict[str, tuple[int, Moves]]] = {}
         for wid, move in moves.items():
             by_shard.setdefault(self._shards.index_of(wid), {})[wid] = move
-        if by_shard:
-            async with trio.open_nursery() as nursery:
-                for index, told in by_shard.items():
-                    nursery.start_soon(self._tell, index, told)
-
-    async def _tell(self, index: int, moves: dict[str, tuple[int, Moves]]) -> None:
-        try:
-            pending = self._shards.ask(index, "session_move", {}, body=_encode(moves))
+        for index, told in by_shard.items():
             try:
-                reply = await pending.reply()
-            finally:
-                pending.abandon()
-            if reply.error is not None:
-                raise reply.error
+                pending = self._shards.ask(index, "session_move", {}, body=_encode(told))
+            except TopicsError:
+                self._untold(told)  # the shard is away
+                continue
+            self._telling += 1
+            assert self._nursery is not None
+            self._nursery.start_soon(self._heed, index, told, pending)
+
+    async def told(self) -> None:
+        """Return when nothing is on its way."""
+        while self._telling:
+            self._all_told = trio.Event()
+            await self._all_told.wait()
+
+    async def _heed(self, index: int, moves: dict[str, tuple[int, Moves]], pending: Pending) -> None:
+        try:
+            reply = await pending.reply()
         except TopicsError:
             self._untold(moves)
             return
-        except BaseException:
+        finally:
+            self._telling -= 1
+            self._all_told.set()
+        if reply.extra is None:
             self._untold(moves)
-            raise
-        assert reply.extra is not None
+            return
         self._counts[index] = int(reply.extra["sessions"])
         for wid in reply.extra["unknown"]:
             stream = self._streams.get(wid)

@@ -83,19 +83,15 @@ class EventStream(Stream):
                 self.unsaved[name] = position  # taken back, and to stay so if this stream ends at once
 
     async def send(self) -> None:
-        items: list[Item] = []
         parts: list[bytes] = []
         size = 0
         while self.queue and size < GATHER_BYTES:
-            item = self.taken()
-            items.append(item)
-            form = self._form(item)
+            form = self._form(self.taken())
             if form:
                 parts.append(form)
                 size += len(form)
         if parts:
             await self._write(parts[0] if len(parts) == 1 else b"".join(parts))
-        self.delivered(items)
 
     def _form(self, item: Item) -> bytes:
         if item.kind == "raw":
@@ -127,7 +123,7 @@ class EventStream(Stream):
             self.put(Item("raw", None, b": hb %d\n\n" % (time() * 1000), None, 0))
 
     def moved(self, track: Track) -> None:
-        self.unsaved[track.name] = track.sent
+        self.unsaved[track.name] = track.handed
 
     def taken_over(self) -> None:
         self.end(self.problem(409, "another connection has opened this watch session"))

@@ -17,8 +17,9 @@ The ladder of a client that does not take what it is sent, counted from when the
     buffer_grace_ms             what is queued is let go as well: it can be read again too
     slow_consumer_timeout_ms    a last `error` frame if it can still be written, and the end
 
-Of what was sent, a stream knows three positions: `seq`, what is queued; `rendered`, what was given to the connection;
-`sent`, what the connection has taken, which is what a session remembers.
+A track knows two positions: what is queued, and what was `handed` to the connection, which is what a session remembers.
+A client that loses the connection may not have got all of the latter. It says so by the id it comes back with; without
+one, what was under way is passed over.
 """
 
 from __future__ import annotations
@@ -70,13 +71,12 @@ class Track:
         "epoch",
         "feed",
         "first",
+        "handed",
         "head",
         "name",
         "options",
-        "rendered",
         "retry_at",
         "retry_s",
-        "sent",
         "seq",
         "state",
         "stream",
@@ -87,7 +87,7 @@ class Track:
         self.name = name
         self.options = options
         self.epoch, self.seq, self.born = position
-        self.rendered = self.sent = position
+        self.handed = position
         self.head = 0
         self.state = State.BEHIND
         self.first = True
@@ -138,10 +138,10 @@ class Track:
         self._leave()
         self.state = State.OVER
 
-    def back_to_rendered(self) -> None:
+    def back_to_handed(self) -> None:
         """What was queued is let go."""
         self._leave()
-        self.epoch, self.seq, self.born = self.rendered
+        self.epoch, self.seq, self.born = self.handed
 
     def read(self, reply: Reply) -> None:
         """What it asked for itself."""
@@ -238,8 +238,8 @@ class Stream(ABC):
 
     @abstractmethod
     async def send(self) -> None:
-        """Send one or some from the front of `queue`: take them out with `taken`, and call `delivered` when they are
-        sent. Raises OSError or `ClientGone` when the client is not there."""
+        """Send one or some from the front of `queue`, each taken out with `taken`. Raises OSError or `ClientGone` when
+        the client is not there."""
 
     @abstractmethod
     def problem(self, code: int, message: str, topics: list[str] | None = None) -> Item:
@@ -376,26 +376,19 @@ class Stream(ABC):
             self._sender = None
 
     def taken(self) -> Item:
-        """The front of the queue, which is about to be sent."""
+        """The front of the queue, which is handed to the connection now."""
         item = self.queue.popleft()
         self._queued_bytes -= item.size
         if item.track is not None and item.after is not None:
-            item.track.rendered = item.after
+            item.track.handed = item.after
+            self.moved(item.track)
         if len(self.queue) <= self.most // 2 and self._queued_bytes <= self._limits.watch_queue_bytes // 2:
             self._full_since = None
             self._roomy.set()
         return item
 
-    def delivered(self, items: list[Item]) -> None:
-        """The connection has taken these."""
-        self.sent_at = monotonic()
-        for item in items:
-            if item.track is not None and item.after is not None:
-                item.track.sent = item.after
-                self.moved(item.track)
-
     def moved(self, track: Track) -> None:
-        """A track's `sent` has changed. For who remembers it."""
+        """A track's `handed` has changed. For who remembers it."""
         return
 
     def _forget_queue(self) -> None:
@@ -405,9 +398,9 @@ class Stream(ABC):
         self.queue.extend(kept)
         self._queued_bytes = sum(item.size for item in kept)
         for track in self.tracks.values():
-            if track.position != track.rendered and track.state is not State.OVER:
+            if track.position != track.handed and track.state is not State.OVER:
                 waiting = track.state is State.BEHIND
-                track.back_to_rendered()
+                track.back_to_handed()
                 if not waiting:
                     self.behind(track)
         self._roomy.set()
@@ -435,10 +428,12 @@ class Stream(ABC):
                     if gone is not None:
                         nursery.start_soon(self._until, gone)
                     self._start_catching_up()
-                    await self._send_all()
+                    try:
+                        await self._send_all()
+                    finally:
+                        self._nursery = None  # before it closes: feeds may still have something for us
                     nursery.cancel_scope.cancel()
         finally:
-            self._nursery = None
             for track in self.tracks.values():
                 track.over()
             del self._live.streams[self]
@@ -458,6 +453,7 @@ class Stream(ABC):
                     continue
                 self._sending_since = monotonic()
                 await self.send()
+                self.sent_at = monotonic()
                 self._sending_since = None
                 self._let_go = False
             self.queue = deque([self._last_item])
