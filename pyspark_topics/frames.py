@@ -50,7 +50,7 @@ OWN_TIMES = 1
 
 BATCH, TOPIC_CREATE, TOPIC_CONFIG, TOPIC_DELETE, RECORD_DELETE, CEILING, CURSOR, RESCUED = range(1, 9)
 KINDS = frozenset(range(BATCH, RESCUED + 1))
-WITHOUT_RECORDS = frozenset((CEILING, CURSOR, RESCUED))
+WITHOUT_RECORDS = frozenset((CURSOR, RESCUED))
 """Kinds that say nothing about which records there are."""
 COLUMN_SHIFTS = (0, 2, 4, 6)
 """Where in the header's `columns` the form of data, tag, node and meta stands."""

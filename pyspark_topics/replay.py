@@ -5,7 +5,8 @@
     topic created, deleted           a topic more or less
     topic configured                 caps and age as they were are applied, then as they are from now on
     records deleted                  a higher floor, or a deletion by tag
-    seqs reserved, cursor, rescued   nothing
+    seqs reserved                    seqs that are used without records
+    cursor, rescued                  nothing
 
 A frame of a topic that neither the catalog nor the log knows is an error, except that ids below the catalog's `next_id`
 may belong to topics that were deleted before it was made.
@@ -89,7 +90,9 @@ class Replay:
         about = frames.fields(log.view, head)
         try:
             if head.kind == frames.TOPIC_CONFIG:
-                topic.configured(about["config"], about["now"], about["next_seq"])
+                topic.configured(about["config"], about["now"], about["next_seq"], about.get("floor", 0))
+            elif head.kind == frames.CEILING:
+                topic.skipped(about.get("next_seq", 0))
             else:
                 match = about["match"]
                 topic.deleted(about["before"], match and (match[0], match[1]), about["bound"], about["now"])

@@ -131,7 +131,7 @@ class Checkpoints:
         topic.losses = Losses([(upto, reason) for upto, reason in entry["losses"]])
         topic.last_ts = entry["last_ts"]
         topic.last_write_ts = entry["last_write_ts"]
-        topic.ceiling = entry["ceiling"]
+        topic.ceiling, topic.reserved_in = entry["ceiling"], entry.get("reserved_in", "")
         topic.keys.load(entry["keys"])
         topic.cursors = {name: Cursor(seq, ts) for name, (seq, ts) in entry["cursors"].items()}
         return topic
@@ -170,6 +170,8 @@ class Checkpoints:
         self._directory.expire(now)
         for topic in self._directory.visible.values():
             self._dying += _files(topic.drop_dead())
+            if topic.logged_no <= synced_no:
+                topic.reserved_in = ""
             topics.append(self._plan_topic(topic, now))
         for topic in self._directory.graveyard:
             self._dying += _files(topic.segments)
@@ -404,6 +406,7 @@ def _fields(topic: Topic) -> dict[str, Any]:
         "last_ts": topic.last_ts,
         "last_write_ts": topic.last_write_ts,
         "ceiling": max(topic.ceiling, topic.head_seq) if ephemeral else topic.ceiling,
+        "reserved_in": topic.reserved_in,
         "keys": topic.keys.dump(),
         "cursors": {name: [cursor.seq, cursor.updated_ts] for name, cursor in topic.cursors.items()},
     }

@@ -13,6 +13,7 @@ from proto.errors import ErrorCode, TopicsError
 from proto.frame import Kind
 from proto.message import Reply, Request
 from proto.names import check_topic
+from shardd import reserve
 from shardd.body import parse
 from shardd.commit import Timing
 from shardd.config import TopicConfig, apply, as_map, decode_patch
@@ -57,7 +58,10 @@ class Control:
 
     def _reconfigure(self, topic: Topic, config: TopicConfig, request: Request, respond: Respond) -> None:
         before, logged_before = topic.assigned_config, topic.logged_seq
+        ceiling, reserved_in = topic.ceiling, topic.reserved_in
         topic.assigned_config = config
+        if before.durability == "disk" != config.durability:
+            reserve.none(topic)
         if config.durability == "ephemeral" and before.durability != "ephemeral":
             topic.logged_seq = topic.next_seq - 1
         now = self._staging.clock.now_ms()
@@ -74,6 +78,7 @@ class Control:
 
         def undo(error: TopicsError) -> None:
             topic.assigned_config, topic.logged_seq = before, logged_before
+            topic.ceiling, topic.reserved_in = ceiling, reserved_in
             topic.held_at.pop()
             refuse(request.id, respond, error)
 
@@ -97,7 +102,7 @@ class Control:
             del self._directory.assigned[name]
             failed(error)
 
-        fields = {"name": name, "epoch": topic.epoch, "config": as_map(config)}
+        fields = {"name": name, "epoch": topic.epoch, "config": as_map(config), **reserve.first(topic, self._staging)}
         frame = self._staging.control_frame(Kind.TOPIC_CREATE, ident, fields)
         self._staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
         return topic
@@ -152,8 +157,10 @@ class Control:
         before_seq, match, bound = what
         now = self._staging.clock.now_ms()
         topic.expire(now)
+        topic.held_at.append(now)
 
         def commit(timing: Timing) -> None:
+            topic.held_at.popleft()
             topic.expire(now)
             body = {
                 "topic": topic.name,
@@ -166,6 +173,7 @@ class Control:
             respond(Reply(request.id, to_json(body), performance=performance(timing)))
 
         def undo(error: TopicsError) -> None:
+            topic.held_at.pop()
             refuse(request.id, respond, error)
 
         durability = topic.assigned_config.durability

@@ -42,11 +42,13 @@ class Directory:
     def used_id(self, ident: int) -> None:
         self._next_id = max(self._next_id, ident + 1)
 
-    def recovered(self, now_ms: int) -> None:
+    def recovered(self, now_ms: int, boot_id: str) -> None:
         """Everything is read back: what a restart ends has ended, and what there is may be written to."""
         for topic in self.visible.values():
             if topic.config.durability == "ephemeral":
                 topic.lose_everything(topic.ceiling, "cap")
+            elif topic.config.durability == "disk" and topic.reserved_in not in ("", boot_id):
+                topic.skip(topic.ceiling + 1)
             topic.next_seq = max(topic.next_seq, topic.head_seq + 1)
         self.expire(now_ms)
         self.assigned = dict(self.visible)

@@ -68,6 +68,8 @@ class Reshard:
             self._make(manifest["shards"], shards, progress)
             self._write_json(DECISION, {"shards": shards})
             decided = shards
+        else:
+            self._disk.sync_dir(self._data)  # a process that was killed may not have come to it
         self._exchange(decided)
         self._write_json(MANIFEST, {**manifest, "shards": decided})
         self._disk.remove_tree(self._staging)
@@ -141,6 +143,8 @@ class Reshard:
                 self._rename(self._data / name, aside)
             if fresh:
                 self._rename(self._staging / name, self._data / name)
+        for path in (self._data, self._staging):
+            self._disk.sync_dir(path)
 
     def _rename(self, source: Path, target: Path) -> None:
         self._disk.replace(source, target)

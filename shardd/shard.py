@@ -65,7 +65,7 @@ class Shard:
         for found in scan(self._disk, path, self.outcome, after_no):
             replay(self.directory, found)
             yield found.done_bytes, found.total_bytes
-        self.directory.recovered(self._clock.now_ms())
+        self.directory.recovered(self._clock.now_ms(), self._disk.boot_id())
         self._wal = Wal(
             self._disk,
             path,
@@ -75,7 +75,8 @@ class Shard:
         )
         self.commits = Commits(self._wal, self._clock, window_ms=self._limits.wal_sync_window_ms)
         self.commits.after_sync = self.scheduler.deliver
-        staging = Staging(self.directory, self.commits, self.reads, self.scheduler, self._clock, self._limits)
+        boot_id = self._disk.boot_id()
+        staging = Staging(self.directory, self.commits, self.reads, self.scheduler, self._clock, self._limits, boot_id)
         control = Control(staging)
         self._operations = {
             "append": Writes(staging, control).append,

@@ -27,8 +27,16 @@ class Staging:
     """What every changing operation needs: the directory, the log, the clock, and who is to be woken."""
 
     def __init__(
-        self, directory: Directory, commits: Commits, reads: Reads, scheduler: Scheduler, clock: Clock, limits: Limits
+        self,
+        directory: Directory,
+        commits: Commits,
+        reads: Reads,
+        scheduler: Scheduler,
+        clock: Clock,
+        limits: Limits,
+        boot_id: str,
     ) -> None:
+        self.boot_id = boot_id
         self.directory = directory
         self.commits = commits
         self.reads = reads
@@ -50,6 +58,7 @@ class Staging:
         number, frame = self.commits.stage(encode, gated=gated, commit=commit, undo=undo)
         if gated:
             topic.gated_no = number
+        topic.logged_no = number
         return frame
 
     def control_frame(self, kind: Kind, topic_id: int, fields: dict[str, Any]) -> Callable[[int, int], Frame]:

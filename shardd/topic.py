@@ -84,12 +84,18 @@ class Topic:
         self.pending_bytes = 0
         """What has been given seqs but is not visible yet."""
         self.ceiling = 0
-        """Seqs up to here count as used after a restart. Ephemeral topics reserve ahead."""
+        """Seqs up to here may be used without a word in the log: see `shardd.reserve`."""
+        self.reserved_in = ""
+        """The boot of the machine that `ceiling` was reserved in; empty if nothing can be lost with the machine."""
+        self.reserving = False
+        self.logged_no = 0
+        """Number of the newest frame of this topic that this process has logged."""
         self.logged_seq = 0
         """Ephemeral topics: the last seq that was written under another class, and that log or files may have."""
         self.held_at: deque[int] = deque()
-        """When the configurations that are on their way were asked for. Nothing expires beyond the first of these
-        times: if the new one keeps records for longer, a replay would find them again."""
+        """When the configurations and deletions that are on their way were asked for. Nothing expires beyond the first
+        of these times, for a replay would come to another end: it would find records again that the new configuration
+        keeps for longer, and would take for deleted what had been lost."""
 
     @property
     def earliest_seq(self) -> int:
@@ -155,6 +161,14 @@ class Topic:
             if self._batches and self._batches[0] is front:
                 break
         self.floor = max(floor, self._batches[0].first_live or 0) if self._batches else head_seq + 1
+
+    def skip(self, next_seq: int) -> None:
+        """Seqs below `next_seq` are used, whether or not there are records."""
+        if next_seq <= self.next_seq:
+            return
+        self.head_seq, self.next_seq = next_seq - 1, next_seq
+        self._runs = [0] * FINAL_LEVEL  # what is merged must be neighbours
+        self._settle()
 
     def _count(self, records: int, size: int) -> None:
         self.records += records

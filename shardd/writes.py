@@ -1,7 +1,7 @@
 """Appends: checked, given their seqs, staged as one frame, answered when they commit.
 
 By class: `disk` and `memory` commit when the kernel has the frame, `fsync` when the device has it. `ephemeral` leaves
-no frame: only a ceiling is logged now and then, so that its seqs are not used twice after a restart.
+no frame.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from proto.errors import ErrorCode, TopicsError, invalid, topic_not_found
-from proto.frame import Columns, Frame, Kind, encode_batch
+from proto.frame import Columns, Frame, encode_batch
 from proto.limits import MAX_IDEMPOTENCY_KEY_CHARS, RECORD_OVERHEAD
 from proto.message import Reply, Request
+from shardd import reserve
 from shardd.append import Write, parse_write
 from shardd.commit import Timing
 from shardd.config import ConfigPatch, TopicConfig, apply
@@ -21,9 +22,6 @@ from shardd.idempotency import Waiter
 from shardd.room import check_bytes, check_inline, check_topics, growth
 from shardd.staging import Respond, Staging, performance, refuse, to_json
 from shardd.topic import Topic
-
-CEILING_STEP = 65_536
-"""Seqs that an ephemeral topic reserves at a time."""
 
 
 class Writes:
@@ -56,8 +54,7 @@ class Writes:
             self._admit(topic.assigned_config, write)
         columns.key = key
         columns.ts = topic.commit_time(now)
-        if topic.assigned_config.durability == "ephemeral":
-            self._reserve(topic, columns.count)
+        reserve.ahead(topic, columns.count, self._staging)
         self._stage(topic, columns, grows_by, created, request, respond)
 
     def _growth(self, topic: Topic | None, config: TopicConfig, columns: Columns, options: Mapping[str, Any]) -> int:
@@ -91,19 +88,6 @@ class Writes:
             return
         if config.durability != "ephemeral":
             raise self._staging.scheduler.pressure.refuse(commits.depth, commits.oldest_wait_s)
-
-    def _reserve(self, topic: Topic, count: int) -> None:
-        """Log that the seqs of this write are used, well ahead. What follows on the topic waits for it."""
-        if topic.next_seq - 1 + count <= topic.ceiling:
-            return
-        before = topic.ceiling
-        topic.ceiling = topic.next_seq - 1 + count + CEILING_STEP
-
-        def undo(error: TopicsError) -> None:
-            topic.ceiling = before
-
-        frame = self._staging.control_frame(Kind.CEILING, topic.id, {"seq": topic.ceiling})
-        self._staging.stage(topic, frame, gated=True, commit=lambda timing: None, undo=undo)
 
     def _stage(
         self, topic: Topic, columns: Columns, grows_by: int, created: bool, request: Request, respond: Respond
