@@ -1,4 +1,4 @@
-"""Does it stay fast as a topic grows, and what does a record cost? Some minutes, three tables.
+"""Does it stay fast as a topic grows, and what does a record cost? Half a minute or more, four tables.
 
     make bench-growth                     the tables
     python bench/growth.py --json         the same as JSON
@@ -8,7 +8,8 @@ One shard without sockets, on a real disk with the real clock: requests go in an
 while syncs and checkpoints run beside it as they do in production. Every size and every recovery has a process of its
 own, so that memory figures are theirs alone.
 
-The time of an operation is measured from handing it in until it is answered, without the encoding of its request.
+The time of an operation is what the shard works on it, from handing it in until it is written and answered; of its
+request only the decoding counts. "Others wait" is the longest that the loop was kept from taking requests meanwhile.
 Single-record writes come in groups of 16, as they do from a busy socket. What is shown is the median; JSON has the
 99th percentile and the longest as well. "Growth" is the slowest size over the fastest.
 """
@@ -108,6 +109,8 @@ class Driver:
         self._answered = 0
         self._all_answered = trio.Event()
         self._more = trio.Event()
+        self.slices: list[float] = []
+        """Seconds of each piece of scheduled work, while which requests wait."""
         self.shard.scheduler.more = self._look_again
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
@@ -126,7 +129,10 @@ class Driver:
         while True:
             await self._more.wait()
             self._more = trio.Event()
+            start = time.perf_counter()
             self.shard.deliver()
+            self.slices.append(time.perf_counter() - start)
+            await trio.lowlevel.checkpoint()
 
     async def _checkpoints(self) -> None:
         while True:
@@ -238,15 +244,26 @@ async def measure(driver: Driver, size: int) -> dict[str, Any]:
         chosen = chance.sample(range(floor // PER_TAG + 1, driver.head // PER_TAG - 1), count)
         return [b'{"match":"job-%d"}' % n for n in chosen]
 
-    first = await driver.each("delete_records", tags(1))
+    async def first(body: bytes) -> dict[str, float]:
+        """A deletion that has to make an index: ms until it is answered, and for which others wait at a time."""
+        driver.slices.clear()
+        start = time.perf_counter()
+        handed_in = await driver.each("delete_records", [body])
+        answered = time.perf_counter() - start
+        longest = max([handed_in.as_us()["max"] / 1e6, *driver.slices])
+        return {"answered_ms": round(answered * 1000, 1), "others_wait_ms": round(longest * 1000, 1)}
+
+    by_tag = await first(tags(1)[0])
     rows["delete by tag"] = await driver.each("delete_records", tags(200))
+    by_prefix = await first(b'{"match":["tag","Glob","job-%d*"]}' % (floor // PER_TAG + 2))
     await driver.checkpoint()
     return {
         "records": size,
         "loading_s": round(loading, 2),
         "resident_mb": memory,
         "resident_mb_with_tag_index": resident(),
-        "first_delete_by_tag_us": first.as_us()["max"],
+        "first_delete_by_tag": by_tag,
+        "first_delete_by_prefix": by_prefix,
         "checkpoint_pause_us": Figures(driver.pauses[-2:]).as_us()["max"],
         "checkpoint_pauses_us": Figures(driver.pauses).as_us(),
         "us": {name: figures.as_us() for name, figures in rows.items()},
@@ -360,11 +377,13 @@ def tables(result: dict[str, Any]) -> list[Table]:
     for name in sizes[0]["us"]:
         values = [entry["us"][name]["p50"] for entry in sizes]
         times.add_row(name, *(f"{value:,.0f}" for value in values), f"{max(values) / min(values):.2f}")
-    for name, label in (
-        ("checkpoint_pause_us", "pause by a checkpoint"),
-        ("first_delete_by_tag_us", "first delete by tag (makes the index)"),
-    ):
-        times.add_row(label, *(f"{entry[name]:,.0f}" for entry in sizes), "")
+    once = Table("ms", box=box.SIMPLE_HEAD, title="What happens now and then")
+    for entry in sizes:
+        once.add_column(f"{entry['records']:,}", justify="right")
+    once.add_row("checkpoint: others wait", *(f"{entry['checkpoint_pause_us'] / 1000:.1f}" for entry in sizes))
+    for name, label in (("first_delete_by_tag", "first delete by tag"), ("first_delete_by_prefix", "and by prefix")):
+        once.add_row(f"{label}: answered", *(f"{entry[name]['answered_ms']:.1f}" for entry in sizes))
+        once.add_row(f"{label}: others wait", *(f"{entry[name]['others_wait_ms']:.1f}" for entry in sizes))
 
     memory = Table("MB", box=box.SIMPLE_HEAD, title="Resident memory of one shard (own memory in brackets)")
     for entry in sizes:
@@ -380,8 +399,10 @@ def tables(result: dict[str, Any]) -> list[Table]:
     two = (result["recovery_from_log"], result["recovery_from_checkpoint"])
     recovery.add_row("recovery, s", *(f"{entry['recovery_s']:.2f}" for entry in two))
     recovery.add_row("bytes on disk per record", *(f"{sum(e['disk_bytes'].values()) / e['records']:.1f}" for e in two))
+    for name, label in (("topics", "in segments"), ("wal", "in the log, two checkpoints of which stay")):
+        recovery.add_row(f"- {label}", *(f"{entry['disk_bytes'][name] / entry['records']:.1f}" for entry in two))
     recovery.add_row("resident bytes per record", *(f"{entry['resident_bytes_per_record']:.1f}" for entry in two))
-    return [times, memory, recovery]
+    return [times, once, memory, recovery]
 
 
 def _mb(memory: dict[str, float]) -> str:
