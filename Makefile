@@ -4,6 +4,7 @@
 # make demo        a year of flights through the real service, killed and started again (examples/flights)
 # make demo-spark  the same flights counted by Spark
 # make bench-smoke a few honest numbers in a short time
+# make bench-growth what an operation and a record cost as a topic grows
 # make clean       remove what was installed and cached; data stays
 
 VENV ?= .venv
@@ -11,7 +12,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ARGS ?=
 
-.PHONY: run test long demo demo-spark bench-smoke clean
+.PHONY: run test long demo demo-spark bench-smoke bench-growth clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -31,6 +32,9 @@ demo-spark: $(VENV)/.demo $(VENV)/.test
 
 bench-smoke: $(VENV)/.run
 	@$(BIN)/python bench/smoke.py $(ARGS)
+
+bench-growth: $(VENV)/.run
+	@$(BIN)/python bench/growth.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db
