@@ -83,7 +83,13 @@ class Control:
             refuse(request.id, respond, error)
 
         # `now` and `next_seq` make a replay come to the same floors: what expired before, and what was never logged.
-        fields = {"config": as_map(config), "now": now, "next_seq": topic.next_seq, "floor": topic.floor}
+        fields = {
+            "config": as_map(config),
+            "now": now,
+            "next_seq": topic.next_seq,
+            "floor": topic.floor,
+            "lost": topic.evict_floor - 1,
+        }
         frame = self._staging.control_frame(Kind.TOPIC_CONFIG, topic.id, fields)
         self._staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
 
