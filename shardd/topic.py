@@ -376,11 +376,14 @@ class Topic:
             self._tags = TagIndex()
         index = self._tags
         first = max(bisect_right(self._firsts, index.upto) - 1, 0)
-        for batch in self._batches[first : None if batches is None else first + 1 + batches]:
+        end = len(self._batches) if batches is None else min(first + 1 + batches, len(self._batches))
+        for batch in self._batches[first:end]:
             start = max(index.upto + 1 - batch.first_seq, batch.start)
             if start < batch.count:
                 mask = None if batch.flags is None else batch.mask(start, batch.count)
                 index.add(batch.first_seq, batch.columns(again=False), start, mask)
+        # Seqs may be missing, and batches of which nothing is left: they are done with as well.
+        index.upto = self.head_seq if end == len(self._batches) else self._batches[end - 1].last_seq
         return index
 
     # Reading

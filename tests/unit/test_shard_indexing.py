@@ -108,6 +108,18 @@ def test_a_topic_that_is_deleted_meanwhile_is_not_found(shard: Harness) -> None:
     assert error.code == ErrorCode.TOPIC_NOT_FOUND
 
 
+def test_seqs_that_no_record_has_are_no_work(shard: Harness) -> None:
+    """After a stop of the machine a topic goes on far above its last record."""
+    disk = shard.disk
+    assert isinstance(disk, FaultDisk)
+    shard.shard.commits.sync_now()
+    again = shard.restarted(disk.after_crash("drop"))
+    assert again.shard.directory.find("a").next_seq > 60_000
+    again.call("append", "a", {"records": [{"data": "new", "tag": "t0"}]})
+    ident = again.send("delete_records", "a", HALF)
+    assert b'"deleted":101' in finish(again, ident).body
+
+
 @pytest.mark.parametrize("at_once", [5, 1000])
 def test_damage_is_found_before_anything_is_logged(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     monkeypatch.setattr(indexing, "AT_ONCE", at_once)
