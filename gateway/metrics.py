@@ -131,6 +131,7 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
         "topics_router_copies_total", "Records copied by routers.", _total(stats, "router_copies")
     )
     yield GaugeMetricFamily("topics_sse_connections", "Open event streams.", snapshot.streams)
+    yield GaugeMetricFamily("topics_watch_sessions", "Watch sessions.", _total(stats, "watch_sessions"))
     ready = all(snapshot.serving) and not snapshot.draining
     yield GaugeMetricFamily("topics_ready", "1 when every shard serves.", int(ready))
     yield GaugeMetricFamily("topics_recovery_progress", "Share of the boot that is done.", snapshot.progress)

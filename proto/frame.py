@@ -80,6 +80,8 @@ class Kind(IntEnum):
     RESCUED = 8
     """First frame of a file that took the place of another's tail after a failed sync."""
     ROUTER = 10
+    SESSION = 11
+    """Watch sessions: made, moved, ended. Belongs to no topic: its topic id is 0."""
 
 
 class Encoding(IntEnum):

@@ -6,7 +6,8 @@
     topic configured                 caps and age as they were are applied, then as they are from now on
     records deleted                  a higher floor, or a deletion by tag
     router                           what follows in its topic waits for copies that no file has yet (`Topic.waiting`)
-    seqs reserved, cursor, rescued   nothing
+    seqs reserved                    seqs that are used without records
+    cursor, rescued, watch sessions  nothing
 
 A frame of a topic that neither the catalog nor the log knows is an error, except that ids below the catalog's `next_id`
 may belong to topics that were deleted before it was made.
@@ -93,7 +94,9 @@ class Replay:
         about = frames.fields(log.view, head)
         try:
             if head.kind == frames.TOPIC_CONFIG:
-                topic.configured(about["config"], about["now"], about["next_seq"])
+                topic.configured(about["config"], about["now"], about["next_seq"], about.get("floor", 0))
+            elif head.kind == frames.CEILING:
+                topic.skipped(about.get("next_seq", 0))
             else:
                 match = about["match"]
                 topic.deleted(about["before"], match and (match[0], match[1]), about["bound"], about["now"])

@@ -103,15 +103,20 @@ class Topic:
         self._unmeasured.setdefault(log, array("Q")).append(head.offset)
         self._grown = True
 
-    def configured(self, config: dict[str, Any], now_ms: int, next_seq: int) -> None:
+    def configured(self, config: dict[str, Any], now_ms: int, next_seq: int, floor: int) -> None:
         self.settle(now_ms)
-        self._take(config)
-        if self.head + 1 < next_seq:
-            # It was ephemeral for a while: what was written then is in no file, and what was before is gone.
-            self.head = next_seq - 1
+        if self.ephemeral and self.head + 1 < next_seq:
+            # What was written as such is in no file, and what was before is gone.
             self.floor = next_seq
+        self._take(config)
+        self.skipped(next_seq)
+        self.floor = max(self.floor, floor)
         self._grown = True
         self.settle(now_ms)
+
+    def skipped(self, next_seq: int) -> None:
+        """Seqs below `next_seq` are used, though there may be no records."""
+        self.head = max(self.head, next_seq - 1)
 
     def deleted(self, before: int | None, match: tuple[str, bytes] | None, bound: int, now_ms: int) -> None:
         """Records from `bound` on stay, and from `before` on; with a `match`, those with other tags, too."""

@@ -1,4 +1,4 @@
-"""Request bodies are read the same way wherever they are read: see `proto.body`."""
+"""Request bodies are parsed here as they are in the gateway."""
 
 from __future__ import annotations
 

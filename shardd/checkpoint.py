@@ -76,6 +76,7 @@ class Plan:
     topics: list[TopicPlan]
     dead: list[Path]
     listed: list[Planned]
+    sessions: list[dict[str, Any]]
     written_bytes: int = 0
 
 
@@ -115,6 +116,7 @@ class Checkpoints:
                 self._directory.show(self._load_topic(entry))
             self._directory.used_id(contents["next_id"] - 1)
             self._directory.snapshot_id = contents["next_id"]
+            self._directory.sessions.load(contents.get("sessions", ()))
         self._doomed = self._strays()
         return self._frame_no
 
@@ -133,7 +135,7 @@ class Checkpoints:
         topic.losses = Losses([(upto, reason) for upto, reason in entry["losses"]])
         topic.last_ts = entry["last_ts"]
         topic.last_write_ts = entry["last_write_ts"]
-        topic.ceiling = entry["ceiling"]
+        topic.ceiling, topic.reserved_in = entry["ceiling"], entry.get("reserved_in", "")
         topic.keys.load(entry["keys"])
         topic.cursors = {name: Cursor(seq, ts) for name, (seq, ts) in entry["cursors"].items()}
         topic.gaps = Gaps([(first, last, reason) for first, last, reason in entry.get("gaps", ())])
@@ -175,11 +177,21 @@ class Checkpoints:
         self._directory.expire(now)
         for topic in self._directory.visible.values():
             self._dying += _files(topic.drop_dead())
+            if topic.logged_no <= synced_no:
+                topic.reserved_in = ""
             topics.append(self._plan_topic(topic, now))
         for topic in self._directory.graveyard:
             self._dying += _files(topic.segments)
         self._directory.graveyard.clear()
-        return Plan(self._number + 1, synced_no, self._directory.next_id, topics, list(self._dying), self._listed)
+        return Plan(
+            self._number + 1,
+            synced_no,
+            self._directory.next_id,
+            topics,
+            list(self._dying),
+            self._listed,
+            self._directory.sessions.dump(),
+        )
 
     def _plan_topic(self, topic: Topic, now: int) -> TopicPlan:
         plan = TopicPlan(topic, _fields(topic), list(topic.segments))
@@ -221,6 +233,7 @@ class Checkpoints:
             "frame_no": plan.frame_no,
             "next_id": plan.next_id,
             "topics": [self._catalog_entry(topic_plan) for topic_plan in plan.topics],
+            "sessions": plan.sessions,
         }
         catalog.write(self._disk, self._path, plan.number, contents)
         self._flag(plan)
@@ -409,6 +422,7 @@ def _fields(topic: Topic) -> dict[str, Any]:
         "last_ts": topic.last_ts,
         "last_write_ts": topic.last_write_ts,
         "ceiling": max(topic.ceiling, topic.head_seq) if ephemeral else topic.ceiling,
+        "reserved_in": topic.reserved_in,
         "keys": topic.keys.dump(),
         "cursors": {name: [cursor.seq, cursor.updated_ts] for name, cursor in topic.cursors.items()},
         **_routed(topic),

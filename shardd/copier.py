@@ -10,6 +10,7 @@ from bisect import bisect_left
 
 from proto.errors import TopicsError
 from proto.frame import encode_batch
+from shardd import reserve
 from shardd.commit import Timing
 from shardd.copies import Append, Plan, Pulled, plan
 from shardd.lane import Lane
@@ -76,7 +77,7 @@ class Copier:
                 lane.done = made.upto
             return
         if topic.assigned_config.durability == "ephemeral":
-            self._staging.reserve(topic, made.seqs)
+            reserve.ahead(topic, made.seqs, self._staging)
         ts = topic.commit_time(self._staging.clock.now_ms())
         topic.next_seq += made.seqs
         topic.pending_records += made.records
@@ -88,7 +89,7 @@ class Copier:
             topic.pending_bytes -= made.size
             head_before = topic.head_seq
             self.carry_out(topic, lane, made, ts)
-            self._staging.reads.grown(topic)
+            self._staging.scheduler.ready(topic)
             self._staging.pulls.copied(topic, head_before)
 
         def undo(error: TopicsError) -> None:
@@ -108,7 +109,7 @@ class Copier:
                 topic.add(frame.head, topic.head_seq + 1, step.columns, step.flags)
                 self.copied_bytes += len(frame.head)
             else:
-                topic.skip(step.count, "source_trim" if step.lost else None)
+                topic.leave_out(step.count, "source_trim" if step.lost else None)
         lane.done = made.upto
         lane.unsaved = True
         topic.last_write_ts = ts

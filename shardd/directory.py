@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from proto.errors import topic_not_found
 from shardd import ranges
 from shardd.config import CLASSES
+from shardd.session import Sessions
 from shardd.topic import Topic, Totals, hold
 
 
@@ -22,6 +23,7 @@ class Directory:
         self.visible: dict[str, Topic] = {}
         self.by_id: dict[int, Topic] = {}
         self.totals = Totals()
+        self.sessions = Sessions()
         self._names: list[str] = []
         self._next_id = 1
         self.graveyard: list[Topic] = []
@@ -42,23 +44,28 @@ class Directory:
     def used_id(self, ident: int) -> None:
         self._next_id = max(self._next_id, ident + 1)
 
-    def recovered(self, now_ms: int) -> None:
+    def recovered(self, now_ms: int, boot_id: str) -> None:
         """Everything is read back: what a restart ends has ended, and what there is may be written to."""
         for topic in self.visible.values():
             if topic.deferred:
                 hold(topic)
-                topic.durable_head = topic.head_seq
-            else:
-                self.complete(topic, now_ms)
+            elif topic.lane is None or topic.lane.settled:
+                self.complete(topic, now_ms, boot_id)
+            topic.durable_head = topic.head_seq
+        self.sessions.woken(now_ms)
         self.assigned = dict(self.visible)
 
-    def complete(self, topic: Topic, now_ms: int) -> None:
-        """Everything of this topic is read back."""
+    def complete(self, topic: Topic, now_ms: int, boot_id: str) -> bool:
+        """Everything of this topic is read back. True if seqs were given up that records may have had."""
+        head = topic.head_seq
         if topic.config.durability == "ephemeral":
             topic.lose_everything(topic.ceiling, "cap")
+        elif topic.config.durability == "disk" and topic.reserved_in not in ("", boot_id):
+            topic.skip(topic.ceiling + 1)
         topic.next_seq = max(topic.next_seq, topic.head_seq + 1)
         topic.durable_head = topic.head_seq
         self._expire(topic, now_ms)
+        return topic.head_seq > head
 
     def show(self, topic: Topic) -> None:
         self.visible[topic.name] = topic

@@ -41,6 +41,9 @@ class File(Protocol):
 
 
 class Disk(Protocol):
+    def boot_id(self) -> str:
+        """Names the time since the machine was started: while it is the same, what was written is still there."""
+
     def make_dir(self, path: Path) -> None:
         """Create the directory and its parents; nothing if it is there."""
 
@@ -100,6 +103,13 @@ class _RealFile:
 
 
 class RealDisk:
+    def boot_id(self) -> str:
+        try:
+            with open("/proc/sys/kernel/random/boot_id") as file:
+                return file.read().strip()
+        except OSError:
+            return os.urandom(16).hex()  # of no use to the next process, which then must be careful
+
     def make_dir(self, path: Path) -> None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -167,6 +177,9 @@ class ReadOnlyDisk:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
+
+    def boot_id(self) -> str:
+        return self._disk.boot_id()
 
     def list(self, path: Path) -> builtins.list[str]:
         return self._disk.list(path)

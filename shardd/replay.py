@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from proto.frame import Buffer, Header, Kind, decode_batch, decode_map
+from shardd import reserve
 from shardd.config import from_map
 from shardd.cursors import moved
 from shardd.directory import Directory
@@ -26,6 +27,9 @@ def replay(directory: Directory, found: Found) -> None:
     header, buffer = found.header, found.buffer
     try:
         if header.kind == Kind.RESCUED:
+            return
+        if header.kind == Kind.SESSION:
+            directory.sessions.apply(decode_map(found.buffer, header))
             return
         if header.kind == Kind.TOPIC_CREATE:
             _create(directory, header, decode_map(buffer, header))
@@ -71,7 +75,9 @@ def _create(directory: Directory, header: Header, fields: dict[str, Any]) -> Non
     if header.topic_id in directory.by_id:
         return
     directory.used_id(header.topic_id)
-    directory.show(Topic(fields["name"], header.topic_id, fields["epoch"], from_map(fields["config"])))
+    topic = Topic(fields["name"], header.topic_id, fields["epoch"], from_map(fields["config"]))
+    topic.ceiling, topic.reserved_in = fields.get("ceiling", 0), fields.get("boot", "")
+    directory.show(topic)
 
 
 def _batch(topic: Topic, header: Header, buffer: Buffer) -> None:
@@ -111,12 +117,18 @@ def _change(directory: Directory, topic: Topic, header: Header, fields: dict[str
         return  # see `_router`
     if kind == Kind.TOPIC_CONFIG:
         topic.expire(fields["now"])
+        before = topic.config.durability
         topic.config = topic.assigned_config = from_map(fields["config"])
-        if topic.next_seq < fields["next_seq"]:
+        if before != "ephemeral":
+            topic.skip(fields["next_seq"])
+        elif topic.next_seq < fields["next_seq"]:
             # Written while the topic was ephemeral, and so not in the log.
             topic.lose_everything(fields["next_seq"] - 1, "cap")
+        if before == "disk" != topic.config.durability:
+            reserve.none(topic)
         # A restart while the topic was ephemeral took what the log still has: gone once is gone for good.
         topic.lose_below(fields.get("floor", 0), "cap")
+        topic.losses.add(fields.get("lost", -1), "cap")
         topic.expire(fields["now"])
         topic.evict()
     elif kind == Kind.TOPIC_DELETE:
@@ -126,7 +138,9 @@ def _change(directory: Directory, topic: Topic, header: Header, fields: dict[str
         match = fields["match"]
         topic.delete(fields["before"], None if match is None else (match[0], match[1]), fields["bound"])
     elif kind == Kind.CEILING:
-        topic.ceiling = max(topic.ceiling, fields["seq"])
+        topic.ceiling, topic.reserved_in = max(topic.ceiling, fields["seq"]), fields.get("boot", "")
+        if topic.reserved_in:
+            topic.skip(fields["next_seq"])
     elif kind == Kind.CURSOR:
         if fields["seq"] is None:
             topic.cursors.pop(fields["name"], None)

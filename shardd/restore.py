@@ -88,11 +88,14 @@ Replay = Callable[[Topic, Deferred], None]
 class Restore:
     """One topic that is being restored. Ask its source, hand over the answer with `take`, until `done`."""
 
-    def __init__(self, topic: Topic, copier: Copier, directory: Directory, clock: Clock, replay: Replay) -> None:
+    def __init__(
+        self, topic: Topic, copier: Copier, directory: Directory, clock: Clock, boot_id: str, replay: Replay
+    ) -> None:
         self._topic = topic
         self._copier = copier
         self._directory = directory
         self._clock = clock
+        self._boot_id = boot_id
         self._replay = replay
         self._goal: int | None = None
         self._displaced = False
@@ -244,7 +247,8 @@ class Restore:
     def _finish(self) -> None:
         topic = self._topic
         topic.held_at.clear()
-        self._directory.complete(topic, self._clock.now_ms())
+        if self._directory.complete(topic, self._clock.now_ms(), self._boot_id) and topic.config.durability == "disk":
+            self.displaced = True
         topic.lane_visible = topic.lane
         if topic.lane is not None:
             topic.lane.settled, topic.lane.stuck = True, False

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
-from proto.errors import ErrorCode, TopicsError, invalid, not_ready, topic_not_found
+from proto.errors import TopicsError, invalid, not_ready, topic_not_found
 from proto.limits import Limits
 from proto.message import Reply, Request
 from shardd.catalog import CatalogError
@@ -27,6 +27,7 @@ from shardd.copier import Copier
 from shardd.cursors import page as cursor_page
 from shardd.directory import Directory
 from shardd.disk import Disk
+from shardd.pressure import Pressure, Sample
 from shardd.priority import effective_priority
 from shardd.pulls import Pulls
 from shardd.reads import Reads
@@ -34,9 +35,12 @@ from shardd.recovery import Outcome, RecoveryError, scan
 from shardd.replay import replay, replay_deferred
 from shardd.restore import Restore, position
 from shardd.routing import Routing
-from shardd.segment import SegmentError
+from shardd.scheduler import Scheduler
+from shardd.segment import SegmentError, damaged
+from shardd.session_control import SessionControl
 from shardd.staging import Respond, Staging, to_json
 from shardd.topic import Deferred, Topic
+from shardd.unsynced import Unsynced
 from shardd.wal import Wal
 from shardd.writes import Writes
 
@@ -48,7 +52,10 @@ class Shard:
         self._path = path
         self._limits = limits
         self.directory = Directory()
-        self.reads = Reads(clock, limits)
+        self.pressure = Pressure()
+        self.scheduler = Scheduler(clock, self.pressure)
+        self.unsynced = Unsynced()
+        self.reads = Reads(clock, limits, self.scheduler, self.unsynced)
         self.pulls = Pulls(clock)
         self.restored = False
         """Is every topic what it was at the last stop? Before, only other shards are answered."""
@@ -71,7 +78,7 @@ class Shard:
         for found in scan(self._disk, path, self.outcome, after_no):
             replay(self.directory, found)
             yield found.done_bytes, found.total_bytes
-        self.directory.recovered(self._clock.now_ms())
+        self.directory.recovered(self._clock.now_ms(), self._disk.boot_id())
         self._wal = Wal(
             self._disk,
             path,
@@ -80,14 +87,25 @@ class Shard:
             resume=self.outcome.resume,
         )
         self.commits = Commits(self._wal, self._clock, window_ms=self._limits.wal_sync_window_ms)
-        self.commits.after_sync = self._wake
+        self.commits.after_sync = self._synced
         self.commits.sync_begins = self.pulls.sync_begins
         self.commits.sync_ended = self.pulls.sync_ended
-        staging = Staging(self.directory, self.commits, self.reads, self.pulls, self._clock, self._limits)
+        staging = Staging(
+            self.directory,
+            self.commits,
+            self.reads,
+            self.pulls,
+            self.scheduler,
+            self.unsynced,
+            self._clock,
+            self._limits,
+            self._disk.boot_id(),
+        )
         self.copier = Copier(staging)
         self.routing = Routing(staging)
         self.restored = not self._unrestored()
         control = Control(staging)
+        self._sessions = SessionControl(staging)
         self._operations = {
             "append": Writes(staging, control).append,
             "configure": control.configure,
@@ -105,6 +123,11 @@ class Shard:
             "router_list": self.routing.list,
             "router_graph": self.routing.graph,
             "router_position": self._router_position,
+            "watch_resolve": self._sessions.resolve,
+            "session_make": self._sessions.make,
+            "session_open": self._sessions.open,
+            "session_move": self._sessions.move,
+            "session_count": self._sessions.count,
             "state": self._state,
             "list": self._list,
             "stats": self._stats,
@@ -134,7 +157,10 @@ class Shard:
         def replay(topic: Topic, deferred: Deferred) -> None:
             replay_deferred(self.directory, topic, *deferred)
 
-        return [Restore(topic, self.copier, self.directory, self._clock, replay) for topic in self._unrestored()]
+        boot_id = self._disk.boot_id()
+        return [
+            Restore(topic, self.copier, self.directory, self._clock, boot_id, replay) for topic in self._unrestored()
+        ]
 
     def _router_position(self, request: Request, respond: Respond) -> None:
         """Where a topic is, for others that are restored. Options: `epoch`."""
@@ -191,6 +217,9 @@ class Shard:
             if request.op == "diff":
                 self.reads.diff(self.directory.find(request.topic), request, caller, respond)
                 return
+            if request.op == "feed":
+                self.reads.feed(self.directory.find(request.topic), request, caller, respond)
+                return
             operation = self._operations.get(request.op)
             if operation is None:
                 raise invalid(f"operation {request.op!r} is not known to this shard")
@@ -198,29 +227,58 @@ class Shard:
         except TopicsError as error:
             respond(Reply(request.id, error=error))
         except SegmentError as error:
-            respond(Reply(request.id, error=TopicsError(ErrorCode.INTERNAL, f"damaged file: {error}")))
+            respond(Reply(request.id, error=damaged(error)))
 
     def flush(self) -> None:
         """End of a group of requests: write what they staged, and wake who waited for it."""
         self.commits.flush()
-        self._wake()
+        self._deliver()
         if self.checkpoint_due:
             self.checkpoint_wanted()
-
-    def _wake(self) -> None:
-        self.reads.wake()
-        self.pulls.wake()
 
     def cancel(self, caller: Hashable, ident: int) -> None:
         """The caller went away. Nothing if its request is not parked (any more)."""
         self.reads.cancel(caller, ident)
         self.pulls.cancel(caller, ident)
 
+    def _deliver(self) -> None:
+        self.pulls.wake()
+        self.scheduler.deliver()
+
+    def _synced(self) -> None:
+        self.unsynced.synced(self.commits.synced_no, everything=not self.commits.dirty)
+        self.reads.synced()
+        self._deliver()
+
+    @property
+    def next_due(self) -> float | None:
+        """When `deliver` next has something to do, in monotonic seconds; None if nothing that waits has a time."""
+        times = [time for time in (self.scheduler.next_due, self.reads.next_deadline) if time is not None]
+        return min(times, default=None)
+
+    def deliver(self) -> None:
+        """What is due: deliveries whose turn it is, parked reads that are over."""
+        self.scheduler.deliver()
+        self.reads.expire()
+
+    def monotonic(self) -> float:
+        """The clock that `next_due` is in."""
+        return self._clock.monotonic()
+
+    def sample(self, lag_s: float) -> None:
+        """Take the shard's pressure; to be called every `SAMPLE_INTERVAL`, `lag_s` being how late that was."""
+        queue = self.commits.depth / self._limits.wal_queue_max
+        self.pressure.sample(Sample(self.scheduler.depth, self.scheduler.take_delay(), lag_s, queue))
+        self.commits.widen(self.pressure.level)
+        self.scheduler.deliver()
+
     def maintain(self) -> None:
         """Now and then: let go of what is out of date."""
         self.directory.expire(self._clock.now_ms())
         self.pulls.expire()
         self.routing.expire()
+        self._sessions.collect()
+        self.commits.flush()
 
     def _state(self, request: Request, respond: Respond) -> None:
         topic = self.directory.find(request.topic)
@@ -237,11 +295,15 @@ class Shard:
             "count": topic.records,
             "bytes": topic.bytes,
             "config": topic.config,
-            "effective_priority": effective_priority(topic.config, topic.last_read_ts, now),
+            "effective_priority": self._priority(topic, now),
             "last_write_ts": topic.last_write_ts,
             "last_read_ts": topic.last_read_ts,
         }
         respond(Reply(request.id, to_json(state)))
+
+    def _priority(self, topic: Topic, now_ms: int) -> int:
+        own = effective_priority(topic.config, topic.last_read_ts, now_ms)
+        return own + self.scheduler.boost(topic)
 
     def _list(self, request: Request, respond: Respond) -> None:
         options = request.options
@@ -262,7 +324,7 @@ class Shard:
                     "count": topic.records,
                     "bytes": topic.bytes,
                     "durable": topic.config.durable,
-                    "effective_priority": effective_priority(topic.config, topic.last_read_ts, now),
+                    "effective_priority": self._priority(topic, now),
                 }
             )
         respond(Reply(request.id, to_json(entries), extra={"names": [topic.name for topic in page], "more": more}))
@@ -300,6 +362,8 @@ class Shard:
             "cursor_lag": lags[:most],
             "cursor_lag_truncated": len(lags) > most,
             "parked_reads": len(self.reads),
+            "watch_sessions": len(self.directory.sessions),
+            "pressure": round(self.pressure.level, 3),
             "wal": {
                 "frames_total": wal.frames_total,
                 "batches_total": wal.batches_total,
@@ -308,7 +372,7 @@ class Shard:
                 "rotations_total": wal.rotations_total,
                 "queue_depth": commits.depth,
                 "queue_depth_peak": commits.depth_peak,
-                "submit_full_total": 0,
+                "submit_full_total": self.pressure.refused_total,
                 "read_only": int(wal.read_only),
             },
             "fsync_us": {

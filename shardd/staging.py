@@ -18,26 +18,36 @@ from shardd.directory import Directory
 from shardd.lane import Lane
 from shardd.pulls import Pulls
 from shardd.reads import Reads
+from shardd.scheduler import Scheduler
 from shardd.topic import Topic
+from shardd.unsynced import Unsynced
 
 Respond = Callable[[Message], None]
 to_json = msgspec.json.Encoder().encode
-
-
-CEILING_STEP = 65_536
-"""Seqs that an ephemeral topic reserves at a time."""
 
 
 class Staging:
     """What every changing operation needs: the directory, the log, the clock, and who is to be woken."""
 
     def __init__(
-        self, directory: Directory, commits: Commits, reads: Reads, pulls: Pulls, clock: Clock, limits: Limits
+        self,
+        directory: Directory,
+        commits: Commits,
+        reads: Reads,
+        pulls: Pulls,
+        scheduler: Scheduler,
+        unsynced: Unsynced,
+        clock: Clock,
+        limits: Limits,
+        boot_id: str,
     ) -> None:
         self.pulls = pulls
+        self.boot_id = boot_id
         self.directory = directory
         self.commits = commits
         self.reads = reads
+        self.scheduler = scheduler
+        self.unsynced = unsynced
         self.clock = clock
         self.limits = limits
 
@@ -54,13 +64,19 @@ class Staging:
 
         Copies that routers made since the topic's last frame are *pinned* first: replay then knows where in the topic
         they belong, and makes them again before it goes on."""
-        if encode is not None and topic.lane is not None and topic.lane.unpinned:
-            self.pin(topic, topic.lane)
+        if encode is not None:
+            self.pin_copies(topic)
         gated = gated or topic.gated_no > self.commits.synced_no
         number, frame = self.commits.stage(encode, gated=gated, commit=commit, undo=undo)
         if gated:
             topic.gated_no = number
+        topic.logged_no = number
         return frame
+
+    def pin_copies(self, topic: Topic) -> None:
+        """To be called before anything about a topic is logged."""
+        if topic.lane is not None and topic.lane.unpinned:
+            self.pin(topic, topic.lane)
 
     def pin(self, topic: Topic, lane: Lane, *, exact: bool = True) -> None:
         """Log where the lane's copies end. If they are not `exact`, they cannot be made again."""
@@ -76,22 +92,8 @@ class Staging:
 
     def grown(self, topic: Topic) -> None:
         """Records that a client wrote became visible."""
-        self.reads.grown(topic)
+        self.scheduler.ready(topic)
         self.pulls.grown(topic)
-
-    def reserve(self, topic: Topic, count: int) -> None:
-        """Log that the next `count` seqs of an ephemeral topic are used, well ahead. What follows on the topic waits
-        for it."""
-        if topic.next_seq - 1 + count <= topic.ceiling:
-            return
-        before = topic.ceiling
-        topic.ceiling = topic.next_seq - 1 + count + CEILING_STEP
-
-        def undo(error: TopicsError) -> None:
-            topic.ceiling = before
-
-        frame = self.control_frame(Kind.CEILING, topic.id, {"seq": topic.ceiling})
-        self.stage(topic, frame, gated=True, commit=lambda timing: None, undo=undo)
 
     def control_frame(self, kind: Kind, topic_id: int, fields: dict[str, Any]) -> Callable[[int, int], Frame]:
         return partial(_encode_map, kind, topic_id, fields, self.clock.now_ms())

@@ -28,7 +28,7 @@ from shardd.idempotency import Keys
 from shardd.lane import Lane
 from shardd.losses import Losses
 from shardd.segment import Segment
-from shardd.tags import Match, TagIndex
+from shardd.tags import Match, TagIndex, carriers
 
 MERGE_FAN = 32
 Deferred = tuple[Header, Buffer]
@@ -96,12 +96,18 @@ class Topic:
         self.pending_bytes = 0
         """What has been given seqs but is not visible yet."""
         self.ceiling = 0
-        """Seqs up to here count as used after a restart. Ephemeral topics reserve ahead."""
+        """Seqs up to here may be used without a word in the log: see `shardd.reserve`."""
+        self.reserved_in = ""
+        """The boot of the machine that `ceiling` was reserved in; empty if nothing can be lost with the machine."""
+        self.reserving = False
+        self.logged_no = 0
+        """Number of the newest frame of this topic that this process has logged."""
         self.logged_seq = 0
         """Ephemeral topics: the last seq that was written under another class, and that log or files may have."""
         self.held_at: deque[int] = deque()
-        """When the configurations that are on their way were asked for. Nothing expires beyond the first of these
-        times: if the new one keeps records for longer, a replay would find them again."""
+        """When the configurations and deletions that are on their way were asked for. Nothing expires beyond the first
+        of these times, for a replay would come to another end: it would find records again that the new configuration
+        keeps for longer, and would take for deleted what had been lost."""
 
     @property
     def earliest_seq(self) -> int:
@@ -141,7 +147,7 @@ class Topic:
         self.evict()
         return batch
 
-    def skip(self, count: int, reason: str | None) -> None:
+    def leave_out(self, count: int, reason: str | None) -> None:
         """The next `count` seqs stay without records. `reason` tells readers why, None is for deletions."""
         first = self.head_seq + 1
         self.head_seq += count
@@ -180,6 +186,14 @@ class Topic:
             if self._batches and self._batches[0] is front:
                 break
         self.floor = max(floor, self._batches[0].first_live or 0) if self._batches else head_seq + 1
+
+    def skip(self, next_seq: int) -> None:
+        """Seqs below `next_seq` are used, whether or not there are records."""
+        if next_seq <= self.next_seq:
+            return
+        self.head_seq, self.next_seq = next_seq - 1, next_seq
+        self._runs = [0] * FINAL_LEVEL  # what is merged must be neighbours
+        self._settle()
 
     def _count(self, records: int, size: int) -> None:
         self.records += records
@@ -360,48 +374,63 @@ class Topic:
         return before - self.records
 
     def _delete_matching(self, match: Match, end: int) -> None:
-        index = self._index()
+        index = self.index()
         op, text = match
-        seqs = index.equal(text) if op == "Eq" else index.starting_with(text)
-        chosen = sorted(seq for seq in seqs if self.floor <= seq < end)
-        at = 0
-        while at < len(chosen):
-            place = bisect_right(self._firsts, chosen[at]) - 1
+        tags = index.equal(text) if op == "Eq" else index.starting_with(text)
+        done = 0
+        for seq in index.places(tags):
+            place = bisect_right(self._firsts, seq) - 1
+            if place < 0 or not done < seq < end or self._batches[place].last_seq < seq:
+                continue  # of a batch that is forgotten, was merged with the one before, or comes later
             batch = self._batches[place]
-            upto = bisect_right(chosen, batch.last_seq, lo=at)
-            if upto == at:  # of a batch that is forgotten: the index remembers more than there is
-                following = self._firsts[place + 1] if place + 1 < len(self._firsts) else end
-                at = bisect_left(chosen, following, lo=at)
-                continue
-            self._count(-batch.live, -batch.live_size)
-            batch.delete([seq - batch.first_seq for seq in chosen[at:upto]])
-            self._count(batch.live, batch.live_size)
-            at = upto
+            done = batch.last_seq
+            chosen = carriers(batch.columns(again=False), tags, batch.start, min(batch.count, end - batch.first_seq))
+            if chosen:
+                self._count(-batch.live, -batch.live_size)
+                batch.delete(chosen)
+                self._count(batch.live, batch.live_size)
+        if end > index.upto:
+            index.forget(tags)
         self._settle()
 
-    def _index(self) -> TagIndex:
+    @property
+    def unindexed(self) -> int:
+        """Seqs that the tag index does not have yet."""
+        return self.head_seq - max(self._tags.upto if self._tags is not None else 0, self.floor - 1)
+
+    def index(self, batches: int | None = None) -> TagIndex:
+        """Add so many batches to the tag index; all that are not there by default."""
         if self._tags is None:
             self._tags = TagIndex()
         index = self._tags
-        for place in range(max(bisect_right(self._firsts, index.upto) - 1, 0), len(self._batches)):
-            batch = self._batches[place]
+        first = max(bisect_right(self._firsts, index.upto) - 1, 0)
+        end = len(self._batches) if batches is None else min(first + 1 + batches, len(self._batches))
+        for batch in self._batches[first:end]:
             start = max(index.upto + 1 - batch.first_seq, batch.start)
             if start < batch.count:
-                index.add(batch.first_seq, batch.columns(), start)
+                mask = None if batch.flags is None else batch.mask(start, batch.count)
+                index.add(batch.first_seq, batch.columns(again=False), start, mask)
+        # Seqs may be missing, and batches of which nothing is left: they are done with as well.
+        index.upto = self.head_seq if end == len(self._batches) else self._batches[end - 1].last_seq
         return index
 
     # Reading
 
-    def window(self, start_seq: int, limit: int, budget: int) -> tuple[list[Slice], int]:
-        """Up to `limit` live records from `start_seq` on, whose payload is at most `budget` bytes, but at least one if
-        there is any; and the last seq that was looked at. Ends before the next gap."""
+    def window(self, start_seq: int, limit: int, budget: int, upto: int | None = None) -> tuple[list[Slice], int]:
+        """Up to `limit` live records from `start_seq` to `upto` (None: the head), whose payload is at most `budget`
+        bytes, but at least one if there is any; and the last seq that was looked at. Ends before the next gap."""
         slices: list[Slice] = []
-        end = self.gaps.next_after(start_seq)
+        upto = self.head_seq if upto is None else min(upto, self.head_seq)
+        gap = self.gaps.next_after(start_seq)
+        if gap is not None:
+            upto = min(upto, gap - 1)
         for batch in self._from(start_seq):
-            if end is not None and batch.first_seq >= end:
-                break
             start = max(start_seq - batch.first_seq, batch.start)
-            stop = batch.count
+            end = stop = min(batch.count, upto + 1 - batch.first_seq)
+            if end <= start:
+                if batch.first_seq > upto:
+                    break
+                continue
             mask: bytes | None = None
             if batch.flags is None:
                 stop = min(stop, start + limit)
@@ -424,11 +453,11 @@ class Topic:
                 slices.append(Slice(columns, batch.first_seq, start, stop, mask))
                 limit -= taken
                 budget -= size
-                if not limit and stop < batch.count:
+                if not limit and stop < end:
                     return slices, batch.first_seq + stop - 1
             if not limit:
-                return slices, batch.last_seq
-        return slices, self.head_seq if end is None else end - 1
+                return slices, batch.first_seq + end - 1
+        return slices, upto
 
     def pieces(self, start_seq: int, upto: int, limit: int, budget: int) -> tuple[list[Piece], int]:
         """Records from `start_seq` to `upto` as they are in their batches, deleted ones with their flags: about `limit`

@@ -77,7 +77,8 @@ class SyncJob:
 
 class Wal:
     def __init__(self, disk: Disk, directory: Path, *, next_no: int, max_bytes: int, resume: str | None = None) -> None:
-        """`resume` names the file to go on in, whose frames up to `next_no - 1` are whole and synced."""
+        """`resume` names the file to go on in, whose frames up to `next_no - 1` are whole. They are synced now, if a
+        process that was killed had not come to it. Raises OSError."""
         self._disk = disk
         self._directory = directory
         self._max_bytes = max_bytes
@@ -92,6 +93,7 @@ class Wal:
         else:
             self._file = disk.open(directory / resume)
             self._size = disk.size(directory / resume)
+            self._file.sync()
 
     def _create(self, first_no: int) -> File:
         file = self._disk.create(self._directory / file_name(first_no))

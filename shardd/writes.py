@@ -1,7 +1,7 @@
 """Appends: checked, given their seqs, staged as one frame, answered when they commit.
 
 By class: `disk` and `memory` commit when the kernel has the frame, `fsync` when the device has it. `ephemeral` leaves
-no frame: only a ceiling is logged now and then, so that its seqs are not used twice after a restart.
+no frame.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from proto.errors import ErrorCode, TopicsError, invalid, topic_not_found
 from proto.frame import Columns, Frame, encode_batch
 from proto.limits import MAX_IDEMPOTENCY_KEY_CHARS, RECORD_OVERHEAD
 from proto.message import Reply, Request
+from shardd import reserve
 from shardd.append import Write, parse_write
 from shardd.commit import Timing
 from shardd.config import ConfigPatch, TopicConfig, apply
@@ -42,6 +43,7 @@ class Writes:
             _check_room(None, config, columns, request.topic)
             check_topics(len(self._staging.directory.assigned), request.options, self._staging.limits)
             grows_by = self._growth(None, config, columns, request.options)
+            self._admit(config, write)
             topic = self._control.create(request.topic, config, lambda topic, timing: None, lambda error: None)
         else:
             topic.expire(now)
@@ -49,10 +51,10 @@ class Writes:
                 return
             _check_room(topic, topic.assigned_config, columns, topic.name)
             grows_by = self._growth(topic, topic.assigned_config, columns, request.options)
+            self._admit(topic.assigned_config, write)
         columns.key = key
         columns.ts = topic.commit_time(now)
-        if topic.assigned_config.durability == "ephemeral":
-            self._staging.reserve(topic, columns.count)
+        reserve.ahead(topic, columns.count, self._staging)
         self._stage(topic, columns, grows_by, created, request, respond)
 
     def _growth(self, topic: Topic | None, config: TopicConfig, columns: Columns, options: Mapping[str, Any]) -> int:
@@ -79,6 +81,14 @@ class Writes:
             return True
         return topic.keys.wait(key, answer)
 
+    def _admit(self, config: TopicConfig, write: Write) -> None:
+        """`429 throttled` for what goes to the log, while as many writes wait for a sync as may."""
+        commits = self._staging.commits
+        if commits.depth < self._staging.limits.wal_queue_max or write.disable_backpressure:
+            return
+        if config.durability != "ephemeral":
+            raise self._staging.scheduler.pressure.refuse(commits.depth, commits.oldest_wait_s)
+
     def _stage(
         self, topic: Topic, columns: Columns, grows_by: int, created: bool, request: Request, respond: Respond
     ) -> None:
@@ -93,6 +103,7 @@ class Writes:
             topic.keys.begin(key)
         durability = topic.assigned_config.durability
         kept: Frame | None = None
+        number = 0
 
         def commit(timing: Timing) -> None:
             frame = kept or encode_batch(columns, topic.id, first_seq)
@@ -103,6 +114,8 @@ class Writes:
             ts = columns.ts
             assert isinstance(ts, int)
             topic.last_write_ts = ts
+            if durability == "disk":
+                self._staging.unsynced.wrote(topic, number, first_seq)
             self._staging.grown(topic)
             if durability != "fsync":
                 timing = Timing(timing.write_ms)
@@ -120,6 +133,8 @@ class Writes:
                 _tell(topic.keys.failed(key), error)
 
         def encode(frame_no: int, synced_no: int) -> Frame:
+            nonlocal number
+            number = frame_no
             return encode_batch(columns, topic.id, first_seq, frame_no=frame_no, synced_no=synced_no)
 
         logged = None if durability == "ephemeral" else encode

@@ -199,7 +199,7 @@ def test_a_crash_in_the_middle_of_recovery_changes_nothing() -> None:
     disk = shard.disk
     assert isinstance(disk, FaultDisk)
     del disk.names[WAL / disk.list(WAL)[-1]].data[-20:]
-    torn = disk.after_crash("process")
+    torn = disk.settled()
     probe = torn.after_crash("process")
     expected = contents(Harness(probe))
     for crash_at in range(len(probe.calls)):

@@ -104,8 +104,7 @@ def test_what_the_machine_forgot_was_never_forwarded(net: Net) -> None:
     net.crash(survival="drop")
     write(net, a, 2)
     net.settle()
-    assert net.seen(a) == {1: 1, 2: 2}
-    assert net.seen(b) == {1: 1, 2: 2}
+    assert net.data(a) == net.data(b) == [1, 2]
 
 
 def test_the_destination_alone_dies_and_comes_back(net: Net) -> None:

@@ -61,7 +61,8 @@ class FaultFile:
 
 
 class FaultDisk:
-    def __init__(self) -> None:
+    def __init__(self, boot: int = 1) -> None:
+        self.boot = boot
         self.names: dict[Path, Node] = {}
         self.durable: dict[Path, Node] = {}
         self.calls: list[tuple[str, str]] = []
@@ -82,18 +83,34 @@ class FaultDisk:
         return fault
 
     def after_crash(self, survival: Survival, seed: int = 0) -> FaultDisk:
-        found = FaultDisk()
+        if survival == "process":
+            found = FaultDisk(self.boot)
+            copies = {id(node): Node(bytearray(node.data), node.synced) for node in self._nodes()}
+            found.names = {path: copies[id(node)] for path, node in self.names.items()}
+            found.durable = {path: copies[id(node)] for path, node in self.durable.items()}
+            found.renamed = list(self.renamed)
+            return found
+        found = FaultDisk(self.boot + 1)
         rng = random.Random(seed)
-        names = self.names if survival == "process" or (survival == "tear" and rng.random() < 0.5) else self.durable
-        for path, node in names.items():
-            data = bytes(node.data)
-            if survival == "drop":
-                data = node.synced
-            elif survival == "tear":
-                data = _torn(data, node.synced, rng)
+        for path, node in (self.names if survival == "tear" and rng.random() < 0.5 else self.durable).items():
+            data = node.synced if survival == "drop" else _torn(bytes(node.data), node.synced, rng)
             found.names[path] = Node(bytearray(data), data)
         found.durable = dict(found.names)
         return found
+
+    def settled(self) -> FaultDisk:
+        """All that was written has come to the device by itself."""
+        found = self.after_crash("process")
+        for node in found.names.values():
+            node.synced = bytes(node.data)
+        found.durable = dict(found.names)
+        return found
+
+    def _nodes(self) -> list[Node]:
+        return [*self.names.values(), *self.durable.values()]
+
+    def boot_id(self) -> str:
+        return f"boot {self.boot}"
 
     def make_dir(self, path: Path) -> None:
         pass

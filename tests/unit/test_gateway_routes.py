@@ -1,5 +1,7 @@
 """Claims about the table of operations and the routes it makes."""
 
+import re
+
 import pytest
 
 from gateway.openapi import document
@@ -8,29 +10,23 @@ from gateway.routes import Routes, parse_query
 from proto.errors import ErrorCode, TopicsError
 
 ROUTES = Routes(OPERATIONS)
-
-
-def fill(path: str) -> str:
-    return path.replace("{topic}", "jobs").replace("{cursor}", "a%2Fb").replace("{router}", "a->b")
-
-
 BY_NAME = {operation.name: operation for operation in OPERATIONS}
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
 def test_every_operation_is_found_at_every_path_it_has(operation: Operation) -> None:
     for path in operation.paths:
-        found, values = ROUTES.find(operation.method, fill(path))
+        parameters = re.findall(r"{\w+}", path)
+        found, values = ROUTES.find(operation.method, re.sub(r"{\w+}", "a%2Fb", path))
         assert found is operation
-        named = ["jobs"] * ("{topic}" in path) + ["a->b"] * ("{router}" in path)
-        assert values == named + ["a/b"] * ("{cursor}" in path)
+        assert values == ["a/b"] * len(parameters)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda o: o.name)
 def test_other_methods_are_405_and_name_the_right_ones(operation: Operation) -> None:
     for path in operation.paths:
         with pytest.raises(TopicsError) as caught:
-            ROUTES.find("PATCH", fill(path))
+            ROUTES.find("PATCH", path.replace("{topic}", "jobs"))
         assert caught.value.code is ErrorCode.METHOD_NOT_ALLOWED
         assert caught.value.detail is not None
         assert operation.method in caught.value.detail["allow"]

@@ -330,3 +330,19 @@ def test_many_deletions_over_merged_writes(shard: Harness) -> None:
             shard.shard.commits.sync_now()
             shard.shard.checkpoint_now()
     assert seqs(shard.restarted()) == list(live)
+
+
+def test_what_expires_while_a_deletion_waits_is_one_or_the_other_for_good(shard: Harness) -> None:
+    """§3.3: a tombstone that was shown does not go away."""
+    shard.call("configure", "a", {"durability": "fsync", "ttl_ms": 1000})
+    write(shard, "t", "u")
+    shard.send("delete_records", "a", {"match": ["tag", "Eq", "t"]})
+    shard.shard.flush()
+    shard.clock.advance(1001)
+    before = shard.diff("a")["tombstone"]
+    shard.shard.commits.sync_now()
+    during = shard.diff("a")["tombstone"]
+    after = restarted(shard, "crash").diff("a")["tombstone"]
+    assert before is None
+    assert during == after
+    assert during["gap_to"] == 2
