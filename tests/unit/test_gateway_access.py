@@ -97,7 +97,7 @@ def fill(path: str, name: str) -> str:
 
 
 def names_a_topic(operation: Operation, path: str) -> bool:
-    return "{topic}" in path or "NAME" in BODIES.get(operation.name, "")
+    return "{topic}" in path or "{router}" in path or "NAME" in BODIES.get(operation.name, "")
 
 
 def test_every_operation_says_whom_it_is_for() -> None:
