@@ -10,13 +10,14 @@ import http.client
 import random
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 from tests.support.service import Service, ask, until
 
 KILLS = 6
 CHAIN = ["rk:0", "rk:1", "rk:2", "rk:3"]
-EDGES = [*zip(CHAIN, CHAIN[1:], strict=False), ("rk:0", "rk:tree"), ("rk:tree", "rk:leaf")]
+EDGES = [*pairwise(CHAIN), ("rk:0", "rk:tree"), ("rk:tree", "rk:leaf")]
 
 
 class Writer(threading.Thread):
