@@ -76,8 +76,8 @@ class Live:
         try:
             async with self.sessions.turn(wid):
                 opened = await self.sessions.take(wid, key)
-                stream = EventStream(self, wid, opened, rewound(opened.topics, last_event_id), write)
-                self.sessions.begin(stream)
+                positions = rewound(opened.topics, last_event_id)
+                stream = EventStream(self, self.sessions, wid, opened, positions, write)
         except TopicsError as error:
             # Since it was looked at, the session has ended, or its shard.
             code = 410 if error.code is ErrorCode.NOT_FOUND else error.status

@@ -393,7 +393,12 @@ class Stream(ABC):
 
     def _forget_queue(self) -> None:
         """Let go of what waits: the tracks read it again. Frames that cannot be read again stay."""
-        kept = [item for item in self.queue if item.kind in ("topic-deleted", "raw")]
+        kept = [
+            item
+            for item in self.queue
+            if item.kind in ("topic-deleted", "raw")
+            or (item.kind == "caught-up" and item.track is not None and item.after == item.track.handed)
+        ]
         self.queue.clear()
         self.queue.extend(kept)
         self._queued_bytes = sum(item.size for item in kept)
