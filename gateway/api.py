@@ -17,12 +17,14 @@ import msgspec
 import structlog
 import trio
 
-from gateway import answers, lists, metrics, openapi, probes
+from gateway import answers, lists, metrics, openapi, probes, websocket
 from gateway.access import EVERYBODY, Keyring, check_name, check_scope, restrictions
+from gateway.budget import Budget
 from gateway.encoding import SMALLEST_ANSWER, accepts_gzip, deflated, inflated
 from gateway.flight import Flight
-from gateway.http import ClientGone, Request, Response
+from gateway.http import Channel, ClientGone, Request, Response
 from gateway.live import Live
+from gateway.live_ws import Conversation
 from gateway.operations import OPERATIONS, Body, Operation, QueryValue
 from gateway.quota import Quota
 from gateway.routes import Routes, defaults, parse_query
@@ -61,7 +63,14 @@ def is_json(content_type: bytes) -> bool:
 
 class Api:
     def __init__(
-        self, shards: Shards, flight: Flight, limits: Limits, keyring: Keyring, *, probe_auth: bool = False
+        self,
+        shards: Shards,
+        flight: Flight,
+        limits: Limits,
+        keyring: Keyring,
+        budget: Budget,
+        *,
+        probe_auth: bool = False,
     ) -> None:
         self.in_flight = Slots(None, Bound("max_inflight_per_key", limits.max_inflight_per_key))
         self.streams = Slots(
@@ -70,6 +79,7 @@ class Api:
         )
         self._keyring = keyring
         self._limits = limits
+        self._budget = budget
         self._inflated = trio.Semaphore(MAX_INFLATED)
         self._probe_auth = probe_auth
         self._quota = Quota(shards, limits)
@@ -85,6 +95,7 @@ class Api:
             "list_cursors": self._list_cursors,
             "watch": self._watch,
             "watch_stream": self._watch_stream,
+            "websocket": self._websocket,
             "health": self._health,
             "ready": self._ready,
             "metrics": self._metrics,
@@ -179,7 +190,7 @@ class Api:
                 self._keyring.identify(request.header(b"authorization"))
             return EVERYBODY
         authorization = request.header(b"authorization")
-        if operation.streams and not authorization and request.query:
+        if operation.streams and not operation.upgrades and not authorization and request.query:
             authorization = token_of(request.query)
         key = self._keyring.identify(authorization)
         request.slot = (self.streams if operation.streams else self.in_flight).take(key)
@@ -226,6 +237,19 @@ class Api:
 
     async def _watch_stream(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         return await self.live.open(str(options["wid"]), request, key)
+
+    async def _websocket(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        if request.upgrade != b"websocket" or request.method != "GET" or request.has_body:
+            raise websocket.not_an_upgrade()
+        if self._keyring.open:
+            websocket.check_origin(request.headers)
+        answer, connection = websocket.accept(request.path, request.headers)
+
+        async def converse(channel: Channel) -> None:
+            socket = websocket.WebSocket(connection, channel, key, self._limits, self._budget)
+            await Conversation(self.live, self._shards, self._quota, socket).run()
+
+        return Response(101, answer, upgraded=converse)
 
     async def _list_cursors(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         size = lists.page_size(int(options["page_size"]))

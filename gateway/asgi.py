@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import trio
 
-from gateway import answers
+from gateway import answers, websocket
 from gateway.api import Api
 from gateway.budget import Budget
 from gateway.chunks import too_large
@@ -173,11 +173,12 @@ async def _answer(response: Response, request: AsgiRequest, send: Send) -> None:
 
 
 async def _refuse_websocket(scope: Scope, send: Send) -> None:
-    """Answer an upgrade with the canonical 404: no WebSocket is served at any path yet."""
+    """Answer an upgrade over HTTP/2: WebSocket is spoken over HTTP/1.1 only."""
     if "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": 1008})
         return
-    response = answers.failure(unknown_path(scope["path"]), None)
+    known = scope["path"] == websocket.PATH
+    response = answers.failure(websocket.not_an_upgrade() if known else unknown_path(scope["path"]), None)
     headers = [*_headers(response), (b"content-length", b"%d" % len(response.body))]
     await send({"type": "websocket.http.response.start", "status": response.status, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": response.body, "more_body": False})

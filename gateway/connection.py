@@ -19,7 +19,7 @@ import structlog
 import trio
 from trio.lowlevel import wait_readable, wait_writable
 
-from gateway import answers, wire
+from gateway import answers, websocket, wire
 from gateway.api import Api
 from gateway.budget import Budget
 from gateway.chunks import ChunkDecoder, too_large
@@ -70,6 +70,7 @@ class Http1Request(Request):
         path, _, query = head.target.partition("?")
         super().__init__(head.method, path, query, head.headers)
         self.head = head
+        self.upgrade = head.upgrade
         self.read = head.length == 0
         """Whether the body is off the connection."""
         self._connection = connection
@@ -176,8 +177,8 @@ class Connection:
                 await self._refuse(error)
                 return
             request = Http1Request(self, head)
-            if head.upgrade == b"websocket":
-                # None is served yet, so not a byte of one is given to a parser that answers by rules of its own.
+            if head.upgrade == b"websocket" and request.path != websocket.PATH:
+                # What follows is not HTTP, so none of it may be read as a request.
                 await self._refuse(unknown_path(request.path))
                 return
             if front.handover.owns(request.path):
@@ -192,7 +193,11 @@ class Connection:
                     self.take(head.length)
                     request.read = True
                 keep = head.keep_alive and request.read and not front.flight.draining
-                if response.live is not None:
+                if response.upgraded is not None:
+                    keep = False
+                    await self._send(response.body, b"", False)
+                    await response.upgraded(self)
+                elif response.live is not None:
                     keep = await self._send_live(response, request, keep)
                 elif response.stream is None:
                     await self._send(
@@ -331,7 +336,22 @@ class Connection:
             self.buffer += data
         await trio.sleep_forever()  # whoever sends that much ahead is not gone; what follows stays unread
 
+    async def receive_some(self) -> bytes:
+        """For an upgraded connection: what came, b"" at its end."""
+        if self.buffer:
+            return self.take(len(self.buffer))
+        while True:
+            await wait_readable(self._raw)
+            try:
+                return self._raw.recv(RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+
     # -- writing
+
+    async def send_some(self, data: bytes) -> None:
+        """For an upgraded connection, which decides itself how long its client may take."""
+        await self._send(data, b"", False, forever=True)
 
     async def _send(self, head: bytes, body: bytes, head_only: bool, *, forever: bool = False) -> None:
         if head_only or not body:

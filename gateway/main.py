@@ -43,7 +43,7 @@ class Gateway:
         budget = Budget(max(TOTAL_BYTES, self.limits.max_body_bytes), self.limits.body_timeout_ms)
         self.shards = Shards(start.shards, self.limits.request_timeout_ms)
         self.keyring = Keyring(None if start.keys is None else [Key.from_map(each) for each in start.keys])
-        self.api = Api(self.shards, self.flight, self.limits, self.keyring, probe_auth=start.probe_auth)
+        self.api = Api(self.shards, self.flight, self.limits, self.keyring, budget, probe_auth=start.probe_auth)
         self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
         self.server = Http1Server(Front(self.api, self.flight, self.limits, self.handover, budget))
         self._accepting = trio.CancelScope()

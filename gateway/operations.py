@@ -43,7 +43,7 @@ class Operation:
 
     `scope` is all that a key must have; None leaves the operation open to everybody, but a `probe` asks for any key
     when the service is set up so. `grows` operations may create topics or add bytes, `streams` hold a slot of the
-    event streams instead of one of their key's requests."""
+    event streams instead of one of their key's requests. `upgrades` ones leave HTTP."""
 
     name: str
     method: str
@@ -59,6 +59,7 @@ class Operation:
     probe: bool = False
     grows: bool = False
     streams: bool = False
+    upgrades: bool = False
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -152,6 +153,15 @@ OPERATIONS: tuple[Operation, ...] = (
         "The events of a watch session, as text/event-stream",
         Scope.READ,
         streams=True,
+    ),
+    Operation(
+        "websocket",
+        "GET",
+        "/v0/ws",
+        "A WebSocket for publishing and subscribing; its commands ask for the scopes",
+        Scope(0),
+        streams=True,
+        upgrades=True,
     ),
     Operation(
         "list_cursors",

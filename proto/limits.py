@@ -58,6 +58,7 @@ class Limits(BaseSettings):
     drain_timeout_ms: int = Field(10_000, ge=1, description="time for requests in flight when the service stops")
     watch_session_ttl_ms: int = Field(300_000, ge=100, description="how long a watch session stays without a stream")
     watch_queue_frames: int = Field(1024, ge=1, description="frames that wait for a slow event stream at most")
+    websocket_ping_ms: int = Field(20_000, ge=100, description="silence after which a WebSocket is asked for a sign")
     websocket_queue_messages: int = Field(4, ge=1, description="messages that wait for a slow WebSocket at most")
     watch_queue_bytes: int = Field(4 << 20, ge=1, description="bytes that wait for a slow stream, but one frame always")
     buffer_grace_ms: int = Field(5_000, ge=1, description="how long what waits for a stalled stream is kept in memory")

@@ -119,18 +119,13 @@ class Batch:
             return self.last_seq
         return self.first_seq + len(self.flags.rstrip(bytes([DELETED]))) - 1
 
-    def columns(self) -> Columns:
+    def columns(self, *, again: bool = True) -> Columns:
+        """The records. `again` False: for counting and choosing only, so a checksum that was right need not be looked
+        at again. Raises the error of the file."""
         if self.buffer is not None:
             return decode_batch(self.buffer)
         assert self.stored is not None
-        return decode_batch(self.stored.load())
-
-    def _measures(self) -> Columns:
-        """The columns, not to be shown to anybody: for counting what is left."""
-        if self.buffer is not None:
-            return decode_batch(self.buffer)
-        assert self.stored is not None
-        return decode_batch(self.stored.load(again=False))
+        return decode_batch(self.stored.load(again=again))
 
     def mask(self, start: int, stop: int) -> bytes:
         """1 for each record of the range that is not deleted, 0 for the others."""
@@ -156,12 +151,20 @@ class Batch:
         """Flag records as deleted. Positions that are gone already change nothing."""
         if self.flags is None:
             self.flags = bytearray(self.count)
+        if len(positions) > 64:
+            for position in positions:
+                self.flags[position] = DELETED
+            self._recount()
+            return
+        columns = self.columns(again=False)
         for position in positions:
+            if self.flags[position] != DELETED and position >= self.start:
+                self.live -= 1
+                self.live_size -= columns.size(position, position + 1) + RECORD_OVERHEAD
             self.flags[position] = DELETED
-        self._recount()
 
     def _recount(self) -> None:
-        columns = self._measures()
+        columns = self.columns(again=False)
         if self.flags is None:
             self.live = self.count - self.start
             self.live_size = columns.size(self.start, self.count) + RECORD_OVERHEAD * self.live
@@ -181,7 +184,7 @@ class Batch:
             start = self.start
             if size <= 0:
                 return min(start + max(records, 0), self.count)
-            columns = self._measures()
+            columns = self.columns(again=False)
 
             def lost(end: int) -> int:
                 return columns.size(start, end) + RECORD_OVERHEAD * (end - start)
@@ -189,7 +192,7 @@ class Batch:
             by_size = start + bisect_left(range(start, self.count + 1), size, key=lost)
             return min(max(start + max(records, 0), by_size), self.count)
         places = list(compress(range(self.start, self.count), self.mask(self.start, self.count)))
-        sizes = compress(self._measures().sizes(self.start, self.count), self.mask(self.start, self.count))
+        sizes = compress(self.columns(again=False).sizes(self.start, self.count), self.mask(self.start, self.count))
         by_size = bisect_left(list(accumulate((s + RECORD_OVERHEAD for s in sizes), initial=0)), size)
         gone = max(records, by_size if size > 0 else 0, 0)
         return places[gone] if gone < len(places) else self.count
@@ -200,7 +203,7 @@ class Batch:
             return self.count
         if self.first_ts >= oldest_ts:
             return 0
-        ts = self._measures().ts
+        ts = self.columns(again=False).ts
         return 0 if isinstance(ts, int) else bisect_left(ts, oldest_ts)
 
 
