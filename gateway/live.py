@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -77,7 +78,7 @@ class Live:
             async with self.sessions.turn(wid):
                 opened = await self.sessions.take(wid, key)
                 positions = rewound(opened.topics, last_event_id)
-                stream = EventStream(self, self.sessions, wid, opened, positions, write)
+                stream = EventStream(self, self.sessions, wid, key, opened, positions, write)
         except TopicsError as error:
             # Since it was looked at, the session has ended, or its shard.
             code = 410 if error.code is ErrorCode.NOT_FOUND else error.status
@@ -92,6 +93,12 @@ class Live:
         finally:
             self.sessions.end(stream)
         return not stream.gone
+
+    def keys_replaced(self, keys: Sequence[Key]) -> None:
+        """End the streams of keys that are gone, or may do something else now."""
+        for stream in tuple(self.streams):
+            if stream.key not in keys:
+                stream.end(stream.problem(401, "the service's keys have changed; connect again"))
 
     async def drain(self) -> None:
         """End every stream with a last frame, and tell the shards how far each got."""

@@ -40,7 +40,12 @@ from proto.names import check_topic
 
 MAX_REQUEST_ID_BYTES = 1024
 GOING_AWAY = 1001
-_CODES = {408: "request_timeout", 500: ErrorCode.INTERNAL.value, 503: ErrorCode.SHUTTING_DOWN.value}
+_CODES = {
+    401: ErrorCode.UNAUTHORIZED.value,
+    408: "request_timeout",
+    500: ErrorCode.INTERNAL.value,
+    503: ErrorCode.SHUTTING_DOWN.value,
+}
 _KINDS = {"tombstone": "tombstone", "caught-up": "caught_up", "topic-deleted": "topic_deleted"}
 _APPEND = next(operation for operation in OPERATIONS if operation.name == "append")
 _PASSED_ON = ("records", "node", "idempotency_key", "create", "config", "disable_backpressure")
@@ -101,7 +106,7 @@ _decode_publish = msgspec.json.Decoder(Publish).decode
 
 class SocketStream(Stream):
     def __init__(self, live: Shown, socket: Socket) -> None:
-        super().__init__(live, most_items=live.limits.websocket_queue_messages)
+        super().__init__(live, socket.key, most_items=live.limits.websocket_queue_messages)
         self._socket = socket
         self._room = trio.Event()
 

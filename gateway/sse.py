@@ -26,6 +26,7 @@ from gateway.positions import Ids, Position
 from gateway.sessions import Opened, Sessions
 from gateway.stream import Item, Shown, Stream, Track
 from proto.errors import ErrorCode, TopicsError
+from proto.keys import Key
 
 CONTENT_TYPE = b"text/event-stream; charset=utf-8"
 HEADERS = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
@@ -73,11 +74,12 @@ class EventStream(Stream):
         live: Shown,
         sessions: Sessions,
         wid: str,
+        key: Key,
         opened: Opened,
         positions: dict[str, Position],
         write: Write,
     ) -> None:
-        super().__init__(live, most_items=live.limits.watch_queue_frames, generation=opened.generation)
+        super().__init__(live, key, most_items=live.limits.watch_queue_frames, generation=opened.generation)
         self.wid = wid
         self._write = write
         self._heartbeat_s = opened.heartbeat_ms / 1000

@@ -37,6 +37,7 @@ from gateway.http import ClientGone, Gone
 from gateway.positions import Position
 from gateway.subscription import Options
 from proto.errors import ErrorCode, TopicsError
+from proto.keys import Key
 from proto.limits import Limits
 from proto.link import Pending
 from proto.message import Reply
@@ -124,7 +125,8 @@ class Track:
     def deleted(self) -> None:
         self.feed = None
         self.over()
-        fields = {"topic": self.name, "head_seq": self.head, "reason": "deleted"}
+        head = max(self.head, self.seq if self.epoch > 0 else 0)
+        fields = {"topic": self.name, "head_seq": head, "reason": "deleted"}
         self.stream.put(Item("topic-deleted", self, fields, self.position, 0))
 
     # What the stream does with it
@@ -208,7 +210,9 @@ class Shown(Protocol):
 class Stream(ABC):
     """A subclass says how frames look and how they are sent."""
 
-    def __init__(self, live: Shown, *, most_items: int, generation: int = 0) -> None:
+    def __init__(self, live: Shown, key: Key, *, most_items: int, generation: int = 0) -> None:
+        self.key = key
+        """Whose stream this is."""
         self.feeds = live.feeds
         self.tracks: dict[str, Track] = {}
         self.generation = generation
