@@ -41,10 +41,10 @@ from proto.names import check_topic
 MAX_REQUEST_ID_BYTES = 1024
 GOING_AWAY = 1001
 _CODES = {
-    401: ErrorCode.UNAUTHORIZED.value,
-    408: "request_timeout",
-    500: ErrorCode.INTERNAL.value,
-    503: ErrorCode.SHUTTING_DOWN.value,
+    401: ErrorCode.UNAUTHORIZED,
+    408: ErrorCode.REQUEST_TIMEOUT,
+    500: ErrorCode.INTERNAL,
+    503: ErrorCode.SHUTTING_DOWN,
 }
 _KINDS = {"tombstone": "tombstone", "caught-up": "caught_up", "topic-deleted": "topic_deleted"}
 _APPEND = next(operation for operation in OPERATIONS if operation.name == "append")
@@ -119,7 +119,7 @@ class SocketStream(Stream):
             await self._socket.send(text)
 
     def problem(self, code: int, message: str, topics: list[str] | None = None) -> Item:
-        fields: dict[str, Any] = {"op": "error", "code": _CODES.get(code, "internal"), "message": message}
+        fields: dict[str, Any] = {"op": "error", "code": _CODES[code].value, "message": message}
         if topics:
             fields["topics"] = topics
         return Item("raw", None, _encode(fields), None, 0)
