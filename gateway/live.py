@@ -7,6 +7,7 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+import structlog
 import trio
 
 from gateway.access import check_name
@@ -17,12 +18,14 @@ from gateway.sessions import Sessions
 from gateway.shards import Shards
 from gateway.sse import CONTENT_TYPE, HEADERS, RETRY, EventStream, check_accept, error_frame
 from gateway.stream import Item, Stream
-from gateway.subscription import Wish, check_topics, described, heartbeat_of, options_of, resolve
+from gateway.subscription import Wish, begun, check_topics, described, heartbeat_of, options_of, resolve
 from proto.errors import ErrorCode, TopicsError, shutting_down
 from proto.keys import Key
 from proto.limits import Limits
 
-TICK_S = 0.1
+TICK_S = 0.2
+
+_log: Any = structlog.get_logger()
 
 
 class Live:
@@ -44,11 +47,16 @@ class Live:
                 await trio.sleep(TICK_S)
                 now = monotonic()
                 for stream in tuple(self.streams):
-                    stream.tick(now)
+                    try:
+                        stream.tick(now)
+                    except Exception:
+                        # A mistake of ours must not take the other streams along.
+                        _log.exception("stream_failed")
+                        stream.abort()
 
     async def watch(self, wish: Wish, key: Key, *, lenient: bool) -> dict[str, Any]:
         """Make a session; returns the answer's fields. Raises `400`, `403`, `404`, `429`, `503`."""
-        starts = wish.topics or {}
+        starts = begun(wish.topics or {}, wish.cursor)
         check_topics(starts, key, self.limits)
         options = options_of(wish, self.limits)
         found = await resolve(self.shards, starts, lenient=lenient)

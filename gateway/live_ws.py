@@ -15,6 +15,7 @@ begins again where it was, with `from_seq`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -31,7 +32,7 @@ from gateway.operations import OPERATIONS
 from gateway.quota import Quota
 from gateway.shards import Shards
 from gateway.stream import Item, Shown, Stream
-from gateway.subscription import Start, Wish, check_topics, described, options_of, resolve
+from gateway.subscription import Start, Wish, begun, check_topics, described, options_of, resolve
 from proto.body import parse
 from proto.errors import ErrorCode, TopicsError, invalid
 from proto.keys import Key, Scope
@@ -211,9 +212,10 @@ class Conversation:
         asked = parse(_decode_subscribe, body)
         if (asked.topic is None) == (asked.topics is None):
             raise invalid("subscribe needs either topic or topics", field="topic")
-        starts = asked.topics or {}
+        starts: Mapping[str, Start | None] = asked.topics or {}
         if asked.topic is not None:
             starts = {asked.topic: Start(asked.from_seq, asked.tail)}
+        starts = begun(starts, asked.cursor)
         check_topics(starts, key, self._limits)
         watched = self.stream.tracks.keys() | starts.keys()
         if len(watched) > self._limits.max_watch_topics:

@@ -253,8 +253,7 @@ class Stream(ABC):
         """Every now and then: go up the ladder of the slow."""
         if self._last_item is not None:
             if now >= self._end_by:
-                self.gone = True
-                self._scope.cancel()
+                self.abort()
             return
         since = min((t for t in (self._full_since, self._sending_since) if t is not None), default=None)
         if since is None:
@@ -427,6 +426,11 @@ class Stream(ABC):
             self._end_by = monotonic() + LAST_WORD_S
             self._wake()
 
+    def abort(self) -> None:
+        """End without a word."""
+        self.gone = True
+        self._scope.cancel()
+
     async def run(self, gone: Gone | None) -> None:
         """Until it is ended or the client goes away, which `gone` notices. Leaves nothing behind."""
         self._live.streams[self] = None
@@ -450,8 +454,7 @@ class Stream(ABC):
 
     async def _until(self, gone: Gone) -> None:
         await gone()
-        self.gone = True
-        self._scope.cancel()
+        self.abort()
 
     async def _send_all(self) -> None:
         try:
