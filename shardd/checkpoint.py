@@ -72,6 +72,7 @@ class Plan:
     frame_no: int
     next_id: int
     topics: list[TopicPlan]
+    logs: dict[str, int]
     dead: list[Path]
     listed: list[Planned]
     written_bytes: int = 0
@@ -112,6 +113,7 @@ class Checkpoints:
             for entry in contents["topics"]:
                 self._directory.show(self._load_topic(entry))
             self._directory.used_id(contents["next_id"] - 1)
+            self._directory.logs = contents.get("logs", {})
             self._directory.snapshot_id = contents["next_id"]
         self._doomed = self._strays()
         return self._frame_no
@@ -176,7 +178,8 @@ class Checkpoints:
         for topic in self._directory.graveyard:
             self._dying += _files(topic.segments)
         self._directory.graveyard.clear()
-        return Plan(self._number + 1, synced_no, self._directory.next_id, topics, list(self._dying), self._listed)
+        logs = dict(self._directory.logs)
+        return Plan(self._number + 1, synced_no, self._directory.next_id, topics, logs, list(self._dying), self._listed)
 
     def _plan_topic(self, topic: Topic, now: int) -> TopicPlan:
         plan = TopicPlan(topic, _fields(topic), list(topic.segments))
@@ -218,6 +221,7 @@ class Checkpoints:
             "frame_no": plan.frame_no,
             "next_id": plan.next_id,
             "topics": [self._catalog_entry(topic_plan) for topic_plan in plan.topics],
+            "logs": plan.logs,
         }
         catalog.write(self._disk, self._path, plan.number, contents)
         self._flag(plan)

@@ -21,10 +21,12 @@ from shardd.catalog import CatalogError
 from shardd.checkpoint import Checkpoints, Plan
 from shardd.clock import Clock
 from shardd.commit import SYNC_BOUNDS_US, Commits
+from shardd.consume import Consume
 from shardd.control import Control
 from shardd.cursors import page as cursor_page
 from shardd.directory import Directory
 from shardd.disk import Disk
+from shardd.logs import Logs
 from shardd.priority import effective_priority
 from shardd.reads import Reads
 from shardd.recovery import Outcome, RecoveryError, scan
@@ -72,6 +74,8 @@ class Shard:
         self.commits.after_sync = self.reads.wake
         staging = Staging(self.directory, self.commits, self.reads, self._clock, self._limits, self._disk.boot_id())
         control = Control(staging)
+        consume = Consume(staging)
+        logs = Logs(staging)
         self._operations = {
             "append": Writes(staging, control).append,
             "configure": control.configure,
@@ -81,6 +85,11 @@ class Shard:
             "cursor_get": control.cursor_get,
             "cursor_delete": control.cursor_delete,
             "cursor_list": self._cursor_list,
+            "take": consume.take,
+            "peek": consume.peek,
+            "step": consume.step,
+            "log_create": logs.create,
+            "log_find": logs.find,
             "state": self._state,
             "list": self._list,
             "stats": self._stats,
@@ -226,6 +235,8 @@ class Shard:
                 "queue_depth_peak": commits.depth_peak,
                 "submit_full_total": 0,
                 "read_only": int(wal.read_only),
+                "last_frame": self._wal.next_no - 1,
+                "synced_frame": commits.synced_no,
             },
             "fsync_us": {
                 "bounds": list(SYNC_BOUNDS_US),
