@@ -25,7 +25,7 @@ DOORS = {
     "hypercorn": {"gateway/handover.py"},
     "httptools": {"gateway/head.py"},
     "subprocess": {"supervisor/child.py", "supervisor/keys.py", "supervisor/offline.py"},
-    "typer": {"supervisor/cli.py"},
+    "typer": {"supervisor/cli.py", "supervisor/rog_client.py", "supervisor/walrus_client.py"},
     "multiprocessing": set(),
     "asyncio": set(),
 }
