@@ -51,7 +51,8 @@ class Gateway:
         self.keyring = Keyring(None if start.keys is None else [Key.from_map(each) for each in start.keys])
         self.api = Api(self.shards, self.flight, self.limits, self.keyring, probe_auth=start.probe_auth)
         self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
-        self.server = Http1Server(Front(self.api, self.flight, self.limits, self.handover, budget))
+        others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
+        self.server = Http1Server(Front(self.api, self.flight, self.limits, self.handover, budget), others)
         quota = self.api.quota
         self.walrus = Walrus(self.shards, quota, self.limits, max(len(start.walrus_fds), 1))
         self.rog = Rog(self.shards, quota, self.limits)

@@ -84,24 +84,35 @@ class Protocols:
         return [*self.walrus, *self.rog]
 
 
-def listen_all(addresses: str, variable: str, *, allowed: bool) -> list[socket.socket]:
-    """Listen on each of `host:port,...`. Raises `ListenError`, or `ExposedError` for an address that others can reach
-    unless `allowed`: these protocols know no authentication. Keeps none of them then."""
+Address = tuple[socket.AddressFamily, Any]
+
+
+def addresses(listed: str, variable: str, *, allowed: bool) -> list[Address]:
+    """Each of `host:port,...`, resolved. Raises `ListenError`, or `ExposedError` for an address that others can reach
+    unless `allowed`: the protocols besides HTTP know no authentication."""
+    found: list[Address] = []
+    for address in filter(None, map(str.strip, listed.split(","))):
+        host, colon, port = address.rpartition(":")
+        if not colon or not host or not (port.isdecimal() and int(port) < 65536):
+            raise ListenError(f"{variable}={listed}: {address!r} is not host:port, 127.0.0.1:9091 for example")
+        family, resolved = resolve(host.strip("[]"), int(port), variable)
+        if not ipaddress.ip_address(str(resolved[0]).partition("%")[0]).is_loopback and not allowed:
+            raise ExposedError(
+                f"{variable}={address} can be reached from outside, and this protocol has no authentication, also "
+                "where HTTP asks for keys: listen on 127.0.0.1, or set TOPICS_ALLOW_INSECURE_NO_AUTH=1 if whoever "
+                "can connect may read and write every topic"
+            )
+        found.append((family, resolved))
+    return found
+
+
+def listen_all(wanted: list[Address], variable: str) -> list[socket.socket]:
+    """Listen on each. Raises `ListenError`, and keeps none then."""
     sockets: list[socket.socket] = []
     try:
-        for address in filter(None, map(str.strip, addresses.split(","))):
-            host, colon, port = address.rpartition(":")
-            if not colon or not host or not (port.isdecimal() and int(port) < 65536):
-                raise ListenError(f"{variable}={addresses}: {address!r} is not host:port, 127.0.0.1:9091 for example")
-            family, resolved = resolve(host.strip("[]"), int(port), variable)
-            if not ipaddress.ip_address(str(resolved[0]).partition("%")[0]).is_loopback and not allowed:
-                raise ExposedError(
-                    f"{variable}={address} can be reached from outside, and this protocol has no authentication, also "
-                    "where HTTP asks for keys: listen on 127.0.0.1, or set TOPICS_ALLOW_INSECURE_NO_AUTH=1 if whoever "
-                    "can connect may read and write every topic"
-                )
-            sockets.append(listen(family, resolved, variable))
-    except BaseException:
+        for family, address in wanted:
+            sockets.append(listen(family, address, variable))
+    except ListenError:
         for each in sockets:
             each.close()
         raise

@@ -47,6 +47,8 @@ GATEWAY_STOP_S = 5.0
 PROGRESS_LOG_S = 2.0
 NO_KEYS = Keys()
 NO_PROTOCOLS = Protocols()
+WALRUS_VARIABLE = "TOPICS_WALRUS_LISTEN"
+ROG_VARIABLE = "TOPICS_ROG_LISTEN"
 
 
 class Service:
@@ -314,17 +316,19 @@ def serve(settings: Settings, keys: Keys, announce: Callable[[str], None], compl
             family, address = listener.resolve(settings.host, settings.port)
             allowed = keys.keys is not None or settings.allow_insecure_no_auth
             exposed = listener.check_exposure(settings.host, address, allowed=allowed)
+            unguarded = settings.allow_insecure_no_auth
+            walrus_at = listener.addresses(settings.walrus_listen, WALRUS_VARIABLE, allowed=unguarded)
+            rog_at = listener.addresses(settings.rog_listen, ROG_VARIABLE, allowed=unguarded)
             data = DataDir.open(settings.data_dir, settings.shards, now_ms())
             opened.callback(data.close)
             runtime = RuntimeDir.open(rundir.choose(settings.runtime_dir, os.environ, data.path))
             opened.callback(runtime.close)
             listening = listener.listen(family, address)
             opened.callback(listening.close)
-            allowed = settings.allow_insecure_no_auth
-            walrus = listener.listen_all(settings.walrus_listen, "TOPICS_WALRUS_LISTEN", allowed=allowed)
+            walrus = listener.listen_all(walrus_at, WALRUS_VARIABLE)
             for each in walrus:
                 opened.callback(each.close)
-            rog = listener.listen_all(settings.rog_listen, "TOPICS_ROG_LISTEN", allowed=allowed)
+            rog = listener.listen_all(rog_at, ROG_VARIABLE)
             for each in rog:
                 opened.callback(each.close)
         except listener.ExposedError as error:
@@ -348,6 +352,9 @@ def serve(settings: Settings, keys: Keys, announce: Callable[[str], None], compl
             logger.info(
                 "authentication", keys=len(keys.keys), reachable_from="everywhere" if exposed else "this machine"
             )
+            for name, sockets in (("Walrus", walrus), ("Rog", rog)):
+                if sockets:
+                    logger.warning("protocol_without_keys", protocol=name, meaning="it asks nobody for a key")
             if keys.path is not None and keys.path.stat().st_mode & 0o007:
                 logger.warning("keys_readable_by_others", path=str(keys.path), remedy=f"chmod o= {keys.path}")
         logger.info(
