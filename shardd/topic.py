@@ -21,7 +21,7 @@ from itertools import accumulate
 from proto.frame import Buffer, Columns
 from shardd.batch import FINAL_LEVEL, Batch, fitting, merged
 from shardd.config import TopicConfig
-from shardd.cursors import Cursor
+from shardd.cursors import Cursor, Moving
 from shardd.idempotency import Keys
 from shardd.losses import Losses
 from shardd.segment import Segment
@@ -79,6 +79,7 @@ class Topic:
         self._tags: TagIndex | None = None
         self.keys = Keys()
         self.cursors: dict[str, Cursor] = {}
+        self.moving = Moving()
         self.segments: list[Segment] = []
         self.pending_records = 0
         self.pending_bytes = 0
