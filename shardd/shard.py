@@ -75,15 +75,8 @@ class Shard:
         )
         self.commits = Commits(self._wal, self._clock, window_ms=self._limits.wal_sync_window_ms)
         self.commits.after_sync = self.scheduler.deliver
-        staging = Staging(
-            self.directory,
-            self.commits,
-            self.reads,
-            self.scheduler,
-            self._clock,
-            self._limits,
-            self._disk.boot_id(),
-        )
+        boot_id = self._disk.boot_id()
+        staging = Staging(self.directory, self.commits, self.reads, self.scheduler, self._clock, self._limits, boot_id)
         control = Control(staging)
         self._operations = {
             "append": Writes(staging, control).append,
