@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from proto.errors import TopicsError, topic_not_found
+from shardd.damage import SegmentError, damaged
 from shardd.directory import Directory
 from shardd.scheduler import Scheduler
-from shardd.segment import SegmentError, damaged
 from shardd.topic import Topic
 
 AT_ONCE = 16_384

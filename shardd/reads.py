@@ -22,9 +22,9 @@ from proto.limits import Limits
 from proto.message import Message, Parked, Reply, Request
 from shardd.clock import Clock
 from shardd.cursors import cursor_not_found
+from shardd.damage import SegmentError, damaged
 from shardd.diff import Answer, Read, answer, parse_diff
 from shardd.scheduler import Scheduler
-from shardd.segment import SegmentError, damaged
 from shardd.topic import Topic
 
 Respond = Callable[[Message], None]

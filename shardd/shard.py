@@ -23,6 +23,7 @@ from shardd.clock import Clock
 from shardd.commit import SYNC_BOUNDS_US, Commits
 from shardd.control import Control
 from shardd.cursors import page as cursor_page
+from shardd.damage import SegmentError, damaged
 from shardd.directory import Directory
 from shardd.disk import Disk
 from shardd.pressure import Pressure, Sample
@@ -31,7 +32,6 @@ from shardd.reads import Reads
 from shardd.recovery import Outcome, RecoveryError, scan
 from shardd.replay import replay
 from shardd.scheduler import Scheduler
-from shardd.segment import SegmentError, damaged
 from shardd.staging import Respond, Staging, to_json
 from shardd.topic import Topic
 from shardd.wal import Wal
