@@ -43,7 +43,7 @@ class Gateway:
         budget = Budget(max(TOTAL_BYTES, self.limits.max_body_bytes), self.limits.body_timeout_ms)
         self.shards = Shards(start.shards, self.limits.request_timeout_ms)
         self.keyring = Keyring(None if start.keys is None else [Key.from_map(each) for each in start.keys])
-        self.api = Api(self.shards, self.flight, self.limits, self.keyring, probe_auth=start.probe_auth)
+        self.api = Api(self.shards, self.flight, self.limits, self.keyring, budget, probe_auth=start.probe_auth)
         self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
         self.server = Http1Server(Front(self.api, self.flight, self.limits, self.handover, budget))
         self._accepting = trio.CancelScope()
@@ -65,6 +65,7 @@ class Gateway:
         self.shards.end_parked()
         await self.handover.drain()
         with trio.move_on_after(self.limits.drain_timeout_ms / 1000):
+            await self.api.live.drain()
             await self.flight.landed()
         if self.flight.count:
             _log.warning("drain_timeout", in_flight=self.flight.count)
@@ -80,6 +81,7 @@ async def serve(link: ControlLink) -> None:
     listener = socket.socket(fileno=start.listen_fd)
     async with trio.open_nursery() as nursery:
         await nursery.start(gateway.shards.run)
+        await nursery.start(gateway.api.live.run)
         gateway.shards.update(ShardStates(start.states).parsed())
         await nursery.start(gateway.accept, listener)
         nursery.start_soon(gateway.handover.prepare)

@@ -74,6 +74,7 @@ class Plan:
     topics: list[TopicPlan]
     dead: list[Path]
     listed: list[Planned]
+    sessions: list[dict[str, Any]]
     written_bytes: int = 0
 
 
@@ -113,6 +114,7 @@ class Checkpoints:
                 self._directory.show(self._load_topic(entry))
             self._directory.used_id(contents["next_id"] - 1)
             self._directory.snapshot_id = contents["next_id"]
+            self._directory.sessions.load(contents.get("sessions", ()))
         self._doomed = self._strays()
         return self._frame_no
 
@@ -176,7 +178,15 @@ class Checkpoints:
         for topic in self._directory.graveyard:
             self._dying += _files(topic.segments)
         self._directory.graveyard.clear()
-        return Plan(self._number + 1, synced_no, self._directory.next_id, topics, list(self._dying), self._listed)
+        return Plan(
+            self._number + 1,
+            synced_no,
+            self._directory.next_id,
+            topics,
+            list(self._dying),
+            self._listed,
+            self._directory.sessions.dump(),
+        )
 
     def _plan_topic(self, topic: Topic, now: int) -> TopicPlan:
         plan = TopicPlan(topic, _fields(topic), list(topic.segments))
@@ -218,6 +228,7 @@ class Checkpoints:
             "frame_no": plan.frame_no,
             "next_id": plan.next_id,
             "topics": [self._catalog_entry(topic_plan) for topic_plan in plan.topics],
+            "sessions": plan.sessions,
         }
         catalog.write(self._disk, self._path, plan.number, contents)
         self._flag(plan)

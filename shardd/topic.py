@@ -393,13 +393,18 @@ class Topic:
 
     # Reading
 
-    def window(self, start_seq: int, limit: int, budget: int) -> tuple[list[Slice], int]:
-        """Up to `limit` live records from `start_seq` on, whose payload is at most `budget` bytes, but at least one if
-        there is any; and the last seq that was looked at."""
+    def window(self, start_seq: int, limit: int, budget: int, upto: int | None = None) -> tuple[list[Slice], int]:
+        """Up to `limit` live records from `start_seq` to `upto` (None: the head), whose payload is at most `budget`
+        bytes, but at least one if there is any; and the last seq that was looked at."""
         slices: list[Slice] = []
+        upto = self.head_seq if upto is None else min(upto, self.head_seq)
         for batch in self._from(start_seq):
             start = max(start_seq - batch.first_seq, batch.start)
-            stop = batch.count
+            end = stop = min(batch.count, upto + 1 - batch.first_seq)
+            if end <= start:
+                if batch.first_seq > upto:
+                    break
+                continue
             mask: bytes | None = None
             if batch.flags is None:
                 stop = min(stop, start + limit)
@@ -422,11 +427,11 @@ class Topic:
                 slices.append(Slice(columns, batch.first_seq, start, stop, mask))
                 limit -= taken
                 budget -= size
-                if not limit and stop < batch.count:
+                if not limit and stop < end:
                     return slices, batch.first_seq + stop - 1
             if not limit:
-                return slices, batch.last_seq
-        return slices, self.head_seq
+                return slices, batch.first_seq + end - 1
+        return slices, upto
 
     def _from(self, start_seq: int) -> Iterator[Batch]:
         for place in range(max(bisect_right(self._firsts, start_seq) - 1, 0), len(self._batches)):
