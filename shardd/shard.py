@@ -24,6 +24,7 @@ from shardd.commit import SYNC_BOUNDS_US, Commits
 from shardd.consume import Consume
 from shardd.control import Control
 from shardd.cursors import page as cursor_page
+from shardd.damage import SegmentError, damaged
 from shardd.directory import Directory
 from shardd.disk import Disk
 from shardd.logs import Logs
@@ -33,7 +34,6 @@ from shardd.reads import Reads
 from shardd.recovery import Outcome, RecoveryError, scan
 from shardd.replay import replay
 from shardd.scheduler import Scheduler
-from shardd.segment import SegmentError, damaged
 from shardd.session_control import SessionControl
 from shardd.staging import Respond, Staging, to_json
 from shardd.topic import Topic

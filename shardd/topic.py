@@ -366,16 +366,21 @@ class Topic:
             index.forget(tags)
         self._settle()
 
-    @property
-    def unindexed(self) -> int:
-        """Seqs that the tag index does not have yet."""
-        return self.head_seq - max(self._tags.upto if self._tags is not None else 0, self.floor - 1)
+    def unindexed(self, op: str) -> int:
+        """Seqs that the tag index does not have yet; or, if it has all, tags that this kind of match must sort."""
+        index = self._tags
+        seqs = self.head_seq - max(index.upto if index is not None else 0, self.floor - 1)
+        return index.unsorted if index is not None and not seqs and op == "Glob" else seqs
 
-    def index(self, batches: int | None = None) -> TagIndex:
-        """Add so many batches to the tag index; all that are not there by default."""
+    def index(self, batches: int | None = None, op: str = "Eq") -> TagIndex:
+        """Add so many batches to the tag index, all that are not there by default; or prepare it for this kind of match
+        a little more."""
         if self._tags is None:
             self._tags = TagIndex()
         index = self._tags
+        if op == "Glob" and index.upto == self.head_seq and index.unsorted:
+            index.sort()
+            return index
         first = max(bisect_right(self._firsts, index.upto) - 1, 0)
         end = len(self._batches) if batches is None else min(first + 1 + batches, len(self._batches))
         for batch in self._batches[first:end]:
