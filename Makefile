@@ -5,6 +5,7 @@
 # make demo-spark  the same flights counted by Spark
 # make bench-smoke a few honest numbers in a short time
 # make bench-protocols  commands per second over Walrus and Rog
+# make bench-growth what an operation and a record cost as a topic grows
 # make clean       remove what was installed and cached; data stays
 
 VENV ?= .venv
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ARGS ?=
 
-.PHONY: run test long demo demo-spark bench-smoke bench-protocols clean
+.PHONY: run test long demo demo-spark bench-smoke bench-protocols bench-growth clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -35,6 +36,9 @@ bench-smoke: $(VENV)/.run
 
 bench-protocols: $(VENV)/.run
 	@$(BIN)/python bench/protocols.py $(ARGS)
+
+bench-growth: $(VENV)/.run
+	@$(BIN)/python bench/growth.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db

@@ -76,6 +76,7 @@ class Limits(BaseSettings):
     cold_dir: str = Field("", description="folder that older sealed segments move to; empty: they stay")
     hot_retain_segments: int = Field(4, ge=0, description="newest sealed segments of a topic that never move")
     hot_retain_bytes: int = Field(0, ge=0, description="newest bytes of a topic's sealed segments that never move")
+    wal_queue_max: int = Field(10_000, ge=1, description="writes that may wait for a sync before more are refused")
     wal_sync_window_ms: float = Field(
         0.5, ge=0, le=1000, description="longest pause before writes that wait for no sync are synced"
     )

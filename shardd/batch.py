@@ -25,8 +25,8 @@ class Stored(Protocol):
     def segment(self) -> Any:
         """The segment it is in."""
 
-    def load(self) -> memoryview:
-        """The frame's bytes. Valid as long as the view is held."""
+    def load(self, *, again: bool = True) -> memoryview:
+        """The frame's bytes. Valid as long as the view is held. `again`: look at the checksum even if it was right."""
 
 
 class Batch:
@@ -119,11 +119,13 @@ class Batch:
             return self.last_seq
         return self.first_seq + len(self.flags.rstrip(bytes([DELETED]))) - 1
 
-    def columns(self) -> Columns:
+    def columns(self, *, again: bool = True) -> Columns:
+        """The records. `again` False: for counting and choosing only, so a checksum that was right need not be looked
+        at again. Raises the error of the file."""
         if self.buffer is not None:
             return decode_batch(self.buffer)
         assert self.stored is not None
-        return decode_batch(self.stored.load())
+        return decode_batch(self.stored.load(again=again))
 
     def mask(self, start: int, stop: int) -> bytes:
         """1 for each record of the range that is not deleted, 0 for the others."""
@@ -149,12 +151,20 @@ class Batch:
         """Flag records as deleted. Positions that are gone already change nothing."""
         if self.flags is None:
             self.flags = bytearray(self.count)
+        if len(positions) > 64:
+            for position in positions:
+                self.flags[position] = DELETED
+            self._recount()
+            return
+        columns = self.columns(again=False)
         for position in positions:
+            if self.flags[position] != DELETED and position >= self.start:
+                self.live -= 1
+                self.live_size -= columns.size(position, position + 1) + RECORD_OVERHEAD
             self.flags[position] = DELETED
-        self._recount()
 
     def _recount(self) -> None:
-        columns = self.columns()
+        columns = self.columns(again=False)
         if self.flags is None:
             self.live = self.count - self.start
             self.live_size = columns.size(self.start, self.count) + RECORD_OVERHEAD * self.live
@@ -171,16 +181,18 @@ class Batch:
         if records >= self.live or size >= self.live_size:
             return self.count
         if self.flags is None:
-            columns = self.columns()
             start = self.start
+            if size <= 0:
+                return min(start + max(records, 0), self.count)
+            columns = self.columns(again=False)
 
             def lost(end: int) -> int:
                 return columns.size(start, end) + RECORD_OVERHEAD * (end - start)
 
-            by_size = start + bisect_left(range(start, self.count + 1), size, key=lost) if size > 0 else start
+            by_size = start + bisect_left(range(start, self.count + 1), size, key=lost)
             return min(max(start + max(records, 0), by_size), self.count)
         places = list(compress(range(self.start, self.count), self.mask(self.start, self.count)))
-        sizes = compress(self.columns().sizes(self.start, self.count), self.mask(self.start, self.count))
+        sizes = compress(self.columns(again=False).sizes(self.start, self.count), self.mask(self.start, self.count))
         by_size = bisect_left(list(accumulate((s + RECORD_OVERHEAD for s in sizes), initial=0)), size)
         gone = max(records, by_size if size > 0 else 0, 0)
         return places[gone] if gone < len(places) else self.count
@@ -191,7 +203,7 @@ class Batch:
             return self.count
         if self.first_ts >= oldest_ts:
             return 0
-        ts = self.columns().ts
+        ts = self.columns(again=False).ts
         return 0 if isinstance(ts, int) else bisect_left(ts, oldest_ts)
 
 

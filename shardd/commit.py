@@ -23,6 +23,7 @@ import trio
 from proto.errors import ErrorCode, TopicsError
 from proto.frame import Frame
 from shardd.clock import Clock
+from shardd.pressure import widening_s
 from shardd.wal import SyncJob, Wal, WalError
 
 SYNC_BOUNDS_US = (50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000)
@@ -51,6 +52,8 @@ class Commits:
         self._wal = wal
         self._clock = clock
         self._window = window_ms / 1000
+        self._widening = 0.0
+        self._staged_gated = 0
         self._staged: list[_Entry] = []
         self._waiting: deque[_Entry] = deque()
         self._work = trio.Event()
@@ -69,7 +72,16 @@ class Commits:
     @property
     def depth(self) -> int:
         """Changes that wait for a sync."""
-        return len(self._waiting)
+        return len(self._waiting) + self._staged_gated
+
+    @property
+    def oldest_wait_s(self) -> float:
+        """How long the first of them has been waiting."""
+        return self._clock.monotonic() - self._waiting[0].written_at if self._waiting else 0.0
+
+    def widen(self, level: float) -> None:
+        """Under pressure, let more changes gather before a sync, also those that wait for it."""
+        self._widening = widening_s(level, self._window)
 
     def stage(
         self,
@@ -86,11 +98,13 @@ class Commits:
         if encode is not None:
             number, frame = self._wal.stage(encode)
         self._staged.append(_Entry(number, gated, commit, undo))
+        self._staged_gated += gated
         return number, frame
 
     def flush(self) -> None:
         """Write what is staged. Commits what need not wait; the rest waits for `run`."""
         staged, self._staged = self._staged, []
+        self._staged_gated = 0
         if not staged:
             return
         start = self._clock.monotonic()
@@ -125,13 +139,15 @@ class Commits:
         """Sync for ever: at once for those who wait, after a pause for those who do not.
 
         The pause is the group-commit window, but at least four times what the last sync took, so that syncing
-        never takes more than a fifth of a busy shard's time.
+        never takes more than a fifth of a busy shard's time. Under pressure the window is wider, for both.
         """
         while True:
             await self._work.wait()
             if not self._waiting:
-                with trio.move_on_after(max(self._window, 4 * self._last_sync)):
+                with trio.move_on_after(max(self._window + self._widening, 4 * self._last_sync)):
                     await self._urgent.wait()
+            if self._waiting and self._widening:
+                await trio.sleep(self._widening)
             self._work = trio.Event()
             self._urgent = trio.Event()
             if self._wal.dirty and self._wal.read_only is None:

@@ -7,6 +7,7 @@ topic's class says so.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from proto.errors import ErrorCode, TopicsError
 from proto.frame import Kind
@@ -18,8 +19,10 @@ from shardd.commit import Timing
 from shardd.config import ConfigPatch, TopicConfig, apply, as_map, decode_patch
 from shardd.cursors import check_name, check_position, cursor_not_found, decode_cursor, entry, moved
 from shardd.deletion import parse_delete
+from shardd.indexing import Indexing
 from shardd.room import check_patch, check_topics
 from shardd.staging import Respond, Staging, performance, refuse, to_json
+from shardd.tags import Match
 from shardd.topic import Topic
 
 Created = Callable[[Topic, Timing], None]
@@ -29,6 +32,7 @@ class Control:
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
         self._directory = staging.directory
+        self._indexing = Indexing(staging.directory, staging.scheduler)
 
     def configure(self, request: Request, respond: Respond) -> None:
         patch = parse(decode_patch, request.body)
@@ -81,7 +85,13 @@ class Control:
             refuse(request.id, respond, error)
 
         # `now` and `next_seq` make a replay come to the same floors: what expired before, and what was never logged.
-        fields = {"config": as_map(config), "now": now, "next_seq": topic.next_seq, "floor": topic.floor}
+        fields = {
+            "config": as_map(config),
+            "now": now,
+            "next_seq": topic.next_seq,
+            "floor": topic.floor,
+            "lost": topic.evict_floor - 1,
+        }
         frame = self._staging.control_frame(Kind.TOPIC_CONFIG, topic.id, fields)
         self._staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
 
@@ -136,9 +146,25 @@ class Control:
     def delete_records(self, request: Request, respond: Respond) -> None:
         before_seq, match = parse_delete(request.body)
         topic = self._directory.changing(request.topic)
+        what = before_seq, match, topic.head_seq + 1
+        if match is None:
+            self._delete_records(topic, what, request, respond)
+            return
+        in_time = True
+
+        def delete() -> None:
+            self._delete_records(topic, what, request, respond)
+            if not in_time:
+                self._staging.commits.flush()  # the group of requests that it came with is over
+
+        in_time = self._indexing.after(topic, delete, partial(refuse, request.id, respond))
+
+    def _delete_records(
+        self, topic: Topic, what: tuple[int | None, Match | None, int], request: Request, respond: Respond
+    ) -> None:
+        before_seq, match, bound = what
         now = self._staging.clock.now_ms()
         topic.expire(now)
-        bound = topic.head_seq + 1
         topic.held_at.append(now)
 
         def commit(timing: Timing) -> None:

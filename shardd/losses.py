@@ -23,7 +23,7 @@ class Losses:
     def add(self, upto: int, reason: str) -> None:
         """The record `upto` was lost, and every live one before it."""
         runs = self.runs
-        if runs and runs[-1][0] >= upto:
+        if self.evict_floor > upto:
             return
         if runs and runs[-1][1] == reason:
             runs[-1] = (upto, reason)

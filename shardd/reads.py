@@ -5,6 +5,8 @@ asked ──► answered                    records, a tombstone, or nothing and
   └────► parked ──► answered          records came, or the time is up
               ├───► 404               the topic was deleted
               └───► dropped           the caller went away
+
+Which topic's readers are answered first when there is much to do is up to `shardd.scheduler`.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from proto.message import Message, Parked, Reply, Request
 from shardd.clock import Clock
 from shardd.cursors import cursor_not_found
 from shardd.diff import Answer, Read, answer, parse_diff
+from shardd.scheduler import Scheduler
+from shardd.segment import SegmentError, damaged
 from shardd.topic import Topic
 
 Respond = Callable[[Message], None]
@@ -29,25 +33,26 @@ Respond = Callable[[Message], None]
 class _Waiting:
     """A parked read. `topic` is None once it is over; its entry in the heap of deadlines may outlive it."""
 
-    __slots__ = ("ident", "key", "read", "respond", "topic")
+    __slots__ = ("ident", "key", "read", "respond", "since", "topic")
 
-    def __init__(self, topic: Topic, read: Read, key: Hashable, ident: int, respond: Respond) -> None:
+    def __init__(self, topic: Topic, read: Read, key: Hashable, ident: int, respond: Respond, since: float) -> None:
         self.topic: Topic | None = topic
         self.read = read
         self.key = key
         self.ident = ident
         self.respond = respond
+        self.since = since
 
 
 class Reads:
-    def __init__(self, clock: Clock, limits: Limits) -> None:
+    def __init__(self, clock: Clock, limits: Limits, scheduler: Scheduler) -> None:
         self._clock = clock
         self._limits = limits
         self._parked: dict[Hashable, _Waiting] = {}
         self._by_topic: dict[int, dict[Hashable, _Waiting]] = {}
         self._deadlines: list[tuple[float, int, _Waiting]] = []
         self._order = count()
-        self._grown: dict[int, Topic] = {}
+        self._scheduler = scheduler
 
     def __len__(self) -> int:
         """Parked reads."""
@@ -75,36 +80,35 @@ class Reads:
             return
         key = (caller, request.id)
         read = msgspec.structs.replace(read, from_seq=found.next_from_seq)
-        waiting = _Waiting(topic, read, key, request.id, respond)
+        since = self._clock.monotonic()
+        waiting = _Waiting(topic, read, key, request.id, respond, since)
         self._parked[key] = waiting
-        self._by_topic.setdefault(topic.id, {})[key] = waiting
-        deadline = self._clock.monotonic() + read.wait_ms / 1000
-        heappush(self._deadlines, (deadline, next(self._order), waiting))
+        of_topic = self._by_topic.get(topic.id)
+        if of_topic is None:
+            of_topic = self._by_topic[topic.id] = {}
+            self._scheduler.attach(topic, self._serve)
+        of_topic[key] = waiting
+        heappush(self._deadlines, (since + read.wait_ms / 1000, next(self._order), waiting))
+        if self._deadlines[0][2] is waiting:
+            self._scheduler.more()
         respond(Parked(request.id))
 
-    def grown(self, topic: Topic) -> None:
-        """Records became visible. Whoever waits for them is served by the next `wake`."""
-        if topic.id in self._by_topic:
-            self._grown[topic.id] = topic
-
-    def wake(self) -> None:
-        if not self._grown:
-            return
-        grown, self._grown = self._grown, {}
-        for topic in grown.values():
-            topic.expire(self._clock.now_ms())
-            # Those who ask for the same get the same bytes: rendered once, however many wait.
-            rendered: dict[Read, Answer] = {}
-            for waiting in list(self._by_topic.get(topic.id, {}).values()):
-                read = waiting.read
-                found = rendered.get(read)
-                if found is None:
-                    found = rendered[read] = answer(topic, read)
-                if found.empty and found.next_from_seq == topic.head_seq:
-                    waiting.read = msgspec.structs.replace(read, from_seq=found.next_from_seq)
-                else:
-                    self._over(waiting)
-                    waiting.respond(_reply(waiting.ident, found))
+    def _serve(self, topic: Topic, since: float) -> int:
+        """Answer the reads of a topic that there is something for."""
+        topic.expire(self._clock.now_ms())
+        # Those who ask for the same get the same bytes: rendered once, however many wait.
+        rendered: dict[Read, Answer | SegmentError] = {}
+        for waiting in list(self._by_topic[topic.id].values()):
+            read = waiting.read
+            found = rendered.get(read)
+            if found is None:
+                found = rendered[read] = _look(topic, read)
+            if isinstance(found, Answer) and found.empty and found.next_from_seq == topic.head_seq:
+                waiting.read = msgspec.structs.replace(read, from_seq=found.next_from_seq)
+            else:
+                self._over(waiting)
+                waiting.respond(_reply(waiting.ident, found, self._clock.monotonic() - max(since, waiting.since)))
+        return len(rendered)
 
     def expire(self) -> None:
         """Answer the parked reads whose time is up with what there is."""
@@ -113,9 +117,10 @@ class Reads:
             waiting = heappop(self._deadlines)[2]
             topic = waiting.topic
             if topic is not None:
+                throttled = min(self._scheduler.waited(topic), now - waiting.since)
                 self._over(waiting)
                 topic.expire(self._clock.now_ms())
-                waiting.respond(_reply(waiting.ident, answer(topic, waiting.read)))
+                waiting.respond(_reply(waiting.ident, _look(topic, waiting.read), throttled))
 
     def topic_deleted(self, topic: Topic) -> None:
         for waiting in list(self._by_topic.get(topic.id, {}).values()):
@@ -136,10 +141,23 @@ class Reads:
         del of_topic[waiting.key]
         if not of_topic:
             del self._by_topic[topic.id]
+            self._scheduler.detach(topic, self._serve)
         if len(self._deadlines) > 64 and len(self._deadlines) > 4 * len(self._parked):
             # Most deadlines are of reads that are over: drop them, or cancelled long polls would pile up.
             self._deadlines = sorted(entry for entry in self._deadlines if entry[2].topic is not None)
 
 
-def _reply(ident: int, found: Answer) -> Reply:
-    return Reply(ident, found.body, performance={"records_scanned": found.scanned})
+def _look(topic: Topic, read: Read) -> Answer | SegmentError:
+    """A damaged file is bad news for who reads it, and for nobody else."""
+    try:
+        return answer(topic, read)
+    except SegmentError as error:
+        return error
+
+
+def _reply(ident: int, found: Answer | SegmentError, throttled_s: float = 0.0) -> Reply:
+    """`throttled_s`: how long there was something to answer with and the topic's turn had not come."""
+    figures = {"throttle_wait_ms": round(throttled_s * 1000, 3)}
+    if isinstance(found, SegmentError):
+        return Reply(ident, performance=figures, error=damaged(found))
+    return Reply(ident, found.body, performance={"records_scanned": found.scanned, **figures})

@@ -84,6 +84,7 @@ def _change(directory: Directory, topic: Topic, header: Header, fields: dict[str
             reserve.none(topic)
         # A restart while the topic was ephemeral took what the log still has: gone once is gone for good.
         topic.lose_below(fields.get("floor", 0), "cap")
+        topic.losses.add(fields.get("lost", -1), "cap")
         topic.expire(fields["now"])
         topic.evict()
     elif kind == Kind.TOPIC_DELETE:

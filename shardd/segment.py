@@ -30,6 +30,7 @@ from pathlib import Path
 
 import xxhash
 
+from proto.errors import ErrorCode, TopicsError
 from proto.frame import CHECKSUM, HEADER, Frame, FrameError, Header, Kind, check, decode_batch
 from shardd.batch import Batch
 from shardd.disk import Disk
@@ -41,6 +42,11 @@ assert ENTRY_SIZE == 64
 
 class SegmentError(Exception):
     """A segment's bytes are not what was written there. Says where."""
+
+
+def damaged(error: SegmentError) -> TopicsError:
+    """What a client learns of it."""
+    return TopicsError(ErrorCode.INTERNAL, f"damaged file: {error}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +80,17 @@ class Entry:
 
 
 class Views:
-    """Files that are mapped into memory, the least recently used ones let go beyond `max_bytes`."""
+    """Files that are mapped into memory, the least recently used ones let go beyond `max_bytes`.
+
+    They remember which frames were found whole: records are often counted and cut one by one, and a checksum over all
+    their neighbours each time would cost more than the work itself.
+    """
 
     def __init__(self, disk: Disk, max_bytes: int) -> None:
         self._disk = disk
         self._max_bytes = max_bytes
         self._views: OrderedDict[Path, memoryview] = OrderedDict()
+        self._checked: dict[Path, set[int]] = {}
         self._bytes = 0
 
     def get(self, path: Path, size: int) -> memoryview:
@@ -88,25 +99,31 @@ class Views:
         if view is None or len(view) < size:
             self.drop(path)
             view = self._views[path] = self._disk.read(path)
+            self._checked[path] = set()
             self._bytes += len(view)
             while self._bytes > self._max_bytes and len(self._views) > 1:
-                self._bytes -= len(self._views.popitem(last=False)[1])
+                self.drop(next(iter(self._views)))
         else:
             self._views.move_to_end(path)
         return view
+
+    def checked(self, path: Path) -> set[int]:
+        """Offsets of the frames that were found whole since the file was mapped. To be added to; none if it is not."""
+        return self._checked.get(path, set())
 
     def drop(self, path: Path) -> None:
         view = self._views.pop(path, None)
         if view is not None:
             self._bytes -= len(view)
+            del self._checked[path]
 
 
 class Segment:
     """One pair of files. `size` bytes and `entries` count; `sealed` when nothing will be added any more."""
 
     def __init__(self, directory: Path, first_seq: int, created_ms: int, views: Views) -> None:
-        self.directory = directory
         self.first_seq = first_seq
+        self._place(directory)
         self.created_ms = created_ms
         self.size = 0
         self.records = 0
@@ -116,17 +133,27 @@ class Segment:
         self.cold = False
         self._views = views
 
-    @property
-    def data_path(self) -> Path:
-        return self.directory / f"seg-{self.first_seq:020d}.data"
+    def _place(self, directory: Path) -> None:
+        self.directory = directory
+        self.data_path = directory / f"seg-{self.first_seq:020d}.data"
+        self.index_path = directory / f"seg-{self.first_seq:020d}.idx"
 
-    @property
-    def index_path(self) -> Path:
-        return self.directory / f"seg-{self.first_seq:020d}.idx"
-
-    def load(self, entry: Entry) -> memoryview:
-        view = self._views.get(self.data_path, entry.offset + entry.length)
-        return view[entry.offset : entry.offset + entry.length]
+    def load(self, entry: Entry, again: bool) -> memoryview:
+        """The frame's bytes; checked `again`, or once for as long as the file is mapped. Raises `SegmentError` if they
+        are not those the index names."""
+        path = self.data_path
+        view = self._views.get(path, entry.offset + entry.length)[entry.offset : entry.offset + entry.length]
+        checked = self._views.checked(path)
+        if not again and entry.offset in checked:
+            return view
+        try:
+            header = check(view)
+        except FrameError as error:
+            raise SegmentError(f"{path}, offset {entry.offset}: {error}") from error
+        if header.first_seq != entry.first_seq or header.count != entry.count:
+            raise SegmentError(f"{path}, offset {entry.offset}: not the batch the index names")
+        checked.add(entry.offset)
+        return view
 
     def grown(self, entries: list[Entry]) -> None:
         """Entries were written and synced."""
@@ -138,7 +165,7 @@ class Segment:
 
     def moved(self, directory: Path) -> None:
         self._views.drop(self.data_path)
-        self.directory = directory
+        self._place(directory)
         self.cold = True
 
 
@@ -151,16 +178,9 @@ class StoredFrame:
         self.segment = segment
         self.entry = entry
 
-    def load(self) -> memoryview:
+    def load(self, *, again: bool = True) -> memoryview:
         """The frame's bytes. Raises `SegmentError` if they are not those of this batch."""
-        view = self.segment.load(self.entry)
-        try:
-            header = check(view)
-        except FrameError as error:
-            raise SegmentError(f"{self.segment.data_path}, offset {self.entry.offset}: {error}") from error
-        if header.first_seq != self.entry.first_seq or header.count != self.entry.count:
-            raise SegmentError(f"{self.segment.data_path}, offset {self.entry.offset}: not the batch the index names")
-        return view
+        return self.segment.load(self.entry, again)
 
 
 def sealed_frame(batch: Batch, flags: bytes) -> Frame:

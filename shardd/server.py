@@ -24,7 +24,9 @@ from proto.orphan import die_with_parent
 from proto.transport import ControlLink, MessageSocket
 from shardd.clock import SystemClock
 from shardd.disk import RealDisk
+from shardd.memory import give_back
 from shardd.peers import Peers
+from shardd.pressure import SAMPLE_INTERVAL
 from shardd.recovery import RecoveryError
 from shardd.shard import Shard
 
@@ -42,20 +44,24 @@ class Server:
         self._socket = socket
         self._earlier = trio.Event()
         self._enough = trio.Event()
+        shard.scheduler.more = self._look_again
+
+    def _look_again(self) -> None:
+        self._earlier.set()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._shard.commits.run)
-            nursery.start_soon(self._expire_reads)
+            nursery.start_soon(self._deliver)
             nursery.start_soon(self._checkpoint)
             nursery.start_soon(self._maintain)
+            nursery.start_soon(self._sample)
             nursery.start_soon(self._socket.read, self._handle)
             task_status.started()
 
     def _handle(self, group: list[list[bytes]]) -> None:
         shard = self._shard
-        before = shard.reads.next_deadline
         for frames in group:
             peer = frames[0]
             try:
@@ -70,28 +76,34 @@ class Server:
         shard.flush()
         if shard.checkpoint_due:
             self._enough.set()
-        if shard.reads.next_deadline != before:
-            self._earlier.set()
 
     def _respond(self, peer: bytes, message: Message) -> None:
         if isinstance(message, Reply):
             message.counters = self._shard.directory.counters()
         self._socket.send([peer, *message.encode()])
 
-    async def _expire_reads(self) -> None:
+    async def _deliver(self) -> None:
+        """What is due at some time rather than after a group of requests: parked reads that are over, deliveries that
+        were to gather, and those that were more than fits into one slice."""
         while True:
             self._earlier = trio.Event()
-            deadline = self._shard.reads.next_deadline
+            due = self._shard.next_due
             with contextlib.ExitStack() as stack:
-                if deadline is not None:
-                    stack.enter_context(trio.move_on_after(max(deadline - time.monotonic(), 0)))
+                if due is not None:
+                    stack.enter_context(trio.move_on_after(max(due - self._shard.monotonic(), 0)))
                 await self._earlier.wait()
-            self._shard.reads.expire()
+            self._shard.deliver()
 
     async def _maintain(self) -> None:
         while True:
             await trio.sleep(MAINTENANCE_INTERVAL)
             self._shard.maintain()
+
+    async def _sample(self) -> None:
+        while True:
+            due = trio.current_time() + SAMPLE_INTERVAL
+            await trio.sleep_until(due)
+            self._shard.sample(trio.current_time() - due)
 
     async def _checkpoint(self) -> None:
         """Checkpoints, when enough was logged or enough time has passed; a failed one is tried again later."""
@@ -111,6 +123,7 @@ class Server:
                 await trio.sleep(CHECKPOINT_RETRY)
                 continue
             shard.checkpoints.adopt(plan)
+            await trio.to_thread.run_sync(give_back)
             log.info(
                 "checkpoint_made",
                 number=plan.number,

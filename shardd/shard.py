@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterator
 from itertools import islice
 from pathlib import Path
 
-from proto.errors import ErrorCode, TopicsError, invalid
+from proto.errors import TopicsError, invalid
 from proto.limits import Limits
 from proto.message import Reply, Request
 from shardd.catalog import CatalogError
@@ -27,12 +27,15 @@ from shardd.cursors import page as cursor_page
 from shardd.directory import Directory
 from shardd.disk import Disk
 from shardd.logs import Logs
+from shardd.pressure import Pressure, Sample
 from shardd.priority import effective_priority
 from shardd.reads import Reads
 from shardd.recovery import Outcome, RecoveryError, scan
 from shardd.replay import replay
-from shardd.segment import SegmentError
+from shardd.scheduler import Scheduler
+from shardd.segment import SegmentError, damaged
 from shardd.staging import Respond, Staging, to_json
+from shardd.topic import Topic
 from shardd.wal import Wal
 from shardd.writes import Writes
 
@@ -44,7 +47,9 @@ class Shard:
         self._path = path
         self._limits = limits
         self.directory = Directory()
-        self.reads = Reads(clock, limits)
+        self.pressure = Pressure()
+        self.scheduler = Scheduler(clock, self.pressure)
+        self.reads = Reads(clock, limits, self.scheduler)
         self.checkpoints = Checkpoints(disk, path, self.directory, clock, limits)
         self.outcome = Outcome()
         self._operations: dict[str, Callable[[Request, Respond], None]] = {}
@@ -71,8 +76,9 @@ class Shard:
             resume=self.outcome.resume,
         )
         self.commits = Commits(self._wal, self._clock, window_ms=self._limits.wal_sync_window_ms)
-        self.commits.after_sync = self.reads.wake
-        staging = Staging(self.directory, self.commits, self.reads, self._clock, self._limits, self._disk.boot_id())
+        self.commits.after_sync = self.scheduler.deliver
+        boot_id = self._disk.boot_id()
+        staging = Staging(self.directory, self.commits, self.reads, self.scheduler, self._clock, self._limits, boot_id)
         control = Control(staging)
         consume = Consume(staging)
         logs = Logs(staging)
@@ -138,12 +144,34 @@ class Shard:
         except TopicsError as error:
             respond(Reply(request.id, error=error))
         except SegmentError as error:
-            respond(Reply(request.id, error=TopicsError(ErrorCode.INTERNAL, f"damaged file: {error}")))
+            respond(Reply(request.id, error=damaged(error)))
 
     def flush(self) -> None:
         """End of a group of requests: write what they staged, and wake who waited for it."""
         self.commits.flush()
-        self.reads.wake()
+        self.scheduler.deliver()
+
+    @property
+    def next_due(self) -> float | None:
+        """When `deliver` next has something to do, in monotonic seconds; None if nothing that waits has a time."""
+        times = [time for time in (self.scheduler.next_due, self.reads.next_deadline) if time is not None]
+        return min(times, default=None)
+
+    def deliver(self) -> None:
+        """What is due: deliveries whose turn it is, parked reads that are over."""
+        self.scheduler.deliver()
+        self.reads.expire()
+
+    def monotonic(self) -> float:
+        """The clock that `next_due` is in."""
+        return self._clock.monotonic()
+
+    def sample(self, lag_s: float) -> None:
+        """Take the shard's pressure; to be called every `SAMPLE_INTERVAL`, `lag_s` being how late that was."""
+        queue = self.commits.depth / self._limits.wal_queue_max
+        self.pressure.sample(Sample(self.scheduler.depth, self.scheduler.take_delay(), lag_s, queue))
+        self.commits.widen(self.pressure.level)
+        self.scheduler.deliver()
 
     def maintain(self) -> None:
         """Now and then: let go of what is out of date."""
@@ -164,11 +192,15 @@ class Shard:
             "count": topic.records,
             "bytes": topic.bytes,
             "config": topic.config,
-            "effective_priority": effective_priority(topic.config, topic.last_read_ts, now),
+            "effective_priority": self._priority(topic, now),
             "last_write_ts": topic.last_write_ts,
             "last_read_ts": topic.last_read_ts,
         }
         respond(Reply(request.id, to_json(state)))
+
+    def _priority(self, topic: Topic, now_ms: int) -> int:
+        own = effective_priority(topic.config, topic.last_read_ts, now_ms)
+        return own + self.scheduler.boost(topic)
 
     def _list(self, request: Request, respond: Respond) -> None:
         options = request.options
@@ -189,7 +221,7 @@ class Shard:
                     "count": topic.records,
                     "bytes": topic.bytes,
                     "durable": topic.config.durable,
-                    "effective_priority": effective_priority(topic.config, topic.last_read_ts, now),
+                    "effective_priority": self._priority(topic, now),
                 }
             )
         respond(Reply(request.id, to_json(entries), extra={"names": [topic.name for topic in page], "more": more}))
@@ -225,6 +257,7 @@ class Shard:
             "cursor_lag": lags[:most],
             "cursor_lag_truncated": len(lags) > most,
             "parked_reads": len(self.reads),
+            "pressure": round(self.pressure.level, 3),
             "wal": {
                 "frames_total": wal.frames_total,
                 "batches_total": wal.batches_total,
@@ -233,7 +266,7 @@ class Shard:
                 "rotations_total": wal.rotations_total,
                 "queue_depth": commits.depth,
                 "queue_depth_peak": commits.depth_peak,
-                "submit_full_total": 0,
+                "submit_full_total": self.pressure.refused_total,
                 "read_only": int(wal.read_only),
                 "last_frame": self._wal.next_no - 1,
                 "synced_frame": commits.synced_no,

@@ -16,6 +16,7 @@ from shardd.clock import Clock
 from shardd.commit import Commits, Timing
 from shardd.directory import Directory
 from shardd.reads import Reads
+from shardd.scheduler import Scheduler
 from shardd.topic import Topic
 
 Respond = Callable[[Message], None]
@@ -26,12 +27,20 @@ class Staging:
     """What every changing operation needs: the directory, the log, the clock, and who is to be woken."""
 
     def __init__(
-        self, directory: Directory, commits: Commits, reads: Reads, clock: Clock, limits: Limits, boot_id: str
+        self,
+        directory: Directory,
+        commits: Commits,
+        reads: Reads,
+        scheduler: Scheduler,
+        clock: Clock,
+        limits: Limits,
+        boot_id: str,
     ) -> None:
         self.boot_id = boot_id
         self.directory = directory
         self.commits = commits
         self.reads = reads
+        self.scheduler = scheduler
         self.clock = clock
         self.limits = limits
 

@@ -1,62 +1,110 @@
-"""The tag index of one topic: which seqs carry a tag. Built when a deletion first asks, kept up lazily."""
+"""The tag index of one topic: in which batches a tag occurs. Built when a deletion first asks, kept up lazily.
+
+Batches rather than records, because then sets do the work: a batch of a thousand records costs as much as it has
+different tags. Which records of a batch carry a tag is looked up in the batch.
+"""
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Iterable
-from itertools import chain
+from collections.abc import Set
+from itertools import compress
+from typing import Any
 
-from proto.frame import Columns, Encoding
+from proto.frame import Column, Columns, Encoding
 
 
 class TagIndex:
-    """`upto` is the last seq that is indexed. Seqs of records that are gone stay in until the index is rebuilt."""
+    """`upto` is the last seq that is indexed. A batch is known by a seq of it, so it may be merged into a larger one.
+
+    Batches of which nothing is left stay in until the index is made anew: `entries` tells how many there are in all.
+    """
 
     def __init__(self) -> None:
         self.upto = 0
         self.entries = 0
-        self._seqs: defaultdict[bytes, array[int]] = defaultdict(_seqs)
-        self._sorted: list[bytes] | None = None
+        # Most tags occur in one batch only: they cost a place in the dict and no object.
+        self._places: dict[bytes, int | array[int]] = {}
+        self._names: list[bytes] | None = None
+        self._sorted = False
 
-    def add(self, first_seq: int, columns: Columns, start: int) -> None:
-        """Index the records of a batch from its `start`-th on."""
+    def add(self, first_seq: int, columns: Columns, start: int, mask: bytes | None) -> None:
+        """Index the records of a batch from its `start`-th on: those that `mask` has a 1 for, or all."""
         self.upto = first_seq + columns.count - 1
-        column = columns.tag
-        if column is None:
+        if columns.tag is None:
             return
-        known = len(self._seqs)
-        seqs = range(first_seq + start, first_seq + columns.count)
-        if column.encoding == Encoding.CONSTANT:
-            self._seqs[bytes(column.values)].extend(seqs)
-        else:
-            for tag, seq in zip(column.cells(start, columns.count), seqs, strict=True):
-                if tag is not None:
-                    self._seqs[tag].append(seq)
-        self.entries += len(seqs)
-        if len(self._seqs) != known:
-            self._sorted = None
+        place = first_seq + start
+        tags = _distinct(columns.tag, start, columns.count, mask)
+        new = tags.difference(self._places)  # not `-`, which would walk through all that are known
+        for tag in tags - new:
+            known = self._places[tag]
+            if isinstance(known, int):
+                self._places[tag] = array("Q", (known, place))
+            else:
+                known.append(place)
+        self._places |= dict.fromkeys(new, place)
+        self.entries += len(tags)
+        if new and self._names is not None:
+            self._names += new
+            self._sorted = False
 
-    def equal(self, tag: bytes) -> Iterable[int]:
-        """Seqs with exactly this tag, ascending."""
-        return self._seqs.get(tag, ())
+    def equal(self, tag: bytes) -> Set[bytes]:
+        """The tag, if it occurs."""
+        return {tag} if tag in self._places else set()
 
-    def starting_with(self, prefix: bytes) -> Iterable[int]:
-        """Seqs whose tag starts with `prefix`, in no order."""
-        if self._sorted is None:
-            self._sorted = sorted(self._seqs)
-        names = self._sorted
-        at = bisect_left(names, prefix)
-        found: list[Iterable[int]] = []
+    def starting_with(self, prefix: bytes) -> Set[bytes]:
+        """The tags that start with `prefix`."""
+        if self._names is None:
+            self._names = list(self._places)
+        if not self._sorted:
+            self._names.sort()
+            self._sorted = True
+        names = self._names
+        first = at = bisect_left(names, prefix)
         while at < len(names) and names[at].startswith(prefix):
-            found.append(self._seqs[names[at]])
             at += 1
-        return chain.from_iterable(found)
+        return self._places.keys() & set(names[first:at])
+
+    def places(self, tags: Set[bytes]) -> list[int]:
+        """A seq of each batch that may have one of these tags, ascending."""
+        found: set[int] = set()
+        for tag in tags:
+            place = self._places[tag]
+            if isinstance(place, int):
+                found.add(place)
+            else:
+                found.update(place)
+        return sorted(found)
+
+    def forget(self, tags: Set[bytes]) -> None:
+        """No record has these tags any more."""
+        for tag in tags:
+            place = self._places.pop(tag)
+            self.entries -= 1 if isinstance(place, int) else len(place)
+        if self._names is not None and len(self._names) > 2 * len(self._places) + 1000:
+            self._names = None
 
 
-def _seqs() -> array[int]:
-    return array("Q")
+def carriers(columns: Columns, tags: Set[bytes], start: int, stop: int) -> list[int]:
+    """Which records of a batch, `start` to `stop` (exclusive), have one of these tags."""
+    column = columns.tag
+    if column is None or start >= stop:
+        return []
+    if column.encoding == Encoding.CONSTANT:
+        return list(range(start, stop)) if bytes(column.values) in tags else []
+    return list(compress(range(start, stop), map(tags.__contains__, column.cells(start, stop))))
+
+
+def _distinct(column: Column, start: int, stop: int, mask: bytes | None) -> set[bytes]:
+    if mask is not None and 1 not in mask:
+        return set()
+    if column.encoding == Encoding.CONSTANT:
+        return {bytes(column.values)}
+    cells = column.cells(start, stop)
+    tags: set[Any] = set(cells if mask is None else compress(cells, mask))
+    tags.discard(None)
+    return tags
 
 
 Match = tuple[str, bytes]

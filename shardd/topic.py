@@ -25,7 +25,7 @@ from shardd.cursors import Cursor, Moving
 from shardd.idempotency import Keys
 from shardd.losses import Losses
 from shardd.segment import Segment
-from shardd.tags import Match, TagIndex
+from shardd.tags import Match, TagIndex, carriers
 
 MERGE_FAN = 32
 
@@ -347,34 +347,44 @@ class Topic:
         return before - self.records
 
     def _delete_matching(self, match: Match, end: int) -> None:
-        index = self._index()
+        index = self.index()
         op, text = match
-        seqs = index.equal(text) if op == "Eq" else index.starting_with(text)
-        chosen = sorted(seq for seq in seqs if self.floor <= seq < end)
-        at = 0
-        while at < len(chosen):
-            place = bisect_right(self._firsts, chosen[at]) - 1
+        tags = index.equal(text) if op == "Eq" else index.starting_with(text)
+        done = 0
+        for seq in index.places(tags):
+            place = bisect_right(self._firsts, seq) - 1
+            if place < 0 or not done < seq < end or self._batches[place].last_seq < seq:
+                continue  # of a batch that is forgotten, was merged with the one before, or comes later
             batch = self._batches[place]
-            upto = bisect_right(chosen, batch.last_seq, lo=at)
-            if upto == at:  # of a batch that is forgotten: the index remembers more than there is
-                following = self._firsts[place + 1] if place + 1 < len(self._firsts) else end
-                at = bisect_left(chosen, following, lo=at)
-                continue
-            self._count(-batch.live, -batch.live_size)
-            batch.delete([seq - batch.first_seq for seq in chosen[at:upto]])
-            self._count(batch.live, batch.live_size)
-            at = upto
+            done = batch.last_seq
+            chosen = carriers(batch.columns(again=False), tags, batch.start, min(batch.count, end - batch.first_seq))
+            if chosen:
+                self._count(-batch.live, -batch.live_size)
+                batch.delete(chosen)
+                self._count(batch.live, batch.live_size)
+        if end > index.upto:
+            index.forget(tags)
         self._settle()
 
-    def _index(self) -> TagIndex:
+    @property
+    def unindexed(self) -> int:
+        """Seqs that the tag index does not have yet."""
+        return self.head_seq - max(self._tags.upto if self._tags is not None else 0, self.floor - 1)
+
+    def index(self, batches: int | None = None) -> TagIndex:
+        """Add so many batches to the tag index; all that are not there by default."""
         if self._tags is None:
             self._tags = TagIndex()
         index = self._tags
-        for place in range(max(bisect_right(self._firsts, index.upto) - 1, 0), len(self._batches)):
-            batch = self._batches[place]
+        first = max(bisect_right(self._firsts, index.upto) - 1, 0)
+        end = len(self._batches) if batches is None else min(first + 1 + batches, len(self._batches))
+        for batch in self._batches[first:end]:
             start = max(index.upto + 1 - batch.first_seq, batch.start)
             if start < batch.count:
-                index.add(batch.first_seq, batch.columns(), start)
+                mask = None if batch.flags is None else batch.mask(start, batch.count)
+                index.add(batch.first_seq, batch.columns(again=False), start, mask)
+        # Seqs may be missing, and batches of which nothing is left: they are done with as well.
+        index.upto = self.head_seq if end == len(self._batches) else self._batches[end - 1].last_seq
         return index
 
     # Reading

@@ -43,6 +43,7 @@ class Writes:
             _check_room(None, config, columns, request.topic)
             check_topics(len(self._staging.directory.assigned), request.options, self._staging.limits)
             grows_by = self._growth(None, config, columns, request.options)
+            self._admit(config, write)
             topic = self._control.create(request.topic, config, lambda topic, timing: None, lambda error: None)
         else:
             topic.expire(now)
@@ -50,6 +51,7 @@ class Writes:
                 return
             _check_room(topic, topic.assigned_config, columns, topic.name)
             grows_by = self._growth(topic, topic.assigned_config, columns, request.options)
+            self._admit(topic.assigned_config, write)
         columns.key = key
         columns.ts = topic.commit_time(now)
         reserve.ahead(topic, columns.count, self._staging)
@@ -79,6 +81,14 @@ class Writes:
             return True
         return topic.keys.wait(key, answer)
 
+    def _admit(self, config: TopicConfig, write: Write) -> None:
+        """`429 throttled` for what goes to the log, while as many writes wait for a sync as may."""
+        commits = self._staging.commits
+        if commits.depth < self._staging.limits.wal_queue_max or write.disable_backpressure:
+            return
+        if config.durability != "ephemeral":
+            raise self._staging.scheduler.pressure.refuse(commits.depth, commits.oldest_wait_s)
+
     def _stage(
         self, topic: Topic, columns: Columns, grows_by: int, created: bool, request: Request, respond: Respond
     ) -> None:
@@ -103,7 +113,7 @@ class Writes:
             ts = columns.ts
             assert isinstance(ts, int)
             topic.last_write_ts = ts
-            self._staging.reads.grown(topic)
+            self._staging.scheduler.ready(topic)
             if durability != "fsync":
                 timing = Timing(timing.write_ms)
             respond(_answer(topic, first_seq, columns.count, created, False, request, timing))

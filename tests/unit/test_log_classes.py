@@ -328,6 +328,16 @@ class TestSwitching:
         assert data(last) == [3]
         assert last.diff("a")["tombstone"]["gap_to"] == 2
 
+    def test_what_a_restart_is_said_to_have_taken_stays_said(self, shard: Harness) -> None:
+        """§3.3: also when nothing was left to take, for nobody knows that any more."""
+        shard.append("a", 1)
+        shard.call("delete_records", "a", {"before_seq": 2})
+        put(shard, "ephemeral")
+        again = crashed(shard)
+        told = again.diff("a")["tombstone"]
+        put(again, "disk")
+        assert crashed(again).diff("a")["tombstone"] == told
+
     def test_merging_goes_on_after_a_checkpoint_forgot_batches(self, shard: Harness) -> None:
         """§0.10: an ephemeral topic's small writes are merged as they age, and keep their seqs."""
         put(shard, "ephemeral")
