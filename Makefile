@@ -4,8 +4,9 @@
 # make demo        a year of flights through the real service, killed and started again (examples/flights)
 # make demo-spark  the same flights counted by Spark
 # make bench-smoke a few honest numbers in a short time
-# make bench-protocols  commands per second over Walrus and Rog
+# make bench-live  how fast records reach watchers, and what a watcher costs
 # make bench-growth what an operation and a record cost as a topic grows
+# make bench-protocols  commands per second over Walrus and Rog
 # make clean       remove what was installed and cached; data stays
 
 VENV ?= .venv
@@ -13,7 +14,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ARGS ?=
 
-.PHONY: run test long demo demo-spark bench-smoke bench-protocols bench-growth clean
+.PHONY: run test long demo demo-spark clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -31,14 +32,8 @@ demo: $(VENV)/.demo
 demo-spark: $(VENV)/.demo $(VENV)/.test
 	@JAVA_HOME="$$(tools/find-java.sh)" && export JAVA_HOME && $(BIN)/python examples/flights/spark_demo.py $(ARGS)
 
-bench-smoke: $(VENV)/.run
-	@$(BIN)/python bench/smoke.py $(ARGS)
-
-bench-protocols: $(VENV)/.run
-	@$(BIN)/python bench/protocols.py $(ARGS)
-
-bench-growth: $(VENV)/.run
-	@$(BIN)/python bench/growth.py $(ARGS)
+bench-%: $(VENV)/.run
+	@$(BIN)/python bench/$*.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db

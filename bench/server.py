@@ -75,6 +75,19 @@ class Server:
         finally:
             connection.close()
 
+    def children(self) -> list[int]:
+        """Pids of the service's processes but the first."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal():
+                try:
+                    parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                except OSError:
+                    continue  # it ended meanwhile
+                if int(parent) == self._process.pid:
+                    found.append(int(entry.name))
+        return found
+
     def cpu_seconds(self) -> dict[str, float]:
         """CPU time so far of each process of the service: "gateway", and "shards" all together."""
         ticks = os.sysconf("SC_CLK_TCK")

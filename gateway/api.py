@@ -11,20 +11,27 @@ from collections.abc import Awaitable, Callable
 from functools import lru_cache
 from time import perf_counter
 from typing import Any
+from urllib.parse import parse_qsl
 
+import msgspec
 import structlog
 import trio
 
-from gateway import answers, lists, metrics, openapi, probes
+from gateway import answers, lists, metrics, openapi, probes, websocket
 from gateway.access import EVERYBODY, Keyring, check_name, check_scope, restrictions
+from gateway.budget import Budget
 from gateway.encoding import SMALLEST_ANSWER, accepts_gzip, deflated, inflated
 from gateway.flight import Flight
-from gateway.http import ClientGone, Request, Response
+from gateway.http import Channel, ClientGone, Request, Response
+from gateway.live import Live
+from gateway.live_ws import Conversation
 from gateway.operations import OPERATIONS, Body, Operation, QueryValue
 from gateway.quota import Quota
 from gateway.routes import Routes, defaults, parse_query
 from gateway.shards import Shards
 from gateway.slots import Bound, Slots
+from gateway.subscription import decode_wish
+from proto.body import parse
 from proto.errors import ErrorCode, TopicsError, invalid, shutting_down
 from proto.keys import Key
 from proto.limits import Limits
@@ -56,7 +63,14 @@ def is_json(content_type: bytes) -> bool:
 
 class Api:
     def __init__(
-        self, shards: Shards, flight: Flight, limits: Limits, keyring: Keyring, *, probe_auth: bool = False
+        self,
+        shards: Shards,
+        flight: Flight,
+        limits: Limits,
+        keyring: Keyring,
+        budget: Budget,
+        *,
+        probe_auth: bool = False,
     ) -> None:
         self.in_flight = Slots(None, Bound("max_inflight_per_key", limits.max_inflight_per_key))
         self.streams = Slots(
@@ -65,9 +79,11 @@ class Api:
         )
         self._keyring = keyring
         self._limits = limits
+        self._budget = budget
         self._inflated = trio.Semaphore(MAX_INFLATED)
         self._probe_auth = probe_auth
         self.quota = Quota(shards, limits)
+        self.live = Live(shards, limits)
         self.protocols: list[Callable[[], metrics.Protocol]] = []
         """Of the protocols besides HTTP: what they have to show."""
         self._shards = shards
@@ -79,6 +95,9 @@ class Api:
         self._local: dict[str, _Handler] = {
             "list_topics": self._list_topics,
             "list_cursors": self._list_cursors,
+            "watch": self._watch,
+            "watch_stream": self._watch_stream,
+            "websocket": self._websocket,
             "health": self._health,
             "ready": self._ready,
             "metrics": self._metrics,
@@ -118,7 +137,7 @@ class Api:
         if self._flight.draining and not operation.always:
             raise shutting_down()
         key = self._admit(operation, request)
-        topic = check_topic(values[0]) if values else ""
+        topic = check_topic(values[0]) if "{topic}" in operation.path else ""
         if topic:
             check_name(key, topic)
         options: _Options = self._defaults[operation.name]
@@ -129,6 +148,8 @@ class Api:
         if not operation.shard_op:
             if topic:
                 options = {**options, "topic": topic}
+            elif values:
+                options = {**options, "wid": values[0]}
             return await self._local[operation.name](request, key, options, started)
         body, packed = b"", False
         if operation.body is not Body.NONE:
@@ -170,7 +191,10 @@ class Api:
             if operation.probe and self._probe_auth:
                 self._keyring.identify(request.header(b"authorization"))
             return EVERYBODY
-        key = self._keyring.identify(request.header(b"authorization"))
+        authorization = request.header(b"authorization")
+        if operation.streams and not operation.upgrades and not authorization and request.query:
+            authorization = token_of(request.query)
+        key = self._keyring.identify(authorization)
         request.slot = (self.streams if operation.streams else self.in_flight).take(key)
         check_scope(key, operation.scope)
         return key
@@ -204,6 +228,30 @@ class Api:
         replies = await self._shards.ask_all("list", asked)
         page = Reply(0, lists.merge_pages("topics", replies, size))
         return answers.success(page, started)
+
+    async def _watch(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        body, packed = await self._body(_WATCH, request)
+        if packed:
+            async with self._inflated:
+                body = await inflated(body, min(self._limits.max_body_bytes, MAX_PARAMETERS_BYTES))
+        made = await self.live.watch(parse(decode_wish, body), key, lenient=bool(options["lenient"]))
+        return answers.success(Reply(0, msgspec.json.encode(made)), started)
+
+    async def _watch_stream(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        return await self.live.open(str(options["wid"]), request, key)
+
+    async def _websocket(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        if request.upgrade != b"websocket" or request.method != "GET" or request.has_body:
+            raise websocket.not_an_upgrade()
+        if self._keyring.open:
+            websocket.check_origin(request.headers)
+        answer, connection = websocket.accept(request.path, request.headers)
+
+        async def converse(channel: Channel) -> None:
+            socket = websocket.WebSocket(connection, channel, key, self._limits, self._budget)
+            await Conversation(self.live, self._shards, self.quota, socket).run()
+
+        return Response(101, answer, upgraded=converse)
 
     async def _list_cursors(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         size = lists.page_size(int(options["page_size"]))
@@ -241,6 +289,15 @@ class Api:
 
     async def _openapi(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         return Response(200, openapi.rendered())
+
+
+def token_of(query: str) -> bytes:
+    """The key in a query, `token=…`, as an Authorization header; the first one if there are more."""
+    found = [value for name, value in parse_qsl(query, keep_blank_values=True) if name == "token"]
+    return b"Bearer " + found[0].encode() if found else b""
+
+
+_WATCH = next(operation for operation in OPERATIONS if operation.name == "watch")
 
 
 def _check_present(operation: Operation, body: bytes) -> None:

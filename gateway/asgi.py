@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import trio
 
-from gateway import answers
+from gateway import answers, websocket
 from gateway.api import Api
 from gateway.budget import Budget
 from gateway.chunks import too_large
@@ -119,7 +119,7 @@ class AsgiApi:
             return
         request = AsgiRequest(scope, receive, self._limits, self._budget)
         try:
-            await _answer(await self._api.handle(request), send)
+            await _answer(await self._api.handle(request), request, send)
         finally:
             request.finish()
             if request.reserved:
@@ -153,11 +153,18 @@ def _headers(response: Response) -> list[tuple[bytes, bytes]]:
     return [(b"content-type", response.content_type), *response.headers]
 
 
-async def _answer(response: Response, send: Send) -> None:
+async def _answer(response: Response, request: AsgiRequest, send: Send) -> None:
     headers = _headers(response)
-    if response.stream is None:
+    if not response.streamed:
         headers.append((b"content-length", b"%d" % len(response.body)))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    if response.live is not None and request.method != "HEAD":
+
+        async def write(piece: bytes) -> None:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+        if not await response.live(write, request.disconnected):
+            raise ClientGone
     if response.stream is not None:
         async with aclosing(response.stream) as pieces:
             async for piece in pieces:
@@ -166,11 +173,12 @@ async def _answer(response: Response, send: Send) -> None:
 
 
 async def _refuse_websocket(scope: Scope, send: Send) -> None:
-    """Answer an upgrade with the canonical 404: no WebSocket is served at any path yet."""
+    """Answer an upgrade over HTTP/2: WebSocket is spoken over HTTP/1.1 only."""
     if "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": 1008})
         return
-    response = answers.failure(unknown_path(scope["path"]), None)
+    known = scope["path"] == websocket.PATH
+    response = answers.failure(websocket.not_an_upgrade() if known else unknown_path(scope["path"]), None)
     headers = [*_headers(response), (b"content-length", b"%d" % len(response.body))]
     await send({"type": "websocket.http.response.start", "status": response.status, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": response.body, "more_body": False})

@@ -19,7 +19,7 @@ import structlog
 import trio
 from trio.lowlevel import wait_readable, wait_writable
 
-from gateway import answers, wire
+from gateway import answers, websocket, wire
 from gateway.api import Api
 from gateway.budget import Budget
 from gateway.chunks import ChunkDecoder, too_large
@@ -70,6 +70,7 @@ class Http1Request(Request):
         path, _, query = head.target.partition("?")
         super().__init__(head.method, path, query, head.headers)
         self.head = head
+        self.upgrade = head.upgrade
         self.read = head.length == 0
         """Whether the body is off the connection."""
         self._connection = connection
@@ -176,8 +177,8 @@ class Connection:
                 await self._refuse(error)
                 return
             request = Http1Request(self, head)
-            if head.upgrade == b"websocket":
-                # None is served yet, so not a byte of one is given to a parser that answers by rules of its own.
+            if head.upgrade == b"websocket" and request.path != websocket.PATH:
+                # What follows is not HTTP, so none of it may be read as a request.
                 await self._refuse(unknown_path(request.path))
                 return
             if front.handover.owns(request.path):
@@ -192,7 +193,13 @@ class Connection:
                     self.take(head.length)
                     request.read = True
                 keep = head.keep_alive and request.read and not front.flight.draining
-                if response.stream is None:
+                if response.upgraded is not None:
+                    keep = False
+                    await self._send(response.body, b"", False)
+                    await response.upgraded(self)
+                elif response.live is not None:
+                    keep = await self._send_live(response, request, keep)
+                elif response.stream is None:
                     await self._send(
                         wire.head(response, keep, http_1_0=head.http_1_0), response.body, head.method == "HEAD"
                     )
@@ -329,9 +336,24 @@ class Connection:
             self.buffer += data
         await trio.sleep_forever()  # whoever sends that much ahead is not gone; what follows stays unread
 
+    async def receive_some(self) -> bytes:
+        """For an upgraded connection: what came, b"" at its end."""
+        if self.buffer:
+            return self.take(len(self.buffer))
+        while True:
+            await wait_readable(self._raw)
+            try:
+                return self._raw.recv(RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+
     # -- writing
 
-    async def _send(self, head: bytes, body: bytes, head_only: bool) -> None:
+    async def send_some(self, data: bytes) -> None:
+        """For an upgraded connection, which decides itself how long its client may take."""
+        await self._send(data, b"", False, forever=True)
+
+    async def _send(self, head: bytes, body: bytes, head_only: bool, *, forever: bool = False) -> None:
         if head_only or not body:
             views = [memoryview(head)]
         elif len(body) <= GATHER_BYTES:
@@ -350,7 +372,7 @@ class Connection:
             if sent:
                 views[0] = views[0][sent:]
             self.phase = "idle"  # who does not read his answer gets no other one
-            self.deadline = monotonic() + self.limits.body_timeout_ms / 1000
+            self.deadline = math.inf if forever else monotonic() + self.limits.body_timeout_ms / 1000
             await wait_writable(self._raw)
         self.deadline = math.inf
 
@@ -366,6 +388,27 @@ class Connection:
                 if piece:
                     framed = piece if head.http_1_0 else b"%x\r\n%b\r\n" % (len(piece), piece)
                     await self._send(framed, b"", False)
+        if not head.http_1_0:
+            await self._send(b"0\r\n\r\n", b"", False)
+        return keep
+
+    async def _send_live(self, response: Response, request: Http1Request, keep: bool) -> bool:
+        """Let an answer send as it likes; returns whether the connection can be used again."""
+        assert response.live is not None
+        head = request.head
+        keep = keep and not head.http_1_0
+        await self._send(wire.head(response, keep, http_1_0=head.http_1_0), b"", False)
+        if head.method == "HEAD":
+            return keep
+
+        async def write(piece: bytes) -> None:
+            # How long a client may take is up to the answer.
+            await self._send(
+                piece if head.http_1_0 else b"%x\r\n%b\r\n" % (len(piece), piece), b"", False, forever=True
+            )
+
+        if not await response.live(write, self.disconnected):
+            raise ClientGone
         if not head.http_1_0:
             await self._send(b"0\r\n\r\n", b"", False)
         return keep

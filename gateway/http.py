@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from gateway.slots import Slot
 
@@ -26,7 +27,7 @@ class Request(ABC):
     ended.
     """
 
-    __slots__ = ("headers", "method", "path", "query", "slot")
+    __slots__ = ("headers", "method", "path", "query", "slot", "upgrade")
 
     def __init__(self, method: str, path: str, query: str, headers: dict[bytes, bytes]) -> None:
         self.method = method
@@ -34,6 +35,8 @@ class Request(ABC):
         self.query = query
         self.headers = headers
         self.slot: Slot | None = None
+        self.upgrade = b""
+        """The protocol that the client would rather speak, and may, in lower case."""
 
     def finish(self) -> None:
         if self.slot is not None:
@@ -58,12 +61,40 @@ class Request(ABC):
         """Return once the client is gone. Never more than one caller at a time, and only after `body`."""
 
 
+Write = Callable[[bytes], Awaitable[None]]
+"""Sends a piece, and returns when the connection has taken it."""
+Gone = Callable[[], Awaitable[None]]
+"""Returns when the client is gone."""
+
+
+class Channel(Protocol):
+    """A connection's bytes, once it no longer speaks HTTP. Both raise OSError when the client is gone."""
+
+    async def receive_some(self) -> bytes:
+        """What came; b"" when there will be no more."""
+
+    async def send_some(self, data: bytes) -> None:
+        """Returns when the connection has taken all of it."""
+
+
 @dataclass(slots=True)
 class Response:
-    """An answer. `stream`, where given, takes the place of `body` and is sent piece by piece as it yields."""
+    """An answer. `stream`, where given, takes the place of `body` and is sent piece by piece as it yields.
+
+    `live` is for answers that last: it sends pieces when it has some, for as long as it likes, and watches for the
+    client's end itself. It returns whether the answer came to its own end; if not, the connection is of no use.
+
+    `upgraded` takes over the connection once `body` is sent, which is then a whole HTTP head: status 101."""
 
     status: int
     body: bytes = b""
     content_type: bytes = JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
     stream: AsyncGenerator[bytes, None] | None = None
+    live: Callable[[Write, Gone], Awaitable[bool]] | None = None
+    upgraded: Callable[[Channel], Awaitable[None]] | None = None
+
+    @property
+    def streamed(self) -> bool:
+        """Whether its length is not known before its end."""
+        return self.stream is not None or self.live is not None

@@ -49,7 +49,7 @@ class Gateway:
         budget = Budget(max(TOTAL_BYTES, self.limits.max_body_bytes), self.limits.body_timeout_ms)
         self.shards = Shards(start.shards, self.limits.request_timeout_ms)
         self.keyring = Keyring(None if start.keys is None else [Key.from_map(each) for each in start.keys])
-        self.api = Api(self.shards, self.flight, self.limits, self.keyring, probe_auth=start.probe_auth)
+        self.api = Api(self.shards, self.flight, self.limits, self.keyring, budget, probe_auth=start.probe_auth)
         self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
         others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
         self.server = Http1Server(Front(self.api, self.flight, self.limits, self.handover, budget), others)
@@ -100,6 +100,7 @@ class Gateway:
         self.rog_server.drain()
         await self.handover.drain()
         with trio.move_on_after(self.limits.drain_timeout_ms / 1000):
+            await self.api.live.drain()
             await self.flight.landed()
         if self.flight.count:
             _log.warning("drain_timeout", in_flight=self.flight.count)
@@ -117,6 +118,7 @@ async def serve(link: ControlLink) -> None:
     rog = [socket.socket(fileno=descriptor) for descriptor in start.rog_fds]
     async with trio.open_nursery() as nursery:
         await nursery.start(gateway.shards.run)
+        await nursery.start(gateway.api.live.run)
         gateway.shards.update(ShardStates(start.states).parsed())
         await nursery.start(gateway.accept, listener, walrus, rog)
         nursery.start_soon(gateway.handover.prepare)

@@ -137,6 +137,7 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("topics_bytes_live", "Live payload bytes.", size)
     yield GaugeMetricFamily("topics_queue_topics", "Topics that are queues.", _total(stats, "queue_topics"))
     yield GaugeMetricFamily("topics_sse_connections", "Open event streams.", snapshot.streams)
+    yield GaugeMetricFamily("topics_watch_sessions", "Watch sessions.", _total(stats, "watch_sessions"))
     ready = all(snapshot.serving) and not snapshot.draining
     yield GaugeMetricFamily("topics_ready", "1 when every shard serves.", int(ready))
     yield GaugeMetricFamily("topics_recovery_progress", "Share of the boot that is done.", snapshot.progress)

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from gateway.operations import OPERATIONS, Body, Operation
+from gateway.sessions import WID
 from proto import __version__
 from proto.errors import STATUS
 from proto.keys import ALL_SCOPES
@@ -20,6 +21,7 @@ _REQUESTS: dict[str, dict[str, Any]] = {
     "diff": {"$ref": "#/components/schemas/Diff"},
     "delete_records": {"$ref": "#/components/schemas/Delete"},
     "put_cursor": {"$ref": "#/components/schemas/Position"},
+    "watch": {"$ref": "#/components/schemas/Watch"},
 }
 _CREATES = {"configure_topic", "append"}
 """Operations that answer 201 when they made their topic."""
@@ -123,9 +125,29 @@ _SCHEMAS: dict[str, Any] = {
         "required": ["seq"],
         "properties": {"seq": _U64, "force": _BOOLEAN},
     },
+    "Watch": {
+        "type": "object",
+        "required": ["topics"],
+        "properties": {
+            "topics": {
+                "type": "object",
+                "minProperties": 1,
+                "additionalProperties": {"type": "object", "properties": {"from_seq": _U64, "tail": _BOOLEAN}},
+            },
+            "node": {"anyOf": [_STRING, {"type": "array", "items": _STRING}]},
+            "limit": {"type": "integer", "minimum": 0},
+            "max_batch_bytes": {"type": "integer", "minimum": 0},
+            "heartbeat_ms": {"type": "integer", "minimum": 0},
+            "include_meta": _BOOLEAN,
+            "include_tags": _BOOLEAN,
+            "include_data": _BOOLEAN,
+            "consistency": {"type": "string", "enum": ["eventual", "strong"]},
+        },
+    },
 }
 _PATH_PARAMETERS: dict[str, dict[str, Any]] = {
     "topic": {"type": "string", "pattern": f"^{TOPIC.pattern}$"},
+    "wid": {"type": "string", "pattern": f"^{WID.pattern}$"},
     "cursor": {"type": "string", "minLength": 1, "description": "up to 255 bytes of UTF-8, percent-encoded"},
 }
 
@@ -152,6 +174,8 @@ def _described(operation: Operation) -> dict[str, Any]:
         responses["201"] = {"description": "Done, and this call created the topic", **answer}
     if operation.name == "metrics":
         responses["200"]["content"]["text/plain"] = {"schema": _STRING}
+    if operation.streams:
+        responses["200"]["content"] = {"text/event-stream": {"schema": _STRING}}
     described: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.summary,

@@ -39,9 +39,11 @@ class Operation:
     operation the topic's shard carries out; without one, the handler called `name` answers here. `timed` answers carry
     `performance`; `always` ones are given while shards are down and while the service drains.
 
+    `{wid}` stands for a watch session.
+
     `scope` is all that a key must have; None leaves the operation open to everybody, but a `probe` asks for any key
     when the service is set up so. `grows` operations may create topics or add bytes, `streams` hold a slot of the
-    event streams instead of one of their key's requests."""
+    event streams instead of one of their key's requests. `upgrades` ones leave HTTP."""
 
     name: str
     method: str
@@ -57,6 +59,7 @@ class Operation:
     probe: bool = False
     grows: bool = False
     streams: bool = False
+    upgrades: bool = False
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -133,6 +136,32 @@ OPERATIONS: tuple[Operation, ...] = (
         Scope.DELETE,
         shard_op="delete_records",
         body=Body.REQUIRED,
+    ),
+    Operation(
+        "watch",
+        "POST",
+        "/v0/watch",
+        "Make a watch session over many topics; its stream is at `stream_url`",
+        Scope.READ,
+        body=Body.REQUIRED,
+        query=(Param("lenient", "boolean", False, "leave topics out that do not exist"),),
+    ),
+    Operation(
+        "watch_stream",
+        "GET",
+        "/v0/watch/{wid}",
+        "The events of a watch session, as text/event-stream",
+        Scope.READ,
+        streams=True,
+    ),
+    Operation(
+        "websocket",
+        "GET",
+        "/v0/ws",
+        "A WebSocket for publishing and subscribing; its commands ask for the scopes",
+        Scope(0),
+        streams=True,
+        upgrades=True,
     ),
     Operation(
         "list_cursors",

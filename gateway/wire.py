@@ -38,13 +38,13 @@ def head(response: Response, keep: bool, *, http_1_0: bool = False) -> bytes:
     parts = [_status_line(response.status), b"content-type: ", response.content_type, b"\r\n", _date.line()]
     for name, value in response.headers:
         parts += (name, b": ", value, b"\r\n")
-    if response.stream is None:
+    if not response.streamed:
         parts.append(b"content-length: %d\r\n" % len(response.body))
     elif not http_1_0:
         parts.append(b"transfer-encoding: chunked\r\n")
     if not keep:
         parts.append(b"connection: close\r\n")
-    elif http_1_0:
+    elif http_1_0 or response.live is not None:
         parts.append(b"connection: keep-alive\r\n")
     parts.append(b"\r\n")
     return b"".join(parts)

@@ -45,6 +45,7 @@ class Limits(BaseSettings):
     max_topics: int = Field(100_000, ge=0, description="topics of the service, 0 for no limit")
     max_total_bytes: int = Field(0, ge=0, description="retained bytes of all topics together, 0 for no limit")
     max_inflight_per_key: int = Field(1000, ge=0, description="requests of one key at a time, 0 for no limit")
+    max_watch_sessions: int = Field(10_000, ge=0, description="watch sessions of the service, 0 for no limit")
     max_sse_connections: int = Field(10_000, ge=0, description="open streams, 0 for no limit")
     max_sse_connections_per_key: int = Field(1000, ge=0, description="open streams of one key, 0 for no limit")
     max_connections: int = Field(12_000, ge=0, description="open connections, 0 for as many as descriptors allow")
@@ -57,6 +58,15 @@ class Limits(BaseSettings):
     idle_timeout_ms: int = Field(75_000, ge=1, description="how long an idle kept-alive connection stays")
     request_timeout_ms: int = Field(60_000, ge=1000, description="longest a shard may take to answer")
     drain_timeout_ms: int = Field(10_000, ge=1, description="time for requests in flight when the service stops")
+    watch_session_ttl_ms: int = Field(300_000, ge=100, description="how long a watch session stays without a stream")
+    watch_queue_frames: int = Field(1024, ge=1, description="frames that wait for a slow event stream at most")
+    websocket_ping_ms: int = Field(20_000, ge=100, description="silence after which a WebSocket is asked for a sign")
+    websocket_queue_messages: int = Field(4, ge=1, description="messages that wait for a slow WebSocket at most")
+    watch_queue_bytes: int = Field(4 << 20, ge=1, description="bytes that wait for a slow stream, but one frame always")
+    buffer_grace_ms: int = Field(5_000, ge=1, description="how long what waits for a stalled stream is kept in memory")
+    slow_consumer_timeout_ms: int = Field(
+        30_000, ge=1, description="how long a stream may be stalled before it is ended"
+    )
     walrus_durability: Literal["ephemeral", "memory", "disk", "fsync"] = Field(
         "fsync", description="class of topics that a Walrus client registers"
     )

@@ -6,7 +6,7 @@
     topic configured                 caps and age as they were are applied, then as they are from now on
     records deleted                  a higher floor, or a deletion by tag
     seqs reserved                    seqs that are used without records
-    cursor, rescued                  nothing
+    cursor, rescued, watch sessions  nothing
 
 A frame of a topic that neither the catalog nor the log knows is an error, except that ids below the catalog's `next_id`
 may belong to topics that were deleted before it was made.

@@ -75,6 +75,7 @@ class Plan:
     logs: dict[str, int]
     dead: list[Path]
     listed: list[Planned]
+    sessions: list[dict[str, Any]]
     written_bytes: int = 0
 
 
@@ -115,6 +116,7 @@ class Checkpoints:
             self._directory.used_id(contents["next_id"] - 1)
             self._directory.logs = contents.get("logs", {})
             self._directory.snapshot_id = contents["next_id"]
+            self._directory.sessions.load(contents.get("sessions", ()))
         self._doomed = self._strays()
         return self._frame_no
 
@@ -178,8 +180,16 @@ class Checkpoints:
         for topic in self._directory.graveyard:
             self._dying += _files(topic.segments)
         self._directory.graveyard.clear()
-        logs = dict(self._directory.logs)
-        return Plan(self._number + 1, synced_no, self._directory.next_id, topics, logs, list(self._dying), self._listed)
+        return Plan(
+            self._number + 1,
+            synced_no,
+            self._directory.next_id,
+            topics,
+            dict(self._directory.logs),
+            list(self._dying),
+            self._listed,
+            self._directory.sessions.dump(),
+        )
 
     def _plan_topic(self, topic: Topic, now: int) -> TopicPlan:
         plan = TopicPlan(topic, _fields(topic), list(topic.segments))
@@ -221,6 +231,7 @@ class Checkpoints:
             "frame_no": plan.frame_no,
             "next_id": plan.next_id,
             "topics": [self._catalog_entry(topic_plan) for topic_plan in plan.topics],
+            "sessions": plan.sessions,
             "logs": plan.logs,
         }
         catalog.write(self._disk, self._path, plan.number, contents)

@@ -70,6 +70,11 @@ class Commits:
         return self._wal.synced_no
 
     @property
+    def dirty(self) -> bool:
+        """Is anything written that no sync covers?"""
+        return self._wal.dirty
+
+    @property
     def depth(self) -> int:
         """Changes that wait for a sync."""
         return len(self._waiting) + self._staged_gated

@@ -157,7 +157,7 @@ class Control:
             if not in_time:
                 self._staging.commits.flush()  # the group of requests that it came with is over
 
-        in_time = self._indexing.after(topic, delete, partial(refuse, request.id, respond))
+        in_time = self._indexing.after(topic, match, delete, partial(refuse, request.id, respond))
 
     def _delete_records(
         self, topic: Topic, what: tuple[int | None, Match | None, int], request: Request, respond: Respond

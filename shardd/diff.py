@@ -6,10 +6,10 @@ advances.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, compress, repeat, starmap
 from operator import and_
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -19,6 +19,8 @@ from proto.frame import Column, Encoding
 from proto.limits import DEFAULT_BATCH_BYTES, DEFAULT_LIMIT, MAX_BATCH_BYTES, MAX_U64, MAX_WAIT_MS, Limits
 from shardd.body import parse
 from shardd.topic import Slice, Topic
+
+T = TypeVar("T")
 
 
 class DiffRequest(Struct):
@@ -102,12 +104,15 @@ def parse_diff(body: bytes, limits: Limits) -> Read:
 
 
 class Answer(Struct):
-    """A rendered diff. `empty`: no record passed, nothing was lost: a long poll may go on from `next_from_seq`."""
+    """A rendered diff. `empty`: no record passed, nothing was lost: a long poll may go on from `next_from_seq`.
+    Unless that is `head`, there is more to look at. `extra` is for the gateway."""
 
     body: bytes
     next_from_seq: int
     scanned: int
     empty: bool
+    head: int
+    extra: dict[str, Any] | None = None
 
 
 def answer(topic: Topic, read: Read) -> Answer:
@@ -125,20 +130,21 @@ def answer(topic: Topic, read: Read) -> Answer:
     slices, position = topic.window(max(from_seq + 1, earliest), read.limit, read.budget)
     scanned = sum(s.stop - s.start for s in slices)
     nodes = read.nodes if topic.config.dedupe_node else frozenset()
-    records = list(chain.from_iterable(_records(s, nodes, read.include_tags, read.include_meta) for s in slices))
+    records = list(chain.from_iterable(rows(s, nodes, read.include_tags, read.include_meta, Record) for s in slices))
     body = _encoder.encode(
         DiffAnswer(topic.name, records, position, head, earliest, position == head, tombstone, head - position)
     )
-    return Answer(body, position, scanned, not records and tombstone is None)
+    return Answer(body, position, scanned, not records and tombstone is None, head)
 
 
-def _records(piece: Slice, nodes: frozenset[bytes], tags: bool, meta: bool) -> Iterable[Record]:
+def rows(piece: Slice, nodes: frozenset[bytes], tags: bool, meta: bool, make: Callable[..., T]) -> Iterable[T]:
+    """The records of a slice that come from none of `nodes`, made of seq, ts, node, tag, data, meta."""
     columns, start, stop = piece.columns, piece.start, piece.stop
     count = stop - start
     keep: Sequence[int] | None = _kept(columns.node, nodes, start, stop) if nodes else None
     if keep is not None and not any(keep):
         return ()
-    rows: Iterable[Any] = zip(
+    cells: Iterable[Any] = zip(
         range(piece.first_seq + start, piece.first_seq + stop),
         columns.times(start, stop),
         _texts(columns.node, start, stop),
@@ -149,7 +155,7 @@ def _records(piece: Slice, nodes: frozenset[bytes], tags: bool, meta: bool) -> I
     )
     if piece.mask is not None:
         keep = piece.mask if keep is None else list(map(and_, keep, piece.mask))
-    return starmap(Record, rows if keep is None else compress(rows, keep))
+    return starmap(make, cells if keep is None else compress(cells, keep))
 
 
 def _kept(column: Column | None, nodes: frozenset[bytes], start: int, stop: int) -> list[bool] | None:

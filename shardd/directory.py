@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from proto.errors import topic_not_found
 from shardd import ranges
 from shardd.config import CLASSES
+from shardd.session import Sessions
 from shardd.topic import Topic, Totals
 
 
@@ -22,6 +23,7 @@ class Directory:
         self.visible: dict[str, Topic] = {}
         self.by_id: dict[int, Topic] = {}
         self.totals = Totals()
+        self.sessions = Sessions()
         self._names: list[str] = []
         self._next_id = 1
         self.graveyard: list[Topic] = []
@@ -52,6 +54,7 @@ class Directory:
             elif topic.config.durability == "disk" and topic.reserved_in not in ("", boot_id):
                 topic.skip(topic.ceiling + 1)
             topic.next_seq = max(topic.next_seq, topic.head_seq + 1)
+        self.sessions.woken(now_ms)
         self.expire(now_ms)
         self.assigned = dict(self.visible)
 

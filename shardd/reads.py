@@ -1,4 +1,4 @@
-"""Diff requests: answered at once, or parked until there is something to answer with.
+"""Diffs, and the reads that feed streams: answered at once, or parked until there is something to answer with.
 
 asked ──► answered                    records, a tombstone, or nothing and `wait_ms` 0
   │
@@ -22,10 +22,12 @@ from proto.limits import Limits
 from proto.message import Message, Parked, Reply, Request
 from shardd.clock import Clock
 from shardd.cursors import cursor_not_found
+from shardd.damage import SegmentError, damaged
 from shardd.diff import Answer, Read, answer, parse_diff
+from shardd.feeds import FeedRead, feed_answer, feed_read
 from shardd.scheduler import Scheduler
-from shardd.segment import SegmentError, damaged
 from shardd.topic import Topic
+from shardd.unsynced import Unsynced
 
 Respond = Callable[[Message], None]
 
@@ -45,8 +47,11 @@ class _Waiting:
 
 
 class Reads:
-    def __init__(self, clock: Clock, limits: Limits, scheduler: Scheduler) -> None:
+    def __init__(self, clock: Clock, limits: Limits, scheduler: Scheduler, unsynced: Unsynced) -> None:
         self._clock = clock
+        self._unsynced = unsynced
+        self._ahead: dict[int, Topic] = {}
+        """Topics that have visible records which a strong read could not give out yet."""
         self._limits = limits
         self._parked: dict[Hashable, _Waiting] = {}
         self._by_topic: dict[int, dict[Hashable, _Waiting]] = {}
@@ -66,20 +71,31 @@ class Reads:
     def diff(self, topic: Topic, request: Request, caller: Hashable, respond: Respond) -> None:
         """Answer a diff, or park it. `caller` names the peer."""
         read = parse_diff(request.body, self._limits)
-        now = self._clock.now_ms()
         if read.cursor is not None:
             cursor = topic.cursors.get(read.cursor)
             if cursor is None:
                 raise cursor_not_found(topic.name, read.cursor)
             read = msgspec.structs.replace(read, from_seq=cursor.seq)
-        topic.last_read_ts = now
+        self._take(topic, read, request, caller, respond, touch=True)
+
+    def feed(self, topic: Topic, request: Request, caller: Hashable, respond: Respond) -> None:
+        """The same for a read of `shardd.feeds`."""
+        read = feed_read(request.options)
+        self._take(topic, read, request, caller, respond, touch=bool(request.options["touch"]))
+
+    def _take(
+        self, topic: Topic, read: Read, request: Request, caller: Hashable, respond: Respond, *, touch: bool
+    ) -> None:
+        now = self._clock.now_ms()
         topic.expire(now)
-        found = answer(topic, read)
-        if not found.empty or not read.wait_ms or found.next_from_seq < topic.head_seq:
+        found = self._answer(topic, read)
+        if touch or not found.empty:
+            topic.last_read_ts = now
+        if not found.empty or not read.wait_ms or found.next_from_seq < found.head:
             respond(_reply(request.id, found))
             return
         key = (caller, request.id)
-        read = msgspec.structs.replace(read, from_seq=found.next_from_seq)
+        read = _further(read, found)
         since = self._clock.monotonic()
         waiting = _Waiting(topic, read, key, request.id, respond, since)
         self._parked[key] = waiting
@@ -93,19 +109,37 @@ class Reads:
             self._scheduler.more()
         respond(Parked(request.id))
 
+    def _answer(self, topic: Topic, read: Read) -> Answer:
+        if not isinstance(read, FeedRead):
+            return answer(topic, read)
+        head = topic.head_seq
+        if read.strong:
+            head = self._unsynced.head(topic)
+            if head < topic.head_seq:
+                self._ahead[topic.id] = topic
+        return feed_answer(topic, read, head)
+
+    def synced(self) -> None:
+        """A sync has ended. Those who wait for one to cover what they read have their turn."""
+        ahead, self._ahead = self._ahead, {}
+        for topic in ahead.values():
+            self._scheduler.ready(topic)
+
     def _serve(self, topic: Topic, since: float) -> int:
         """Answer the reads of a topic that there is something for."""
-        topic.expire(self._clock.now_ms())
+        now = self._clock.now_ms()
+        topic.expire(now)
         # Those who ask for the same get the same bytes: rendered once, however many wait.
         rendered: dict[Read, Answer | SegmentError] = {}
         for waiting in list(self._by_topic[topic.id].values()):
             read = waiting.read
             found = rendered.get(read)
             if found is None:
-                found = rendered[read] = _look(topic, read)
-            if isinstance(found, Answer) and found.empty and found.next_from_seq == topic.head_seq:
-                waiting.read = msgspec.structs.replace(read, from_seq=found.next_from_seq)
+                found = rendered[read] = self._look(topic, read)
+            if isinstance(found, Answer) and found.empty and found.next_from_seq >= found.head:
+                waiting.read = _further(read, found)
             else:
+                topic.last_read_ts = now
                 self._over(waiting)
                 waiting.respond(_reply(waiting.ident, found, self._clock.monotonic() - max(since, waiting.since)))
         return len(rendered)
@@ -120,12 +154,19 @@ class Reads:
                 throttled = min(self._scheduler.waited(topic), now - waiting.since)
                 self._over(waiting)
                 topic.expire(self._clock.now_ms())
-                waiting.respond(_reply(waiting.ident, _look(topic, waiting.read), throttled))
+                waiting.respond(_reply(waiting.ident, self._look(topic, waiting.read), throttled))
 
     def topic_deleted(self, topic: Topic) -> None:
         for waiting in list(self._by_topic.get(topic.id, {}).values()):
             self._over(waiting)
             waiting.respond(Reply(waiting.ident, error=topic_not_found(topic.name)))
+
+    def _look(self, topic: Topic, read: Read) -> Answer | SegmentError:
+        """A damaged file is bad news for who reads it, and for nobody else."""
+        try:
+            return self._answer(topic, read)
+        except SegmentError as error:
+            return error
 
     def cancel(self, caller: Hashable, ident: int) -> None:
         """The caller went away. Nothing if the read is not parked (any more)."""
@@ -147,12 +188,12 @@ class Reads:
             self._deadlines = sorted(entry for entry in self._deadlines if entry[2].topic is not None)
 
 
-def _look(topic: Topic, read: Read) -> Answer | SegmentError:
-    """A damaged file is bad news for who reads it, and for nobody else."""
-    try:
-        return answer(topic, read)
-    except SegmentError as error:
-        return error
+def _further(read: Read, found: Answer) -> Read:
+    """The read that goes on where `found` ended."""
+    if isinstance(read, FeedRead):
+        assert found.extra is not None
+        return msgspec.structs.replace(read, from_seq=found.next_from_seq, epoch=found.extra["epoch"])
+    return msgspec.structs.replace(read, from_seq=found.next_from_seq)
 
 
 def _reply(ident: int, found: Answer | SegmentError, throttled_s: float = 0.0) -> Reply:
@@ -160,4 +201,4 @@ def _reply(ident: int, found: Answer | SegmentError, throttled_s: float = 0.0) -
     figures = {"throttle_wait_ms": round(throttled_s * 1000, 3)}
     if isinstance(found, SegmentError):
         return Reply(ident, performance=figures, error=damaged(found))
-    return Reply(ident, found.body, performance={"records_scanned": found.scanned, **figures})
+    return Reply(ident, found.body, performance={"records_scanned": found.scanned, **figures}, extra=found.extra)

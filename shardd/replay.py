@@ -25,6 +25,9 @@ def replay(directory: Directory, found: Found) -> None:
     try:
         if header.kind == Kind.RESCUED:
             return
+        if header.kind == Kind.SESSION:
+            directory.sessions.apply(decode_map(found.buffer, header))
+            return
         if header.kind == Kind.TOPIC_CREATE:
             _create(directory, header, decode_map(found.buffer, header))
             return

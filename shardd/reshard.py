@@ -4,7 +4,8 @@
     reshard/old-NN      the old ones, once they are replaced
     reshard.json        {"shards": N}: the new ones are whole; from here on there is only forward
 
-1  make       reshard/ is emptied; every topic is copied into its new shard, a piece at a time; synced
+1  make       reshard/ is emptied; every topic and watch session is copied into its new shard, topics a piece at a
+               time; synced
 2  decide     reshard.json: written, synced, renamed, directory synced
 3  exchange   one after the other: the old shard aside, the new one to its place; directories synced
 4  manifest   the new number
@@ -105,6 +106,7 @@ class Reshard:
                     if shard_of(topic.name, new) == index:
                         copied += self._copy(topic, target, directory)
                         progress(copied, total)
+                directory.sessions.load(s for s in source.directory.sessions.dump() if shard_of(s["wid"], new) == index)
             self._checkpoint(target)
             self._disk.sync_dir(self._staging)
         self._disk.sync_dir(self._data)

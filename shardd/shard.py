@@ -24,6 +24,7 @@ from shardd.commit import SYNC_BOUNDS_US, Commits
 from shardd.consume import Consume
 from shardd.control import Control
 from shardd.cursors import page as cursor_page
+from shardd.damage import SegmentError, damaged
 from shardd.directory import Directory
 from shardd.disk import Disk
 from shardd.logs import Logs
@@ -33,9 +34,10 @@ from shardd.reads import Reads
 from shardd.recovery import Outcome, RecoveryError, scan
 from shardd.replay import replay
 from shardd.scheduler import Scheduler
-from shardd.segment import SegmentError, damaged
+from shardd.session_control import SessionControl
 from shardd.staging import Respond, Staging, to_json
 from shardd.topic import Topic
+from shardd.unsynced import Unsynced
 from shardd.wal import Wal
 from shardd.writes import Writes
 
@@ -49,7 +51,8 @@ class Shard:
         self.directory = Directory()
         self.pressure = Pressure()
         self.scheduler = Scheduler(clock, self.pressure)
-        self.reads = Reads(clock, limits, self.scheduler)
+        self.unsynced = Unsynced()
+        self.reads = Reads(clock, limits, self.scheduler, self.unsynced)
         self.checkpoints = Checkpoints(disk, path, self.directory, clock, limits)
         self.outcome = Outcome()
         self._operations: dict[str, Callable[[Request, Respond], None]] = {}
@@ -76,10 +79,19 @@ class Shard:
             resume=self.outcome.resume,
         )
         self.commits = Commits(self._wal, self._clock, window_ms=self._limits.wal_sync_window_ms)
-        self.commits.after_sync = self.scheduler.deliver
-        boot_id = self._disk.boot_id()
-        staging = Staging(self.directory, self.commits, self.reads, self.scheduler, self._clock, self._limits, boot_id)
+        self.commits.after_sync = self._synced
+        staging = Staging(
+            self.directory,
+            self.commits,
+            self.reads,
+            self.scheduler,
+            self.unsynced,
+            self._clock,
+            self._limits,
+            self._disk.boot_id(),
+        )
         control = Control(staging)
+        self._sessions = SessionControl(staging)
         consume = Consume(staging)
         logs = Logs(staging)
         self._operations = {
@@ -91,6 +103,11 @@ class Shard:
             "cursor_get": control.cursor_get,
             "cursor_delete": control.cursor_delete,
             "cursor_list": self._cursor_list,
+            "watch_resolve": self._sessions.resolve,
+            "session_make": self._sessions.make,
+            "session_open": self._sessions.open,
+            "session_move": self._sessions.move,
+            "session_count": self._sessions.count,
             "take": consume.take,
             "peek": consume.peek,
             "step": consume.step,
@@ -137,6 +154,9 @@ class Shard:
             if request.op == "diff":
                 self.reads.diff(self.directory.find(request.topic), request, caller, respond)
                 return
+            if request.op == "feed":
+                self.reads.feed(self.directory.find(request.topic), request, caller, respond)
+                return
             operation = self._operations.get(request.op)
             if operation is None:
                 raise invalid(f"operation {request.op!r} is not known to this shard")
@@ -149,6 +169,11 @@ class Shard:
     def flush(self) -> None:
         """End of a group of requests: write what they staged, and wake who waited for it."""
         self.commits.flush()
+        self.scheduler.deliver()
+
+    def _synced(self) -> None:
+        self.unsynced.synced(self.commits.synced_no, everything=not self.commits.dirty)
+        self.reads.synced()
         self.scheduler.deliver()
 
     @property
@@ -176,6 +201,8 @@ class Shard:
     def maintain(self) -> None:
         """Now and then: let go of what is out of date."""
         self.directory.expire(self._clock.now_ms())
+        self._sessions.collect()
+        self.commits.flush()
 
     def _state(self, request: Request, respond: Respond) -> None:
         topic = self.directory.find(request.topic)
@@ -257,6 +284,7 @@ class Shard:
             "cursor_lag": lags[:most],
             "cursor_lag_truncated": len(lags) > most,
             "parked_reads": len(self.reads),
+            "watch_sessions": len(self.directory.sessions),
             "pressure": round(self.pressure.level, 3),
             "wal": {
                 "frames_total": wal.frames_total,

@@ -18,6 +18,7 @@ from shardd.directory import Directory
 from shardd.reads import Reads
 from shardd.scheduler import Scheduler
 from shardd.topic import Topic
+from shardd.unsynced import Unsynced
 
 Respond = Callable[[Message], None]
 to_json = msgspec.json.Encoder().encode
@@ -32,6 +33,7 @@ class Staging:
         commits: Commits,
         reads: Reads,
         scheduler: Scheduler,
+        unsynced: Unsynced,
         clock: Clock,
         limits: Limits,
         boot_id: str,
@@ -41,6 +43,7 @@ class Staging:
         self.commits = commits
         self.reads = reads
         self.scheduler = scheduler
+        self.unsynced = unsynced
         self.clock = clock
         self.limits = limits
 

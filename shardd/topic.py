@@ -366,16 +366,21 @@ class Topic:
             index.forget(tags)
         self._settle()
 
-    @property
-    def unindexed(self) -> int:
-        """Seqs that the tag index does not have yet."""
-        return self.head_seq - max(self._tags.upto if self._tags is not None else 0, self.floor - 1)
+    def unindexed(self, op: str) -> int:
+        """Seqs that the tag index does not have yet; or, if it has all, tags that this kind of match must sort."""
+        index = self._tags
+        seqs = self.head_seq - max(index.upto if index is not None else 0, self.floor - 1)
+        return index.unsorted if index is not None and not seqs and op == "Glob" else seqs
 
-    def index(self, batches: int | None = None) -> TagIndex:
-        """Add so many batches to the tag index; all that are not there by default."""
+    def index(self, batches: int | None = None, op: str = "Eq") -> TagIndex:
+        """Add so many batches to the tag index, all that are not there by default; or prepare it for this kind of match
+        a little more."""
         if self._tags is None:
             self._tags = TagIndex()
         index = self._tags
+        if op == "Glob" and index.upto == self.head_seq and index.unsorted:
+            index.sort()
+            return index
         first = max(bisect_right(self._firsts, index.upto) - 1, 0)
         end = len(self._batches) if batches is None else min(first + 1 + batches, len(self._batches))
         for batch in self._batches[first:end]:
@@ -389,13 +394,18 @@ class Topic:
 
     # Reading
 
-    def window(self, start_seq: int, limit: int, budget: int) -> tuple[list[Slice], int]:
-        """Up to `limit` live records from `start_seq` on, whose payload is at most `budget` bytes, but at least one if
-        there is any; and the last seq that was looked at."""
+    def window(self, start_seq: int, limit: int, budget: int, upto: int | None = None) -> tuple[list[Slice], int]:
+        """Up to `limit` live records from `start_seq` to `upto` (None: the head), whose payload is at most `budget`
+        bytes, but at least one if there is any; and the last seq that was looked at."""
         slices: list[Slice] = []
+        upto = self.head_seq if upto is None else min(upto, self.head_seq)
         for batch in self._from(start_seq):
             start = max(start_seq - batch.first_seq, batch.start)
-            stop = batch.count
+            end = stop = min(batch.count, upto + 1 - batch.first_seq)
+            if end <= start:
+                if batch.first_seq > upto:
+                    break
+                continue
             mask: bytes | None = None
             if batch.flags is None:
                 stop = min(stop, start + limit)
@@ -418,11 +428,11 @@ class Topic:
                 slices.append(Slice(columns, batch.first_seq, start, stop, mask))
                 limit -= taken
                 budget -= size
-                if not limit and stop < batch.count:
+                if not limit and stop < end:
                     return slices, batch.first_seq + stop - 1
             if not limit:
-                return slices, batch.last_seq
-        return slices, self.head_seq
+                return slices, batch.first_seq + end - 1
+        return slices, upto
 
     def _from(self, start_seq: int) -> Iterator[Batch]:
         for place in range(max(bisect_right(self._firsts, start_seq) - 1, 0), len(self._batches)):

@@ -103,6 +103,7 @@ class Writes:
             topic.keys.begin(key)
         durability = topic.assigned_config.durability
         kept: Frame | None = None
+        number = 0
 
         def commit(timing: Timing) -> None:
             frame = kept or encode_batch(columns, topic.id, first_seq)
@@ -113,6 +114,8 @@ class Writes:
             ts = columns.ts
             assert isinstance(ts, int)
             topic.last_write_ts = ts
+            if durability == "disk":
+                self._staging.unsynced.wrote(topic, number, first_seq)
             self._staging.scheduler.ready(topic)
             if durability != "fsync":
                 timing = Timing(timing.write_ms)
@@ -130,6 +133,8 @@ class Writes:
                 _tell(topic.keys.failed(key), error)
 
         def encode(frame_no: int, synced_no: int) -> Frame:
+            nonlocal number
+            number = frame_no
             return encode_batch(columns, topic.id, first_seq, frame_no=frame_no, synced_no=synced_no)
 
         logged = None if durability == "ephemeral" else encode

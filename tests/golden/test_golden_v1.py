@@ -48,8 +48,6 @@ CONFIG: dict[str, Any] = {
     "leases_durable": False,
 }
 NOW = 1_700_000_000_010
-LATER = {Kind.LOGDEF}
-"""Kinds that came with files of their own."""
 
 
 def first_file() -> list[Frame]:
@@ -100,6 +98,8 @@ def second_file() -> list[Frame]:
 
 FILES = [first_file(), second_file()]
 """What the files hold, frame by frame: this is what once made them."""
+LATER = {Kind.SESSION, Kind.LOGDEF}
+"""Kinds that came after these files were made."""
 LIVE = [
     {"$seq": 3, "$ts": 1_700_000_000_001, "$node": "node", "data": {"b": 1.0, "a": "é"}, "meta": {"k": 1}},
     {"$seq": 4, "$ts": 1_700_000_000_002, "$node": "node", "$tag": "", "data": None},

@@ -42,14 +42,16 @@ async def test_a_connection_that_comes_before_the_pages_are_loaded_waits_for_the
         assert (await client.ask("GET", "/")).status == 200
 
 
-async def test_a_websocket_upgrade_is_a_canonical_404_while_there_is_none() -> None:
+async def test_a_websocket_upgrade_elsewhere_is_a_canonical_404_and_nothing_after_it_is_read() -> None:
     async with prepared() as there, there.client() as client:
         await client.send(
-            b"GET /v0/ws HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            b"GET /v0/health HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
             b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+            b"GET /v0/health HTTP/1.1\r\nHost: h\r\n\r\n"
         )
         answer = await client.receive()
         assert (answer.status, answer.code) == (404, "not_found")
+        assert await client.ended()
 
 
 class Http2:

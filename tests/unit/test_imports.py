@@ -24,6 +24,7 @@ DOORS = {
     "quart_trio": {"gateway/web.py"},
     "hypercorn": {"gateway/handover.py"},
     "httptools": {"gateway/head.py"},
+    "wsproto": {"gateway/websocket.py"},
     "subprocess": {"supervisor/child.py", "supervisor/keys.py", "supervisor/offline.py"},
     "typer": {"supervisor/cli.py", "supervisor/rog_client.py", "supervisor/walrus_client.py"},
     "ctypes": {"proto/orphan.py", "shardd/memory.py"},

@@ -1,0 +1,107 @@
+"""Live delivery as a whole: all streams, their feeds, their sessions, and the one timer they share."""
+
+from __future__ import annotations
+
+from functools import partial
+from time import monotonic
+from typing import Any
+
+import trio
+
+from gateway.access import check_name
+from gateway.feeds import Feeds
+from gateway.http import Gone, Request, Response, Write
+from gateway.positions import rewound
+from gateway.sessions import Sessions
+from gateway.shards import Shards
+from gateway.sse import CONTENT_TYPE, HEADERS, RETRY, EventStream, check_accept, error_frame
+from gateway.stream import Item, Stream
+from gateway.subscription import Wish, check_topics, described, heartbeat_of, options_of, resolve
+from proto.errors import ErrorCode, TopicsError, shutting_down
+from proto.keys import Key
+from proto.limits import Limits
+
+TICK_S = 0.1
+
+
+class Live:
+    def __init__(self, shards: Shards, limits: Limits) -> None:
+        self.limits = limits
+        self.shards = shards
+        self.feeds = Feeds(shards)
+        self.sessions = Sessions(shards, limits)
+        self.streams: dict[Stream, None] = {}
+        self._draining = False
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self.feeds.nursery = nursery
+            await nursery.start(self.sessions.run)
+            task_status.started()
+            while True:
+                await trio.sleep(TICK_S)
+                now = monotonic()
+                for stream in tuple(self.streams):
+                    stream.tick(now)
+
+    async def watch(self, wish: Wish, key: Key, *, lenient: bool) -> dict[str, Any]:
+        """Make a session; returns the answer's fields. Raises `400`, `403`, `404`, `429`, `503`."""
+        starts = wish.topics or {}
+        check_topics(starts, key, self.limits)
+        options = options_of(wish, self.limits)
+        found = await resolve(self.shards, starts, lenient=lenient)
+        positions = {name: each.position for name, each in found.items()}
+        wid = await self.sessions.make(key, options, heartbeat_of(wish), positions)
+        return {
+            "wid": wid,
+            "stream_url": f"/v0/watch/{wid}",
+            "session_ttl_ms": self.limits.watch_session_ttl_ms,
+            "topics": described(found),
+        }
+
+    async def open(self, wid: str, request: Request, key: Key) -> Response:
+        """The answer that streams a session. Raises `400`, `401`, `403`, `404`, `406`, `503`."""
+        check_accept(request.header(b"accept"))
+        opened = await self.sessions.look(wid, key)
+        for name in opened.topics:
+            check_name(key, name)  # the key may be another one than it was
+        last_event_id = request.header(b"last-event-id").decode("latin-1")
+        return Response(
+            200, content_type=CONTENT_TYPE, headers=HEADERS, live=partial(self._events, wid, key, last_event_id)
+        )
+
+    async def _events(self, wid: str, key: Key, last_event_id: str, write: Write, gone: Gone) -> bool:
+        """Stream a session until it ends; whether it ended with a last frame, or the client just went."""
+        try:
+            async with self.sessions.turn(wid):
+                opened = await self.sessions.take(wid, key)
+                stream = EventStream(self, wid, opened, rewound(opened.topics, last_event_id), write)
+                self.sessions.begin(stream)
+        except TopicsError as error:
+            # Since it was looked at, the session has ended, or its shard.
+            code = 410 if error.code is ErrorCode.NOT_FOUND else error.status
+            await write(RETRY + error_frame(code, error.message))
+            return True
+        finally:
+            self.sessions.turn_over(wid)
+        if self._draining:
+            stream.end(self._farewell(stream))
+        try:
+            await stream.run(gone)
+        finally:
+            self.sessions.end(stream)
+        return not stream.gone
+
+    async def drain(self) -> None:
+        """End every stream with a last frame, and tell the shards how far each got."""
+        self._draining = True
+        for stream in tuple(self.streams):
+            stream.end(self._farewell(stream))
+        while self.streams:
+            await next(iter(self.streams)).ended.wait()
+        self.sessions.tell()
+        await self.sessions.told()
+
+    def _farewell(self, stream: Stream) -> Item:
+        return stream.problem(503, shutting_down().message)

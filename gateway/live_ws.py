@@ -1,0 +1,270 @@
+"""The commands of a WebSocket, and what it is sent. The transport is `gateway.websocket`.
+
+Commands are carried out one after the other, in the order they come, and each is answered: a client that sends more
+than it reads is not read from until it has. Topics that are subscribed are streamed as on an event stream, in the same
+queue as the answers, so an answer is never overtaken by what follows from it.
+
+    subscribe    topic or topics, with the fields of a watch      subscribed, then record, tombstone, caught_up, …
+    unsubscribe  topic or topics (a list)                         unsubscribed, with those that were subscribed
+    publish      the body of an append, plus topic, return_seqs   ack
+    ping                                                          pong
+
+A command that fails is answered with `error`, and the socket stays open. Nothing outlives the socket: its client
+begins again where it was, with `from_seq`.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+import trio
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from gateway import answers
+from gateway.access import check_name, check_scope, restrictions
+from gateway.feeds import Batch
+from gateway.http import ClientGone
+from gateway.operations import OPERATIONS
+from gateway.quota import Quota
+from gateway.shards import Shards
+from gateway.stream import Item, Shown, Stream
+from gateway.subscription import Start, Wish, check_topics, described, options_of, resolve
+from proto.body import parse
+from proto.errors import ErrorCode, TopicsError, invalid
+from proto.keys import Key, Scope
+from proto.message import Reply
+from proto.names import check_topic
+
+MAX_REQUEST_ID_BYTES = 1024
+GOING_AWAY = 1001
+_CODES = {408: "request_timeout", 500: ErrorCode.INTERNAL.value, 503: ErrorCode.SHUTTING_DOWN.value}
+_KINDS = {"tombstone": "tombstone", "caught-up": "caught_up", "topic-deleted": "topic_deleted"}
+_APPEND = next(operation for operation in OPERATIONS if operation.name == "append")
+_PASSED_ON = ("records", "node", "idempotency_key", "create", "config", "disable_backpressure")
+"""Fields of a publish that are the shard's business: they go there as they came."""
+
+_log: Any = structlog.get_logger()
+_encode = msgspec.json.Encoder().encode
+
+
+class Socket(Protocol):
+    """The transport's side. `key` is whose socket it is; no scope was asked for yet."""
+
+    @property
+    def key(self) -> Key: ...
+
+    async def receive(self) -> str:
+        """The next text message. Raises `ClientGone` when there will be none."""
+
+    async def send(self, text: bytes) -> None:
+        """Returns when the socket has taken it. Raises `ClientGone`."""
+
+    async def close(self, code: int, reason: str) -> None: ...
+
+
+class Command(Struct):
+    op: str
+    request_id: Raw | UnsetType = UNSET
+
+
+class Subscribe(Wish):
+    topic: str | None = None
+    from_seq: int | None = None
+    tail: bool | None = None
+    lenient: bool | None = None
+
+
+class Unsubscribe(Struct):
+    topic: str | None = None
+    topics: list[str] | None = None
+
+
+class Publish(Struct):
+    topic: str
+    records: Raw
+    node: Raw | UnsetType = UNSET
+    idempotency_key: Raw | UnsetType = UNSET
+    create: Raw | UnsetType = UNSET
+    config: Raw | UnsetType = UNSET
+    disable_backpressure: Raw | UnsetType = UNSET
+    return_seqs: bool | None = None
+
+
+_decode_command = msgspec.json.Decoder(Command).decode
+_decode_subscribe = msgspec.json.Decoder(Subscribe).decode
+_decode_unsubscribe = msgspec.json.Decoder(Unsubscribe).decode
+_decode_publish = msgspec.json.Decoder(Publish).decode
+
+
+class SocketStream(Stream):
+    def __init__(self, live: Shown, socket: Socket) -> None:
+        super().__init__(live, most_items=live.limits.websocket_queue_messages)
+        self._socket = socket
+        self._room = trio.Event()
+
+    async def send(self) -> None:
+        item = self.taken()
+        if len(self.queue) <= self.most:
+            self._room.set()
+        text = _form(item)
+        if text:
+            await self._socket.send(text)
+
+    def problem(self, code: int, message: str, topics: list[str] | None = None) -> Item:
+        fields: dict[str, Any] = {"op": "error", "code": _CODES.get(code, "internal"), "message": message}
+        if topics:
+            fields["topics"] = topics
+        return Item("raw", None, _encode(fields), None, 0)
+
+    def say(self, text: bytes) -> None:
+        """Queue an answer."""
+        self.put(Item("raw", None, text, None, len(text)))
+
+    async def room(self) -> None:
+        """Return when the client has taken most of what it was sent."""
+        while len(self.queue) > self.most:
+            self._room = trio.Event()
+            await self._room.wait()
+
+
+def _form(item: Item) -> bytes:
+    if item.kind == "raw":
+        what: bytes = item.what
+        return what
+    if item.kind == "moved":
+        return b""
+    if item.kind == "record":
+        batch: Batch = item.what
+        form = batch.forms.get(SocketStream)
+        if form is None:
+            form = batch.forms[SocketStream] = b'{"op":"record",' + batch.payload[1:]
+        return form
+    return _encode({"op": _KINDS[item.kind], **item.what})
+
+
+class Conversation:
+    """One socket."""
+
+    def __init__(self, live: Shown, shards: Shards, quota: Quota, socket: Socket) -> None:
+        self.stream = SocketStream(live, socket)
+        self._limits = live.limits
+        self._shards = shards
+        self._quota = quota
+        self._socket = socket
+        self._handlers = {
+            "subscribe": self._subscribe,
+            "unsubscribe": self._unsubscribe,
+            "publish": self._publish,
+            "ping": self._ping,
+        }
+
+    async def run(self) -> None:
+        """Until either side ends it."""
+        await self.stream.run(self._listen)
+        if not self.stream.gone:
+            # What ended it was said in an error frame: the service stops, or the client was too slow.
+            try:
+                await self._socket.close(GOING_AWAY, "")
+            except (OSError, ClientGone):
+                pass
+
+    async def _listen(self) -> None:
+        while True:
+            await self.stream.room()
+            try:
+                text = await self._socket.receive()
+            except (OSError, ClientGone):
+                return
+            answer = await self._answer(text.encode())
+            if answer:
+                self.stream.say(answer)
+
+    async def _answer(self, body: bytes) -> bytes:
+        request_id: Raw | UnsetType = UNSET
+        try:
+            command = parse(_decode_command, body)
+            if command.request_id is not UNSET:
+                if len(command.request_id) > MAX_REQUEST_ID_BYTES:
+                    raise invalid(f"request_id may have {MAX_REQUEST_ID_BYTES} bytes", field="request_id")
+                request_id = command.request_id
+            handler = self._handlers.get(command.op)
+            if handler is None:
+                raise invalid(f"op {command.op[:64]!r} is not known; use {', '.join(self._handlers)}", field="op")
+            return await handler(body, _head(request_id))
+        except TopicsError as error:
+            return _failure(error, request_id)
+        except Exception:
+            _log.exception("command_failed")
+            return _failure(answers.internal(), request_id)
+
+    async def _subscribe(self, body: bytes, head: bytes) -> bytes:
+        key = self._socket.key
+        check_scope(key, Scope.READ)
+        asked = parse(_decode_subscribe, body)
+        if (asked.topic is None) == (asked.topics is None):
+            raise invalid("subscribe needs either topic or topics", field="topic")
+        starts = asked.topics or {}
+        if asked.topic is not None:
+            starts = {asked.topic: Start(asked.from_seq, asked.tail)}
+        check_topics(starts, key, self._limits)
+        watched = self.stream.tracks.keys() | starts.keys()
+        if len(watched) > self._limits.max_watch_topics:
+            most = self._limits.max_watch_topics
+            raise invalid(f"at most {most} topics can be watched at once", field="topics", max=most)
+        options = options_of(asked, self._limits)
+        found = await resolve(self._shards, starts, lenient=bool(asked.lenient))
+        # The answer first: what follows is about what it names.
+        self.stream.say(b'{"op":"subscribed"%b,"topics":%b}' % (head, _encode(described(found))))
+        for name, each in found.items():
+            self.stream.add(name, options, each.position)
+        return b""
+
+    async def _unsubscribe(self, body: bytes, head: bytes) -> bytes:
+        asked = parse(_decode_unsubscribe, body)
+        if (asked.topic is None) == (asked.topics is None):
+            raise invalid("unsubscribe needs either topic or topics", field="topic")
+        names = asked.topics or []
+        if asked.topic is not None:
+            names = [asked.topic]
+        ended = [name for name in dict.fromkeys(names) if self.stream.drop(name)]
+        return b'{"op":"unsubscribed"%b,"topics":%b}' % (head, _encode(ended))
+
+    async def _publish(self, body: bytes, head: bytes) -> bytes:
+        started = perf_counter()
+        key = self._socket.key
+        asked = parse(_decode_publish, body)
+        configures = asked.config is not UNSET and bytes(asked.config) != b"null"
+        check_scope(key, Scope.WRITE | Scope.ADMIN if configures else Scope.WRITE)
+        check_topic(asked.topic)
+        check_name(key, asked.topic)
+        fields = ((name, getattr(asked, name)) for name in _PASSED_ON)
+        write = b",".join(b'"%b":%b' % (name.encode(), value) for name, value in fields if value is not UNSET)
+        options = {"return_seqs": asked.return_seqs is not False, **restrictions(key, _APPEND)}
+        reply = await self._quota.call("append", asked.topic, options, b"{%b}" % write)
+        if reply.error is not None:
+            raise reply.error
+        return _ack(reply, head, started)
+
+    async def _ping(self, body: bytes, head: bytes) -> bytes:
+        return b'{"op":"pong"%b}' % head
+
+
+def _ack(reply: Reply, head: bytes, started: float) -> bytes:
+    figures = answers.performance(started, reply.performance)
+    return b'{"op":"ack"%b,%b,"performance":%b}' % (head, reply.body[1:-1], figures)
+
+
+def _head(request_id: Raw | UnsetType) -> bytes:
+    return b"" if request_id is UNSET else b',"request_id":%b' % bytes(request_id)
+
+
+def _failure(error: TopicsError, request_id: Raw | UnsetType) -> bytes:
+    fields: dict[str, Any] = {"code": error.code.value, "message": error.message}
+    if error.detail is not None:
+        fields["detail"] = error.detail
+    if error.retry_after_ms is not None:
+        fields["retry_after_ms"] = error.retry_after_ms
+    return b'{"op":"error"%b,%b' % (_head(request_id), _encode(fields)[1:])

@@ -1,0 +1,254 @@
+"""Watch sessions, seen from the gateway: made and opened in their shards, and told how far their streams are.
+
+Positions go to the shards in groups, every `SAVE_S`, and when a stream ends: what was not told when the gateway dies is
+sent again to a client that brings no `Last-Event-ID`. What cannot be told because a shard is away is kept until it can.
+
+At most one stream per session: a new one ends the old one, and begins where that one got to.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Mapping
+from time import monotonic
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+import trio
+
+from gateway.positions import Position
+from gateway.shards import Shards
+from gateway.slots import cap_reached
+from gateway.subscription import Options
+from proto.errors import ErrorCode, TopicsError, invalid
+from proto.keys import Key
+from proto.limits import Limits
+from proto.link import Pending
+from proto.message import Reply
+
+SAVE_S = 0.25
+WID = re.compile(r"wid_[A-Za-z0-9_-]{22}", re.ASCII)
+WID_BYTES = 16
+
+_log: Any = structlog.get_logger()
+_encode = msgspec.json.Encoder().encode
+
+Moves = dict[str, Position]
+
+
+class Streaming(Protocol):
+    """The stream of a session. `unsaved` are positions its shard was not told of yet."""
+
+    wid: str
+    generation: int
+    unsaved: Moves
+    ended: trio.Event
+
+    def taken_over(self) -> None:
+        """Another connection has come for the session."""
+
+    def unknown(self) -> None:
+        """The shard does not know the session any more."""
+
+
+class Opened:
+    """A session as its shard has it."""
+
+    def __init__(self, extra: Mapping[str, Any]) -> None:
+        told = dict(extra["options"])
+        self.heartbeat_ms = int(told.pop("heartbeat_ms"))
+        self.options = Options.from_map(told)
+        self.topics = {name: Position(*position) for name, position in extra["topics"].items()}
+        self.generation = int(extra["generation"])
+
+
+class Sessions:
+    def __init__(self, shards: Shards, limits: Limits) -> None:
+        self._shards = shards
+        self._most = limits.max_watch_sessions
+        self._word_s = min(limits.watch_session_ttl_ms / 4000, 10.0)
+        self._counts: list[int | None] = [None] * len(shards.states)
+        self._making = trio.Lock()
+        self._streams: dict[str, Streaming] = {}
+        self._left: dict[str, tuple[int, Moves]] = {}
+        """Positions of streams that have ended, still to be told."""
+        self._turns: dict[str, trio.Lock] = {}
+        self._nursery: trio.Nursery | None = None
+        self._telling = 0
+        self._all_told = trio.Event()
+
+    def __len__(self) -> int:
+        """Sessions that have a stream."""
+        return len(self._streams)
+
+    # Making
+
+    async def make(self, key: Key, options: Options, heartbeat_ms: int, topics: Mapping[str, Position]) -> str:
+        """A new session; returns its wid. Raises `429` when there are as many as there may be, `503`."""
+        wid = "wid_" + secrets.token_urlsafe(WID_BYTES)
+        asked: dict[str, Any] = {
+            "owner": key.digest,
+            "options": {**options.as_map(), "heartbeat_ms": heartbeat_ms},
+        }
+        body = _encode(topics)
+        if not self._most:
+            self._heard(wid, await self._shards.call("session_make", wid, asked, body))
+            return wid
+        async with self._making:
+            if None in self._counts:
+                await self._count()
+            for last in (False, True):
+                index = self._shards.index_of(wid)
+                others = sum(count or 0 for at, count in enumerate(self._counts) if at != index)
+                try:
+                    reply = await self._shards.call("session_make", wid, {**asked, "room": self._most - others}, body)
+                    self._heard(wid, reply)
+                    return wid
+                except TopicsError as error:
+                    if last or error.code is not ErrorCode.THROTTLED:
+                        raise
+                # What the other shards said last may have ended meanwhile.
+                await self._count()
+        raise cap_reached("max_watch_sessions", self._most, "wait until one ends")
+
+    def _heard(self, wid: str, reply: Reply) -> Mapping[str, Any]:
+        if reply.error is not None:
+            raise reply.error
+        assert reply.extra is not None
+        self._counts[self._shards.index_of(wid)] = int(reply.extra["sessions"])
+        return reply.extra
+
+    async def _count(self) -> None:
+        """Ask the shards that serve how many sessions they have."""
+        for index in range(len(self._counts)):
+            try:
+                pending = self._shards.ask(index, "session_count", {})
+                try:
+                    reply = await pending.reply()
+                finally:
+                    pending.abandon()
+            except TopicsError:
+                continue  # it is away: what it said last holds
+            if reply.extra is not None:
+                self._counts[index] = int(reply.extra["sessions"])
+
+    # Opening
+
+    def turn(self, wid: str) -> trio.Lock:
+        """Whoever opens a session holds this until the stream is registered or refused."""
+        return self._turns.setdefault(wid, trio.Lock())
+
+    def turn_over(self, wid: str) -> None:
+        lock = self._turns.get(wid)
+        if lock is not None and not lock.statistics().tasks_waiting and not lock.locked():
+            del self._turns[wid]
+
+    async def look(self, wid: str, key: Key) -> Opened:
+        """The session, for its owner. Raises `400`, `401`, `404`, `503`."""
+        if WID.fullmatch(wid) is None:
+            raise invalid("this is not a watch session; POST /v0/watch makes one", field="wid")
+        reply = await self._shards.call("session_open", wid, {"owner": key.digest})
+        return Opened(self._heard(wid, reply))
+
+    async def take(self, wid: str, key: Key) -> Opened:
+        """The session, after `look` found it; its stream, if there was one, has ended and told how far it got."""
+        stream = self._streams.get(wid)
+        if stream is not None:
+            stream.taken_over()
+            await stream.ended.wait()
+        # In this order: a shard answers in the order it is asked, so it knows what was told when it is looked at.
+        self.tell()
+        opened = await self.look(wid, key)
+        generation, moves = self._left.get(wid, (0, {}))
+        opened.generation = max(opened.generation, generation)
+        opened.topics |= moves
+        return opened
+
+    def begin(self, stream: Streaming) -> None:
+        self._streams[stream.wid] = stream
+
+    def end(self, stream: Streaming) -> None:
+        """The stream is over; what it did not tell yet is told soon."""
+        if self._streams.get(stream.wid) is stream:
+            del self._streams[stream.wid]
+        if stream.unsaved:
+            self._leave(stream.wid, stream.generation, stream.unsaved)
+            stream.unsaved = {}
+
+    def _leave(self, wid: str, generation: int, moves: Moves) -> None:
+        before = self._left.get(wid, (0, {}))
+        self._left[wid] = (max(generation, before[0]), {**before[1], **moves})
+
+    # Saving
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Tell the shards how far streams are, for ever."""
+        word_at = monotonic()
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            while True:
+                await trio.sleep(SAVE_S)
+                word = monotonic() >= word_at
+                if word:
+                    word_at = monotonic() + self._word_s
+                self.tell(word=word)
+
+    def tell(self, *, word: bool = False) -> None:
+        """Send what there is to tell; with `word`, say of every stream that it is still there."""
+        moves, self._left = self._left, {}
+        for wid, stream in self._streams.items():
+            if stream.unsaved or word:
+                before = moves.get(wid, (0, {}))
+                moves[wid] = (max(stream.generation, before[0]), {**before[1], **stream.unsaved})
+                stream.unsaved = {}
+        by_shard: dict[int, dict[str, tuple[int, Moves]]] = {}
+        for wid, move in moves.items():
+            by_shard.setdefault(self._shards.index_of(wid), {})[wid] = move
+        for index, told in by_shard.items():
+            try:
+                pending = self._shards.ask(index, "session_move", {}, body=_encode(told))
+            except TopicsError:
+                self._untold(told)  # the shard is away
+                continue
+            self._telling += 1
+            assert self._nursery is not None
+            self._nursery.start_soon(self._heed, index, told, pending)
+
+    async def told(self) -> None:
+        """Return when nothing is on its way."""
+        while self._telling:
+            self._all_told = trio.Event()
+            await self._all_told.wait()
+
+    async def _heed(self, index: int, moves: dict[str, tuple[int, Moves]], pending: Pending) -> None:
+        try:
+            reply = await pending.reply()
+        except TopicsError:
+            self._untold(moves)
+            return
+        finally:
+            self._telling -= 1
+            self._all_told.set()
+        if reply.extra is None:
+            self._untold(moves)
+            return
+        self._counts[index] = int(reply.extra["sessions"])
+        for wid in reply.extra["unknown"]:
+            stream = self._streams.get(wid)
+            if stream is not None:
+                _log.info("watch_session_gone", shard=index)
+                stream.unknown()
+
+    def _untold(self, moves: dict[str, tuple[int, Moves]]) -> None:
+        """Keep for another time what has not been told, beneath what is newer."""
+        for wid, (generation, told) in moves.items():
+            if not told:
+                continue
+            stream = self._streams.get(wid)
+            if stream is not None:
+                stream.unsaved = {**told, **stream.unsaved}
+            else:
+                newer = self._left.get(wid, (0, {}))
+                self._left[wid] = (max(generation, newer[0]), {**told, **newer[1]})

@@ -1,0 +1,143 @@
+"""Event streams: how a session's stream looks on the wire, and how the connection is opened.
+
+retry: 2000                            once, at the beginning
+
+id: <where all topics are>             after a record, tombstone, caught-up, topic-deleted frame
+event: record
+data: {"topic":…,"records":[…],"from_seq":…,"to_seq":…,"head_seq":…}
+
+event: error
+data: {"code":…,"error":…}
+
+: hb <ms since 1970>                   when nothing was sent for heartbeat_ms
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from time import time
+from typing import Any
+
+import msgspec
+
+from gateway.feeds import Batch
+from gateway.http import Write
+from gateway.positions import Ids, Position
+from gateway.sessions import Opened
+from gateway.stream import Item, Shown, Stream, Track
+from proto.errors import ErrorCode, TopicsError
+
+CONTENT_TYPE = b"text/event-stream; charset=utf-8"
+HEADERS = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
+RETRY = b"retry: 2000\n\n"
+GATHER_BYTES = 64 << 10
+"""Frames are sent together up to this."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+@lru_cache(256)
+def accepted(accept: bytes) -> bool:
+    """Whether an Accept header has room for an event stream; the most specific range that matches decides."""
+    best = (0, 1.0)
+    if not accept.strip():
+        return True
+    found = False
+    for item in accept.lower().split(b","):
+        name, *parameters = [part.strip() for part in item.split(b";")]
+        rank = {b"*/*": 1, b"text/*": 2, b"text/event-stream": 3}.get(name, 0)
+        if not rank:
+            continue
+        weight = 1.0
+        for parameter in parameters:
+            if parameter.startswith(b"q="):
+                try:
+                    weight = float(parameter[2:])
+                except ValueError:
+                    weight = 0.0
+        if rank >= best[0]:
+            best = (rank, weight)
+        found = True
+    return found and best[1] > 0
+
+
+def check_accept(accept: bytes) -> None:
+    """Raises `406 not_acceptable`."""
+    if not accepted(accept):
+        raise TopicsError(ErrorCode.NOT_ACCEPTABLE, "this is an event stream: send `Accept: text/event-stream`")
+
+
+class EventStream(Stream):
+    def __init__(self, live: Shown, wid: str, opened: Opened, positions: dict[str, Position], write: Write) -> None:
+        super().__init__(live, most_items=live.limits.watch_queue_frames, generation=opened.generation)
+        self.wid = wid
+        self.unsaved: dict[str, Position] = {}
+        self._write = write
+        self._heartbeat_s = opened.heartbeat_ms / 1000
+        self._ids = Ids({name: max(position.seq, 0) for name, position in positions.items()}, opened.generation)
+        self._single = len(positions) == 1
+        self.put(Item("raw", None, RETRY, None, 0))
+        for name, position in positions.items():
+            self.add(name, opened.options, position)
+            if position != opened.topics[name]:
+                self.unsaved[name] = position  # taken back, and to stay so if this stream ends at once
+
+    async def send(self) -> None:
+        parts: list[bytes] = []
+        size = 0
+        while self.queue and size < GATHER_BYTES:
+            form = self._form(self.taken())
+            if form:
+                parts.append(form)
+                size += len(form)
+        if parts:
+            await self._write(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def _form(self, item: Item) -> bytes:
+        if item.kind == "raw":
+            what: bytes = item.what
+            return what
+        assert item.track is not None
+        assert item.after is not None
+        self._ids.seqs[item.track.name] = item.after.seq
+        self._ids.generation = max(self._ids.generation, item.after.born)
+        if item.kind == "moved":
+            return b""
+        if item.kind == "record":
+            batch: Batch = item.what
+            shared = self._single and not self._ids.generation
+            if shared and (form := batch.forms.get(EventStream)) is not None:
+                return form
+            form = _frame(b"record", batch.payload, self._ids.current())
+            if shared:
+                batch.forms[EventStream] = form
+            return form
+        return _frame(item.kind.encode(), _encode(item.what), self._ids.current())
+
+    def problem(self, code: int, message: str, topics: list[str] | None = None) -> Item:
+        return Item("raw", None, error_frame(code, message, topics), None, 0)
+
+    def tick(self, now: float) -> None:
+        super().tick(now)
+        if now - self.sent_at >= self._heartbeat_s and not self.sending:
+            self.put(Item("raw", None, b": hb %d\n\n" % (time() * 1000), None, 0))
+
+    def moved(self, track: Track) -> None:
+        self.unsaved[track.name] = track.handed
+
+    def taken_over(self) -> None:
+        self.end(self.problem(409, "another connection has opened this watch session"))
+
+    def unknown(self) -> None:
+        self.end(self.problem(410, "the watch session is gone; make a new one with POST /v0/watch"))
+
+
+def error_frame(code: int, message: str, topics: list[str] | None = None) -> bytes:
+    fields: dict[str, Any] = {"code": code, "error": message}
+    if topics:
+        fields["topics"] = topics
+    return b"event: error\ndata: %b\n\n" % _encode(fields)
+
+
+def _frame(event: bytes, payload: bytes, ident: bytes) -> bytes:
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (ident, event, payload)

@@ -1,0 +1,466 @@
+"""One client that watches: its tracks, what waits to be sent to it, and the task that sends.
+
+A track is one topic of one stream:
+
+                ┌───────────── more ──────────────┐
+                ▼                                 │
+    behind ──► reads a batch by itself ───────────┘
+       ▲            └──── at the head, and not behind the feed ──► live ──► over
+       └── the queue is full, the feed ended, positions do not fit ─┘        (topic deleted, unsubscribed)
+
+Live batches go into a bounded queue. When it is full, a track falls behind: nothing is kept for it, and once there is
+room it reads larger batches by itself. So a slow client costs what its queue may hold, and delays nobody.
+
+The ladder of a client that does not take what it is sent, counted from when the queue was full or a write got stuck:
+
+    at once                     tracks fall behind; what they miss is read again, or told as a tombstone
+    buffer_grace_ms             what is queued is let go as well: it can be read again too
+    slow_consumer_timeout_ms    a last `error` frame if it can still be written, and the end
+
+A track knows two positions: what is queued, and what was `handed` to the connection, which is what a session remembers.
+A client that loses the connection may not have got all of the latter. It says so by the id it comes back with; without
+one, what was under way is passed over.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from enum import Enum
+from time import monotonic
+from typing import Any, NamedTuple, Protocol
+
+import trio
+
+from gateway.feeds import FIRST_RETRY_S, LAST_RETRY_S, Batch, Feed, Feeds, feed_options
+from gateway.http import ClientGone, Gone
+from gateway.positions import Position
+from gateway.subscription import Options
+from proto.errors import ErrorCode, TopicsError
+from proto.limits import Limits
+from proto.link import Pending
+from proto.message import Reply
+
+READ_AHEAD_BYTES = 4 << 20
+MOST_READS = 16
+"""What a stream that is behind asks for at a time."""
+LAST_WORD_S = 1.0
+"""How long a stream that ends has for its last frame."""
+
+
+class State(Enum):
+    BEHIND = "behind"
+    LIVE = "live"
+    OVER = "over"
+
+
+class Item(NamedTuple):
+    """Something to send. `kind` is record, tombstone, caught-up, topic-deleted, or moved: nothing to show, only a
+    position; or raw, which belongs to no track. `what` is a `Batch`, the payload's fields, or bytes."""
+
+    kind: str
+    track: Track | None
+    what: Any
+    after: Position | None
+    size: int
+
+
+class Track:
+    __slots__ = (
+        "born",
+        "epoch",
+        "feed",
+        "first",
+        "handed",
+        "head",
+        "name",
+        "options",
+        "retry_at",
+        "retry_s",
+        "seq",
+        "state",
+        "stream",
+    )
+
+    def __init__(self, stream: Stream, name: str, options: Options, position: Position) -> None:
+        self.stream = stream
+        self.name = name
+        self.options = options
+        self.epoch, self.seq, self.born = position
+        self.handed = position
+        self.head = 0
+        self.state = State.BEHIND
+        self.first = True
+        """Nothing was read on this connection yet."""
+        self.feed: Feed | None = None
+        self.retry_at = 0.0
+        self.retry_s = FIRST_RETRY_S
+
+    @property
+    def position(self) -> Position:
+        return Position(self.epoch, self.seq, self.born)
+
+    # What the feed calls
+
+    def take(self, batch: Batch) -> None:
+        if batch.from_seq != self.seq:
+            if batch.to_seq > self.seq:
+                self._leave()
+                self.stream.behind(self)
+            return
+        after = Position(self.epoch, batch.to_seq, self.born)
+        kind = "record" if batch.payload else "moved"
+        if self.stream.offer(Item(kind, self, batch, after, len(batch.payload))):
+            self.seq = batch.to_seq
+            self.head = batch.head
+        else:
+            self._leave()
+            self.stream.behind(self)
+
+    def fall_behind(self) -> None:
+        self.feed = None
+        self.stream.behind(self)
+
+    def deleted(self) -> None:
+        self.feed = None
+        self.over()
+        fields = {"topic": self.name, "head_seq": self.head, "reason": "deleted"}
+        self.stream.put(Item("topic-deleted", self, fields, self.position, 0))
+
+    # What the stream does with it
+
+    def _leave(self) -> None:
+        if self.feed is not None:
+            self.stream.feeds.leave(self.feed, self)
+            self.feed = None
+
+    def over(self) -> None:
+        self._leave()
+        self.state = State.OVER
+
+    def back_to_handed(self) -> None:
+        """What was queued is let go."""
+        self._leave()
+        self.epoch, self.seq, self.born = self.handed
+
+    def read(self, reply: Reply) -> None:
+        """What it asked for itself."""
+        extra = reply.extra
+        assert extra is not None
+        head, earliest = extra["head"], extra["earliest"]
+        self.head = head
+        if (gap := extra.get("gap")) is not None:
+            self._lost(gap, extra["epoch"], earliest, head)
+        self.epoch = extra["epoch"]
+        batch = Batch(reply.body, self.seq, extra["to"], head)
+        if batch.payload or batch.to_seq > self.seq:
+            self.seq = max(batch.to_seq, self.seq)
+            kind = "record" if batch.payload else "moved"
+            self.stream.put(Item(kind, self, batch, self.position, len(batch.payload)))
+        self.first = False
+        self.retry_s = FIRST_RETRY_S
+        if batch.to_seq >= head:
+            self.feed = self.stream.feeds.join(self.name, self.options, self)
+        if self.feed is None:
+            self.stream.behind(self)
+        else:
+            self.state = State.LIVE
+            self.stream.put(Item("caught-up", self, {"topic": self.name, "head_seq": head}, self.position, 0))
+
+    def _lost(self, gap: tuple[int, int, str], epoch: int, earliest: int, head: int) -> None:
+        gap_from, gap_to, reason = gap
+        if reason == "recreated":
+            self.stream.generation += 1
+            self.born = self.stream.generation
+        elif self.first:
+            reason = "from_seq_too_old"
+        self.epoch, self.seq = epoch, earliest - 1
+        fields = {
+            "topic": self.name,
+            "reason": reason,
+            "gap_from": gap_from,
+            "gap_to": gap_to,
+            "earliest_seq": earliest,
+            "head_seq": head,
+        }
+        self.stream.put(Item("tombstone", self, fields, self.position, 0))
+
+    def failed(self, error: TopicsError, now: float) -> None:
+        if error.code is ErrorCode.TOPIC_NOT_FOUND:
+            self.deleted()
+        elif error.code is ErrorCode.INTERNAL:
+            self.over()
+            self.stream.put(self.stream.problem(500, error.message, [self.name]))
+        else:
+            self.retry_at = now + self.retry_s
+            self.retry_s = min(2 * self.retry_s, LAST_RETRY_S)
+            self.stream.behind(self)
+
+
+class Shown(Protocol):
+    """What a stream needs of its surroundings."""
+
+    feeds: Feeds
+    limits: Limits
+    streams: dict[Stream, None]
+
+
+class Stream(ABC):
+    """A subclass says how frames look and how they are sent."""
+
+    def __init__(self, live: Shown, *, most_items: int, generation: int = 0) -> None:
+        self.feeds = live.feeds
+        self.tracks: dict[str, Track] = {}
+        self.generation = generation
+        self._live = live
+        self._limits = live.limits
+        self.most = most_items
+        self.queue: deque[Item] = deque()
+        self._queued_bytes = 0
+        self._behind: deque[Track] = deque()
+        self._catching_up = False
+        self._nursery: trio.Nursery | None = None
+        self._scope = trio.CancelScope()
+        self._sender: trio.lowlevel.Task | None = None
+        self._roomy = trio.Event()
+        self._full_since: float | None = None
+        self._sending_since: float | None = None
+        self._let_go = False
+        self._last_item: Item | None = None
+        self._end_by = 0.0
+        self.sent_at = monotonic()
+        """When something was last sent."""
+        self.ended = trio.Event()
+        self.gone = False
+        """The client went away."""
+
+    # How it looks
+
+    @abstractmethod
+    async def send(self) -> None:
+        """Send one or some from the front of `queue`, each taken out with `taken`. Raises OSError or `ClientGone` when
+        the client is not there."""
+
+    @abstractmethod
+    def problem(self, code: int, message: str, topics: list[str] | None = None) -> Item:
+        """An error frame."""
+
+    def tick(self, now: float) -> None:
+        """Every now and then: go up the ladder of the slow."""
+        if self._last_item is not None:
+            if now >= self._end_by:
+                self.gone = True
+                self._scope.cancel()
+            return
+        since = min((t for t in (self._full_since, self._sending_since) if t is not None), default=None)
+        if since is None:
+            return
+        stalled_ms = (now - since) * 1000
+        if stalled_ms >= self._limits.slow_consumer_timeout_ms:
+            self.end(self.problem(408, "the client reads too slowly; connect again to go on where it is"))
+        elif stalled_ms >= self._limits.buffer_grace_ms and not self._let_go:
+            self._let_go = True
+            self._forget_queue()
+
+    # Tracks
+
+    def add(self, name: str, options: Options, position: Position) -> Track:
+        """Begin to watch a topic, instead of an earlier track of it."""
+        self.drop(name)
+        track = self.tracks[name] = Track(self, name, options, position)
+        self.behind(track)
+        return track
+
+    def drop(self, name: str) -> bool:
+        """Watch a topic no longer; False if it was not watched."""
+        track = self.tracks.pop(name, None)
+        if track is None:
+            return False
+        track.over()
+        self.queue = deque(item for item in self.queue if item.track is not track)
+        self._queued_bytes = sum(item.size for item in self.queue)
+        return True
+
+    def behind(self, track: Track) -> None:
+        if track.state is State.OVER:
+            return
+        track.state = State.BEHIND
+        self._behind.append(track)
+        self._start_catching_up()
+
+    def _start_catching_up(self) -> None:
+        if self._behind and not self._catching_up and self._nursery is not None:
+            self._catching_up = True
+            self._nursery.start_soon(self._catch_up)
+
+    async def _catch_up(self) -> None:
+        """Read for the tracks that are behind, some at a time, in turn, as long as the client takes what is read."""
+        try:
+            while self._behind:
+                while len(self.queue) > self.most // 2 or self._queued_bytes > self._limits.watch_queue_bytes // 2:
+                    self._roomy = trio.Event()
+                    await self._roomy.wait()
+                if not await self._read_some():
+                    earliest = min((track.retry_at for track in self._behind), default=0.0)
+                    await trio.sleep(max(earliest - monotonic(), 0))
+        finally:
+            self._catching_up = False
+
+    async def _read_some(self) -> bool:
+        """One read for each of the next few tracks. False if none may be read yet."""
+        now = monotonic()
+        chosen: list[Track] = []
+        most = MOST_READS
+        for _ in range(len(self._behind)):
+            track = self._behind.popleft()
+            if track.state is not State.BEHIND:
+                continue
+            if track.retry_at > now:
+                self._behind.append(track)
+                continue
+            chosen.append(track)
+            most = min(most, max(READ_AHEAD_BYTES // track.options.budget, 1))
+            if len(chosen) >= most:
+                break
+        asked: list[tuple[Track, Position, Pending]] = []
+        shards = self.feeds.shards
+        try:
+            for track in chosen:
+                options = feed_options(track.options, track.epoch, track.seq, 0, touch=track.first)
+                try:
+                    pending = shards.ask(shards.index_of(track.name), "feed", options, track.name)
+                    asked.append((track, track.position, pending))
+                except TopicsError as error:
+                    track.failed(error, now)
+            for track, position, pending in asked:
+                try:
+                    reply = await pending.reply()
+                    if reply.error is not None:
+                        raise reply.error
+                except TopicsError as error:
+                    if track.state is State.BEHIND:
+                        track.failed(error, monotonic())
+                else:
+                    if track.state is State.BEHIND and track.position == position:
+                        track.read(reply)
+                    else:  # what was queued was let go meanwhile, and this with it
+                        self.behind(track)
+        finally:
+            for _, _, pending in asked:
+                pending.abandon()
+        return bool(chosen)
+
+    # The queue
+
+    def offer(self, item: Item) -> bool:
+        """Queue what can be read again later; False if there is no room for it."""
+        if len(self.queue) >= self.most or (
+            self.queue and self._queued_bytes + item.size > self._limits.watch_queue_bytes
+        ):
+            if self._full_since is None:
+                self._full_since = monotonic()
+            return False
+        self.put(item)
+        return True
+
+    def put(self, item: Item) -> None:
+        if self._last_item is not None:
+            return
+        self.queue.append(item)
+        self._queued_bytes += item.size
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._sender is not None:
+            trio.lowlevel.reschedule(self._sender)
+            self._sender = None
+
+    def taken(self) -> Item:
+        """The front of the queue, which is handed to the connection now."""
+        item = self.queue.popleft()
+        self._queued_bytes -= item.size
+        if item.track is not None and item.after is not None:
+            item.track.handed = item.after
+            self.moved(item.track)
+        if len(self.queue) <= self.most // 2 and self._queued_bytes <= self._limits.watch_queue_bytes // 2:
+            self._full_since = None
+            self._roomy.set()
+        return item
+
+    def moved(self, track: Track) -> None:
+        """A track's `handed` has changed. For who remembers it."""
+        return
+
+    def _forget_queue(self) -> None:
+        """Let go of what waits: the tracks read it again. Frames that cannot be read again stay."""
+        kept = [item for item in self.queue if item.kind in ("topic-deleted", "raw")]
+        self.queue.clear()
+        self.queue.extend(kept)
+        self._queued_bytes = sum(item.size for item in kept)
+        for track in self.tracks.values():
+            if track.position != track.handed and track.state is not State.OVER:
+                waiting = track.state is State.BEHIND
+                track.back_to_handed()
+                if not waiting:
+                    self.behind(track)
+        self._roomy.set()
+
+    # Life
+
+    @property
+    def sending(self) -> bool:
+        return self._sending_since is not None or bool(self.queue)
+
+    def end(self, last: Item) -> None:
+        """Send one more frame and end."""
+        if self._last_item is None:
+            self._last_item = last
+            self._end_by = monotonic() + LAST_WORD_S
+            self._wake()
+
+    async def run(self, gone: Gone | None) -> None:
+        """Until it is ended or the client goes away, which `gone` notices. Leaves nothing behind."""
+        self._live.streams[self] = None
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    if gone is not None:
+                        nursery.start_soon(self._until, gone)
+                    self._start_catching_up()
+                    try:
+                        await self._send_all()
+                    finally:
+                        self._nursery = None  # before it closes: feeds may still have something for us
+                    nursery.cancel_scope.cancel()
+        finally:
+            for track in self.tracks.values():
+                track.over()
+            del self._live.streams[self]
+            self.ended.set()
+
+    async def _until(self, gone: Gone) -> None:
+        await gone()
+        self.gone = True
+        self._scope.cancel()
+
+    async def _send_all(self) -> None:
+        try:
+            while self._last_item is None:
+                if not self.queue:
+                    self._sender = trio.lowlevel.current_task()
+                    await trio.lowlevel.wait_task_rescheduled(self._abort)
+                    continue
+                self._sending_since = monotonic()
+                await self.send()
+                self.sent_at = monotonic()
+                self._sending_since = None
+                self._let_go = False
+            self.queue = deque([self._last_item])
+            await self.send()
+        except (OSError, ClientGone):
+            self.gone = True
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self._sender = None
+        return trio.lowlevel.Abort.SUCCEEDED

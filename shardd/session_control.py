@@ -1,0 +1,147 @@
+"""The operations on watch sessions (`shardd.session` has what a session is)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from proto.errors import ErrorCode, TopicsError
+from proto.frame import Kind
+from proto.message import Reply, Request
+from shardd.commit import Timing
+from shardd.session import Position, Session, as_map
+from shardd.staging import Respond, Staging, refuse
+
+RETRY_AFTER_MS = 1000
+
+_decode_moves = msgspec.json.Decoder(dict[str, tuple[int, dict[str, Position]]]).decode
+_decode_topics = msgspec.json.Decoder(dict[str, Position]).decode
+
+
+class SessionControl:
+    """The operations on sessions. The request's `topic` is the wid; every reply's `extra` has `sessions`, their number.
+
+    watch_resolve   `names` → `topics`: {name: [epoch, head_seq, earliest_seq]} of those there are
+    session_make    `owner`, `options`, the positions as body; `room`: how many sessions the shard may hold at most
+    session_open    `owner` → `options`, `topics`, `generation`; 404 if there is none, 401 if it is another's
+    session_move    body {wid: [generation, {topic: position}]} → `unknown`: wids there are no sessions for
+    session_count   nothing but `sessions`
+    """
+
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+        self._directory = staging.directory
+        self._sessions = staging.directory.sessions
+        self._making = 0
+
+    def resolve(self, request: Request, respond: Respond) -> None:
+        now = self._staging.clock.now_ms()
+        found: dict[str, tuple[int, int, int]] = {}
+        for name in request.options["names"]:
+            topic = self._directory.visible.get(name)
+            if topic is not None:
+                topic.expire(now)
+                topic.last_read_ts = now
+                found[name] = (topic.epoch, topic.head_seq, topic.earliest_seq)
+        respond(Reply(request.id, extra={"topics": found}))
+
+    def make(self, request: Request, respond: Respond) -> None:
+        self.collect()
+        room = request.options.get("room")
+        if room is not None and len(self._sessions) + self._making + 1 > room:
+            most = self._staging.limits.max_watch_sessions
+            raise TopicsError(
+                ErrorCode.THROTTLED,
+                f"there are as many watch sessions as TOPICS_MAX_WATCH_SESSIONS allows, {most}; wait until one ends",
+                {"limit": "max_watch_sessions", "max": most},
+                retry_after_ms=RETRY_AFTER_MS,
+            )
+        options = request.options
+        session = Session(request.topic, options["owner"], options["options"], _decode_topics(request.body))
+        session.used_ms = self._staging.clock.now_ms()
+        self._making += 1
+
+        def commit(timing: Timing) -> None:
+            self._making -= 1
+            self._sessions.by_wid[session.wid] = session
+            self._answer(request, respond)
+
+        def undo(error: TopicsError) -> None:
+            self._making -= 1
+            refuse(request.id, respond, error)
+
+        frame = self._staging.control_frame(Kind.SESSION, 0, {"made": as_map(session)})
+        self._staging.commits.stage(frame, gated=False, commit=commit, undo=undo)
+
+    def open(self, request: Request, respond: Respond) -> None:
+        self.collect()
+        session = self._sessions.by_wid.get(request.topic)
+        if session is None:
+            raise TopicsError(
+                ErrorCode.NOT_FOUND,
+                "there is no such watch session (any more); make a new one with POST /v0/watch",
+                {"wid": request.topic},
+            )
+        if session.owner != request.options["owner"]:
+            raise TopicsError(
+                ErrorCode.UNAUTHORIZED, "this watch session belongs to another key; present the one that made it"
+            )
+        session.used_ms = self._staging.clock.now_ms()
+
+        def commit(timing: Timing) -> None:
+            # Not before what is staged: moves that were told earlier are among it.
+            kept = as_map(session)
+            about = {name: kept[name] for name in ("options", "topics", "generation")}
+            self._answer(request, respond, **about)
+
+        def undo(error: TopicsError) -> None:
+            refuse(request.id, respond, error)
+
+        self._staging.commits.stage(None, gated=False, commit=commit, undo=undo)
+
+    def move(self, request: Request, respond: Respond) -> None:
+        moves = _decode_moves(request.body)
+        now = self._staging.clock.now_ms()
+        moved: dict[str, Any] = {}
+        unknown: list[str] = []
+        for wid, (generation, topics) in moves.items():
+            session = self._sessions.by_wid.get(wid)
+            if session is None:
+                unknown.append(wid)
+                continue
+            session.used_ms = now
+            if topics:
+                moved[wid] = [generation, {name: list(position) for name, position in topics.items()}]
+        if not moved:
+            self._answer(request, respond, unknown=unknown)
+            return
+        fields = {"moved": moved}
+
+        def commit(timing: Timing) -> None:
+            self._sessions.apply(fields)
+            self._answer(request, respond, unknown=unknown)
+
+        def undo(error: TopicsError) -> None:
+            refuse(request.id, respond, error)
+
+        frame = self._staging.control_frame(Kind.SESSION, 0, fields)
+        self._staging.commits.stage(frame, gated=False, commit=commit, undo=undo)
+
+    def count(self, request: Request, respond: Respond) -> None:
+        self.collect()
+        self._answer(request, respond)
+
+    def collect(self) -> None:
+        """End the sessions that nobody used for the ttl."""
+        ended = self._sessions.idle(self._staging.clock.now_ms() - self._staging.limits.watch_session_ttl_ms)
+        if not ended:
+            return
+        # Gone at once; if the frame is lost, a restart brings them back for another ttl.
+        fields = {"ended": ended}
+        self._sessions.apply(fields)
+        frame = self._staging.control_frame(Kind.SESSION, 0, fields)
+        self._staging.commits.stage(frame, gated=False, commit=lambda timing: None, undo=lambda error: None)
+
+    def _answer(self, request: Request, respond: Respond, **more: Any) -> None:
+        respond(Reply(request.id, extra={"sessions": len(self._sessions), **more}))
