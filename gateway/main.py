@@ -60,6 +60,11 @@ class Gateway:
         self.rog_server = TcpServer("rog", self.limits, self.flight, budget)
         self._accepting = trio.CancelScope()
 
+    def replace_keys(self, keys: list[Key]) -> None:
+        """From now on these are known and no others."""
+        self.keyring.replace(keys)
+        self.api.live.keys_replaced(keys)
+
     async def accept(
         self,
         listener: socket.socket,
@@ -133,7 +138,7 @@ async def serve(link: ControlLink) -> None:
             if isinstance(message, ShardStates):
                 gateway.shards.update(message.parsed())
             elif isinstance(message, Keys):
-                gateway.keyring.replace([Key.from_map(each) for each in message.keys])
+                gateway.replace_keys([Key.from_map(each) for each in message.keys])
             elif isinstance(message, Drain):
                 nursery.start_soon(_drain, gateway, link)
         # Hypercorn shields what it sends: a client that does not read must not keep the process.

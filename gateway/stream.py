@@ -37,6 +37,7 @@ from gateway.http import ClientGone, Gone
 from gateway.positions import Position
 from gateway.subscription import Options
 from proto.errors import ErrorCode, TopicsError
+from proto.keys import Key
 from proto.limits import Limits
 from proto.link import Pending
 from proto.message import Reply
@@ -124,7 +125,8 @@ class Track:
     def deleted(self) -> None:
         self.feed = None
         self.over()
-        fields = {"topic": self.name, "head_seq": self.head, "reason": "deleted"}
+        head = max(self.head, self.seq if self.epoch > 0 else 0)
+        fields = {"topic": self.name, "head_seq": head, "reason": "deleted"}
         self.stream.put(Item("topic-deleted", self, fields, self.position, 0))
 
     # What the stream does with it
@@ -208,7 +210,9 @@ class Shown(Protocol):
 class Stream(ABC):
     """A subclass says how frames look and how they are sent."""
 
-    def __init__(self, live: Shown, *, most_items: int, generation: int = 0) -> None:
+    def __init__(self, live: Shown, key: Key, *, most_items: int, generation: int = 0) -> None:
+        self.key = key
+        """Whose stream this is."""
         self.feeds = live.feeds
         self.tracks: dict[str, Track] = {}
         self.generation = generation
@@ -249,8 +253,7 @@ class Stream(ABC):
         """Every now and then: go up the ladder of the slow."""
         if self._last_item is not None:
             if now >= self._end_by:
-                self.gone = True
-                self._scope.cancel()
+                self.abort()
             return
         since = min((t for t in (self._full_since, self._sending_since) if t is not None), default=None)
         if since is None:
@@ -393,7 +396,12 @@ class Stream(ABC):
 
     def _forget_queue(self) -> None:
         """Let go of what waits: the tracks read it again. Frames that cannot be read again stay."""
-        kept = [item for item in self.queue if item.kind in ("topic-deleted", "raw")]
+        kept = [
+            item
+            for item in self.queue
+            if item.kind in ("topic-deleted", "raw")
+            or (item.kind == "caught-up" and item.track is not None and item.after == item.track.handed)
+        ]
         self.queue.clear()
         self.queue.extend(kept)
         self._queued_bytes = sum(item.size for item in kept)
@@ -418,6 +426,11 @@ class Stream(ABC):
             self._end_by = monotonic() + LAST_WORD_S
             self._wake()
 
+    def abort(self) -> None:
+        """End without a word."""
+        self.gone = True
+        self._scope.cancel()
+
     async def run(self, gone: Gone | None) -> None:
         """Until it is ended or the client goes away, which `gone` notices. Leaves nothing behind."""
         self._live.streams[self] = None
@@ -441,8 +454,7 @@ class Stream(ABC):
 
     async def _until(self, gone: Gone) -> None:
         await gone()
-        self.gone = True
-        self._scope.cancel()
+        self.abort()
 
     async def _send_all(self) -> None:
         try:

@@ -233,6 +233,18 @@ async def test_a_socket_that_leaves_leaves_nothing() -> None:
         assert socket.closed is None
 
 
+async def test_sockets_end_with_their_key() -> None:
+    async with talking() as (socket, _, there):
+        socket.tell("ping")
+        await socket.wait("pong")
+        there.gateway.replace_keys([key("other"), FULL])
+        socket.tell("ping")
+        await socket.wait("pong", 2)
+        there.gateway.replace_keys([key("other")])
+        assert (await socket.wait("error"))["code"] == "unauthorized"
+        await until(lambda: socket.closed is not None)
+
+
 async def test_sockets_are_closed_when_the_service_stops() -> None:
     async with talking() as (socket, _, there):
         socket.tell("ping")
