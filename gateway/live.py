@@ -17,8 +17,9 @@ from gateway.positions import rewound
 from gateway.sessions import Sessions
 from gateway.shards import Shards
 from gateway.sse import CONTENT_TYPE, HEADERS, RETRY, EventStream, check_accept, error_frame
-from gateway.stream import Item, Stream
+from gateway.stream import Stream
 from gateway.subscription import Wish, begun, check_topics, described, heartbeat_of, options_of, resolve
+from gateway.track import Item
 from proto.errors import ErrorCode, TopicsError, shutting_down
 from proto.keys import Key
 from proto.limits import Limits

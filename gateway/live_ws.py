@@ -31,8 +31,9 @@ from gateway.http import ClientGone
 from gateway.operations import OPERATIONS
 from gateway.quota import Quota
 from gateway.shards import Shards
-from gateway.stream import Item, Shown, Stream
+from gateway.stream import Shown, Stream
 from gateway.subscription import Start, Wish, begun, check_topics, described, options_of, resolve
+from gateway.track import Item
 from proto.body import parse
 from proto.errors import ErrorCode, TopicsError, invalid
 from proto.keys import Key, Scope

@@ -1,7 +1,7 @@
 """Watch sessions, seen from the gateway: made and opened in their shards, and told how far their streams are.
 
-Positions go to the shards in groups, every `SAVE_S`, and when a stream ends: what was not told when the gateway dies is
-sent again to a client that brings no `Last-Event-ID`. What cannot be told because a shard is away is kept until it can.
+Positions go to the shards in groups, every `SAVE_S`: what was sent after that is sent again if the gateway dies,
+because no client can take a session forward. What cannot be told because a shard is away is kept until it can.
 
 At most one stream per session: a new one ends the old one, and begins where that one got to.
 """

@@ -24,7 +24,8 @@ from gateway.feeds import Batch
 from gateway.http import Write
 from gateway.positions import Ids, Position
 from gateway.sessions import Opened, Sessions
-from gateway.stream import Item, Shown, Stream, Track
+from gateway.stream import Shown, Stream
+from gateway.track import Item, Track
 from proto.errors import ErrorCode, TopicsError
 from proto.keys import Key
 
