@@ -83,9 +83,11 @@ class Api:
         self._budget = budget
         self._inflated = trio.Semaphore(MAX_INFLATED)
         self._probe_auth = probe_auth
-        self._quota = Quota(shards, limits)
-        self._routers = Routers(shards, self._quota, limits)
+        self.quota = Quota(shards, limits)
+        self._routers = Routers(shards, self.quota, limits)
         self.live = Live(shards, limits)
+        self.protocols: list[Callable[[], metrics.Protocol]] = []
+        """Of the protocols besides HTTP: what they have to show."""
         self._shards = shards
         self._flight = flight
         self._routes = Routes(OPERATIONS)
@@ -186,7 +188,7 @@ class Api:
         if operation.name == "delete_topic":
             reply = await self._routers.delete_topic(topic, options, key)
         elif operation.grows:
-            reply = await self._quota.call(operation.shard_op, topic, options | restrictions(key, operation), body)
+            reply = await self.quota.call(operation.shard_op, topic, options | restrictions(key, operation), body)
         else:
             reply = await self._shards.call(operation.shard_op, topic, options, body, request.disconnected)
         if reply.error is not None:
@@ -257,7 +259,7 @@ class Api:
 
         async def converse(channel: Channel) -> None:
             socket = websocket.WebSocket(connection, channel, key, self._limits, self._budget)
-            await Conversation(self.live, self._shards, self._quota, socket).run()
+            await Conversation(self.live, self._shards, self.quota, socket).run()
 
         return Response(101, answer, upgraded=converse)
 
@@ -309,6 +311,7 @@ class Api:
             requests=self._served,
             in_flight=self._flight.count,
             streams=self.streams.open,
+            protocols=[each() for each in self.protocols],
             max_topics=self._limits.metrics_max_topics,
         )
         if b"application/json" in request.header(b"accept").lower():

@@ -82,6 +82,8 @@ class Kind(IntEnum):
     ROUTER = 10
     SESSION = 11
     """Watch sessions: made, moved, ended. Belongs to no topic: its topic id is 0."""
+    LOGDEF = 12
+    """A Rog log and its number of partitions; belongs to no topic."""
 
 
 class Encoding(IntEnum):

@@ -22,11 +22,14 @@ from shardd.catalog import CatalogError
 from shardd.checkpoint import Checkpoints, Plan
 from shardd.clock import Clock
 from shardd.commit import SYNC_BOUNDS_US, Commits
+from shardd.consume import Consume
 from shardd.control import Control
 from shardd.copier import Copier
 from shardd.cursors import page as cursor_page
+from shardd.damage import SegmentError, damaged
 from shardd.directory import Directory
 from shardd.disk import Disk
+from shardd.logs import Logs
 from shardd.pressure import Pressure, Sample
 from shardd.priority import effective_priority
 from shardd.pulls import Pulls
@@ -36,7 +39,6 @@ from shardd.replay import replay, replay_deferred
 from shardd.restore import Restore, position
 from shardd.routing import Routing
 from shardd.scheduler import Scheduler
-from shardd.segment import SegmentError, damaged
 from shardd.session_control import SessionControl
 from shardd.staging import Respond, Staging, to_json
 from shardd.topic import Deferred, Topic
@@ -106,6 +108,8 @@ class Shard:
         self.restored = not self._unrestored()
         control = Control(staging)
         self._sessions = SessionControl(staging)
+        consume = Consume(staging)
+        logs = Logs(staging)
         self._operations = {
             "append": Writes(staging, control).append,
             "configure": control.configure,
@@ -128,6 +132,11 @@ class Shard:
             "session_open": self._sessions.open,
             "session_move": self._sessions.move,
             "session_count": self._sessions.count,
+            "take": consume.take,
+            "peek": consume.peek,
+            "step": consume.step,
+            "log_create": logs.create,
+            "log_find": logs.find,
             "state": self._state,
             "list": self._list,
             "stats": self._stats,
@@ -374,6 +383,8 @@ class Shard:
                 "queue_depth_peak": commits.depth_peak,
                 "submit_full_total": self.pressure.refused_total,
                 "read_only": int(wal.read_only),
+                "last_frame": self._wal.next_no - 1,
+                "synced_frame": commits.synced_no,
             },
             "fsync_us": {
                 "bounds": list(SYNC_BOUNDS_US),
