@@ -28,7 +28,9 @@ from server import Server
 
 PAYLOAD = b"x" * 100
 GROUP = b"bench"
-LOGS = 16
+MANY = 16
+MOST_PER_SECOND = 6000
+"""Commands that one connection can do, amply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,15 @@ class Bench:
         )
         return row, commands
 
+    def fill(self, topics: list[str]) -> None:
+        """More records than can be read in time, so that nobody is told that there are none."""
+        for topic in topics:
+            missing = int(self.seconds * MOST_PER_SECOND / len(topics) ** 0.5)
+            while missing > 0:
+                records = [{"data": PAYLOAD.decode()}] * min(missing, 5000)
+                self.server.request("POST", f"/v0/topics/{topic}?return_seqs=false", {"records": records})
+                missing -= 5000
+
     def head(self, topic: str) -> int:
         return int(self.server.request("GET", f"/v0/topics/{topic}")[1]["head_seq"])
 
@@ -176,9 +187,6 @@ class Bench:
         def ok(answer: bytes) -> bool:
             return answer[4:6] == b"OK"
 
-        def taken(answer: bytes) -> bool:
-            return ok(answer) or answer[4:] == b"EMPTY"
-
         drive_once(self.walrus, [walrus_frame(b"REGISTER " + topic) for topic in topics], walrus_done, ok)
         put, puts = self.measured(
             "Walrus PUT", self.walrus, each(lambda t: walrus_frame(b"PUT %b %b" % (t, PAYLOAD))), walrus_done, ok
@@ -187,7 +195,10 @@ class Bench:
         if sum(heads) != puts:
             raise LoadError(f"{puts} entries were acknowledged, {sum(heads)} are there")
         # Read from where they were written, never faster than there is something: the last ones say EMPTY.
-        got, _ = self.measured("Walrus GET", self.walrus, each(lambda t: walrus_frame(b"GET " + t)), walrus_done, taken)
+        self.fill([topic.decode() for topic in topics])
+        got, gets = self.measured("Walrus GET", self.walrus, each(lambda t: walrus_frame(b"GET " + t)), walrus_done, ok)
+        if (moved := sum(self.cursor(topic.decode(), "walrus") for topic in topics)) != gets:
+            raise LoadError(f"{gets} entries were handed out, the cursors moved by {moved}")
         logs = [topic + b".rog" for topic in topics]
         drive_once(self.rog, [rog_command(0, 1, log) for log in logs], rog_status_done, b"\0".__eq__)
         published, number = self.measured(
@@ -196,6 +207,7 @@ class Bench:
         heads = [self.head(f"{log.decode()}:0") for log in logs]
         if sum(heads) != number:
             raise LoadError(f"{number} messages were acknowledged, {sum(heads)} are there")
+        self.fill([f"{log.decode()}:0" for log in logs])
         fetched, _ = self.measured(
             "Rog fetch", self.rog, [repeat(of_group(2, log)) for log in logs], rog_fetch_done, lambda a: a[:1] == b"\0"
         )
@@ -203,7 +215,7 @@ class Bench:
             "Rog ack", self.rog, [repeat(of_group(3, log)) for log in logs], rog_status_done, b"\0".__eq__
         )
         positions = [self.cursor(f"{log.decode()}:0", GROUP.decode()) for log in logs]
-        if sum(positions) != min(acks, sum(heads)) and all(a < b for a, b in zip(positions, heads, strict=True)):
+        if sum(positions) != acks:
             raise LoadError(f"{acks} acks moved the groups to {positions}")
         return [put, got, published, fetched, acked]
 
@@ -230,7 +242,7 @@ def main() -> int:
         }
         with Server(Path(directory) / "data", options.shards, **settings) as server:
             bench = Bench(server, options.seconds)
-            for connections in (1, LOGS):
+            for connections in (1, MANY):
                 rows += bench.run(connections)
     if options.json:
         about = {"python": platform.python_version(), "cores": os.cpu_count(), "durability": options.durability}

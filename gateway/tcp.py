@@ -109,6 +109,7 @@ class TcpConnection:
             finally:
                 if reserved:
                     self._budget.release(reserved)
+        await self._linger()  # drained: what was sent ahead is not carried out
 
     async def _carry_out(self, command: Any) -> None:
         self._flight.enter()

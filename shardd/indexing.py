@@ -67,7 +67,7 @@ class Indexing:
         return STEP
 
     def _go_on(self, topic: Topic, op: str) -> TopicsError | None:
-        if self._directory.visible.get(topic.name) is not topic:
+        if self._directory.assigned.get(topic.name) is not topic:  # deleted, or about to be
             return topic_not_found(topic.name)
         try:
             topic.index(STEP if topic.unindexed(op) > AT_ONCE else None, op)

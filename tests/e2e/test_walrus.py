@@ -357,3 +357,27 @@ def test_eight_consumers_get_each_entry_once_through_kills_and_restarts(tmp_path
             records += [record["data"] for record in page["records"]]
             cursor = page["next_from_seq"]
         assert records == acked, "what was acknowledged is not what is kept"
+
+
+def test_a_stop_finishes_the_command_in_flight_and_keeps_what_it_acknowledged(tmp_path: Path) -> None:
+    with Service(tmp_path, TOPICS_WALRUS_LISTEN="127.0.0.1:0") as service:
+        (port,) = ports(service, "walrus")
+        acked = 0
+        with opened(WalrusWire, port) as idle, opened(WalrusWire, port) as busy:
+            assert idle.ask("REGISTER stop") == "OK"
+            busy.send(framed("PUT stop x") * 20_000)
+            for _ in range(50):
+                assert busy.frame() == "OK"
+                acked += 1
+            stopping = threading.Thread(target=service.stop)
+            stopping.start()
+            try:
+                while busy.frame() == "OK":
+                    acked += 1
+            except ConnectionError:
+                pass
+            assert idle.ended()
+            stopping.join(30)
+        assert 50 <= acked < 20_000
+        service.start()
+        assert acked <= service.request("GET", "/v0/topics/stop")[1]["head_seq"] <= acked + 1

@@ -222,3 +222,20 @@ def test_logs_move_with_a_reshard() -> None:
     shards = [Harness(disk, shard.clock, data / f"shard-{i:02d}") for i in range(3)]
     found = [sum(s.call("log_find", name)["partitions"] for s in shards) for name in names]
     assert found == list(range(1, 21))
+
+
+def test_a_deletion_by_tag_that_waited_for_its_index_does_not_follow_the_deletion_of_its_topic() -> None:
+    shard = fsynced(max_batch_records=20_000)
+    shard.call("append", "t", {"records": [{"data": 0, "tag": "a"}] * 20_000})
+    by_tag = shard.send("delete_records", "t", {"match": "a"})
+    assert by_tag not in shard.replies, "the index was made on the spot, so this shows nothing"
+    shard.send("delete_topic", "t")
+    shard.shard.flush()
+    for _ in range(100):
+        shard.shard.deliver()
+    shard.shard.commits.sync_now()
+    reply: Any = shard.replies[by_tag]
+    assert reply.error is not None
+    assert reply.error.code is ErrorCode.TOPIC_NOT_FOUND
+    with pytest.raises(TopicsError):
+        shard.restarted().call("state", "t")
