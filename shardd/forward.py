@@ -151,6 +151,7 @@ class Forward:
                 continue
             feed.at = min(lane.cursor for _, lane in members)
             pulled = await self._ask(feed.source, members[0][1], feed.at, members)
+            await self._shard.pressure.calm()
             if pulled is not None:
                 feed.at = pulled.upto
                 await self._copy_all(feed, pulled)
@@ -217,6 +218,7 @@ class Forward:
         pause = FIRST_PAUSE_S / 2
         try:
             while self._exists(topic, feed):
+                await self._shard.pressure.calm()
                 lane = topic.lane
                 assert lane is not None
                 if not lane.held and lane.cursor >= feed.at:
