@@ -49,9 +49,9 @@ DELETED = 0xD5
 OWN_TIMES = 1
 
 BATCH, TOPIC_CREATE, TOPIC_CONFIG, TOPIC_DELETE, RECORD_DELETE, CEILING, CURSOR, RESCUED = range(1, 9)
-SESSION = 11
-KINDS = frozenset((*range(BATCH, RESCUED + 1), SESSION))
-WITHOUT_RECORDS = frozenset((CURSOR, RESCUED, SESSION))
+LEASE, SESSION = 9, 11
+KINDS = frozenset((*range(BATCH, RESCUED + 1), LEASE, SESSION))
+WITHOUT_RECORDS = frozenset((CURSOR, RESCUED, LEASE, SESSION))
 """Kinds that say nothing about which records there are."""
 COLUMN_SHIFTS = (0, 2, 4, 6)
 """Where in the header's `columns` the form of data, tag, node and meta stands."""

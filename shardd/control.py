@@ -131,6 +131,7 @@ class Control:
         def commit(timing: Timing) -> None:
             self._directory.hide(topic)
             self._staging.reads.topic_deleted(topic)
+            self._staging.jobs_changed(topic)
             body = {"topic": topic.name, "deleted": True, "routers_removed": []}
             respond(Reply(request.id, to_json(body), performance=performance(timing)))
 

@@ -52,6 +52,8 @@ class Directory:
             elif topic.config.durability == "disk" and topic.reserved_in not in ("", boot_id):
                 topic.skip(topic.ceiling + 1)
             topic.next_seq = max(topic.next_seq, topic.head_seq + 1)
+            if topic.queue is not None:
+                topic.queue.settle(topic.floor, -1, topic.alive)  # rows may be older than deletions
         self.sessions.woken(now_ms)
         self.expire(now_ms)
         self.assigned = dict(self.visible)

@@ -126,6 +126,8 @@ class Reshard:
         moved.ceiling = topic.ceiling
         moved.keys.load(topic.keys.dump())
         moved.cursors = dict(topic.cursors)
+        if topic.queue is not None and moved.queue is not None:
+            moved.queue.apply(topic.queue.dump(everything=True))
         return topic.records
 
     def _checkpoint(self, target: Checkpoints) -> None:

@@ -72,7 +72,7 @@ class Server:
             if isinstance(message, Request):
                 shard.handle(message, peer, partial(self._respond, peer))
             elif isinstance(message, Cancel):
-                shard.reads.cancel(peer, message.id)
+                shard.cancel(peer, message.id)
         shard.flush()
         if shard.checkpoint_due:
             self._enough.set()
@@ -191,6 +191,7 @@ async def main(descriptor: int) -> int:
             socket = MessageSocket.router(start.endpoint)
             await nursery.start(Server(shard, socket, limits).run)
             await nursery.start(peers.run)
+            nursery.start_soon(shard.dead_letters.run, peers)
             # From here on the other shards may ask this one, and this one them.
             await link.send(Progress("derive", total, total))
             await link.send(Ready())

@@ -46,6 +46,8 @@ class Staging:
         self.unsynced = unsynced
         self.clock = clock
         self.limits = limits
+        self.jobs_changed: Callable[[Topic], None] = lambda topic: None
+        """To be called when jobs of a queue may have become claimable, or it is gone."""
 
     def stage(
         self,
