@@ -14,8 +14,8 @@ EQUAL, PREFIX = "Eq", "Glob"
 
 @dataclass(slots=True)
 class Deletions:
-    """For each tag, and for each prefix of tags, the seq before which records with such a tag are deleted; and `seqs` that
-    are deleted whatever their tags."""
+    """For each tag, and for each prefix of tags, the seq before which records with such a tag are deleted; and `seqs`
+    that are deleted whatever their tags."""
 
     equal: dict[bytes, int] = field(default_factory=dict)
     prefixes: dict[bytes, int] = field(default_factory=dict)

@@ -319,8 +319,7 @@ class Claims:
     def _answer(self, topic: Topic, claimer: Claimer, part: list[Claimed], timing: Timing) -> None:
         part.sort(key=_seq)
         if claimer.stream:
-            frames = to_json([{"topic": topic.name, "job": job} for job in part]) if part else b"[]"
-            claimer.respond(Reply(claimer.ident, frames))
+            claimer.respond(Reply(claimer.ident, to_json(part), extra={"seqs": list(map(_seq, part))}))
             return
         body = {
             "topic": topic.name,

@@ -93,7 +93,7 @@ def parse_hold(body: bytes, limits: Limits) -> tuple[HoldRequest, list[int | Non
         return asked, [None] * len(asked.seqs)
     if len(asked.lease_ids) != len(asked.seqs):
         raise invalid(
-            f"lease_ids has {len(asked.lease_ids)} entries and seqs {len(asked.seqs)}: one for each seq, in their order",
+            f"lease_ids has {len(asked.lease_ids)} entries and seqs {len(asked.seqs)}: send one for each seq, in order",
             field="lease_ids",
         )
     return asked, list(map(token_of, asked.lease_ids))
