@@ -1,8 +1,8 @@
 """Streams of jobs, `GET /v0/topics/:q/work`: a worker is sent jobs as long as it holds fewer than its `max`.
 
-Who gets what is decided in the queue's shard, which knows what each stream holds. The stream asks it for jobs and waits;
-the answer comes when there are some, and whatever it holds is given back when the connection ends. If this process dies,
-nobody can say so: the leases run out.
+Who gets what is decided in the queue's shard, which knows what each stream holds. The stream asks it for jobs and waits
+for the answer, which comes when there are some; whatever it holds is given back when the connection ends. If this
+process dies, nobody can say so: the leases run out.
 
     id: <seq>
     event: job

@@ -290,7 +290,8 @@ def send_claim(shard: Harness, node: str, most: int) -> int:
 
 def got(shard: Harness, ident: int) -> list[int]:
     reply = shard.replies[ident]
-    assert isinstance(reply, Reply) and reply.error is None, reply
+    assert isinstance(reply, Reply)
+    assert reply.error is None
     return seqs(msgspec.json.decode(reply.body)["claimed"])
 
 
@@ -341,7 +342,8 @@ def take(shard: Harness, stream: str, most: int) -> int:
 
 def pushed(shard: Harness, ident: int) -> list[int]:
     reply = shard.replies[ident]
-    assert isinstance(reply, Reply) and reply.error is None, reply
+    assert isinstance(reply, Reply)
+    assert reply.error is None
     return seqs(msgspec.json.decode(reply.body))
 
 
