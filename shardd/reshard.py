@@ -30,7 +30,9 @@ from shardd.checkpoint import Checkpoints
 from shardd.clock import Clock
 from shardd.directory import Directory
 from shardd.disk import Disk
+from shardd.gaps import Gaps
 from shardd.losses import Losses
+from shardd.recovery import RecoveryError
 from shardd.topic import Topic
 from shardd.verify import opened
 
@@ -89,6 +91,13 @@ class Reshard:
     def _make(self, old: int, new: int, progress: Progress) -> None:
         self._disk.remove_tree(self._staging)
         sources = [opened(self._disk, self._data / shard_name(i), self._clock, self._limits) for i in range(old)]
+        for source in sources:
+            for topic in source.directory.visible.values():
+                if topic.deferred:
+                    raise RecoveryError(
+                        f'topic "{topic.name}" waits for copies that its routers have to make again; start the service '
+                        "once, stop it gracefully, and try again"
+                    )
         total = sum(source.directory.counters()[1] for source in sources)
         copied = 0
         # Ids above every id and epoch there ever was, so that a later topic of an old name has a higher epoch.
@@ -101,6 +110,7 @@ class Reshard:
             target = Checkpoints(self._disk, path, directory, self._clock, limits)
             self._disk.make_dir(path)
             for source in sources:
+                directory.logs |= {log: n for log, n in source.directory.logs.items() if shard_of(log, new) == index}
                 for topic in source.directory.visible.values():
                     if shard_of(topic.name, new) == index:
                         copied += self._copy(topic, target, directory)
@@ -128,6 +138,8 @@ class Reshard:
         moved.cursors = dict(topic.cursors)
         if topic.queue is not None and moved.queue is not None:
             moved.queue.apply(topic.queue.dump(everything=True))
+        moved.gaps = Gaps(list(topic.gaps.ranges))
+        moved.lane = moved.lane_visible = topic.lane_visible
         return topic.records
 
     def _checkpoint(self, target: Checkpoints) -> None:
