@@ -219,3 +219,19 @@ def test_every_job_is_done_whoever_dies(tmp_path: Path) -> None:
         deliveries.sort()
         for (until_ms, _), (_, at_ms) in pairwise(deliveries):
             assert at_ms > until_ms, f"job {seq} was handed out while its lease was alive"
+
+
+def test_a_stream_ends_with_a_last_frame_when_the_service_stops(tmp_path: Path) -> None:
+    with Service(tmp_path) as service:
+        call(service, "PUT", "q", {"type": "queue"})
+        call(service, "POST", "q", {"records": [{"data": 0}]})
+        with working(service, "node=w", "q") as stream:
+            assert stream.jobs(1) == [1]
+            assert service.process is not None
+            service.process.send_signal(signal.SIGTERM)
+            event, problem = stream.next()
+            assert (event, problem["code"]) == ("error", 503)
+            assert stream.next() == ("end", None)
+        assert service.wait_exit() == 0
+        service.start()
+        assert call(service, "GET", "q")["queue"] == {"ready": 1, "in_flight": 0, "dead_lettered": 0}
