@@ -4,6 +4,7 @@
 # make demo        a year of flights through the real service, killed and started again (examples/flights)
 # make demo-spark  the same flights counted by Spark
 # make bench-smoke a few honest numbers in a short time
+# make bench-queues how fast jobs are done, and what a claim costs in a large queue
 # make bench-live  how fast records reach watchers, and what a watcher costs
 # make bench-routers what routers cost the writer, and how fast copies arrive
 # make bench-growth what an operation and a record cost as a topic grows

@@ -32,6 +32,7 @@ from gateway.routes import Routes, defaults, parse_query
 from gateway.shards import Shards
 from gateway.slots import Bound, Slots
 from gateway.subscription import decode_wish
+from gateway.work import Work
 from proto.body import parse
 from proto.errors import ErrorCode, TopicsError, invalid, shutting_down
 from proto.keys import Key
@@ -86,6 +87,7 @@ class Api:
         self.quota = Quota(shards, limits)
         self._routers = Routers(shards, self.quota, limits)
         self.live = Live(shards, limits)
+        self.work = Work(shards, limits)
         self.protocols: list[Callable[[], metrics.Protocol]] = []
         """Of the protocols besides HTTP: what they have to show."""
         self._shards = shards
@@ -105,6 +107,7 @@ class Api:
             "watch": self._watch,
             "watch_stream": self._watch_stream,
             "websocket": self._websocket,
+            "work": self._work,
             "health": self._health,
             "ready": self._ready,
             "metrics": self._metrics,
@@ -249,6 +252,9 @@ class Api:
 
     async def _watch_stream(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         return await self.live.open(str(options["wid"]), request, key)
+
+    async def _work(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        return await self.work.open(str(options["topic"]), options, request)
 
     async def _websocket(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         if request.upgrade != b"websocket" or request.method != "GET" or request.has_body:

@@ -106,6 +106,7 @@ class Gateway:
         await self.handover.drain()
         with trio.move_on_after(self.limits.drain_timeout_ms / 1000):
             await self.api.live.drain()
+            await self.api.work.drain()
             await self.flight.landed()
         if self.flight.count:
             _log.warning("drain_timeout", in_flight=self.flight.count)

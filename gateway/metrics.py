@@ -32,6 +32,10 @@ _TOPIC_GAUGES = (
     ("topics_topic_records_live", "Live records per topic."),
     ("topics_topic_bytes_live", "Live payload bytes per topic."),
 )
+_QUEUE_GAUGES = (
+    ("topics_topic_queue_ready", "Claimable jobs per queue."),
+    ("topics_topic_queue_in_flight", "Jobs that workers hold per queue."),
+)
 _WAL_COUNTERS = (
     ("frames_total", "Frames appended to the WAL."),
     ("batches_total", "Groups of frames written together."),
@@ -115,7 +119,7 @@ def _covered(stats: Mapping[str, Any], key: Key) -> Mapping[str, Any]:
         return stats
     named = {
         what: [row for row in stats[what] if key.covers(row[0])]
-        for what in ("per_topic", "cursor_lag")
+        for what in ("per_topic", "per_queue", "cursor_lag")
         if what in stats
     }
     return {**stats, **named}
@@ -136,6 +140,9 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("topics_records_live", "Live records.", records)
     yield GaugeMetricFamily("topics_bytes_live", "Live payload bytes.", size)
     yield GaugeMetricFamily("topics_queue_topics", "Topics that are queues.", _total(stats, "queue_topics"))
+    yield GaugeMetricFamily(
+        "topics_queue_leases_in_flight", "Jobs that workers hold.", _total(stats, "queue_leases_in_flight")
+    )
     yield GaugeMetricFamily("topics_routers", "Routers.", _total(stats, "routers"))
     yield CounterMetricFamily(
         "topics_router_copies_total", "Records copied by routers.", _total(stats, "router_copies")
@@ -199,6 +206,12 @@ def _topic_families(stats: list[Mapping[str, Any]], most: int) -> Iterator[Metri
     for column, (name, summary) in enumerate(_TOPIC_GAUGES, 1):
         family = GaugeMetricFamily(name, summary, labels=["topic"])
         for row in rows:
+            family.add_metric([row[0]], row[column])
+        yield family
+    queues, _ = _first(stats, "per_queue", most)
+    for column, (name, summary) in enumerate(_QUEUE_GAUGES, 1):
+        family = GaugeMetricFamily(name, summary, labels=["topic"])
+        for row in queues:
             family.add_metric([row[0]], row[column])
         yield family
     yield GaugeMetricFamily(

@@ -79,6 +79,8 @@ class Kind(IntEnum):
     CURSOR = 7
     RESCUED = 8
     """First frame of a file that took the place of another's tail after a failed sync."""
+    LEASE = 9
+    """What a queue knows of its jobs: who holds which, and how often each was delivered."""
     ROUTER = 10
     SESSION = 11
     """Watch sessions: made, moved, ended. Belongs to no topic: its topic id is 0."""

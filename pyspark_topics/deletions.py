@@ -1,7 +1,8 @@
-"""Deletions by tag: which records of a topic they took, told for many records at once."""
+"""Deletions by tag and by seq: which records of a topic they took, told for many records at once."""
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,14 +14,16 @@ EQUAL, PREFIX = "Eq", "Glob"
 
 @dataclass(slots=True)
 class Deletions:
-    """For each tag, and for each prefix of tags, the seq before which records with such a tag are deleted."""
+    """For each tag, and for each prefix of tags, the seq before which records with such a tag are deleted; and `seqs`
+    that are deleted whatever their tags."""
 
     equal: dict[bytes, int] = field(default_factory=dict)
     prefixes: dict[bytes, int] = field(default_factory=dict)
+    seqs: array[int] = field(default_factory=lambda: array("q"))
     _lookup: Any = None
 
     def __bool__(self) -> bool:
-        return bool(self.equal or self.prefixes)
+        return bool(self.equal or self.prefixes or self.seqs)
 
     def add(self, operator: str, text: bytes, end: int) -> None:
         """Records before seq `end` are deleted if their tag is `text` or, with `PREFIX`, begins with it."""
@@ -33,7 +36,8 @@ class Deletions:
     def after(self, low: int) -> Deletions:
         """Those that may concern records from seq `low` on."""
         equal = {tag: end for tag, end in self.equal.items() if end > low}
-        return Deletions(equal, {prefix: end for prefix, end in self.prefixes.items() if end > low})
+        prefixes = {prefix: end for prefix, end in self.prefixes.items() if end > low}
+        return Deletions(equal, prefixes, array("q", (seq for seq in self.seqs if seq >= low)))
 
     def dead(self, tags: Any, seqs: Any) -> Any:
         """True for each record that is deleted. `tags` is a binary array with nulls, `seqs` int64, equally long."""
@@ -47,4 +51,6 @@ class Deletions:
         for prefix, end in self.prefixes.items():
             matching = pc.fill_null(pc.starts_with(tags, pattern=prefix), False)
             dead = pc.or_(dead, pc.and_(matching, pc.less(seqs, pa.scalar(end, pa.int64()))))
+        if self.seqs:
+            dead = pc.or_(dead, pc.is_in(seqs, value_set=pa.array(self.seqs, pa.int64())))
         return dead

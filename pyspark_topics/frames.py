@@ -52,9 +52,9 @@ OWN_TIMES = 1
 OWN_HOPS = 2
 
 BATCH, TOPIC_CREATE, TOPIC_CONFIG, TOPIC_DELETE, RECORD_DELETE, CEILING, CURSOR, RESCUED = range(1, 9)
-ROUTER, SESSION, LOGDEF = 10, 11, 12
-KINDS = frozenset((*range(BATCH, RESCUED + 1), ROUTER, SESSION, LOGDEF))
-WITHOUT_RECORDS = frozenset((CURSOR, RESCUED, SESSION, LOGDEF))
+LEASE, ROUTER, SESSION, LOGDEF = 9, 10, 11, 12
+KINDS = frozenset((*range(BATCH, RESCUED + 1), LEASE, ROUTER, SESSION, LOGDEF))
+WITHOUT_RECORDS = frozenset((CURSOR, RESCUED, LEASE, SESSION, LOGDEF))
 """Kinds that say nothing about which records there are."""
 COLUMN_SHIFTS = (0, 2, 4, 6)
 """Where in the header's `columns` the form of data, tag, node and meta stands."""

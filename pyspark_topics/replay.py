@@ -98,6 +98,9 @@ class Replay:
             elif head.kind == frames.CEILING:
                 topic.skipped(about.get("next_seq", 0))
             else:
+                if "seqs" in about:
+                    topic.acked(about["seqs"], about["now"])
+                    return
                 match = about["match"]
                 topic.deleted(about["before"], match and (match[0], match[1]), about["bound"], about["now"])
         except (KeyError, TypeError, IndexError, ValueError) as error:

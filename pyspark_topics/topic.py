@@ -129,6 +129,12 @@ class Topic:
             self.deletions.add(*match, end)
             self._recent.add(*match, end)
 
+    def acked(self, seqs: list[int], now_ms: int) -> None:
+        """Records that are deleted one by one: jobs of a queue that are done."""
+        self.settle(now_ms)
+        self.deletions.seqs.extend(seqs)
+        self._recent.seqs.extend(seqs)
+
     def expire(self, now_ms: int) -> None:
         if self._ttl_ms:
             self.oldest_ms = max(self.oldest_ms, now_ms - self._ttl_ms)

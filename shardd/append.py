@@ -44,8 +44,10 @@ _decode = msgspec.json.Decoder(Write).decode
 _count_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-def parse_write(body: bytes, limits: Limits) -> tuple[Write, Columns]:
+def parse_write(body: bytes, limits: Limits, *, stamped: bool = False) -> tuple[Write, Columns]:
     """The request, and its records as a batch whose `ts` is still 0.
+
+    `stamped`: the engine has added to each `meta`, which may be larger for that.
 
     Raises `400 invalid_request`, `batch_too_large` or `record_too_large`.
     """
@@ -62,8 +64,8 @@ def parse_write(body: bytes, limits: Limits) -> tuple[Write, Columns]:
         )
     data = list(map(attrgetter("data"), records))
     data_sizes = list(map(len, data))
-    meta, meta_sizes = _meta(list(map(attrgetter("meta"), records)), limits)
-    _check_sizes(data_sizes, meta_sizes, limits)
+    meta, meta_sizes = _meta(list(map(attrgetter("meta"), records)), None if stamped else limits)
+    _check_sizes(data_sizes, None if stamped else meta_sizes, limits)
     columns = Columns(
         count,
         0,
@@ -118,7 +120,7 @@ def _text(values: list[Any], default: str | None, name: str, limit: int) -> Colu
 _IS_TEXT: dict[type, int] = {str: 1, type(None): 0}
 
 
-def _meta(values: list[Raw], limits: Limits) -> tuple[Column | None, list[int] | None]:
+def _meta(values: list[Raw], limits: Limits | None) -> tuple[Column | None, list[int] | None]:
     sizes = list(map(len, values))
     if not any(sizes):
         return None, None
@@ -132,6 +134,8 @@ def _meta(values: list[Raw], limits: Limits) -> tuple[Column | None, list[int] |
     if firsts.count(0x7B) != len(firsts):
         index = next(i for i, first in enumerate(firsts) if first != 0x7B)
         raise invalid(f"meta of records[{index}] must be an object", field="meta", index=index)
+    if limits is None:
+        return optional(cells), sizes
     largest = max(sizes)
     if largest > limits.max_meta_bytes:
         index = sizes.index(largest)

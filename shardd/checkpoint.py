@@ -49,6 +49,7 @@ from shardd.disk import Disk, File
 from shardd.gaps import Gaps
 from shardd.lane import load as load_lane
 from shardd.losses import Losses
+from shardd.queue import Queue
 from shardd.segment import ENTRY_SIZE, Entry, Segment, StoredFrame, Views, entry_of, load_batches, sealed_frame
 from shardd.topic import Topic
 from shardd.wal import first_no_of
@@ -139,6 +140,8 @@ class Checkpoints:
         topic.last_write_ts = entry["last_write_ts"]
         topic.ceiling, topic.reserved_in = entry["ceiling"], entry.get("reserved_in", "")
         topic.keys.load(entry["keys"])
+        if topic.queue is not None:
+            topic.queue.apply(entry.get("queue") or {})
         topic.cursors = {name: Cursor(seq, ts) for name, (seq, ts) in entry["cursors"].items()}
         topic.gaps = Gaps([(first, last, reason) for first, last, reason in entry.get("gaps", ())])
         if (lane := entry.get("routers")) is not None:
@@ -172,8 +175,10 @@ class Checkpoints:
 
     # A checkpoint
 
-    def plan(self, synced_no: int) -> Plan:
-        """Step 1, with the log synced up to frame `synced_no`. The shard may go on at once."""
+    def plan(self, synced_no: int, last: bool = False) -> Plan:
+        """Step 1, with the log synced up to frame `synced_no`. The shard may go on at once.
+
+        `last`: nothing follows it but the end, so leases that are not in the log are written down, too."""
         now = self._clock.now_ms()
         topics: list[TopicPlan] = []
         self._directory.expire(now)
@@ -181,7 +186,7 @@ class Checkpoints:
             self._dying += _files(topic.drop_dead())
             if topic.logged_no <= synced_no:
                 topic.reserved_in = ""
-            topics.append(self._plan_topic(topic, now))
+            topics.append(self._plan_topic(topic, now, last))
         for topic in self._directory.graveyard:
             self._dying += _files(topic.segments)
         self._directory.graveyard.clear()
@@ -196,8 +201,8 @@ class Checkpoints:
             self._directory.sessions.dump(),
         )
 
-    def _plan_topic(self, topic: Topic, now: int) -> TopicPlan:
-        plan = TopicPlan(topic, _fields(topic), list(topic.segments))
+    def _plan_topic(self, topic: Topic, now: int, last: bool) -> TopicPlan:
+        plan = TopicPlan(topic, _fields(topic, last), list(topic.segments))
         if topic.config.durability != "ephemeral":
             plan.batches = [(batch, batch.delete_flags()) for batch in topic.unstored()]
         for batch in topic.batches:
@@ -412,7 +417,11 @@ def _files(segments: list[Segment]) -> list[Path]:
     return [path for segment in segments for path in (segment.data_path, segment.index_path)]
 
 
-def _fields(topic: Topic) -> dict[str, Any]:
+def _queue_fields(queue: Queue, durable: bool, last: bool) -> dict[str, Any]:
+    return queue.dump(everything=durable or last or not queue.unlogged)
+
+
+def _fields(topic: Topic, last: bool) -> dict[str, Any]:
     ephemeral = topic.config.durability == "ephemeral"
     return {
         "name": topic.name,
@@ -428,6 +437,7 @@ def _fields(topic: Topic) -> dict[str, Any]:
         "ceiling": max(topic.ceiling, topic.head_seq) if ephemeral else topic.ceiling,
         "reserved_in": topic.reserved_in,
         "keys": topic.keys.dump(),
+        "queue": None if topic.queue is None else _queue_fields(topic.queue, topic.config.leases_durable, last),
         "cursors": {name: [cursor.seq, cursor.updated_ts] for name, cursor in topic.cursors.items()},
         **_routed(topic),
     }

@@ -104,9 +104,6 @@ def apply(topic: str, current: TopicConfig | None, patch: ConfigPatch) -> TopicC
     base = current or TopicConfig()
     config = msgspec.structs.replace(base, **fields)
     config = msgspec.structs.replace(config, durable=config.durability == "fsync")
-    if config.type == "queue":
-        # What this release cannot keep is refused, never accepted and ignored.
-        raise invalid('type: "queue" is not supported by this release yet', field="type", reason="not_supported")
     return config
 
 

@@ -135,6 +135,7 @@ class Control:
         def commit(timing: Timing) -> None:
             self._directory.hide(topic)
             self._staging.reads.topic_deleted(topic)
+            self._staging.jobs_changed(topic)
             self._staging.pulls.topic_deleted(topic)
             into = [] if topic.lane_visible is None else sorted(topic.lane_visible.routers)
             body = {"topic": topic.name, "deleted": True, "routers_removed": into}

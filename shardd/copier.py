@@ -90,6 +90,8 @@ class Copier:
             head_before = topic.head_seq
             self.carry_out(topic, lane, made, ts)
             self._staging.scheduler.ready(topic)
+            if topic.queue is not None:
+                self._staging.jobs_changed(topic)
             self._staging.pulls.copied(topic, head_before)
 
         def undo(error: TopicsError) -> None:

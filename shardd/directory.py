@@ -66,6 +66,8 @@ class Directory:
             topic.skip(topic.ceiling + 1)
         topic.next_seq = max(topic.next_seq, topic.head_seq + 1)
         topic.durable_head = topic.head_seq
+        if topic.queue is not None:
+            topic.queue.settle(topic.floor, -1, topic.alive)  # rows may be older than deletions
         self._expire(topic, now_ms)
         return topic.head_seq > head
 

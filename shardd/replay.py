@@ -139,8 +139,16 @@ def _change(directory: Directory, topic: Topic, header: Header, fields: dict[str
         directory.hide(topic)
     elif kind == Kind.RECORD_DELETE:
         topic.expire(fields["now"])
+        if "seqs" in fields:
+            topic.delete_seqs(fields["seqs"])
+            if topic.queue is not None:
+                topic.queue.apply(fields)
+            return
         match = fields["match"]
         topic.delete(fields["before"], None if match is None else (match[0], match[1]), fields["bound"])
+    elif kind == Kind.LEASE:
+        assert topic.queue is not None
+        topic.queue.apply(fields)
     elif kind == Kind.CEILING:
         topic.ceiling, topic.reserved_in = max(topic.ceiling, fields["seq"]), fields.get("boot", "")
         if topic.reserved_in:

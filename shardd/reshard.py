@@ -136,6 +136,8 @@ class Reshard:
         moved.ceiling = topic.ceiling
         moved.keys.load(topic.keys.dump())
         moved.cursors = dict(topic.cursors)
+        if topic.queue is not None and moved.queue is not None:
+            moved.queue.apply(topic.queue.dump(everything=True))
         moved.gaps = Gaps(list(topic.gaps.ranges))
         moved.lane = moved.lane_visible = topic.lane_visible
         return topic.records

@@ -199,6 +199,8 @@ async def main(descriptor: int) -> int:
             await link.send(Progress("derive", total, total))
             forward = Forward(shard, peers)
             await forward.restore()
+            shard.dead_letters.recovered(shard.claims)
+            nursery.start_soon(shard.dead_letters.run, peers)
             await nursery.start(forward.run)
             await link.send(Ready())
             topics, records, _ = shard.directory.counters()

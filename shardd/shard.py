@@ -20,6 +20,7 @@ from proto.limits import Limits
 from proto.message import Reply, Request
 from shardd.catalog import CatalogError
 from shardd.checkpoint import Checkpoints, Plan
+from shardd.claims import Claims, held
 from shardd.clock import Clock
 from shardd.commit import SYNC_BOUNDS_US, Commits
 from shardd.consume import Consume
@@ -27,6 +28,7 @@ from shardd.control import Control
 from shardd.copier import Copier
 from shardd.cursors import page as cursor_page
 from shardd.damage import SegmentError, damaged
+from shardd.deadletter import DeadLetters
 from shardd.directory import Directory
 from shardd.disk import Disk
 from shardd.logs import Logs
@@ -64,6 +66,7 @@ class Shard:
         self.checkpoints = Checkpoints(disk, path, self.directory, clock, limits)
         self.outcome = Outcome()
         self._operations: dict[str, Callable[[Request, Respond], None]] = {}
+        self._job_operations: dict[str, Callable[[Request, Hashable, Respond], None]] = {}
         self._logged_before = 0
         self.checkpoint_wanted: Callable[[], None] = lambda: None
         """Called while a checkpoint is due."""
@@ -107,6 +110,9 @@ class Shard:
         self.routing = Routing(staging)
         self.restored = not self._unrestored()
         control = Control(staging)
+        self.dead_letters = DeadLetters(self.directory, self._clock)
+        self.claims = Claims(staging, self.dead_letters.add)
+        self.dead_letters.recovered(self.claims)
         self._sessions = SessionControl(staging)
         consume = Consume(staging)
         logs = Logs(staging)
@@ -142,12 +148,22 @@ class Shard:
             "stats": self._stats,
         }
 
+        self._job_operations = {
+            "claim": self.claims.claim,
+            "ack": self.claims.ack,
+            "nack": self.claims.nack,
+            "extend": self.claims.extend,
+            "work_open": self.claims.work_open,
+            "work_take": self.claims.work_take,
+            "work_close": self.claims.work_close,
+        }
+
     def close(self) -> None:
         """Sync, make a checkpoint, close the log. Raises OSError if the disk refuses to sync."""
         self.commits.sync_now()
         if self.restored:
             try:
-                self.checkpoint_now()
+                self.checkpoint_now(last=True)
             except OSError:
                 pass  # the log has everything
         self._wal.close()
@@ -191,12 +207,12 @@ class Shard:
     def _grown_bytes(self) -> int:
         return self._wal.statistics().bytes_written_total + self.copier.copied_bytes
 
-    def begin_checkpoint(self) -> Plan:
+    def begin_checkpoint(self, last: bool = False) -> Plan:
         """Take the position and what is to be written. Follow with `checkpoints.write` in a thread, then
         `end_checkpoint`."""
         self._logged_before = self._grown_bytes()
         self.routing.saving()
-        return self.checkpoints.plan(self._wal.synced_no)
+        return self.checkpoints.plan(self._wal.synced_no, last)
 
     def end_checkpoint(self, plan: Plan, error: OSError | None = None) -> None:
         """The files are written, or could not be."""
@@ -205,9 +221,9 @@ class Shard:
         self.routing.saved(error)
         self.flush()
 
-    def checkpoint_now(self) -> None:
+    def checkpoint_now(self, last: bool = False) -> None:
         """A whole checkpoint in this thread. Raises OSError, and then nothing has changed."""
-        plan = self.begin_checkpoint()
+        plan = self.begin_checkpoint(last)
         try:
             self.checkpoints.write(plan)
         except OSError as error:
@@ -229,6 +245,10 @@ class Shard:
             if request.op == "feed":
                 self.reads.feed(self.directory.find(request.topic), request, caller, respond)
                 return
+            about_jobs = self._job_operations.get(request.op)
+            if about_jobs is not None:
+                about_jobs(request, caller, respond)
+                return
             operation = self._operations.get(request.op)
             if operation is None:
                 raise invalid(f"operation {request.op!r} is not known to this shard")
@@ -249,8 +269,10 @@ class Shard:
         """The caller went away. Nothing if its request is not parked (any more)."""
         self.reads.cancel(caller, ident)
         self.pulls.cancel(caller, ident)
+        self.claims.cancel(caller, ident)
 
     def _deliver(self) -> None:
+        self.claims.deliver()
         self.pulls.wake()
         self.scheduler.deliver()
 
@@ -262,11 +284,16 @@ class Shard:
     @property
     def next_due(self) -> float | None:
         """When `deliver` next has something to do, in monotonic seconds; None if nothing that waits has a time."""
-        times = [time for time in (self.scheduler.next_due, self.reads.next_deadline) if time is not None]
+        times = [
+            time
+            for time in (self.scheduler.next_due, self.reads.next_deadline, self.claims.next_due)
+            if time is not None
+        ]
         return min(times, default=None)
 
     def deliver(self) -> None:
-        """What is due: deliveries whose turn it is, parked reads that are over."""
+        """What is due: deliveries whose turn it is, parked reads that are over, claimers whose window is closed."""
+        self.claims.deliver()
         self.scheduler.deliver()
         self.reads.expire()
 
@@ -308,6 +335,8 @@ class Shard:
             "last_write_ts": topic.last_write_ts,
             "last_read_ts": topic.last_read_ts,
         }
+        if topic.queue is not None:
+            state["queue"] = self.claims.counters(topic)
         respond(Reply(request.id, to_json(state)))
 
     def _priority(self, topic: Topic, now_ms: int) -> int:
@@ -356,6 +385,7 @@ class Shard:
             [t.name, name, max(t.head_seq - t.cursors[name].seq, 0)] for t in everything for name in sorted(t.cursors)
         )
         lags = list(islice(named, most + 1))
+        queues = [(topic, self.claims.counters(topic)) for topic in page if topic.queue is not None]
         wal = self._wal.statistics()
         commits = self.commits
         stats = {
@@ -363,7 +393,9 @@ class Shard:
             "records_live": records,
             "bytes_live": size,
             "topics_by_class": self.directory.by_class(),
-            "queue_topics": 0,
+            "queue_topics": sum(topic.queue is not None for topic in self.directory.visible.values()),
+            "queue_leases_in_flight": held(self.directory.visible.values()),
+            "per_queue": [[t.name, c["ready"], c["in_flight"]] for t, c in queues],
             "routers": len(self.routing.routers()),
             "router_copies": self.copier.copied_records,
             "per_topic": [[t.name, t.head_seq, t.earliest_seq, t.records, t.bytes] for t in page],

@@ -50,6 +50,8 @@ class Staging:
         self.unsynced = unsynced
         self.clock = clock
         self.limits = limits
+        self.jobs_changed: Callable[[Topic], None] = lambda topic: None
+        """To be called when jobs of a queue may have become claimable, or it is gone."""
 
     def stage(
         self,
@@ -94,6 +96,8 @@ class Staging:
         """Records that a client wrote became visible."""
         self.scheduler.ready(topic)
         self.pulls.grown(topic)
+        if topic.queue is not None:
+            self.jobs_changed(topic)
 
     def control_frame(self, kind: Kind, topic_id: int, fields: dict[str, Any]) -> Callable[[int, int], Frame]:
         return partial(_encode_map, kind, topic_id, fields, self.clock.now_ms())

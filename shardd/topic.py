@@ -27,6 +27,7 @@ from shardd.gaps import Gaps
 from shardd.idempotency import Keys
 from shardd.lane import Lane
 from shardd.losses import Losses
+from shardd.queue import Queue
 from shardd.segment import Segment
 from shardd.tags import Match, TagIndex, carriers
 
@@ -91,6 +92,9 @@ class Topic:
         self._tags: TagIndex | None = None
         self.keys = Keys()
         self.cursors: dict[str, Cursor] = {}
+        self.queue = Queue() if config.type == "queue" else None
+        self.holes = 0
+        """Raised by every deletion that may have taken records from the middle."""
         self.moving = Moving()
         self.segments: list[Segment] = []
         self.pending_records = 0
@@ -376,6 +380,7 @@ class Topic:
 
     def _delete_matching(self, match: Match, end: int) -> None:
         index = self.index()
+        self.holes += 1
         op, text = match
         tags = index.equal(text) if op == "Eq" else index.starting_with(text)
         done = 0
@@ -393,6 +398,32 @@ class Topic:
         if end > index.upto:
             index.forget(tags)
         self._settle()
+
+    def delete_seqs(self, seqs: Sequence[int]) -> None:
+        """Remove the records with these seqs, ascending and no seq twice. Those that are gone change nothing."""
+        at = 0
+        while at < len(seqs):
+            place = max(bisect_right(self._firsts, seqs[at]) - 1, 0)
+            if place >= len(self._batches):
+                break
+            batch = self._batches[place]
+            before = at
+            start, at = bisect_left(seqs, batch.first_seq, at), bisect_right(seqs, batch.last_seq, at)
+            if start == at:  # in no batch: it was forgotten
+                at = max(at, before + 1)
+                continue
+            self._count(-batch.live, -batch.live_size)
+            batch.delete([seq - batch.first_seq for seq in seqs[start:at]])
+            self._count(batch.live, batch.live_size)
+        self._settle()
+
+    def alive(self, seq: int) -> bool:
+        """Is there still a record with this seq?"""
+        place = bisect_right(self._firsts, seq) - 1
+        if place < 0 or seq > self._batches[place].last_seq:
+            return False
+        batch, position = self._batches[place], seq - self._batches[place].first_seq
+        return position >= batch.start and batch.mask(position, position + 1) == b"\1"
 
     def unindexed(self, op: str) -> int:
         """Seqs that the tag index does not have yet; or, if it has all, tags that this kind of match must sort."""

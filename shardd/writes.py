@@ -32,7 +32,7 @@ class Writes:
         """Bytes that staged writes add when they commit."""
 
     def append(self, request: Request, respond: Respond) -> None:
-        write, columns = parse_write(request.body, self._staging.limits)
+        write, columns = parse_write(request.body, self._staging.limits, stamped=bool(request.options.get("stamped")))
         key = _key(write.idempotency_key, request.options.get("idempotency_key"))
         now = self._staging.clock.now_ms()
         topic = self._staging.directory.assigned.get(request.topic)

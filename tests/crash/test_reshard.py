@@ -88,6 +88,26 @@ def test_the_cold_tier_comes_home() -> None:
     assert contents(disk, **cold) == {**before, "shards": 3}
 
 
+@pytest.mark.parametrize("durable", [False, True])
+def test_the_leases_of_a_queue_move_with_it(durable: bool) -> None:
+    disk = FaultDisk()
+    file = disk.create(DATA / MANIFEST)
+    file.write([json.dumps({"format": 1, "shards": 1, "created_ms": 5}).encode()])
+    file.sync()
+    shard = Harness(disk, FakeClock(), DATA / shard_name(0), **LIMITS)
+    shard.call("configure", "q", {"type": "queue", "leases_durable": durable})
+    shard.append("q", *range(4))
+    token = shard.call("claim", "q", {"node": "w", "max": 2})["claimed"][0]["lease_id"]
+    shard.call("nack", "q", {"node": "w", "seqs": [2]})
+    shard.shard.close()
+    disk.sync_dir(DATA)
+    assert reshard(disk, 3) == 3
+    moved = Harness(disk, FakeClock(), DATA / shard_name(shard_of("q", 3)), **LIMITS)
+    assert moved.call("state", "q")["queue"] == {"ready": 3, "in_flight": 1, "dead_lettered": 0}
+    assert moved.call("claim", "q", {"node": "v"})["claimed"][0]["deliveries"] == 2
+    assert moved.call("ack", "q", {"node": "w", "seqs": [1], "lease_ids": [token]})["acked"] == 1
+
+
 def test_the_same_number_changes_nothing() -> None:
     disk = loaded(2)
     before = contents(disk.after_crash("process"))

@@ -76,6 +76,8 @@ def answering(request: Request) -> list[Message]:
         return [Reply(request.id, extra={"topics": {name: [1, 0, 1] for name in request.options["names"]}})]
     if request.op.startswith("session_"):
         return [Reply(request.id, extra={"sessions": 0, **SESSION})]
+    if request.op == "work_take":
+        return []  # there are no jobs
     return [Reply(request.id, b"{}", extra={})]
 
 
@@ -85,6 +87,8 @@ async def ask(client: Client, operation: Operation, name: str, authorization: st
     target = fill(path or operation.path, name)
     if operation.upgrades:
         headers |= UPGRADE
+    if operation.name == "work":
+        target += "?node=w"
     if operation.streams:  # it would not end, so it gets a connection of its own
         async with await trio.open_tcp_stream(*client.stream.socket.getpeername()) as stream:
             return await Client(stream).ask(operation.method, target, None, headers)

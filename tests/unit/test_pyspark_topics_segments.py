@@ -395,3 +395,20 @@ def test_copies_of_routers_are_read_once_a_checkpoint_has_them_and_never_passed_
 
 def shard_records(scene: Scene, topic: str) -> list[Record]:
     return [record for record in scene.served() if record[0] == topic]
+
+
+@pytest.mark.parametrize("checkpoints", [0, 1, 3])
+def test_jobs_that_are_done_are_not_read(tmp_path: Path, checkpoints: int) -> None:
+    scene = Scene(tmp_path)
+    scene.shard.call("configure", "q", {"type": "queue", "leases_durable": True})
+    for _ in range(10):
+        scene.shard.append("q", *range(7))
+    claimed = scene.shard.call("claim", "q", {"node": "w", "max": 40})["claimed"]
+    for _ in range(checkpoints):
+        scene.checkpoint()
+    scene.shard.call("ack", "q", {"node": "w", "seqs": [job["$seq"] for job in claimed if job["$seq"] % 3]})
+    scene.shard.shard.commits.sync_now()
+    assert [record[1] for record in scene.read()] == [r["$seq"] for r in scene.shard.everything("q")]
+    assert len(scene.read()) == 70 - 27
+    scene.checkpoint()
+    assert len(scene.read()) == 70 - 27

@@ -1,0 +1,511 @@
+"""Claims: who gets which jobs, now or when there are some; and acks, nacks and extends.
+
+A claim of a queue without `claim_jitter_ms` is served at once. Otherwise the first claimer opens a window, and when it
+closes everybody who came in it is served in one pass: each gets a share in proportion to its `max`, dealt in turn.
+
+Streams (`work_take`) wait until there are jobs and they hold less than their `max`; what makes jobs claimable opens a
+window too (one without width, unless there is jitter), so that they and the pollers share fairly.
+
+An ack is a deletion: one RECORD_DELETE frame with the `seqs`, as durable as the queue's class says. All other changes
+are LEASE frames if `leases_durable`, and in memory only if not (see `shardd.queue`). If the process dies before the
+frame is written, nothing happened and nobody was told; after it, the change is there whether or not the answer got out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+from proto.errors import TopicsError, invalid, topic_not_found
+from proto.frame import Kind
+from proto.limits import MAX_BATCH_BYTES
+from proto.message import Parked, Reply, Request
+from shardd.commit import Timing
+from shardd.jobs import (
+    Claimed,
+    ClaimRequest,
+    Found,
+    check_claim,
+    claimed,
+    clamped_delay,
+    clamped_lease,
+    fresh,
+    lease_id,
+    new_tokens,
+    not_a_queue,
+    one,
+    parse_claim,
+    parse_hold,
+    size_of,
+)
+from shardd.queue import Job, Queue
+from shardd.staging import Respond, Staging, performance, refuse, to_json
+from shardd.topic import Topic
+
+STREAM_WAIT_S = 15.0
+"""A stream that waited so long for jobs is told that there are none, and asks again."""
+
+Saved = dict[int, tuple[Any, ...] | None]
+
+
+class Claimer:
+    """One that waits for jobs. `stream` is empty for a poller."""
+
+    __slots__ = ("deadline", "ident", "key", "lease_ms", "max", "node", "respond", "stream")
+
+    def __init__(self, asked: ClaimRequest, stream: str, key: Hashable, ident: int, respond: Respond) -> None:
+        assert asked.max is not None
+        self.node = asked.node
+        self.max = asked.max
+        self.lease_ms = asked.lease_ms
+        self.stream = stream
+        self.key = key
+        self.ident = ident
+        self.respond = respond
+        self.deadline = 0.0
+
+    def wants(self, queue: Queue) -> int:
+        return max(self.max - queue.streams.get(self.stream, 0), 0) if self.stream else self.max
+
+
+class _Cohort:
+    """Those who wait at one queue; `due` is when its window closes, None while none is open."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.due: float | None = None
+        self.claimers: dict[Hashable, Claimer] = {}
+
+
+def shares(wants: list[int], available: int) -> list[int]:
+    """How many of `available` jobs each gets: in proportion to what it wants, what is left over one by one."""
+    total = sum(wants)
+    if available >= total:
+        return list(wants)
+    given = [want * available // total for want in wants]
+    rest = available - sum(given)
+    while rest:
+        for place, want in enumerate(wants):
+            if rest and given[place] < want:
+                given[place] += 1
+                rest -= 1
+    return given
+
+
+class Claims:
+    def __init__(self, staging: Staging, doomed: Callable[[Topic, list[int]], None]) -> None:
+        self._staging = staging
+        self._clock = staging.clock
+        self._doomed = doomed
+        self._cohorts: dict[int, _Cohort] = {}
+        self._by_key: dict[Hashable, _Cohort] = {}
+        staging.jobs_changed = self.changed
+
+    # Who waits
+
+    def claim(self, request: Request, caller: Hashable, respond: Respond) -> None:
+        asked = parse_claim(request.body, self._staging.limits)
+        topic = self._topic(request)
+        self._take(topic, Claimer(asked, "", (caller, request.id), request.id, respond))
+
+    def work_open(self, request: Request, caller: Hashable, respond: Respond) -> None:
+        """A stream begins, or is refused. Options: `node`, `max`, `lease_ms` (0: the topic's)."""
+        self._stream_claim(request)
+        self._topic(request)
+        respond(Reply(request.id))
+
+    def work_take(self, request: Request, caller: Hashable, respond: Respond) -> None:
+        """Jobs for the stream in option `stream`, once there are some and it may hold more; none after a while."""
+        topic = self._topic(request)
+        queue = self._current(topic)
+        stream = request.options["stream"]
+        queue.streams.setdefault(stream, 0)
+        self._take(topic, Claimer(self._stream_claim(request), stream, (caller, request.id), request.id, respond))
+
+    def _stream_claim(self, request: Request) -> ClaimRequest:
+        options = request.options
+        asked = ClaimRequest(options["node"], options["max"], options["lease_ms"] or None)
+        check_claim(asked, self._staging.limits)
+        return asked
+
+    def work_close(self, request: Request, caller: Hashable, respond: Respond) -> None:
+        """The stream is gone: what it holds is claimable at once."""
+        topic = self._topic(request)
+        queue = self._current(topic)
+        held: dict[int, Job] = {seq: queue.jobs[seq] for seq in queue.close_stream(request.options["stream"])}
+        before: Saved = {seq: job.saved() for seq, job in held.items()}
+        now = self._clock.now_ms()
+        for seq, job in held.items():
+            queue.release(seq, job, now, now)
+
+        def done(timing: Timing) -> None:
+            self.changed(topic)
+            respond(Reply(request.id))
+
+        self._change(topic, before, done, lambda error: refuse(request.id, respond, error))
+
+    def _take(self, topic: Topic, claimer: Claimer) -> None:
+        queue = self._current(topic)
+        jitter = topic.config.claim_jitter_ms / 1000
+        may = claimer.wants(queue) and queue.ready(topic.records)
+        if not jitter and topic.id not in self._cohorts and (may or not claimer.stream):
+            self._serve(topic, [claimer])
+            return
+        now = self._clock.monotonic()
+        claimer.deadline = now + STREAM_WAIT_S
+        cohort = self._cohorts.setdefault(topic.id, _Cohort(topic))
+        cohort.claimers[claimer.key] = claimer
+        self._by_key[claimer.key] = cohort
+        if cohort.due is None and (may or not claimer.stream):
+            cohort.due = now + jitter
+        claimer.respond(Parked(claimer.ident))
+        self._staging.scheduler.more()
+
+    def cancel(self, caller: Hashable, ident: int) -> None:
+        """The caller went away. Nothing if it does not wait (any more)."""
+        cohort = self._by_key.get((caller, ident))
+        if cohort is not None:
+            self._leave(cohort, cohort.claimers[(caller, ident)])
+
+    def _leave(self, cohort: _Cohort, claimer: Claimer) -> None:
+        del cohort.claimers[claimer.key], self._by_key[claimer.key]
+        if not cohort.claimers:
+            self._cohorts.pop(cohort.topic.id, None)
+
+    def changed(self, topic: Topic) -> None:
+        """There may be jobs, or room for some; or the topic is gone."""
+        cohort = self._cohorts.get(topic.id)
+        if cohort is not None and cohort.due is None:
+            cohort.due = self._clock.monotonic() + topic.config.claim_jitter_ms / 1000
+
+    @property
+    def next_due(self) -> float | None:
+        """When `deliver` next has something to do, in monotonic seconds."""
+        times = []
+        now, now_ms = self._clock.monotonic(), self._clock.now_ms()
+        for cohort in self._cohorts.values():
+            if cohort.due is not None:
+                times.append(cohort.due)
+                continue
+            times.append(min(claimer.deadline for claimer in cohort.claimers.values()))
+            queue = cohort.topic.queue
+            if queue is not None and queue.next_wake is not None:
+                times.append(now + max(queue.next_wake - now_ms, 0) / 1000)
+        return min(times, default=None)
+
+    def deliver(self) -> None:
+        """Serve the cohorts whose window is closed."""
+        now, now_ms = self._clock.monotonic(), self._clock.now_ms()
+        for cohort in list(self._cohorts.values()):
+            topic, queue = cohort.topic, cohort.topic.queue
+            if self._staging.directory.visible.get(topic.name) is not topic:
+                for claimer in list(cohort.claimers.values()):
+                    self._leave(cohort, claimer)
+                    refuse(claimer.ident, claimer.respond, topic_not_found(topic.name))
+                continue
+            if cohort.due is None and queue is not None and queue.next_wake is not None and queue.next_wake <= now_ms:
+                queue.expire(now_ms)
+                self.changed(topic)
+            if cohort.due is not None and cohort.due <= now:
+                cohort.due = None
+                self._serve(topic, list(cohort.claimers.values()), cohort)
+            for claimer in [c for c in cohort.claimers.values() if c.stream and c.deadline <= now]:
+                self._leave(cohort, claimer)
+                self._answer(topic, claimer, [], Timing())
+        self._staging.commits.flush()
+
+    def written(self) -> None:
+        """Write what was staged outside of a group of requests."""
+        self._staging.commits.flush()
+        self.deliver()
+
+    # Serving
+
+    def _topic(self, request: Request) -> Topic:
+        topic = self._staging.directory.find(request.topic)
+        if topic.queue is None:
+            raise not_a_queue(topic.name)
+        return topic
+
+    def _current(self, topic: Topic) -> Queue:
+        queue = topic.queue
+        assert queue is not None
+        now = self._clock.now_ms()
+        topic.expire(now)
+        queue.settle(topic.floor, topic.holes, topic.alive)
+        queue.expire(now)
+        return queue
+
+    def _serve(self, topic: Topic, claimers: list[Claimer], cohort: _Cohort | None = None) -> None:
+        """One pass: jobs to all of these. Pollers are answered in any case, streams only if they got some."""
+        queue = self._current(topic)
+        wants = [claimer.wants(queue) for claimer in claimers]
+        before: Saved = {}
+        found, doomed = self._pick(topic, queue, sum(wants), before)
+        parts: list[list[Claimed]] = [[] for _ in claimers]
+        left = shares(wants, len(found))
+        now = self._clock.now_ms()
+        tokens = iter(new_tokens(len(found)))
+        place = 0
+        for each in found:
+            while not left[place]:
+                place = (place + 1) % len(claimers)
+            left[place] -= 1
+            claimer, token = claimers[place], next(tokens)
+            deadline = now + (claimer.lease_ms or topic.config.lease_ms)
+            job = queue.lease(each[0], claimer.node, token, deadline, claimer.stream)
+            parts[place].append(claimed(each, token, deadline, job.deliveries))
+            place = (place + 1) % len(claimers)
+        served = [(c, part) for c, part in zip(claimers, parts, strict=True) if part or not c.stream]
+        if cohort is not None:
+            for claimer, _ in served:
+                self._leave(cohort, claimer)
+
+        def done(timing: Timing) -> None:
+            for claimer, part in served:
+                self._answer(topic, claimer, part, timing)
+
+        def failed(error: TopicsError) -> None:
+            for claimer, _ in served:
+                refuse(claimer.ident, claimer.respond, error)
+
+        self._change(topic, before, done, failed)
+        if doomed:
+            self._doom(topic, doomed)
+        if found and len(found) < sum(wants) and queue.ready(topic.records):
+            self.changed(topic)  # the byte budget was used up
+
+    def _pick(self, topic: Topic, queue: Queue, count: int, before: Saved) -> tuple[list[Found], list[int]]:
+        """Up to `count` jobs: reclaimed ones first, lowest seq first. And those that were delivered too often."""
+        found: list[Found] = []
+        doomed: list[int] = []
+        budget = MAX_BATCH_BYTES
+        config = topic.config
+        while len(found) < count and budget > 0 and (seq := queue.pop_ready()) is not None:
+            job = queue.jobs[seq]
+            record = None if seq in before else one(topic, seq)
+            if record is None:
+                continue
+            if config.dead_letter is not None and 0 < config.max_deliveries <= job.deliveries:
+                queue.doom(seq, job, config.dead_letter)
+                doomed.append(seq)
+                continue
+            before[seq] = job.saved()
+            found.append(record)
+            budget -= size_of(record)
+        new, queue.cursor = fresh(topic, queue.cursor, queue.jobs.__contains__, count - len(found), budget)
+        before.update((each[0], None) for each in new)
+        return found + new, doomed
+
+    def _doom(self, topic: Topic, seqs: list[int]) -> None:
+        """Logged first, whatever the queue's leases are: the copy must never be made twice."""
+        queue = topic.queue
+        assert queue is not None
+        fields = {"rows": list(map(queue.row, seqs))}
+
+        def commit(timing: Timing) -> None:
+            self._doomed(topic, seqs)
+
+        def undo(error: TopicsError) -> None:
+            now = self._clock.now_ms()
+            for seq in seqs:
+                if seq in queue.jobs:
+                    queue.release(seq, queue.jobs[seq], now, now)
+
+        logged = topic.assigned_config.durability != "ephemeral"
+        frame = self._staging.control_frame(Kind.LEASE, topic.id, fields) if logged else None
+        self._staging.stage(topic, frame, gated=False, commit=commit, undo=undo)
+
+    def _answer(self, topic: Topic, claimer: Claimer, part: list[Claimed], timing: Timing) -> None:
+        part.sort(key=_seq)
+        if claimer.stream:
+            claimer.respond(Reply(claimer.ident, to_json(part), extra={"seqs": list(map(_seq, part))}))
+            return
+        body = {
+            "topic": topic.name,
+            "claimed": part,
+            "count": len(part),
+            "ready": self._current(topic).ready(topic.records),
+        }
+        claimer.respond(Reply(claimer.ident, to_json(body), performance=performance(timing)))
+
+    # Ack, nack, extend
+
+    def ack(self, request: Request, caller: Hashable, respond: Respond) -> None:
+        asked, tokens = parse_hold(request.body, self._staging.limits)
+        topic = self._topic(request)
+        queue = self._current(topic)
+        before: Saved = {}
+        skipped = []
+        for seq, token in zip(asked.seqs, tokens, strict=True):
+            job = queue.ackable(seq, asked.node, token)
+            if job is None:
+                skipped.append(seq)
+            else:
+                before[seq] = job.saved()
+                queue.leave(seq, job)
+
+        def done(timing: Timing) -> None:
+            body = {"topic": topic.name, "acked": len(before), "skipped": skipped, **self._counts(topic)}
+            respond(Reply(request.id, to_json(body), performance=performance(timing)))
+
+        if not before:
+            done(Timing())
+            return
+        self.remove(topic, sorted(before), before, done, lambda error: refuse(request.id, respond, error))
+
+    def remove(
+        self,
+        topic: Topic,
+        seqs: list[int],
+        before: Saved,
+        done: Callable[[Timing], None],
+        failed: Callable[[TopicsError], None],
+        dead_lettered: int = 0,
+    ) -> None:
+        """Delete the records of jobs that are leaving, ascending seqs. `dead_lettered` of them went elsewhere."""
+        queue = topic.queue
+        assert queue is not None
+        now = self._clock.now_ms()
+        topic.held_at.append(now)
+        queue.dead_lettered += dead_lettered
+
+        def commit(timing: Timing) -> None:
+            topic.held_at.popleft()
+            topic.expire(now)
+            topic.delete_seqs(seqs)
+            for seq in seqs:
+                queue.drop(seq)
+            self.changed(topic)
+            done(timing)
+
+        def undo(error: TopicsError) -> None:
+            topic.held_at.pop()
+            queue.dead_lettered -= dead_lettered
+            for seq, saved in before.items():
+                queue.undo(seq, saved)
+            failed(error)
+
+        durability = topic.assigned_config.durability
+        frame = None
+        if durability != "ephemeral" or topic.floor <= topic.logged_seq:
+            fields = {"before": None, "match": None, "bound": topic.head_seq + 1, "now": now, "seqs": seqs}
+            if dead_lettered:
+                fields["dead_lettered"] = queue.dead_lettered
+            frame = self._staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
+        self._staging.stage(topic, frame, gated=durability == "fsync", commit=commit, undo=undo)
+
+    def nack(self, request: Request, caller: Hashable, respond: Respond) -> None:
+        asked, tokens = parse_hold(request.body, self._staging.limits)
+        delay = clamped_delay(asked)
+        topic = self._topic(request)
+        queue, now = self._current(topic), self._clock.now_ms()
+        before: Saved = {}
+        skipped = []
+        for seq, token in zip(asked.seqs, tokens, strict=True):
+            job = queue.holder(seq, asked.node, token)
+            if job is None:
+                skipped.append(seq)
+            else:
+                before[seq] = job.saved()
+                queue.release(seq, job, now + delay, now)
+
+        def done(timing: Timing) -> None:
+            self.changed(topic)
+            body = {"topic": topic.name, "nacked": len(before), "skipped": skipped, **self._counts(topic)}
+            respond(Reply(request.id, to_json(body), performance=performance(timing)))
+
+        self._change(topic, before, done, lambda error: refuse(request.id, respond, error))
+
+    def extend(self, request: Request, caller: Hashable, respond: Respond) -> None:
+        asked, tokens = parse_hold(request.body, self._staging.limits)
+        if asked.lease_ms is None:
+            raise invalid("lease_ms is missing: for how long, from now on, in ms", field="lease_ms")
+        if asked.lease_ms < 0:
+            raise invalid(f"lease_ms is {asked.lease_ms}, but must not be negative", field="lease_ms")
+        topic = self._topic(request)
+        queue = self._current(topic)
+        deadline = self._clock.now_ms() + clamped_lease(asked.lease_ms)
+        before: Saved = {}
+        skipped = []
+        ids: dict[str, str] = {}
+        for seq, token, new in zip(asked.seqs, tokens, new_tokens(len(asked.seqs)), strict=True):
+            job = None if seq in before else queue.holder(seq, asked.node, token)
+            if job is None:
+                skipped.append(seq)
+            else:
+                before[seq] = job.saved()
+                queue.extend(seq, job, new, deadline)
+                ids[str(seq)] = lease_id(new)
+
+        def done(timing: Timing) -> None:
+            body = {
+                "topic": topic.name,
+                "extended": len(before),
+                "skipped": skipped,
+                "deadlines": dict.fromkeys(ids, deadline),
+                "lease_ids": ids,
+            }
+            respond(Reply(request.id, to_json(body), performance=performance(timing)))
+
+        self._change(topic, before, done, lambda error: refuse(request.id, respond, error))
+
+    def _counts(self, topic: Topic) -> dict[str, int]:
+        queue = self._current(topic)
+        return {"ready": queue.ready(topic.records), "in_flight": queue.in_flight}
+
+    def counters(self, topic: Topic) -> dict[str, int]:
+        """The `queue` object of a topic's state."""
+        queue = self._current(topic)
+        return {**self._counts(topic), "dead_lettered": queue.dead_lettered}
+
+    def _change(
+        self, topic: Topic, before: Saved, done: Callable[[Timing], None], failed: Callable[[TopicsError], None]
+    ) -> None:
+        """Leases have changed, from what `before` has of them. Logged if they are durable, else done."""
+        queue = topic.queue
+        assert queue is not None
+        config = topic.assigned_config
+        if not before:
+            done(Timing())
+            return
+        if config.durability == "ephemeral":
+            done(Timing())
+            return
+        if not config.leases_durable:
+            if not queue.unlogged:
+                self._forget(topic, queue)
+            done(Timing())
+            return
+
+        def undo(error: TopicsError) -> None:
+            for seq, saved in before.items():
+                queue.undo(seq, saved)
+            failed(error)
+
+        frame = self._staging.control_frame(Kind.LEASE, topic.id, {"rows": list(map(queue.row, before))})
+        queue.unlogged = False
+        self._staging.stage(topic, frame, gated=config.durability == "fsync", commit=done, undo=undo)
+
+    def _forget(self, topic: Topic, queue: Queue) -> None:
+        """From now on the leases that the last stop left in the catalog are out of date."""
+        queue.unlogged = True
+
+        def undo(error: TopicsError) -> None:
+            queue.unlogged = False
+
+        frame = self._staging.control_frame(Kind.LEASE, topic.id, {"forget": True})
+        self._staging.stage(topic, frame, gated=False, commit=_nothing, undo=undo)
+
+
+def _nothing(timing: Timing) -> None:
+    pass
+
+
+def _seq(job: Claimed) -> int:
+    return job.seq
+
+
+def held(topics: Iterable[Topic]) -> int:
+    """Leases in flight, of all these."""
+    return sum(topic.queue.in_flight for topic in topics if topic.queue is not None)

@@ -1,0 +1,237 @@
+"""Queues over HTTP, with real processes: pushed jobs, dead letters across shards, and workers and shards that die."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from proto.names import shard_of
+from tests.support.service import Service, ask, until
+
+
+def call(service: Service, method: str, path: str, body: Any = None) -> Any:
+    status, answer = service.request(method, f"/v0/topics/{path}", body)
+    assert status in (200, 201), answer
+    return answer
+
+
+class Stream:
+    """A /work stream, read event by event."""
+
+    def __init__(self, connection: http.client.HTTPConnection, path: str) -> None:
+        connection.request("GET", path, headers={"Accept": "text/event-stream"})
+        self.response = connection.getresponse()
+
+    def next(self) -> tuple[str, Any]:
+        """The next event's name and data; comments are passed over. ("end", None) at the end."""
+        event = ""
+        while line := self.response.readline():
+            if line.startswith(b"event: "):
+                event = line[7:].strip().decode()
+            elif line.startswith(b"data: "):
+                return event, json.loads(line[6:])
+        return "end", None
+
+    def jobs(self, count: int) -> list[int]:
+        found = [self.next() for _ in range(count)]
+        assert all(event == "job" for event, _ in found), found
+        return [job["$seq"] for _, job in found]
+
+
+@contextmanager
+def working(service: Service, query: str, topic: str) -> Iterator[Stream]:
+    connection = service.connect()
+    stream = Stream(connection, f"/v0/topics/{topic}/work?{query}")
+    try:
+        yield stream
+    finally:
+        stream.response.close()
+        connection.close()
+
+
+def test_jobs_are_produced_claimed_and_acked(shared: Service) -> None:
+    assert call(shared, "PUT", "a", {"type": "queue", "durable": True})["config"]["type"] == "queue"
+    call(shared, "POST", "a", {"records": [{"data": n} for n in range(3)]})
+    answer = call(shared, "POST", "a/claim", {"node": "w", "max": 2})
+    assert (answer["count"], answer["ready"]) == (2, 1)
+    assert "server_total_ms" in answer["performance"]
+    answer = call(shared, "POST", "a/ack", {"node": "w", "seqs": [1]})
+    assert answer["acked"] == 1
+    assert answer["performance"]["fsync_ms"] > 0
+    call(shared, "POST", "a/nack", {"node": "w", "seqs": [2]})
+    assert call(shared, "GET", "a")["queue"] == {"ready": 2, "in_flight": 0, "dead_lettered": 0}
+    connection = shared.connect()
+    connection.request("GET", "/v0/metrics")
+    assert b'topics_topic_queue_ready{topic="a"} 2.0' in connection.getresponse().read()
+    connection.close()
+
+
+def test_a_log_answers_409(shared: Service) -> None:
+    call(shared, "PUT", "log")
+    for method, path, body in (("POST", "claim", {"node": "w"}), ("GET", "work?node=w", None)):
+        status, answer = shared.request(method, f"/v0/topics/log/{path}", body)
+        assert (status, answer["error"]["code"]) == (409, "not_a_queue")
+    assert shared.request("GET", "/v0/topics/none/work?node=w")[0] == 404
+    assert shared.request("GET", "/v0/topics/log/work")[0] == 400
+
+
+def test_a_stream_is_kept_at_its_max_and_its_jobs_come_back_when_it_goes(shared: Service) -> None:
+    call(shared, "PUT", "pushed", {"type": "queue"})
+    with working(shared, "node=w&max=2", "pushed") as stream:
+        assert stream.response.getheader("content-type", "").startswith("text/event-stream")
+        call(shared, "POST", "pushed", {"records": [{"data": {"a": n}} for n in range(4)]})
+        event, job = stream.next()
+        assert event == "job"
+        assert (job["topic"], job["$seq"], job["deliveries"], job["data"]) == ("pushed", 1, 1, {"a": 0})
+        assert stream.jobs(1) == [2]
+        assert call(shared, "GET", "pushed")["queue"]["in_flight"] == 2
+        call(shared, "POST", "pushed/ack", {"node": "w", "seqs": [2]})
+        assert stream.jobs(1) == [3]
+    until(lambda: call(shared, "GET", "pushed")["queue"]["in_flight"] == 0, "the stream's leases to be released")
+    claimed = call(shared, "POST", "pushed/claim", {"node": "v", "max": 9})["claimed"]
+    assert [(job["$seq"], job["deliveries"]) for job in claimed] == [(1, 2), (3, 2), (4, 1)]
+
+
+def test_a_stream_ends_when_its_queue_is_gone(shared: Service) -> None:
+    call(shared, "PUT", "doomed", {"type": "queue"})
+    with working(shared, "node=w", "doomed") as stream:
+        call(shared, "POST", "doomed", {"records": [{"data": 0}]})
+        assert stream.jobs(1) == [1]
+        call(shared, "DELETE", "doomed")
+        call(shared, "PUT", "doomed")
+        event, problem = stream.next()
+        assert event == "error"
+        assert problem["code"] in (404, 409)
+        assert stream.next() == ("end", None)
+
+
+def test_dead_letters_reach_another_shard(shared: Service) -> None:
+    source = "letters"
+    target = next(f"dead{n}" for n in range(100) if shard_of(f"dead{n}", 2) != shard_of(source, 2))
+    call(shared, "PUT", source, {"type": "queue", "max_deliveries": 1, "dead_letter": target})
+    call(shared, "POST", source, {"records": [{"data": 0}]})
+    call(shared, "POST", f"{source}/claim", {"node": "w"})
+    call(shared, "POST", f"{source}/nack", {"node": "w", "seqs": [1]})
+    assert call(shared, "POST", f"{source}/claim", {"node": "w"})["count"] == 0
+    until(lambda: call(shared, "GET", source)["queue"]["dead_lettered"] == 1, "the job to be moved")
+    assert call(shared, "GET", source)["count"] == 0
+    (copy,) = call(shared, "POST", f"{target}/diff", {"from_seq": 0})["records"]
+    assert copy["meta"]["$dead_letter_from"] == source
+
+
+LEASE_MS = 3000
+
+
+def _work(port: int, node: str, path: str) -> None:
+    """A worker: claims, notes what it got with until when, acks, notes what was taken. Any failure is tried again."""
+    random.seed(node)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    connection: http.client.HTTPConnection | None = None
+    while True:
+        try:
+            if connection is None:
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            status, answer = ask(
+                connection, "POST", "/v0/topics/jobs/claim", {"node": node, "max": 50, "lease_ms": LEASE_MS}
+            )
+            if status != 200 or not answer["count"]:
+                time.sleep(0.05)
+                continue
+            jobs = answer["claimed"]
+            rows = [["got", job["$seq"], node, job["deadline"], time.time() * 1000] for job in jobs]
+            os.write(log, json.dumps(rows).encode() + b"\n")
+            body = {"node": node, "seqs": [j["$seq"] for j in jobs], "lease_ids": [j["lease_id"] for j in jobs]}
+            status, answer = ask(connection, "POST", "/v0/topics/jobs/ack", body)
+            if status == 200:
+                done = set(body["seqs"]) - set(answer["skipped"])
+                os.write(log, json.dumps([["ack", seq, node, 0, 0] for seq in done]).encode() + b"\n")
+        except (OSError, http.client.HTTPException, ValueError):
+            if connection is not None:
+                connection.close()
+            connection = None
+            time.sleep(0.05)
+
+
+def test_every_job_is_done_whoever_dies(tmp_path: Path) -> None:
+    """20 000 jobs, 20 workers, durable leases; workers and shards die. Duplicates only after a lease had ended."""
+    chance = random.Random(20)
+    total, count = 20_000, 20
+    spawn = multiprocessing.get_context("spawn")
+    with Service(tmp_path) as service:
+        call(service, "PUT", "jobs", {"type": "queue", "leases_durable": True})
+        for first in range(0, total, 5000):
+            call(service, "POST", "jobs", {"records": [{"data": n} for n in range(first, first + 5000)]})
+        workers: list[Any] = []
+
+        def hire() -> None:
+            node = f"w{len(workers)}"
+            worker = spawn.Process(target=_work, args=(service.port, node, str(tmp_path / f"{node}.log")), daemon=True)
+            worker.start()
+            workers.append(worker)
+
+        try:
+            for _ in range(count):
+                hire()
+            owner = f"shard-{shard_of('jobs', 2):02d}"
+            kills = 0
+
+            def left() -> int:
+                status, answer = service.request("GET", "/v0/topics/jobs")
+                return int(answer["count"]) if status == 200 else total
+
+            deadline = time.monotonic() + 80
+            while (rest := left()) and time.monotonic() < deadline:
+                if kills < 2 and rest < total * (2 - kills) // 3:
+                    service.kill_child(owner)
+                    kills += 1
+                    for victim in chance.sample([w for w in workers if w.is_alive()], 3):
+                        os.kill(victim.pid, signal.SIGKILL)
+                        hire()
+                time.sleep(0.05)
+            assert left() == 0
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.join()
+    got: dict[int, list[tuple[float, float]]] = {}
+    acks: Counter[int] = Counter()
+    for path in tmp_path.glob("w*.log"):
+        for line in path.read_bytes().splitlines():
+            for what, seq, _, until_ms, at_ms in json.loads(line):
+                if what == "got":
+                    got.setdefault(seq, []).append((until_ms, at_ms))
+                else:
+                    acks[seq] += 1
+    assert kills == 2
+    assert max(acks.values()) == 1, "a job was acknowledged twice"
+    for seq, deliveries in got.items():
+        deliveries.sort()
+        for (until_ms, _), (_, at_ms) in pairwise(deliveries):
+            assert at_ms > until_ms, f"job {seq} was handed out while its lease was alive"
+
+
+def test_a_stream_ends_with_a_last_frame_when_the_service_stops(tmp_path: Path) -> None:
+    with Service(tmp_path) as service:
+        call(service, "PUT", "q", {"type": "queue"})
+        call(service, "POST", "q", {"records": [{"data": 0}]})
+        with working(service, "node=w", "q") as stream:
+            assert stream.jobs(1) == [1]
+            assert service.process is not None
+            service.process.send_signal(signal.SIGTERM)
+            event, problem = stream.next()
+            assert (event, problem["code"]) == ("error", 503)
+            assert stream.next() == ("end", None)
+        assert service.wait_exit() == 0
+        service.start()
+        assert call(service, "GET", "q")["queue"] == {"ready": 1, "in_flight": 0, "dead_lettered": 0}

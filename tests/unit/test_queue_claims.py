@@ -1,0 +1,433 @@
+"""Queues: what claim, ack, nack and extend promise."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+
+from proto.errors import ErrorCode, TopicsError
+from proto.message import Reply
+from shardd.claims import shares
+from tests.support.fault_disk import FaultDisk
+from tests.support.harness import Harness
+
+
+def queue(shard: Harness, name: str = "q", **config: Any) -> Harness:
+    shard.call("configure", name, {"type": "queue", **config})
+    return shard
+
+
+@pytest.fixture
+def shard() -> Harness:
+    return queue(Harness())
+
+
+def claim(shard: Harness, node: str = "w", most: int = 100, topic: str = "q", **fields: Any) -> list[dict[str, Any]]:
+    claimed: list[dict[str, Any]] = shard.call("claim", topic, {"node": node, "max": most, **fields})["claimed"]
+    return claimed
+
+
+def seqs(jobs: list[dict[str, Any]]) -> list[int]:
+    return [job["$seq"] for job in jobs]
+
+
+def hold(shard: Harness, op: str, *which: int, node: str = "w", topic: str = "q", **fields: Any) -> Any:
+    return shard.call(op, topic, {"node": node, "seqs": list(which), **fields})
+
+
+def counters(shard: Harness, topic: str = "q") -> tuple[int, int]:
+    state = shard.call("state", topic)["queue"]
+    return state["ready"], state["in_flight"]
+
+
+def restarted(shard: Harness, how: str) -> Harness:
+    if how == "clean":
+        shard.shard.close()
+    elif how == "checkpoint":
+        shard.shard.commits.sync_now()
+        shard.shard.checkpoint_now()
+    disk = shard.disk
+    assert isinstance(disk, FaultDisk)
+    return shard.restarted(disk.after_crash("process"))
+
+
+def test_a_claim_hands_out_the_oldest_jobs_with_a_lease(shard: Harness) -> None:
+    shard.call("append", "q", {"records": [{"data": 1, "tag": "t", "meta": {"a": 1}, "node": "p"}, {"data": 2}]})
+    answer = shard.call("claim", "q", {"node": "w", "max": 1})
+    job = answer["claimed"][0]
+    assert re.fullmatch("lease_[0-9a-f]{16}", job.pop("lease_id"))
+    now = shard.clock.ms
+    assert job == {
+        "$seq": 1, "$ts": now, "$tag": "t", "deadline": now + 30_000, "deliveries": 1, "data": 1, "meta": {"a": 1},
+    }  # fmt: skip
+    assert (answer["topic"], answer["count"], answer["ready"]) == ("q", 1, 1)
+    job = claim(shard)[0]
+    assert "meta" not in job
+    assert "$tag" not in job
+    assert job["$seq"] == 2
+
+
+def test_max_defaults_to_one_and_zero_means_one(shard: Harness) -> None:
+    shard.append("q", *range(5))
+    assert shard.call("claim", "q", {"node": "w"})["count"] == 1
+    assert len(claim(shard, most=0)) == 1
+
+
+def test_max_is_clamped() -> None:
+    shard = queue(Harness(max_claim=3))
+    shard.append("q", *range(5))
+    assert len(claim(shard, most=1000)) == 3
+
+
+def test_a_job_is_handed_to_one_worker_only(shard: Harness) -> None:
+    shard.append("q", *range(10))
+    assert seqs(claim(shard, "a", 6)) == [1, 2, 3, 4, 5, 6]
+    assert seqs(claim(shard, "b", 6)) == [7, 8, 9, 10]
+    assert claim(shard, "c") == []
+    assert counters(shard) == (0, 10)
+
+
+def test_an_ack_deletes_the_jobs_and_is_idempotent(shard: Harness) -> None:
+    shard.append("q", *range(4))
+    claim(shard, most=3)
+    answer = hold(shard, "ack", 1, 3)
+    assert (answer["acked"], answer["skipped"], answer["ready"], answer["in_flight"]) == (2, [], 1, 1)
+    assert seqs(shard.everything("q")) == [2, 4]
+    assert shard.call("state", "q")["count"] == 2
+    answer = hold(shard, "ack", 1, 3, 4, 99, 2, 2)
+    assert (answer["acked"], answer["skipped"]) == (1, [1, 3, 4, 99, 2])
+
+
+def test_only_the_holder_may_ack_nack_or_extend(shard: Harness) -> None:
+    shard.append("q", 0)
+    claim(shard, "a")
+    for op, extra in (("ack", {}), ("nack", {}), ("extend", {"lease_ms": 1000})):
+        assert hold(shard, op, 1, node="b", **extra)["skipped"] == [1]
+    assert counters(shard) == (0, 1)
+
+
+def test_a_lease_ends_after_its_deadline_and_not_at_it(shard: Harness) -> None:
+    shard.append("q", 0, 1)
+    claim(shard, "a", 1, lease_ms=1000)
+    shard.clock.advance(1000)
+    assert counters(shard) == (1, 1)
+    shard.clock.advance(1)
+    assert counters(shard) == (2, 0)
+    jobs = claim(shard, "b")
+    assert [(job["$seq"], job["deliveries"]) for job in jobs] == [(1, 2), (2, 1)]
+
+
+def test_reclaimed_jobs_go_before_fresh_ones_lowest_first(shard: Harness) -> None:
+    shard.append("q", *range(6))
+    claim(shard, most=4)
+    hold(shard, "nack", 3)
+    hold(shard, "nack", 1)
+    assert seqs(claim(shard, "b", 1)) == [1]
+    assert seqs(claim(shard, "b", 2)) == [3, 5]
+
+
+def test_lease_ms_is_clamped_both_ways(shard: Harness) -> None:
+    shard.append("q", 0, 1)
+    now = shard.clock.ms
+    assert claim(shard, most=1, lease_ms=1)[0]["deadline"] == now + 100
+    assert claim(shard, most=1, lease_ms=10**15)[0]["deadline"] == now + 86_400_000
+
+
+def test_a_late_ack_counts_while_nobody_else_got_the_job(shard: Harness) -> None:
+    shard.append("q", 0, 1)
+    claim(shard, "a", 2, lease_ms=100)
+    shard.clock.advance(101)
+    assert hold(shard, "ack", 1, node="a")["acked"] == 1
+    assert seqs(claim(shard, "b")) == [2]
+    assert hold(shard, "ack", 2, node="a")["skipped"] == [2]
+    assert hold(shard, "ack", 2, node="b")["acked"] == 1
+
+
+def test_a_released_job_cannot_be_acked_by_who_released_it(shard: Harness) -> None:
+    shard.append("q", 0)
+    claim(shard)
+    hold(shard, "nack", 1)
+    assert hold(shard, "ack", 1)["skipped"] == [1]
+
+
+def test_an_expired_lease_cannot_be_extended_or_released(shard: Harness) -> None:
+    shard.append("q", 0)
+    claim(shard, lease_ms=100)
+    shard.clock.advance(101)
+    assert hold(shard, "extend", 1, lease_ms=1000)["skipped"] == [1]
+    assert hold(shard, "nack", 1)["skipped"] == [1]
+
+
+def test_a_delayed_nack_is_ready_only_when_its_time_has_come(shard: Harness) -> None:
+    shard.append("q", 0)
+    claim(shard)
+    answer = hold(shard, "nack", 1, delay_ms=500)
+    assert (answer["nacked"], answer["ready"], answer["in_flight"]) == (1, 0, 0)
+    shard.clock.advance(499)
+    assert claim(shard) == []
+    assert counters(shard) == (0, 0)
+    shard.clock.advance(1)
+    assert claim(shard)[0]["deliveries"] == 2
+
+
+def test_extend_sets_the_deadline_from_now_and_counts_no_delivery(shard: Harness) -> None:
+    shard.append("q", 0)
+    first = claim(shard, lease_ms=1000)[0]
+    shard.clock.advance(900)
+    answer = hold(shard, "extend", 1, 7, lease_ms=1000)
+    assert (answer["extended"], answer["skipped"]) == (1, [7])
+    assert answer["deadlines"] == {"1": shard.clock.ms + 1000}
+    assert answer["lease_ids"]["1"] != first["lease_id"]
+    shard.clock.advance(1000)
+    assert claim(shard, "b") == []
+    shard.clock.advance(1)
+    assert claim(shard, "b")[0]["deliveries"] == 2
+
+
+def test_a_stale_token_is_skipped_and_the_current_one_counts(shard: Harness) -> None:
+    shard.append("q", 0)
+    old = claim(shard, lease_ms=100)[0]["lease_id"]
+    shard.clock.advance(101)
+    new = claim(shard)[0]["lease_id"]  # the same worker again: only the token tells the two apart
+    for stale in (old, "lease_", "nonsense", new.upper(), new + "0"):
+        for op, extra in (("ack", {}), ("nack", {}), ("extend", {"lease_ms": 1000})):
+            assert hold(shard, op, 1, lease_ids=[stale], **extra)["skipped"] == [1]
+    extended = hold(shard, "extend", 1, lease_ms=1000, lease_ids=[new])["lease_ids"]["1"]
+    assert hold(shard, "ack", 1, lease_ids=[new])["skipped"] == [1]
+    assert hold(shard, "ack", 1, lease_ids=[extended])["acked"] == 1
+
+
+@pytest.mark.parametrize(
+    ("op", "body"),
+    [
+        ("claim", {}),
+        ("claim", {"node": ""}),
+        ("claim", {"node": "n" * 129}),
+        ("claim", {"node": 3}),
+        ("claim", {"node": "w", "max": "3"}),
+        ("claim", {"node": "w", "max": -1}),
+        ("claim", {"node": "w", "lease_ms": 1.5}),
+        ("ack", {"node": "w"}),
+        ("ack", {"seqs": [1]}),
+        ("ack", {"node": "w", "seqs": []}),
+        ("ack", {"node": "w", "seqs": ["1"]}),
+        ("ack", {"node": "w", "seqs": [-1]}),
+        ("ack", {"node": "w", "seqs": list(range(1001))}),
+        ("ack", {"node": "w", "seqs": [1, 2], "lease_ids": ["a"]}),
+        ("nack", {"node": "w", "seqs": [1], "delay_ms": "1"}),
+        ("extend", {"node": "w", "seqs": [1]}),
+        ("extend", {"node": "w", "seqs": [1], "lease_ms": -1}),
+    ],
+)
+def test_a_bad_request_is_refused(shard: Harness, op: str, body: dict[str, Any]) -> None:
+    with pytest.raises(TopicsError) as caught:
+        shard.call(op, "q", body)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("op", ["claim", "ack", "nack", "extend"])
+def test_a_log_is_not_a_queue_and_nothing_is_created(shard: Harness, op: str) -> None:
+    body = {"node": "w", "seqs": [1], "lease_ms": 1000}
+    shard.append("log", 0)
+    for topic, code in (("log", ErrorCode.NOT_A_QUEUE), ("none", ErrorCode.TOPIC_NOT_FOUND)):
+        with pytest.raises(TopicsError) as caught:
+            shard.call(op, topic, body)
+        assert caught.value.code is code
+    assert "queue" not in shard.call("state", "log")
+
+
+def test_type_cannot_change(shard: Harness) -> None:
+    with pytest.raises(TopicsError) as caught:
+        shard.call("configure", "q", {"type": "log"})
+    assert caught.value.code is ErrorCode.TOPIC_EXISTS_INCOMPATIBLE
+
+
+def test_reading_claims_nothing(shard: Harness) -> None:
+    shard.append("q", 0, 1)
+    claim(shard, most=1)
+    assert seqs(shard.everything("q")) == [1, 2]
+    assert counters(shard) == (1, 1)
+
+
+@pytest.mark.parametrize("how", ["before", "match", "cap", "ttl"])
+def test_jobs_that_are_removed_are_in_no_counter(shard: Harness, how: str) -> None:
+    shard.call("append", "q", {"records": [{"data": n, "tag": f"t{n}"} for n in range(1, 6)]})
+    claim(shard, most=3)
+    hold(shard, "nack", 3)
+    if how == "before":
+        shard.call("delete_records", "q", {"before_seq": 4})
+    elif how == "match":
+        for tag in ("t1", "t2", "t3"):
+            shard.call("delete_records", "q", {"match": tag})
+    elif how == "cap":
+        shard.call("configure", "q", {"cap_records": 2})
+    else:
+        shard.call("configure", "q", {"ttl_ms": 1000})
+        shard.clock.advance(500)
+        shard.append("q", 6, 7)
+        shard.clock.advance(501)
+    assert counters(shard) == (2, 0)
+    assert hold(shard, "ack", 1, 2, 3)["acked"] == 0
+    assert len(claim(shard)) == 2
+
+
+def test_shares_are_in_proportion_and_use_up_what_there_is() -> None:
+    assert shares([4, 2], 6) == [4, 2]
+    assert shares([4, 2], 3) == [2, 1]
+    assert shares([1, 1, 1], 2) == [1, 1, 0]
+    assert shares([100, 1], 2) == [2, 0]
+    assert shares([5, 5, 5], 0) == [0, 0, 0]
+
+
+def send_claim(shard: Harness, node: str, most: int) -> int:
+    ident = shard.send("claim", "q", {"node": node, "max": most})
+    shard.shard.flush()
+    return ident
+
+
+def got(shard: Harness, ident: int) -> list[int]:
+    reply = shard.replies[ident]
+    assert isinstance(reply, Reply)
+    assert reply.error is None
+    return seqs(msgspec.json.decode(reply.body)["claimed"])
+
+
+def test_a_cohort_shares_what_there_is_when_its_window_closes() -> None:
+    shard = queue(Harness(), claim_jitter_ms=100)
+    shard.append("q", *range(6))
+    first = send_claim(shard, "a", 8)
+    shard.clock.advance(60)
+    second = send_claim(shard, "b", 4)
+    shard.shard.deliver()
+    assert shard.parked(first)
+    assert shard.parked(second)
+    due = shard.shard.next_due
+    assert due is not None
+    assert due - shard.clock.monotonic() == pytest.approx(0.04)
+    shard.clock.advance(41)
+    shard.shard.deliver()
+    assert (got(shard, first), got(shard, second)) == ([1, 3, 5, 6], [2, 4])
+
+
+def test_a_claimer_who_left_gets_no_jobs_and_an_empty_window_is_answered() -> None:
+    shard = queue(Harness(), claim_jitter_ms=100)
+    shard.append("q", 0)
+    gone, stays, late = (send_claim(shard, node, 1) for node in "abc")
+    shard.shard.cancel("peer", gone)
+    shard.clock.advance(101)
+    shard.shard.deliver()
+    assert (got(shard, stays), got(shard, late)) == ([1], [])
+    assert shard.parked(gone)
+    assert counters(shard) == (0, 1)
+
+
+def test_a_window_ends_with_its_topic() -> None:
+    shard = queue(Harness(), claim_jitter_ms=100)
+    ident = send_claim(shard, "a", 1)
+    shard.call("delete_topic", "q")
+    reply = shard.replies[ident]
+    assert isinstance(reply, Reply)
+    assert reply.error is not None
+    assert reply.error.code is ErrorCode.TOPIC_NOT_FOUND
+
+
+def take(shard: Harness, stream: str, most: int) -> int:
+    ident = shard.send("work_take", "q", stream=stream, node=stream, max=most, lease_ms=0)
+    shard.shard.flush()
+    return ident
+
+
+def pushed(shard: Harness, ident: int) -> list[int]:
+    reply = shard.replies[ident]
+    assert isinstance(reply, Reply)
+    assert reply.error is None
+    return seqs(msgspec.json.decode(reply.body))
+
+
+def test_a_stream_waits_for_jobs_and_for_room(shard: Harness) -> None:
+    first = take(shard, "s", 2)
+    assert shard.parked(first)
+    shard.append("q", *range(3))
+    assert pushed(shard, first) == [1, 2]
+    second = take(shard, "s", 2)
+    assert shard.parked(second)
+    hold(shard, "ack", 2, node="s")
+    assert pushed(shard, second) == [3]
+
+
+def test_a_stream_gets_what_is_reclaimed_by_time(shard: Harness) -> None:
+    shard.append("q", 0)
+    claim(shard, "a", lease_ms=100)
+    ident = take(shard, "s", 1)
+    due = shard.shard.next_due
+    assert due is not None
+    assert due - shard.clock.monotonic() == pytest.approx(0.101)
+    shard.clock.advance(101)
+    shard.shard.deliver()
+    assert pushed(shard, ident) == [1]
+
+
+def test_a_closed_stream_gives_back_its_jobs_and_no_others(shard: Harness) -> None:
+    shard.append("q", *range(4))
+    assert seqs(claim(shard, "s", 1)) == [1]
+    assert pushed(shard, take(shard, "s", 2)) == [2, 3]
+    shard.reply("work_close", "q", stream="s")
+    assert counters(shard) == (3, 1)
+    assert seqs(claim(shard, "b")) == [2, 3, 4]
+
+
+def test_a_stream_that_waited_long_is_told_so(shard: Harness) -> None:
+    ident = take(shard, "s", 1)
+    shard.clock.advance(15_000)
+    shard.shard.deliver()
+    assert pushed(shard, ident) == []
+    assert shard.shard.claims.next_due is None
+
+
+@pytest.mark.parametrize("durability", ["disk", "fsync", "memory"])
+@pytest.mark.parametrize("how", ["clean", "crash", "checkpoint"])
+def test_acks_and_durable_leases_survive(durability: str, how: str) -> None:
+    shard = queue(Harness(), leases_durable=True, durability=durability)
+    shard.append("q", *range(6))
+    claim(shard, "a", 4)
+    hold(shard, "ack", 1, node="a")
+    hold(shard, "nack", 2, node="a")
+    new = hold(shard, "extend", 3, node="a", lease_ms=60_000)["lease_ids"]["3"]
+    hold(shard, "nack", 4, node="a", delay_ms=5000)
+    shard = restarted(shard, how)
+    assert counters(shard) == (3, 1)
+    jobs = claim(shard, "b")
+    assert [(job["$seq"], job["deliveries"]) for job in jobs] == [(2, 2), (5, 1), (6, 1)]
+    shard.clock.advance(5000)
+    assert [(job["$seq"], job["deliveries"]) for job in claim(shard, "b")] == [(4, 2)]
+    assert hold(shard, "ack", 3, node="a", lease_ids=[new])["acked"] == 1
+    assert seqs(shard.everything("q")) == [2, 4, 5, 6]
+
+
+@pytest.mark.parametrize("how", ["clean", "crash", "checkpoint"])
+def test_other_leases_survive_a_graceful_stop_only(how: str) -> None:
+    shard = queue(Harness())
+    shard.append("q", *range(3))
+    token = claim(shard, "a", 2)[0]["lease_id"]
+    hold(shard, "ack", 2, node="a")
+    shard = restarted(shard, how)
+    if how == "clean":
+        assert counters(shard) == (1, 1)
+        assert hold(shard, "ack", 1, node="a", lease_ids=[token])["acked"] == 1
+    else:
+        assert counters(shard) == (2, 0)
+        assert [(job["$seq"], job["deliveries"]) for job in claim(shard, "b")] == [(1, 1), (3, 1)]
+
+
+def test_leases_of_a_stop_are_not_brought_back_by_a_later_crash() -> None:
+    shard = queue(Harness())
+    shard.append("q", 0)
+    claim(shard, "a", lease_ms=86_400_000)
+    shard = restarted(shard, "clean")
+    hold(shard, "nack", 1, node="a")
+    claim(shard, "b")
+    shard = restarted(shard, "crash")
+    assert counters(shard) == (1, 0)
