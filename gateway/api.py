@@ -279,6 +279,7 @@ class Api:
             in_flight=self._flight.count,
             streams=self.streams.open,
             max_topics=self._limits.metrics_max_topics,
+            incarnations=[state.incarnation for state in shards.states],
         )
         if b"application/json" in request.header(b"accept").lower():
             return Response(200, metrics.json(snapshot))

@@ -33,6 +33,7 @@ from shardd.replay import replay
 from shardd.scheduler import Scheduler
 from shardd.segment import SegmentError, damaged
 from shardd.session_control import SessionControl
+from shardd.space import Space
 from shardd.staging import Respond, Staging, to_json
 from shardd.topic import Topic
 from shardd.unsynced import Unsynced
@@ -53,6 +54,7 @@ class Shard:
         self.reads = Reads(clock, limits, self.scheduler, self.unsynced)
         self.checkpoints = Checkpoints(disk, path, self.directory, clock, limits)
         self.outcome = Outcome()
+        self.space = Space(disk, path, clock, limits.min_free_bytes)
         self._operations: dict[str, Callable[[Request, Respond], None]] = {}
         self._logged_before = 0
 
@@ -87,6 +89,7 @@ class Shard:
             self._clock,
             self._limits,
             self._disk.boot_id(),
+            self.space,
         )
         control = Control(staging)
         self._sessions = SessionControl(staging)
@@ -276,6 +279,7 @@ class Shard:
             "cursor_lag_truncated": len(lags) > most,
             "parked_reads": len(self.reads),
             "watch_sessions": len(self.directory.sessions),
+            "disk": {"free_bytes": self.space.free_bytes, "refused_total": self.space.refused_total},
             "pressure": round(self.pressure.level, 3),
             "wal": {
                 "frames_total": wal.frames_total,

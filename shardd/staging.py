@@ -17,6 +17,7 @@ from shardd.commit import Commits, Timing
 from shardd.directory import Directory
 from shardd.reads import Reads
 from shardd.scheduler import Scheduler
+from shardd.space import Space
 from shardd.topic import Topic
 from shardd.unsynced import Unsynced
 
@@ -37,7 +38,9 @@ class Staging:
         clock: Clock,
         limits: Limits,
         boot_id: str,
+        space: Space,
     ) -> None:
+        self.space = space
         self.boot_id = boot_id
         self.directory = directory
         self.commits = commits
