@@ -19,7 +19,7 @@ from gateway.flight import Flight
 from gateway.handover import HypercornHandover
 from gateway.http1 import Http1Server
 from gateway.shards import Shards
-from proto.control import CONTROL_FD_VARIABLE, Drain, Drained, Keys, Ready, Start, Stop
+from proto.control import CONTROL_FD_VARIABLE, Drain, Drained, Keys, Ping, Pong, Ready, Start, Stop
 from proto.control import Shards as ShardStates
 from proto.keys import Key
 from proto.limits import Limits
@@ -97,6 +97,8 @@ async def serve(link: ControlLink) -> None:
                 gateway.shards.update(message.parsed())
             elif isinstance(message, Keys):
                 gateway.keyring.replace([Key.from_map(each) for each in message.keys])
+            elif isinstance(message, Ping):
+                await link.send(Pong())
             elif isinstance(message, Drain):
                 nursery.start_soon(_drain, gateway, link)
         # Hypercorn shields what it sends: a client that does not read must not keep the process.
