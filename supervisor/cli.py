@@ -15,6 +15,7 @@ import typer
 import proto
 from supervisor import offline
 from supervisor import settings as settings_module
+from supervisor.cli_backup import backup, restore
 from supervisor.cli_config import config
 from supervisor.datadir import DataDirError
 from supervisor.keys import KeysError, obtain
@@ -137,7 +138,8 @@ def _offline(command: str, data_dir: Path | None, shards: int | None) -> Iterato
         raise typer.Exit(1) from None
 
 
-app.command()(config)
+for command in (config, backup, restore):
+    app.command()(command)
 
 
 @app.command()

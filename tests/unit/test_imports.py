@@ -26,7 +26,7 @@ DOORS = {
     "httptools": {"gateway/head.py"},
     "wsproto": {"gateway/websocket.py"},
     "subprocess": {"supervisor/child.py", "supervisor/keys.py", "supervisor/offline.py"},
-    "typer": {"supervisor/cli.py", "supervisor/cli_config.py"},
+    "typer": {"supervisor/cli.py", "supervisor/cli_backup.py", "supervisor/cli_config.py"},
     "ctypes": {"proto/orphan.py", "shardd/memory.py"},
     "multiprocessing": set(),
     "asyncio": set(),
