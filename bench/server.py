@@ -18,11 +18,13 @@ READY_SECONDS = 30.0
 
 
 class Server:
-    """`with Server(data_dir, shards) as server:` serves on `server.port`. Logs go to `<data_dir>.log`."""
+    """`with Server(data_dir, shards) as server:` serves on `server.port`. Logs go to `<data_dir>.log`. `settings` are
+    `TOPICS_*` variables."""
 
-    def __init__(self, data_dir: Path, shards: int) -> None:
+    def __init__(self, data_dir: Path, shards: int, **settings: str) -> None:
         self.data_dir = data_dir
         self.shards = shards
+        self.settings = settings
         self.port = 0
 
     def __enter__(self) -> Server:
@@ -33,6 +35,7 @@ class Server:
         command = [sys.executable, "-m", "supervisor.cli", "serve", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--data-dir", str(self.data_dir), "--shards", str(self.shards)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")}
+        environment |= self.settings
         with log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment

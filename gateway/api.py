@@ -82,8 +82,10 @@ class Api:
         self._budget = budget
         self._inflated = trio.Semaphore(MAX_INFLATED)
         self._probe_auth = probe_auth
-        self._quota = Quota(shards, limits)
+        self.quota = Quota(shards, limits)
         self.live = Live(shards, limits)
+        self.protocols: list[Callable[[], metrics.Protocol]] = []
+        """Of the protocols besides HTTP: what they have to show."""
         self._shards = shards
         self._flight = flight
         self._routes = Routes(OPERATIONS)
@@ -176,7 +178,7 @@ class Api:
         started: float,
     ) -> Response:
         if operation.grows:
-            reply = await self._quota.call(operation.shard_op, topic, options | restrictions(key, operation), body)
+            reply = await self.quota.call(operation.shard_op, topic, options | restrictions(key, operation), body)
         else:
             reply = await self._shards.call(operation.shard_op, topic, options, body, request.disconnected)
         if reply.error is not None:
@@ -247,7 +249,7 @@ class Api:
 
         async def converse(channel: Channel) -> None:
             socket = websocket.WebSocket(connection, channel, key, self._limits, self._budget)
-            await Conversation(self.live, self._shards, self._quota, socket).run()
+            await Conversation(self.live, self._shards, self.quota, socket).run()
 
         return Response(101, answer, upgraded=converse)
 
@@ -278,6 +280,7 @@ class Api:
             requests=self._served,
             in_flight=self._flight.count,
             streams=self.streams.open,
+            protocols=[each() for each in self.protocols],
             max_topics=self._limits.metrics_max_topics,
             incarnations=[state.incarnation for state in shards.states],
         )

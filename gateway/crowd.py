@@ -16,13 +16,13 @@ SHARE = 32
 STARVED_S = 1.0
 
 
-def most_connections(configured: int) -> int:
-    """As many as configured (0: no number), but no more than there are descriptors for. Takes all descriptors that
-    the process may have."""
+def most_connections(configured: int, others: int = 0) -> int:
+    """As many as configured (0: no number), but no more than there are descriptors for besides `others`. Takes all
+    descriptors that the process may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    possible = max(hard - SPARED_DESCRIPTORS, 16) if hard != resource.RLIM_INFINITY else 1 << 30
+    possible = max(hard - SPARED_DESCRIPTORS - others, 16) if hard != resource.RLIM_INFINITY else 1 << 30
     return min(configured or possible, possible)
 
 

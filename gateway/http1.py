@@ -23,9 +23,9 @@ SAY_EVERY_S = 10.0
 
 
 class Http1Server:
-    def __init__(self, front: Front) -> None:
+    def __init__(self, front: Front, other_connections: int = 0) -> None:
         self.connections: set[Connection] = set()
-        self.most = most_connections(front.limits.max_connections)
+        self.most = most_connections(front.limits.max_connections, other_connections)
         self._front = front
         self._left = trio.Event()
         self._full_said = -SAY_EVERY_S

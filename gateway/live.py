@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from time import monotonic
 from typing import Any
 
+import structlog
 import trio
 
 from gateway.access import check_name
@@ -15,13 +17,16 @@ from gateway.positions import rewound
 from gateway.sessions import Sessions
 from gateway.shards import Shards
 from gateway.sse import CONTENT_TYPE, HEADERS, RETRY, EventStream, check_accept, error_frame
-from gateway.stream import Item, Stream
-from gateway.subscription import Wish, check_topics, described, heartbeat_of, options_of, resolve
+from gateway.stream import Stream
+from gateway.subscription import Wish, begun, check_topics, described, heartbeat_of, options_of, resolve
+from gateway.track import Item
 from proto.errors import ErrorCode, TopicsError, shutting_down
 from proto.keys import Key
 from proto.limits import Limits
 
-TICK_S = 0.1
+TICK_S = 0.2
+
+_log: Any = structlog.get_logger()
 
 
 class Live:
@@ -43,11 +48,16 @@ class Live:
                 await trio.sleep(TICK_S)
                 now = monotonic()
                 for stream in tuple(self.streams):
-                    stream.tick(now)
+                    try:
+                        stream.tick(now)
+                    except Exception:
+                        # A mistake of ours must not take the other streams along.
+                        _log.exception("stream_failed")
+                        stream.abort()
 
     async def watch(self, wish: Wish, key: Key, *, lenient: bool) -> dict[str, Any]:
         """Make a session; returns the answer's fields. Raises `400`, `403`, `404`, `429`, `503`."""
-        starts = wish.topics or {}
+        starts = begun(wish.topics or {}, wish.cursor)
         check_topics(starts, key, self.limits)
         options = options_of(wish, self.limits)
         found = await resolve(self.shards, starts, lenient=lenient)
@@ -76,8 +86,8 @@ class Live:
         try:
             async with self.sessions.turn(wid):
                 opened = await self.sessions.take(wid, key)
-                stream = EventStream(self, wid, opened, rewound(opened.topics, last_event_id), write)
-                self.sessions.begin(stream)
+                positions = rewound(opened.topics, last_event_id)
+                stream = EventStream(self, self.sessions, wid, key, opened, positions, write)
         except TopicsError as error:
             # Since it was looked at, the session has ended, or its shard.
             code = 410 if error.code is ErrorCode.NOT_FOUND else error.status
@@ -92,6 +102,12 @@ class Live:
         finally:
             self.sessions.end(stream)
         return not stream.gone
+
+    def keys_replaced(self, keys: Sequence[Key]) -> None:
+        """End the streams of keys that are gone, or may do something else now."""
+        for stream in tuple(self.streams):
+            if stream.key not in keys:
+                stream.end(stream.problem(401, "the service's keys have changed; connect again"))
 
     async def drain(self) -> None:
         """End every stream with a last frame, and tell the shards how far each got."""

@@ -15,6 +15,7 @@ begins again where it was, with `from_seq`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -30,8 +31,9 @@ from gateway.http import ClientGone
 from gateway.operations import OPERATIONS
 from gateway.quota import Quota
 from gateway.shards import Shards
-from gateway.stream import Item, Shown, Stream
-from gateway.subscription import Start, Wish, check_topics, described, options_of, resolve
+from gateway.stream import Shown, Stream
+from gateway.subscription import Start, Wish, begun, check_topics, described, options_of, resolve
+from gateway.track import Item
 from proto.body import parse
 from proto.errors import ErrorCode, TopicsError, invalid
 from proto.keys import Key, Scope
@@ -40,7 +42,12 @@ from proto.names import check_topic
 
 MAX_REQUEST_ID_BYTES = 1024
 GOING_AWAY = 1001
-_CODES = {408: "request_timeout", 500: ErrorCode.INTERNAL.value, 503: ErrorCode.SHUTTING_DOWN.value}
+_CODES = {
+    401: ErrorCode.UNAUTHORIZED,
+    408: ErrorCode.REQUEST_TIMEOUT,
+    500: ErrorCode.INTERNAL,
+    503: ErrorCode.SHUTTING_DOWN,
+}
 _KINDS = {"tombstone": "tombstone", "caught-up": "caught_up", "topic-deleted": "topic_deleted"}
 _APPEND = next(operation for operation in OPERATIONS if operation.name == "append")
 _PASSED_ON = ("records", "node", "idempotency_key", "create", "config", "disable_backpressure")
@@ -101,7 +108,7 @@ _decode_publish = msgspec.json.Decoder(Publish).decode
 
 class SocketStream(Stream):
     def __init__(self, live: Shown, socket: Socket) -> None:
-        super().__init__(live, most_items=live.limits.websocket_queue_messages)
+        super().__init__(live, socket.key, most_items=live.limits.websocket_queue_messages)
         self._socket = socket
         self._room = trio.Event()
 
@@ -114,7 +121,7 @@ class SocketStream(Stream):
             await self._socket.send(text)
 
     def problem(self, code: int, message: str, topics: list[str] | None = None) -> Item:
-        fields: dict[str, Any] = {"op": "error", "code": _CODES.get(code, "internal"), "message": message}
+        fields: dict[str, Any] = {"op": "error", "code": _CODES[code].value, "message": message}
         if topics:
             fields["topics"] = topics
         return Item("raw", None, _encode(fields), None, 0)
@@ -206,9 +213,10 @@ class Conversation:
         asked = parse(_decode_subscribe, body)
         if (asked.topic is None) == (asked.topics is None):
             raise invalid("subscribe needs either topic or topics", field="topic")
-        starts = asked.topics or {}
+        starts: Mapping[str, Start | None] = asked.topics or {}
         if asked.topic is not None:
             starts = {asked.topic: Start(asked.from_seq, asked.tail)}
+        starts = begun(starts, asked.cursor)
         check_topics(starts, key, self._limits)
         watched = self.stream.tracks.keys() | starts.keys()
         if len(watched) > self._limits.max_watch_topics:

@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import structlog
@@ -18,7 +20,11 @@ from gateway.connection import Front
 from gateway.flight import Flight
 from gateway.handover import HypercornHandover
 from gateway.http1 import Http1Server
+from gateway.metrics import Protocol
+from gateway.rog import Rog
 from gateway.shards import Shards
+from gateway.tcp import Listening, TcpServer
+from gateway.walrus import Walrus
 from proto.control import CONTROL_FD_VARIABLE, Drain, Drained, Keys, Ping, Pong, Ready, Start, Stop
 from proto.control import Shards as ShardStates
 from proto.keys import Key
@@ -45,15 +51,47 @@ class Gateway:
         self.keyring = Keyring(None if start.keys is None else [Key.from_map(each) for each in start.keys])
         self.api = Api(self.shards, self.flight, self.limits, self.keyring, budget, probe_auth=start.probe_auth)
         self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
-        self.server = Http1Server(Front(self.api, self.flight, self.limits, self.handover, budget))
+        others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
+        self.server = Http1Server(Front(self.api, self.flight, self.limits, self.handover, budget), others)
+        quota = self.api.quota
+        self.walrus = Walrus(self.shards, quota, self.limits, max(len(start.walrus_fds), 1))
+        self.rog = Rog(self.shards, quota, self.limits)
+        self.walrus_server = TcpServer("walrus", self.limits, self.flight, budget)
+        self.rog_server = TcpServer("rog", self.limits, self.flight, budget)
         self._accepting = trio.CancelScope()
 
+    def replace_keys(self, keys: list[Key]) -> None:
+        """From now on these are known and no others."""
+        self.keyring.replace(keys)
+        self.api.live.keys_replaced(keys)
+
     async def accept(
-        self, listener: socket.socket, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+        self,
+        listener: socket.socket,
+        walrus: Sequence[socket.socket] = (),
+        rog: Sequence[socket.socket] = (),
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve connections until drained or cancelled."""
+        """Serve connections until drained or cancelled. Of the `walrus` listeners, each is a node."""
         with self._accepting:
-            await self.server.run(listener, task_status=task_status)
+            async with trio.open_nursery() as nursery:
+                if walrus:
+                    nodes: list[Listening] = [
+                        (each, partial(self.walrus.talk, node)) for node, each in enumerate(walrus, 1)
+                    ]
+                    nursery.start_soon(self.walrus_server.run, nodes)
+                    self.api.protocols.append(partial(self._statistics, self.walrus_server, self.walrus.commands))
+                if rog:
+                    rogs: list[Listening] = [(each, self.rog.talk) for each in rog]
+                    nursery.start_soon(self.rog_server.run, rogs)
+                    self.api.protocols.append(partial(self._statistics, self.rog_server, self.rog.commands))
+                await nursery.start(self.server.run, listener)
+                task_status.started()
+
+    @staticmethod
+    def _statistics(server: TcpServer, commands: Mapping[tuple[str, str], int]) -> Protocol:
+        return Protocol(server.name, len(server.connections), commands)
 
     async def drain(self) -> None:
         """Finish what is in flight, refuse what comes new, then close every connection and the door.
@@ -63,6 +101,8 @@ class Gateway:
         """
         self.flight.drain()
         self.shards.end_parked()
+        self.walrus_server.drain()
+        self.rog_server.drain()
         await self.handover.drain()
         with trio.move_on_after(self.limits.drain_timeout_ms / 1000):
             await self.api.live.drain()
@@ -79,11 +119,13 @@ async def serve(link: ControlLink) -> None:
         return
     gateway = Gateway(start)
     listener = socket.socket(fileno=start.listen_fd)
+    walrus = [socket.socket(fileno=descriptor) for descriptor in start.walrus_fds]
+    rog = [socket.socket(fileno=descriptor) for descriptor in start.rog_fds]
     async with trio.open_nursery() as nursery:
         await nursery.start(gateway.shards.run)
         await nursery.start(gateway.api.live.run)
         gateway.shards.update(ShardStates(start.states).parsed())
-        await nursery.start(gateway.accept, listener)
+        await nursery.start(gateway.accept, listener, walrus, rog)
         nursery.start_soon(gateway.handover.prepare)
         await link.send(Ready())
         _log.info("gateway_ready", address=_shown(listener), shards=start.shards)
@@ -96,7 +138,7 @@ async def serve(link: ControlLink) -> None:
             if isinstance(message, ShardStates):
                 gateway.shards.update(message.parsed())
             elif isinstance(message, Keys):
-                gateway.keyring.replace([Key.from_map(each) for each in message.keys])
+                gateway.replace_keys([Key.from_map(each) for each in message.keys])
             elif isinstance(message, Ping):
                 await link.send(Pong())
             elif isinstance(message, Drain):
@@ -106,7 +148,8 @@ async def serve(link: ControlLink) -> None:
         overdue.daemon = True
         overdue.start()
         nursery.cancel_scope.cancel()
-    listener.close()
+    for each in (listener, *walrus, *rog):
+        each.close()
     _log.info("gateway_stopped")
 
 

@@ -6,7 +6,7 @@ A shard that is down counts with what it last said, so that a restart does not l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import Any
@@ -48,6 +48,15 @@ _WAL_GAUGES = (
 
 
 @dataclass(frozen=True, slots=True)
+class Protocol:
+    """A protocol besides HTTP: its name, its open connections, its commands so far by (command, result)."""
+
+    name: str
+    connections: int
+    commands: Mapping[tuple[str, str], int]
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """Everything one scrape shows. `shard_stats` are the `extra` maps of the shards' `stats` replies, `max_topics` is
     how many topics, and how many cursors, over all shards have metrics of their own."""
@@ -63,6 +72,7 @@ class Snapshot:
     streams: int
     max_topics: int
     incarnations: list[int]
+    protocols: Sequence[Protocol] = ()
     uptime_ms: int = field(default_factory=uptime_ms)
 
 
@@ -136,6 +146,8 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield from _shard_families(snapshot)
     yield from _disk_families([shard["disk"] for shard in stats if "disk" in shard])
     yield from _request_families(snapshot)
+    for protocol in snapshot.protocols:
+        yield from _protocol_families(protocol)
     yield from _topic_families(stats, snapshot.max_topics)
     yield from _cursor_families(stats, snapshot.max_topics)
     yield from _wal_families([shard.get("wal", {}) for shard in stats])
@@ -180,6 +192,19 @@ def _request_families(snapshot: Snapshot) -> Iterator[Metric]:
         served.add_metric([operation, str(status)], number)
     yield served
     yield GaugeMetricFamily("topics_http_requests_in_flight", "Requests being served.", snapshot.in_flight)
+
+
+def _protocol_families(protocol: Protocol) -> Iterator[Metric]:
+    name = protocol.name
+    yield GaugeMetricFamily(
+        f"topics_{name}_connections", f"Open {name.capitalize()} connections.", protocol.connections
+    )
+    commands = CounterMetricFamily(
+        f"topics_{name}_commands", f"{name.capitalize()} commands by result.", labels=["command", "result"]
+    )
+    for labels, number in sorted(protocol.commands.items()):
+        commands.add_metric(list(labels), number)
+    yield commands
 
 
 def _topic_families(stats: list[Mapping[str, Any]], most: int) -> Iterator[Metric]:

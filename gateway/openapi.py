@@ -134,6 +134,7 @@ _SCHEMAS: dict[str, Any] = {
                 "minProperties": 1,
                 "additionalProperties": {"type": "object", "properties": {"from_seq": _U64, "tail": _BOOLEAN}},
             },
+            "cursor": _STRING,
             "node": {"anyOf": [_STRING, {"type": "array", "items": _STRING}]},
             "limit": {"type": "integer", "minimum": 0},
             "max_batch_bytes": {"type": "integer", "minimum": 0},

@@ -1,7 +1,7 @@
 """Watch sessions, seen from the gateway: made and opened in their shards, and told how far their streams are.
 
-Positions go to the shards in groups, every `SAVE_S`, and when a stream ends: what was not told when the gateway dies is
-sent again to a client that brings no `Last-Event-ID`. What cannot be told because a shard is away is kept until it can.
+Positions go to the shards in groups, every `SAVE_S`: what was sent after that is sent again if the gateway dies,
+because no client can take a session forward. What cannot be told because a shard is away is kept until it can.
 
 At most one stream per session: a new one ends the old one, and begins where that one got to.
 """
@@ -38,12 +38,28 @@ _encode = msgspec.json.Encoder().encode
 Moves = dict[str, Position]
 
 
+class Progress:
+    """How far a session is, as the gateway knows it: the newest position of every topic that moved, which of them its
+    shard was not told of yet (`untold`), and how many times it is being told right now (`telling`)."""
+
+    __slots__ = ("generation", "positions", "telling", "untold")
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.positions: Moves = {}
+        self.untold: set[str] = set()
+        self.telling = 0
+
+    def moved(self, topic: str, position: Position, generation: int) -> None:
+        self.positions[topic] = position
+        self.untold.add(topic)
+        self.generation = max(self.generation, generation)
+
+
 class Streaming(Protocol):
-    """The stream of a session. `unsaved` are positions its shard was not told of yet."""
+    """The stream of a session."""
 
     wid: str
-    generation: int
-    unsaved: Moves
     ended: trio.Event
 
     def taken_over(self) -> None:
@@ -72,8 +88,8 @@ class Sessions:
         self._counts: list[int | None] = [None] * len(shards.states)
         self._making = trio.Lock()
         self._streams: dict[str, Streaming] = {}
-        self._left: dict[str, tuple[int, Moves]] = {}
-        """Positions of streams that have ended, still to be told."""
+        self._progress: dict[str, Progress] = {}
+        """Of the sessions that have a stream, or of which something is still to be told."""
         self._turns: dict[str, trio.Lock] = {}
         self._nursery: trio.Nursery | None = None
         self._telling = 0
@@ -153,33 +169,35 @@ class Sessions:
         return Opened(self._heard(wid, reply))
 
     async def take(self, wid: str, key: Key) -> Opened:
-        """The session, after `look` found it; its stream, if there was one, has ended and told how far it got."""
+        """The session, after `look` found it; its stream, if there was one, has ended."""
         stream = self._streams.get(wid)
         if stream is not None:
             stream.taken_over()
             await stream.ended.wait()
-        # In this order: a shard answers in the order it is asked, so it knows what was told when it is looked at.
-        self.tell()
+        # Before the shard is asked: if there is none now, the shard knows everything; if there is one, it knows better,
+        # also if the shard is told, and this is forgotten, before the answer is here.
+        progress = self._progress.get(wid)
         opened = await self.look(wid, key)
-        generation, moves = self._left.get(wid, (0, {}))
-        opened.generation = max(opened.generation, generation)
-        opened.topics |= moves
+        if progress is not None:
+            opened.generation = max(opened.generation, progress.generation)
+            opened.topics |= progress.positions
         return opened
 
-    def begin(self, stream: Streaming) -> None:
+    def begin(self, stream: Streaming) -> Progress:
+        """The stream is its session's from now on, and says there how far it is."""
         self._streams[stream.wid] = stream
+        return self._progress.setdefault(stream.wid, Progress())
 
     def end(self, stream: Streaming) -> None:
-        """The stream is over; what it did not tell yet is told soon."""
+        """The stream is over; what its shard does not know yet, it is told soon."""
         if self._streams.get(stream.wid) is stream:
             del self._streams[stream.wid]
-        if stream.unsaved:
-            self._leave(stream.wid, stream.generation, stream.unsaved)
-            stream.unsaved = {}
+            self._forget(stream.wid)
 
-    def _leave(self, wid: str, generation: int, moves: Moves) -> None:
-        before = self._left.get(wid, (0, {}))
-        self._left[wid] = (max(generation, before[0]), {**before[1], **moves})
+    def _forget(self, wid: str) -> None:
+        progress = self._progress.get(wid)
+        if progress is not None and wid not in self._streams and not progress.untold and not progress.telling:
+            del self._progress[wid]
 
     # Saving
 
@@ -196,22 +214,24 @@ class Sessions:
                 self.tell(word=word)
 
     def tell(self, *, word: bool = False) -> None:
-        """Send what there is to tell; with `word`, say of every stream that it is still there."""
-        moves, self._left = self._left, {}
-        for wid, stream in self._streams.items():
-            if stream.unsaved or word:
-                before = moves.get(wid, (0, {}))
-                moves[wid] = (max(stream.generation, before[0]), {**before[1], **stream.unsaved})
-                stream.unsaved = {}
+        """Send what there is to tell; with `word`, say of every stream that it is still there.
+
+        What is told and fails is told again, but with the positions of that time: an older one never follows a newer.
+        """
         by_shard: dict[int, dict[str, tuple[int, Moves]]] = {}
-        for wid, move in moves.items():
-            by_shard.setdefault(self._shards.index_of(wid), {})[wid] = move
+        for wid, progress in self._progress.items():
+            if progress.untold or (word and wid in self._streams):
+                moves = {topic: progress.positions[topic] for topic in progress.untold}
+                by_shard.setdefault(self._shards.index_of(wid), {})[wid] = (progress.generation, moves)
         for index, told in by_shard.items():
             try:
                 pending = self._shards.ask(index, "session_move", {}, body=_encode(told))
             except TopicsError:
-                self._untold(told)  # the shard is away
-                continue
+                continue  # the shard is away
+            for wid in told:
+                progress = self._progress[wid]
+                progress.untold = set()
+                progress.telling += 1
             self._telling += 1
             assert self._nursery is not None
             self._nursery.start_soon(self._heed, index, told, pending)
@@ -222,33 +242,27 @@ class Sessions:
             self._all_told = trio.Event()
             await self._all_told.wait()
 
-    async def _heed(self, index: int, moves: dict[str, tuple[int, Moves]], pending: Pending) -> None:
+    async def _heed(self, index: int, told: dict[str, tuple[int, Moves]], pending: Pending) -> None:
+        reply: Reply | None = None
         try:
             reply = await pending.reply()
         except TopicsError:
-            self._untold(moves)
-            return
+            pass  # it went away before it answered
         finally:
             self._telling -= 1
             self._all_told.set()
-        if reply.extra is None:
-            self._untold(moves)
+        heard = reply.extra if reply is not None else None
+        for wid, (_, moves) in told.items():
+            progress = self._progress[wid]
+            progress.telling -= 1
+            if heard is None:
+                progress.untold |= moves.keys()
+            self._forget(wid)
+        if heard is None:
             return
-        self._counts[index] = int(reply.extra["sessions"])
-        for wid in reply.extra["unknown"]:
+        self._counts[index] = int(heard["sessions"])
+        for wid in heard["unknown"]:
             stream = self._streams.get(wid)
             if stream is not None:
                 _log.info("watch_session_gone", shard=index)
                 stream.unknown()
-
-    def _untold(self, moves: dict[str, tuple[int, Moves]]) -> None:
-        """Keep for another time what has not been told, beneath what is newer."""
-        for wid, (generation, told) in moves.items():
-            if not told:
-                continue
-            stream = self._streams.get(wid)
-            if stream is not None:
-                stream.unsaved = {**told, **stream.unsaved}
-            else:
-                newer = self._left.get(wid, (0, {}))
-                self._left[wid] = (max(generation, newer[0]), {**told, **newer[1]})

@@ -23,9 +23,11 @@ import msgspec
 from gateway.feeds import Batch
 from gateway.http import Write
 from gateway.positions import Ids, Position
-from gateway.sessions import Opened
-from gateway.stream import Item, Shown, Stream, Track
+from gateway.sessions import Opened, Sessions
+from gateway.stream import Shown, Stream
+from gateway.track import Item, Track
 from proto.errors import ErrorCode, TopicsError
+from proto.keys import Key
 
 CONTENT_TYPE = b"text/event-stream; charset=utf-8"
 HEADERS = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
@@ -68,19 +70,28 @@ def check_accept(accept: bytes) -> None:
 
 
 class EventStream(Stream):
-    def __init__(self, live: Shown, wid: str, opened: Opened, positions: dict[str, Position], write: Write) -> None:
-        super().__init__(live, most_items=live.limits.watch_queue_frames, generation=opened.generation)
+    def __init__(
+        self,
+        live: Shown,
+        sessions: Sessions,
+        wid: str,
+        key: Key,
+        opened: Opened,
+        positions: dict[str, Position],
+        write: Write,
+    ) -> None:
+        super().__init__(live, key, most_items=live.limits.watch_queue_frames, generation=opened.generation)
         self.wid = wid
-        self.unsaved: dict[str, Position] = {}
         self._write = write
         self._heartbeat_s = opened.heartbeat_ms / 1000
         self._ids = Ids({name: max(position.seq, 0) for name, position in positions.items()}, opened.generation)
         self._single = len(positions) == 1
         self.put(Item("raw", None, RETRY, None, 0))
+        self._progress = sessions.begin(self)
         for name, position in positions.items():
-            self.add(name, opened.options, position)
+            track = self.add(name, opened.options, position)
             if position != opened.topics[name]:
-                self.unsaved[name] = position  # taken back, and to stay so if this stream ends at once
+                self.moved(track)  # taken back, and to stay so if this stream ends at once
 
     async def send(self) -> None:
         parts: list[bytes] = []
@@ -123,7 +134,7 @@ class EventStream(Stream):
             self.put(Item("raw", None, b": hb %d\n\n" % (time() * 1000), None, 0))
 
     def moved(self, track: Track) -> None:
-        self.unsaved[track.name] = track.handed
+        self._progress.moved(track.name, track.handed, self.generation)
 
     def taken_over(self) -> None:
         self.end(self.problem(409, "another connection has opened this watch session"))

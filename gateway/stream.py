@@ -1,13 +1,5 @@
 """One client that watches: its tracks, what waits to be sent to it, and the task that sends.
 
-A track is one topic of one stream:
-
-                ┌───────────── more ──────────────┐
-                ▼                                 │
-    behind ──► reads a batch by itself ───────────┘
-       ▲            └──── at the head, and not behind the feed ──► live ──► over
-       └── the queue is full, the feed ended, positions do not fit ─┘        (topic deleted, unsubscribed)
-
 Live batches go into a bounded queue. When it is full, a track falls behind: nothing is kept for it, and once there is
 room it reads larger batches by itself. So a slow client costs what its queue may hold, and delays nobody.
 
@@ -16,185 +8,32 @@ The ladder of a client that does not take what it is sent, counted from when the
     at once                     tracks fall behind; what they miss is read again, or told as a tombstone
     buffer_grace_ms             what is queued is let go as well: it can be read again too
     slow_consumer_timeout_ms    a last `error` frame if it can still be written, and the end
-
-A track knows two positions: what is queued, and what was `handed` to the connection, which is what a session remembers.
-A client that loses the connection may not have got all of the latter. It says so by the id it comes back with; without
-one, what was under way is passed over.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from enum import Enum
 from time import monotonic
-from typing import Any, NamedTuple, Protocol
+from typing import Protocol
 
 import trio
 
-from gateway.feeds import FIRST_RETRY_S, LAST_RETRY_S, Batch, Feed, Feeds, feed_options
+from gateway.feeds import Feeds, feed_options
 from gateway.http import ClientGone, Gone
 from gateway.positions import Position
 from gateway.subscription import Options
-from proto.errors import ErrorCode, TopicsError
+from gateway.track import Item, State, Track
+from proto.errors import TopicsError
+from proto.keys import Key
 from proto.limits import Limits
 from proto.link import Pending
-from proto.message import Reply
 
 READ_AHEAD_BYTES = 4 << 20
 MOST_READS = 16
 """What a stream that is behind asks for at a time."""
 LAST_WORD_S = 1.0
 """How long a stream that ends has for its last frame."""
-
-
-class State(Enum):
-    BEHIND = "behind"
-    LIVE = "live"
-    OVER = "over"
-
-
-class Item(NamedTuple):
-    """Something to send. `kind` is record, tombstone, caught-up, topic-deleted, or moved: nothing to show, only a
-    position; or raw, which belongs to no track. `what` is a `Batch`, the payload's fields, or bytes."""
-
-    kind: str
-    track: Track | None
-    what: Any
-    after: Position | None
-    size: int
-
-
-class Track:
-    __slots__ = (
-        "born",
-        "epoch",
-        "feed",
-        "first",
-        "handed",
-        "head",
-        "name",
-        "options",
-        "retry_at",
-        "retry_s",
-        "seq",
-        "state",
-        "stream",
-    )
-
-    def __init__(self, stream: Stream, name: str, options: Options, position: Position) -> None:
-        self.stream = stream
-        self.name = name
-        self.options = options
-        self.epoch, self.seq, self.born = position
-        self.handed = position
-        self.head = 0
-        self.state = State.BEHIND
-        self.first = True
-        """Nothing was read on this connection yet."""
-        self.feed: Feed | None = None
-        self.retry_at = 0.0
-        self.retry_s = FIRST_RETRY_S
-
-    @property
-    def position(self) -> Position:
-        return Position(self.epoch, self.seq, self.born)
-
-    # What the feed calls
-
-    def take(self, batch: Batch) -> None:
-        if batch.from_seq != self.seq:
-            if batch.to_seq > self.seq:
-                self._leave()
-                self.stream.behind(self)
-            return
-        after = Position(self.epoch, batch.to_seq, self.born)
-        kind = "record" if batch.payload else "moved"
-        if self.stream.offer(Item(kind, self, batch, after, len(batch.payload))):
-            self.seq = batch.to_seq
-            self.head = batch.head
-        else:
-            self._leave()
-            self.stream.behind(self)
-
-    def fall_behind(self) -> None:
-        self.feed = None
-        self.stream.behind(self)
-
-    def deleted(self) -> None:
-        self.feed = None
-        self.over()
-        fields = {"topic": self.name, "head_seq": self.head, "reason": "deleted"}
-        self.stream.put(Item("topic-deleted", self, fields, self.position, 0))
-
-    # What the stream does with it
-
-    def _leave(self) -> None:
-        if self.feed is not None:
-            self.stream.feeds.leave(self.feed, self)
-            self.feed = None
-
-    def over(self) -> None:
-        self._leave()
-        self.state = State.OVER
-
-    def back_to_handed(self) -> None:
-        """What was queued is let go."""
-        self._leave()
-        self.epoch, self.seq, self.born = self.handed
-
-    def read(self, reply: Reply) -> None:
-        """What it asked for itself."""
-        extra = reply.extra
-        assert extra is not None
-        head, earliest = extra["head"], extra["earliest"]
-        self.head = head
-        if (gap := extra.get("gap")) is not None:
-            self._lost(gap, extra["epoch"], earliest, head)
-        self.epoch = extra["epoch"]
-        batch = Batch(reply.body, self.seq, extra["to"], head)
-        if batch.payload or batch.to_seq > self.seq:
-            self.seq = max(batch.to_seq, self.seq)
-            kind = "record" if batch.payload else "moved"
-            self.stream.put(Item(kind, self, batch, self.position, len(batch.payload)))
-        self.first = False
-        self.retry_s = FIRST_RETRY_S
-        if batch.to_seq >= head:
-            self.feed = self.stream.feeds.join(self.name, self.options, self)
-        if self.feed is None:
-            self.stream.behind(self)
-        else:
-            self.state = State.LIVE
-            self.stream.put(Item("caught-up", self, {"topic": self.name, "head_seq": head}, self.position, 0))
-
-    def _lost(self, gap: tuple[int, int, str], epoch: int, earliest: int, head: int) -> None:
-        gap_from, gap_to, reason = gap
-        if reason == "recreated":
-            self.stream.generation += 1
-            self.born = self.stream.generation
-        elif self.first:
-            reason = "from_seq_too_old"
-        self.epoch, self.seq = epoch, earliest - 1
-        fields = {
-            "topic": self.name,
-            "reason": reason,
-            "gap_from": gap_from,
-            "gap_to": gap_to,
-            "earliest_seq": earliest,
-            "head_seq": head,
-        }
-        self.stream.put(Item("tombstone", self, fields, self.position, 0))
-
-    def failed(self, error: TopicsError, now: float) -> None:
-        if error.code is ErrorCode.TOPIC_NOT_FOUND:
-            self.deleted()
-        elif error.code is ErrorCode.INTERNAL:
-            self.over()
-            self.stream.put(self.stream.problem(500, error.message, [self.name]))
-        else:
-            self.retry_at = now + self.retry_s
-            self.retry_s = min(2 * self.retry_s, LAST_RETRY_S)
-            self.stream.behind(self)
 
 
 class Shown(Protocol):
@@ -208,7 +47,9 @@ class Shown(Protocol):
 class Stream(ABC):
     """A subclass says how frames look and how they are sent."""
 
-    def __init__(self, live: Shown, *, most_items: int, generation: int = 0) -> None:
+    def __init__(self, live: Shown, key: Key, *, most_items: int, generation: int = 0) -> None:
+        self.key = key
+        """Whose stream this is."""
         self.feeds = live.feeds
         self.tracks: dict[str, Track] = {}
         self.generation = generation
@@ -249,8 +90,7 @@ class Stream(ABC):
         """Every now and then: go up the ladder of the slow."""
         if self._last_item is not None:
             if now >= self._end_by:
-                self.gone = True
-                self._scope.cancel()
+                self.abort()
             return
         since = min((t for t in (self._full_since, self._sending_since) if t is not None), default=None)
         if since is None:
@@ -393,7 +233,12 @@ class Stream(ABC):
 
     def _forget_queue(self) -> None:
         """Let go of what waits: the tracks read it again. Frames that cannot be read again stay."""
-        kept = [item for item in self.queue if item.kind in ("topic-deleted", "raw")]
+        kept = [
+            item
+            for item in self.queue
+            if item.kind in ("topic-deleted", "raw")
+            or (item.kind == "caught-up" and item.track is not None and item.after == item.track.handed)
+        ]
         self.queue.clear()
         self.queue.extend(kept)
         self._queued_bytes = sum(item.size for item in kept)
@@ -418,6 +263,11 @@ class Stream(ABC):
             self._end_by = monotonic() + LAST_WORD_S
             self._wake()
 
+    def abort(self) -> None:
+        """End without a word."""
+        self.gone = True
+        self._scope.cancel()
+
     async def run(self, gone: Gone | None) -> None:
         """Until it is ended or the client goes away, which `gone` notices. Leaves nothing behind."""
         self._live.streams[self] = None
@@ -441,8 +291,7 @@ class Stream(ABC):
 
     async def _until(self, gone: Gone) -> None:
         await gone()
-        self.gone = True
-        self._scope.cancel()
+        self.abort()
 
     async def _send_all(self) -> None:
         try:

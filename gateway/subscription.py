@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.access import check_name
-from gateway.positions import GONE, Position
+from gateway.positions import GONE, Position, decode
 from gateway.shards import Shards
 from proto.errors import invalid, topic_not_found
 from proto.keys import Key
@@ -38,6 +38,8 @@ class Wish(Struct):
     """The fields that a watch and a subscription have in common."""
 
     topics: dict[str, Start | None] | None = None
+    cursor: str | None = None
+    """The id of a frame of an earlier watch: its topics that are named here begin where it says."""
     node: str | list[str] | None = None
     limit: int | None = None
     max_batch_bytes: int | None = None
@@ -95,6 +97,16 @@ def heartbeat_of(wish: Wish) -> int:
     """Milliseconds."""
     asked = DEFAULT_HEARTBEAT_MS if wish.heartbeat_ms is None else wish.heartbeat_ms
     return min(max(asked, MIN_HEARTBEAT_MS), MAX_HEARTBEAT_MS)
+
+
+def begun(starts: Mapping[str, Start | None], cursor: str | None) -> Mapping[str, Start | None]:
+    """Where to begin, with a cursor applied. Raises `400` for one that is none of ours."""
+    if cursor is None:
+        return starts
+    found = decode(cursor, starts)
+    if found is None:
+        raise invalid("cursor is not the id of a frame of a watch over these topics", field="cursor")
+    return {name: Start(found[1][name]) if name in found[1] else start for name, start in starts.items()}
 
 
 def check_topics(starts: Mapping[str, Start | None], key: Key, limits: Limits) -> None:

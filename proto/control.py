@@ -63,6 +63,8 @@ class Start:
     data_dir: str = ""
     endpoint: str = ""
     listen_fd: int = -1
+    walrus_fds: list[int] = field(default_factory=list)
+    rog_fds: list[int] = field(default_factory=list)
     states: list[dict[str, Any]] = field(default_factory=list)
     keys: list[dict[str, Any]] | None = None
     probe_auth: bool = False

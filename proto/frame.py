@@ -79,6 +79,8 @@ class Kind(IntEnum):
     """First frame of a file that took the place of another's tail after a failed sync."""
     SESSION = 11
     """Watch sessions: made, moved, ended. Belongs to no topic: its topic id is 0."""
+    LOGDEF = 12
+    """A Rog log and its number of partitions; belongs to no topic."""
 
 
 class Encoding(IntEnum):

@@ -6,7 +6,7 @@ its body and every part of the body begin at a multiple of 8 bytes.
     byte  0  "TPCF"
           4  u8   format version, 1
           5  u8   kind: 1 batch of records, 2 topic created, 3 topic configured, 4 topic deleted, 5 records deleted,
-                  6 seqs reserved, 7 cursor moved, 8 rescued, 11 watch sessions
+                  6 seqs reserved, 7 cursor moved, 8 rescued, 11 watch sessions, 12 a log of the Rog protocol
           6  u16  flags: bit 0 = each record has its own time
           8  u32  frame length in bytes
          12  u32  body length in bytes
@@ -49,9 +49,9 @@ DELETED = 0xD5
 OWN_TIMES = 1
 
 BATCH, TOPIC_CREATE, TOPIC_CONFIG, TOPIC_DELETE, RECORD_DELETE, CEILING, CURSOR, RESCUED = range(1, 9)
-SESSION = 11
-KINDS = frozenset((*range(BATCH, RESCUED + 1), SESSION))
-WITHOUT_RECORDS = frozenset((CURSOR, RESCUED, SESSION))
+SESSION, LOGDEF = 11, 12
+KINDS = frozenset((*range(BATCH, RESCUED + 1), SESSION, LOGDEF))
+WITHOUT_RECORDS = frozenset((CURSOR, RESCUED, SESSION, LOGDEF))
 """Kinds that say nothing about which records there are."""
 COLUMN_SHIFTS = (0, 2, 4, 6)
 """Where in the header's `columns` the form of data, tag, node and meta stands."""

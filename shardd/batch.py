@@ -9,11 +9,14 @@ from typing import Any, Protocol
 
 from proto.frame import DELETED, Buffer, Columns, decode_batch, encode_batch, merge
 from proto.limits import RECORD_OVERHEAD
+from shardd.damage import SegmentError
 
 FINAL_LEVEL = 2
 FINAL_RECORDS = 512
 FINAL_BYTES = 256 << 10
 """Batches of this many records or bytes are never merged."""
+FEW = 64
+"""Up to so many records are counted one by one, rather than all of the batch anew."""
 
 _LIVE = bytes(0 if byte == DELETED else 1 for byte in range(256))
 
@@ -151,27 +154,36 @@ class Batch:
         """Flag records as deleted. Positions that are gone already change nothing."""
         if self.flags is None:
             self.flags = bytearray(self.count)
-        if len(positions) > 64:
+        columns = self._countable() if len(positions) <= FEW else None
+        if columns is None:
             for position in positions:
                 self.flags[position] = DELETED
             self._recount()
             return
-        columns = self.columns(again=False)
         for position in positions:
             if self.flags[position] != DELETED and position >= self.start:
                 self.live -= 1
                 self.live_size -= columns.size(position, position + 1) + RECORD_OVERHEAD
             self.flags[position] = DELETED
 
+    def _countable(self) -> Columns | None:
+        """The records, for counting only. None if the file is damaged: what nobody can read must still be able to go,
+        so its bytes are then taken in proportion to its records."""
+        try:
+            return self.columns(again=False)
+        except SegmentError:
+            return None
+
     def _recount(self) -> None:
-        columns = self.columns(again=False)
-        if self.flags is None:
-            self.live = self.count - self.start
+        mask = None if self.flags is None else self.mask(self.start, self.count)
+        self.live = self.count - self.start if mask is None else mask.count(1)
+        columns = self._countable()
+        if columns is None:
+            self.live_size = self.size * self.live // self.count
+        elif mask is None:
             self.live_size = columns.size(self.start, self.count) + RECORD_OVERHEAD * self.live
-            return
-        mask = self.mask(self.start, self.count)
-        self.live = mask.count(1)
-        self.live_size = sum(compress(columns.sizes(self.start, self.count), mask)) + RECORD_OVERHEAD * self.live
+        else:
+            self.live_size = sum(compress(columns.sizes(self.start, self.count), mask)) + RECORD_OVERHEAD * self.live
 
     def start_to_lose(self, records: int, size: int) -> int:
         """Where to cut so that at least `records` live ones and `size` live bytes go, and no more than needed.
@@ -180,22 +192,26 @@ class Batch:
         """
         if records >= self.live or size >= self.live_size:
             return self.count
+        gone = max(records, self._worth(size) if size > 0 else 0, 0)
         if self.flags is None:
-            start = self.start
-            if size <= 0:
-                return min(start + max(records, 0), self.count)
-            columns = self.columns(again=False)
+            return min(self.start + gone, self.count)
+        places = list(compress(range(self.start, self.count), self.mask(self.start, self.count)))
+        return places[gone] if gone < len(places) else self.count
+
+    def _worth(self, size: int) -> int:
+        """How many live records, from the first on, have `size` bytes together."""
+        columns = self._countable()
+        start = self.start
+        if columns is None:
+            return -(-size * self.live // self.live_size)
+        if self.flags is None:
 
             def lost(end: int) -> int:
                 return columns.size(start, end) + RECORD_OVERHEAD * (end - start)
 
-            by_size = start + bisect_left(range(start, self.count + 1), size, key=lost)
-            return min(max(start + max(records, 0), by_size), self.count)
-        places = list(compress(range(self.start, self.count), self.mask(self.start, self.count)))
-        sizes = compress(self.columns(again=False).sizes(self.start, self.count), self.mask(self.start, self.count))
-        by_size = bisect_left(list(accumulate((s + RECORD_OVERHEAD for s in sizes), initial=0)), size)
-        gone = max(records, by_size if size > 0 else 0, 0)
-        return places[gone] if gone < len(places) else self.count
+            return bisect_left(range(start, self.count + 1), size, key=lost)
+        sizes = compress(columns.sizes(start, self.count), self.mask(start, self.count))
+        return bisect_left(list(accumulate((s + RECORD_OVERHEAD for s in sizes), initial=0)), size)
 
     def expired(self, oldest_ts: int) -> int:
         """How many records, from the batch's beginning, have a commit time before `oldest_ts`."""
@@ -203,8 +219,8 @@ class Batch:
             return self.count
         if self.first_ts >= oldest_ts:
             return 0
-        ts = self.columns(again=False).ts
-        return 0 if isinstance(ts, int) else bisect_left(ts, oldest_ts)
+        columns = self._countable()
+        return 0 if columns is None or isinstance(columns.ts, int) else bisect_left(columns.ts, oldest_ts)
 
 
 def merged(batches: Sequence[Batch], topic_id: int, level: int) -> Batch:

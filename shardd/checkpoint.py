@@ -72,6 +72,7 @@ class Plan:
     frame_no: int
     next_id: int
     topics: list[TopicPlan]
+    logs: dict[str, int]
     dead: list[Path]
     listed: list[Planned]
     sessions: list[dict[str, Any]]
@@ -113,6 +114,7 @@ class Checkpoints:
             for entry in contents["topics"]:
                 self._directory.show(self._load_topic(entry))
             self._directory.used_id(contents["next_id"] - 1)
+            self._directory.logs = contents.get("logs", {})
             self._directory.snapshot_id = contents["next_id"]
             self._directory.sessions.load(contents.get("sessions", ()))
         self._doomed = self._strays()
@@ -183,6 +185,7 @@ class Checkpoints:
             synced_no,
             self._directory.next_id,
             topics,
+            dict(self._directory.logs),
             list(self._dying),
             self._listed,
             self._directory.sessions.dump(),
@@ -229,6 +232,7 @@ class Checkpoints:
             "next_id": plan.next_id,
             "topics": [self._catalog_entry(topic_plan) for topic_plan in plan.topics],
             "sessions": plan.sessions,
+            "logs": plan.logs,
         }
         catalog.write(self._disk, self._path, plan.number, contents)
         self._flag(plan)

@@ -16,7 +16,7 @@ from proto.names import check_topic
 from shardd import reserve
 from shardd.body import parse
 from shardd.commit import Timing
-from shardd.config import TopicConfig, apply, as_map, decode_patch
+from shardd.config import ConfigPatch, TopicConfig, apply, as_map, decode_patch
 from shardd.cursors import check_name, check_position, cursor_not_found, decode_cursor, entry, moved
 from shardd.deletion import parse_delete
 from shardd.indexing import Indexing
@@ -39,6 +39,8 @@ class Control:
         check_patch(patch, request.options)
         self._staging.space.check()
         topic = self._directory.assigned.get(request.topic)
+        if topic is not None and request.options.get("if_absent"):
+            patch = ConfigPatch()  # only for a topic that has to be made
         if topic is None:
 
             def created(topic: Topic, timing: Timing) -> None:
@@ -144,7 +146,7 @@ class Control:
 
     def delete_records(self, request: Request, respond: Respond) -> None:
         before_seq, match = parse_delete(request.body)
-        topic = self._directory.find(request.topic)
+        topic = self._directory.changing(request.topic)
         what = before_seq, match, topic.head_seq + 1
         if match is None:
             self._delete_records(topic, what, request, respond)
@@ -156,7 +158,7 @@ class Control:
             if not in_time:
                 self._staging.commits.flush()  # the group of requests that it came with is over
 
-        in_time = self._indexing.after(topic, delete, partial(refuse, request.id, respond))
+        in_time = self._indexing.after(topic, match, delete, partial(refuse, request.id, respond))
 
     def _delete_records(
         self, topic: Topic, what: tuple[int | None, Match | None, int], request: Request, respond: Respond
@@ -193,17 +195,21 @@ class Control:
     def cursor_put(self, request: Request, respond: Respond) -> None:
         name = check_name(request.options["cursor"])
         asked = parse(decode_cursor, request.body)
-        topic = self._directory.find(request.topic)
+        topic = self._directory.changing(request.topic)
         now = self._staging.clock.now_ms()
         check_position(asked, topic.head_seq)
+        before = topic.moving.position(name, topic.cursors.get(name))
+        topic.moving.begin(name, asked.seq if asked.force else max(asked.seq, before))
 
         def commit(timing: Timing) -> None:
             # Decided here, in commit order, because another move may have been on its way.
+            topic.moving.ended(name)
             cursor = topic.cursors[name] = moved(topic.cursors.get(name), asked.seq, bool(asked.force), now)
             body = {"topic": topic.name, **entry(name, cursor, topic.head_seq)}
             respond(Reply(request.id, to_json(body), performance=performance(timing)))
 
         def undo(error: TopicsError) -> None:
+            topic.moving.undone(name, before)
             refuse(request.id, respond, error)
 
         fields = {"name": name, "seq": asked.seq, "ts": now, "force": bool(asked.force)}
@@ -213,14 +219,18 @@ class Control:
 
     def cursor_delete(self, request: Request, respond: Respond) -> None:
         name = check_name(request.options["cursor"])
-        topic = self._directory.find(request.topic)
+        topic = self._directory.changing(request.topic)
+        before = topic.moving.position(name, topic.cursors.get(name))
+        topic.moving.begin(name, 0)
 
         def commit(timing: Timing) -> None:
+            topic.moving.ended(name)
             deleted = topic.cursors.pop(name, None) is not None
             body = {"topic": topic.name, "cursor": name, "deleted": deleted}
             respond(Reply(request.id, to_json(body), performance=performance(timing)))
 
         def undo(error: TopicsError) -> None:
+            topic.moving.undone(name, before)
             refuse(request.id, respond, error)
 
         frame = self._staging.control_frame(Kind.CURSOR, topic.id, {"name": name, "seq": None})

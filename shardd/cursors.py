@@ -22,6 +22,38 @@ class Cursor(Struct):
     updated_ts: int
 
 
+class Moving:
+    """Where cursors will be once every move that is on its way has committed. Nothing may be handed out twice, so
+    whoever hands out records looks here, not at the cursors as they are seen."""
+
+    __slots__ = ("_moves",)
+
+    def __init__(self) -> None:
+        self._moves: dict[str, tuple[int, int]] = {}
+        """Position and how many moves are on their way, for the cursors that have some."""
+
+    def position(self, name: str, cursor: Cursor | None) -> int:
+        move = self._moves.get(name)
+        if move is not None:
+            return move[0]
+        return 0 if cursor is None else cursor.seq
+
+    def begin(self, name: str, seq: int) -> None:
+        self._moves[name] = (seq, self._moves.get(name, (0, 0))[1] + 1)
+
+    def ended(self, name: str) -> None:
+        """A move committed."""
+        seq, under_way = self._moves.pop(name)
+        if under_way > 1:
+            self._moves[name] = (seq, under_way - 1)
+
+    def undone(self, name: str, before: int) -> None:
+        """The newest move did not happen; `before` is where the cursor was going to be without it."""
+        _, under_way = self._moves.pop(name)
+        if under_way > 1:
+            self._moves[name] = (before, under_way - 1)
+
+
 class CursorRequest(Struct):
     seq: int
     force: bool | None = None

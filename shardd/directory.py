@@ -28,6 +28,8 @@ class Directory:
         self._next_id = 1
         self.graveyard: list[Topic] = []
         """Deleted topics whose files may still be there."""
+        self.logs: dict[str, int] = {}
+        """Rog logs: how many partitions each has."""
         self.snapshot_id = 0
         """Topics with a smaller id that are not here were deleted before the snapshot this directory came from."""
 
@@ -77,6 +79,14 @@ class Directory:
         """The visible topic, or `404 topic_not_found`."""
         topic = self.visible.get(name)
         if topic is None:
+            raise topic_not_found(name)
+        return topic
+
+    def changing(self, name: str) -> Topic:
+        """As `find`, for a change. A topic whose deletion is on its way counts as gone: in the log, nothing may follow
+        that."""
+        topic = self.find(name)
+        if self.assigned.get(name) is not topic:
             raise topic_not_found(name)
         return topic
 

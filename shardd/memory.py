@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 
-KEPT_BYTES = 96 << 20
+KEPT_BYTES = 32 << 20
 """What may stay free in the heap."""
 
 

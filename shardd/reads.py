@@ -22,10 +22,10 @@ from proto.limits import Limits
 from proto.message import Message, Parked, Reply, Request
 from shardd.clock import Clock
 from shardd.cursors import cursor_not_found
+from shardd.damage import SegmentError, damaged
 from shardd.diff import Answer, Read, answer, parse_diff
 from shardd.feeds import FeedRead, feed_answer, feed_read
 from shardd.scheduler import Scheduler
-from shardd.segment import SegmentError, damaged
 from shardd.topic import Topic
 from shardd.unsynced import Unsynced
 

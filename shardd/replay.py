@@ -31,10 +31,14 @@ def replay(directory: Directory, found: Found) -> None:
         if header.kind == Kind.TOPIC_CREATE:
             _create(directory, header, decode_map(found.buffer, header))
             return
+        if header.kind == Kind.LOGDEF:
+            fields = decode_map(found.buffer, header)
+            directory.logs[fields["name"]] = fields["partitions"]
+            return
         topic = directory.by_id.get(header.topic_id)
         if topic is None:
-            if header.topic_id < directory.snapshot_id:
-                return  # deleted before the snapshot was taken
+            if header.topic_id < directory.next_id:
+                return  # deleted, here or before the snapshot was taken
             raise ValueError(f"topic {header.topic_id} was never created")
         if header.kind == Kind.BATCH:
             _batch(topic, header, found.buffer)

@@ -101,6 +101,7 @@ class Reshard:
             target = Checkpoints(self._disk, path, directory, self._clock, limits)
             self._disk.make_dir(path)
             for source in sources:
+                directory.logs |= {log: n for log, n in source.directory.logs.items() if shard_of(log, new) == index}
                 for topic in source.directory.visible.values():
                     if shard_of(topic.name, new) == index:
                         copied += self._copy(topic, target, directory)

@@ -30,23 +30,14 @@ from pathlib import Path
 
 import xxhash
 
-from proto.errors import ErrorCode, TopicsError
 from proto.frame import CHECKSUM, HEADER, Frame, FrameError, Header, Kind, check, decode_batch
 from shardd.batch import Batch
+from shardd.damage import SegmentError
 from shardd.disk import Disk
 
 ENTRY = struct.Struct("<QQIIqqQII")
 ENTRY_SIZE = ENTRY.size + CHECKSUM.size
 assert ENTRY_SIZE == 64
-
-
-class SegmentError(Exception):
-    """A segment's bytes are not what was written there. Says where."""
-
-
-def damaged(error: SegmentError) -> TopicsError:
-    """What a client learns of it."""
-    return TopicsError(ErrorCode.INTERNAL, f"damaged file: {error}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,17 +21,19 @@ from shardd.catalog import CatalogError
 from shardd.checkpoint import Checkpoints, Plan
 from shardd.clock import Clock
 from shardd.commit import SYNC_BOUNDS_US, Commits
+from shardd.consume import Consume
 from shardd.control import Control
 from shardd.cursors import page as cursor_page
+from shardd.damage import SegmentError, damaged
 from shardd.directory import Directory
 from shardd.disk import Disk
+from shardd.logs import Logs
 from shardd.pressure import Pressure, Sample
 from shardd.priority import effective_priority
 from shardd.reads import Reads
 from shardd.recovery import Outcome, RecoveryError, scan
 from shardd.replay import replay
 from shardd.scheduler import Scheduler
-from shardd.segment import SegmentError, damaged
 from shardd.session_control import SessionControl
 from shardd.space import Space
 from shardd.staging import Respond, Staging, to_json
@@ -93,6 +95,8 @@ class Shard:
         )
         control = Control(staging)
         self._sessions = SessionControl(staging)
+        consume = Consume(staging)
+        logs = Logs(staging)
         self._operations = {
             "append": Writes(staging, control).append,
             "configure": control.configure,
@@ -107,6 +111,11 @@ class Shard:
             "session_open": self._sessions.open,
             "session_move": self._sessions.move,
             "session_count": self._sessions.count,
+            "take": consume.take,
+            "peek": consume.peek,
+            "step": consume.step,
+            "log_create": logs.create,
+            "log_find": logs.find,
             "state": self._state,
             "list": self._list,
             "stats": self._stats,
@@ -291,6 +300,8 @@ class Shard:
                 "queue_depth_peak": commits.depth_peak,
                 "submit_full_total": self.pressure.refused_total,
                 "read_only": int(wal.read_only),
+                "last_frame": self._wal.next_no - 1,
+                "synced_frame": commits.synced_no,
             },
             "fsync_us": {
                 "bounds": list(SYNC_BOUNDS_US),

@@ -14,6 +14,9 @@ from typing import Any
 
 from proto.frame import Column, Columns, Encoding
 
+RUN = 32_768
+"""Tags that are sorted at a time: some milliseconds."""
+
 
 class TagIndex:
     """`upto` is the last seq that is indexed. A batch is known by a seq of it, so it may be merged into a larger one.
@@ -26,8 +29,9 @@ class TagIndex:
         self.entries = 0
         # Most tags occur in one batch only: they cost a place in the dict and no object.
         self._places: dict[bytes, int | array[int]] = {}
-        self._names: list[bytes] | None = None
-        self._sorted = False
+        # In sorted runs and not sorted yet, once somebody has asked for a prefix.
+        self._runs: list[list[bytes]] | None = None
+        self._unsorted: list[bytes] = []
 
     def add(self, first_seq: int, columns: Columns, start: int, mask: bytes | None) -> None:
         """Index the records of a batch from its `start`-th on: those that `mask` has a 1 for, or all."""
@@ -45,9 +49,8 @@ class TagIndex:
                 known.append(place)
         self._places |= dict.fromkeys(new, place)
         self.entries += len(tags)
-        if new and self._names is not None:
-            self._names += new
-            self._sorted = False
+        if self._runs is not None:
+            self._unsorted += new
 
     def equal(self, tag: bytes) -> Set[bytes]:
         """The tag, if it occurs."""
@@ -55,16 +58,31 @@ class TagIndex:
 
     def starting_with(self, prefix: bytes) -> Set[bytes]:
         """The tags that start with `prefix`."""
-        if self._names is None:
-            self._names = list(self._places)
-        if not self._sorted:
-            self._names.sort()
-            self._sorted = True
-        names = self._names
-        first = at = bisect_left(names, prefix)
-        while at < len(names) and names[at].startswith(prefix):
-            at += 1
-        return self._places.keys() & set(names[first:at])
+        while self.unsorted:
+            self.sort()
+        found: set[bytes] = set()
+        for run in self._runs or ():
+            first = at = bisect_left(run, prefix)
+            while at < len(run) and run[at].startswith(prefix):
+                at += 1
+            found.update(run[first:at])
+        return found & self._places.keys()
+
+    @property
+    def unsorted(self) -> int:
+        """How many tags `starting_with` would have to sort first."""
+        return len(self._places) if self._runs is None else len(self._unsorted)
+
+    def sort(self) -> None:
+        """Sort some of them."""
+        if self._runs is None:
+            self._runs, self._unsorted = [], list(self._places)
+        chosen = self._unsorted[-RUN:]
+        del self._unsorted[-RUN:]
+        if not self._runs or len(self._runs[-1]) + len(chosen) > RUN:
+            self._runs.append([])
+        self._runs[-1] += chosen
+        self._runs[-1].sort()
 
     def places(self, tags: Set[bytes]) -> list[int]:
         """A seq of each batch that may have one of these tags, ascending."""
@@ -82,8 +100,8 @@ class TagIndex:
         for tag in tags:
             place = self._places.pop(tag)
             self.entries -= 1 if isinstance(place, int) else len(place)
-        if self._names is not None and len(self._names) > 2 * len(self._places) + 1000:
-            self._names = None
+        if self._runs is not None and sum(map(len, self._runs)) > 2 * len(self._places) + RUN:
+            self._runs, self._unsorted = None, []  # most of what is sorted does not occur any more
 
 
 def carriers(columns: Columns, tags: Set[bytes], start: int, stop: int) -> list[int]:

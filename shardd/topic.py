@@ -21,7 +21,7 @@ from itertools import accumulate
 from proto.frame import Buffer, Columns
 from shardd.batch import FINAL_LEVEL, Batch, fitting, merged
 from shardd.config import TopicConfig
-from shardd.cursors import Cursor
+from shardd.cursors import Cursor, Moving
 from shardd.idempotency import Keys
 from shardd.losses import Losses
 from shardd.segment import Segment
@@ -79,6 +79,7 @@ class Topic:
         self._tags: TagIndex | None = None
         self.keys = Keys()
         self.cursors: dict[str, Cursor] = {}
+        self.moving = Moving()
         self.segments: list[Segment] = []
         self.pending_records = 0
         self.pending_bytes = 0
@@ -365,16 +366,21 @@ class Topic:
             index.forget(tags)
         self._settle()
 
-    @property
-    def unindexed(self) -> int:
-        """Seqs that the tag index does not have yet."""
-        return self.head_seq - max(self._tags.upto if self._tags is not None else 0, self.floor - 1)
+    def unindexed(self, op: str) -> int:
+        """Seqs that the tag index does not have yet; or, if it has all, tags that this kind of match must sort."""
+        index = self._tags
+        seqs = self.head_seq - max(index.upto if index is not None else 0, self.floor - 1)
+        return index.unsorted if index is not None and not seqs and op == "Glob" else seqs
 
-    def index(self, batches: int | None = None) -> TagIndex:
-        """Add so many batches to the tag index; all that are not there by default."""
+    def index(self, batches: int | None = None, op: str = "Eq") -> TagIndex:
+        """Add so many batches to the tag index, all that are not there by default; or prepare it for this kind of match
+        a little more."""
         if self._tags is None:
             self._tags = TagIndex()
         index = self._tags
+        if op == "Glob" and index.upto == self.head_seq and index.unsorted:
+            index.sort()
+            return index
         first = max(bisect_right(self._firsts, index.upto) - 1, 0)
         end = len(self._batches) if batches is None else min(first + 1 + batches, len(self._batches))
         for batch in self._batches[first:end]:

@@ -9,9 +9,10 @@ from typing import Any
 from proto.frame import FrameError, check
 from proto.limits import Limits
 from shardd.clock import Clock
+from shardd.damage import SegmentError
 from shardd.disk import Disk, ReadOnlyDisk
 from shardd.recovery import RecoveryError
-from shardd.segment import Segment, SegmentError, StoredFrame, read_index
+from shardd.segment import Segment, StoredFrame, read_index
 from shardd.shard import Shard
 
 

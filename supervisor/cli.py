@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 import proto
-from supervisor import offline
+from supervisor import offline, rog_client, walrus_client
 from supervisor import settings as settings_module
 from supervisor.cli_backup import backup, restore
 from supervisor.cli_config import config
@@ -30,6 +30,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(walrus_client.app, name="walrus")
+app.add_typer(rog_client.app, name="rog")
 
 
 @app.callback()

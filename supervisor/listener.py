@@ -7,6 +7,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+from dataclasses import dataclass, field
 from typing import Any
 
 BACKLOG = 1024
@@ -20,12 +21,12 @@ class ExposedError(Exception):
     """An address that others can reach, without anything to keep them out."""
 
 
-def resolve(host: str, port: int) -> tuple[socket.AddressFamily, Any]:
-    """First address of `host` as `(family, sockaddr)`. Raises `ListenError`."""
+def resolve(host: str, port: int, variable: str = "TOPICS_HOST") -> tuple[socket.AddressFamily, Any]:
+    """First address of `host` as `(family, sockaddr)`. Raises `ListenError`, which names the `variable`."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
-        raise ListenError(f"TOPICS_HOST={host} is no address of this machine: {error}") from error
+        raise ListenError(f"{variable}={host} is no address of this machine: {error}") from error
     family, _, _, _, address = found[0]
     return family, address
 
@@ -43,7 +44,7 @@ def check_exposure(host: str, address: Any, *, allowed: bool) -> bool:
     return exposed
 
 
-def listen(family: socket.AddressFamily, address: Any) -> socket.socket:
+def listen(family: socket.AddressFamily, address: Any, variable: str = "TOPICS_PORT") -> socket.socket:
     """Raises `ListenError`."""
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
@@ -56,11 +57,63 @@ def listen(family: socket.AddressFamily, address: Any) -> socket.socket:
         listener.close()
         raise ListenError(
             f"cannot listen on {address[0]} port {address[1]}: {os.strerror(error.errno or 0)}: "
-            "stop whoever uses it, or choose another TOPICS_PORT (0 takes any free one)"
+            f"stop whoever uses it, or choose another {variable} (0 takes any free one)"
         ) from error
     return listener
 
 
 def url(listener: socket.socket) -> str:
+    return f"http://{shown(listener)}"
+
+
+def shown(listener: socket.socket) -> str:
+    """`host:port`, with brackets around an IPv6 address."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Protocols:
+    """The sockets of the protocols besides HTTP, in the order in which their addresses were given."""
+
+    walrus: list[socket.socket] = field(default_factory=list)
+    rog: list[socket.socket] = field(default_factory=list)
+
+    @property
+    def all(self) -> list[socket.socket]:
+        return [*self.walrus, *self.rog]
+
+
+Address = tuple[socket.AddressFamily, Any]
+
+
+def addresses(listed: str, variable: str, *, allowed: bool) -> list[Address]:
+    """Each of `host:port,...`, resolved. Raises `ListenError`, or `ExposedError` for an address that others can reach
+    unless `allowed`: the protocols besides HTTP know no authentication."""
+    found: list[Address] = []
+    for address in filter(None, map(str.strip, listed.split(","))):
+        host, colon, port = address.rpartition(":")
+        if not colon or not host or not (port.isdecimal() and int(port) < 65536):
+            raise ListenError(f"{variable}={listed}: {address!r} is not host:port, 127.0.0.1:9091 for example")
+        family, resolved = resolve(host.strip("[]"), int(port), variable)
+        if not ipaddress.ip_address(str(resolved[0]).partition("%")[0]).is_loopback and not allowed:
+            raise ExposedError(
+                f"{variable}={address} can be reached from outside, and this protocol has no authentication, also "
+                "where HTTP asks for keys: listen on 127.0.0.1, or set TOPICS_ALLOW_INSECURE_NO_AUTH=1 if whoever "
+                "can connect may read and write every topic"
+            )
+        found.append((family, resolved))
+    return found
+
+
+def listen_all(wanted: list[Address], variable: str) -> list[socket.socket]:
+    """Listen on each. Raises `ListenError`, and keeps none then."""
+    sockets: list[socket.socket] = []
+    try:
+        for family, address in wanted:
+            sockets.append(listen(family, address, variable))
+    except ListenError:
+        for each in sockets:
+            each.close()
+        raise
+    return sockets

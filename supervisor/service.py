@@ -29,6 +29,7 @@ from supervisor import listener, rundir
 from supervisor.child import Child, Launch, environment_for_children, now_ms, python
 from supervisor.datadir import DataDir, DataDirError, shard_name
 from supervisor.keys import FILE_VARIABLE, Keys, KeysError, read_file
+from supervisor.listener import Protocols
 from supervisor.notify import Notifier
 from supervisor.rundir import RuntimeDir, RuntimeDirError
 from supervisor.settings import Settings, unknown_variables
@@ -46,6 +47,9 @@ DRAIN_MARGIN_S = 2.0
 GATEWAY_STOP_S = 5.0
 PROGRESS_LOG_S = 2.0
 NO_KEYS = Keys()
+NO_PROTOCOLS = Protocols()
+WALRUS_VARIABLE = "TOPICS_WALRUS_LISTEN"
+ROG_VARIABLE = "TOPICS_ROG_LISTEN"
 
 
 class Service:
@@ -62,6 +66,7 @@ class Service:
         announce: Callable[[str], None],
         *,
         keys: Keys = NO_KEYS,
+        protocols: Protocols = NO_PROTOCOLS,
         shard_command: Sequence[str] = tuple(python("shardd")),
         gateway_command: Sequence[str] = tuple(python("gateway")),
     ) -> None:
@@ -69,12 +74,17 @@ class Service:
         self._data = data
         self._runtime = runtime
         self._listening = listening
+        self._protocols = protocols
         self._notifier = notifier
         self._log = logger
         self._announce = announce
         self._keys = keys
         self._reload_wanted = trio.Event()
         self._url = listener.url(listening)
+        self._shown = {
+            "walrus": [listener.shown(each) for each in protocols.walrus],
+            "rog": [listener.shown(each) for each in protocols.rog],
+        }
         self._began_ms = now_ms()
         self._endpoints = [""] * data.shards
         self._ending = trio.Event()
@@ -117,11 +127,13 @@ class Service:
             shards=self._data.shards,
             data_dir=str(self._data.path),
             listen_fd=self._listening.fileno(),
+            walrus_fds=[each.fileno() for each in self._protocols.walrus],
+            rog_fds=[each.fileno() for each in self._protocols.rog],
             states=[asdict(state) for state in self.states()],
             keys=None if self._keys.keys is None else [key.as_map() for key in self._keys.keys],
             probe_auth=self._settings.probe_auth,
         )
-        return Launch(start, (self._listening.fileno(),))
+        return Launch(start, (self._listening.fileno(), *(each.fileno() for each in self._protocols.all)))
 
     def states(self) -> list[ShardState]:
         """What the children may know of the shards."""
@@ -221,7 +233,8 @@ class Service:
         stop_s = self._settings.stop_timeout_ms / 1000
         self._notifier.stopping("finishing requests in flight")
         # The gateway has its own copy of this socket and decides when clients are refused.
-        self._listening.close()
+        for each in (self._listening, *self._protocols.all):
+            each.close()
         if self._gateway.state is State.SERVING and not await self._gateway.drain(drain_s + DRAIN_MARGIN_S):
             self._log.error("drain_timed_out", deadline_s=drain_s)
         await self._gateway.stop(GATEWAY_STOP_S)
@@ -294,6 +307,8 @@ class Service:
         return {
             "pid": os.getpid(),
             "url": self._url,
+            "walrus": self._shown["walrus"],
+            "rog": self._shown["rog"],
             "data_dir": str(self._data.path),
             "ready": all(child.state is State.SERVING for child in self._children),
             "children": {
@@ -318,12 +333,21 @@ def serve(settings: Settings, keys: Keys, announce: Callable[[str], None], compl
             family, address = listener.resolve(settings.host, settings.port)
             allowed = keys.keys is not None or settings.allow_insecure_no_auth
             exposed = listener.check_exposure(settings.host, address, allowed=allowed)
+            unguarded = settings.allow_insecure_no_auth
+            walrus_at = listener.addresses(settings.walrus_listen, WALRUS_VARIABLE, allowed=unguarded)
+            rog_at = listener.addresses(settings.rog_listen, ROG_VARIABLE, allowed=unguarded)
             data = DataDir.open(settings.data_dir, settings.shards, now_ms())
             opened.callback(data.close)
             runtime = RuntimeDir.open(rundir.choose(settings.runtime_dir, os.environ, data.path))
             opened.callback(runtime.close)
             listening = listener.listen(family, address)
             opened.callback(listening.close)
+            walrus = listener.listen_all(walrus_at, WALRUS_VARIABLE)
+            for each in walrus:
+                opened.callback(each.close)
+            rog = listener.listen_all(rog_at, ROG_VARIABLE)
+            for each in rog:
+                opened.callback(each.close)
         except listener.ExposedError as error:
             complain(str(error))
             return EXIT_USAGE
@@ -345,6 +369,9 @@ def serve(settings: Settings, keys: Keys, announce: Callable[[str], None], compl
             logger.info(
                 "authentication", keys=len(keys.keys), reachable_from="everywhere" if exposed else "this machine"
             )
+            for name, sockets in (("Walrus", walrus), ("Rog", rog)):
+                if sockets:
+                    logger.warning("protocol_without_keys", protocol=name, meaning="it asks nobody for a key")
             if keys.path is not None and keys.path.stat().st_mode & 0o007:
                 logger.warning("keys_readable_by_others", path=str(keys.path), remedy=f"chmod o= {keys.path}")
         logger.info(
@@ -354,6 +381,11 @@ def serve(settings: Settings, keys: Keys, announce: Callable[[str], None], compl
             data_dir=str(data.path),
             runtime_dir=str(runtime.path),
             url=listener.url(listening),
+            **({"walrus": ",".join(map(listener.shown, walrus))} if walrus else {}),
+            **({"rog": ",".join(map(listener.shown, rog))} if rog else {}),
         )
-        service = Service(settings, data, runtime, listening, notifier, logger, announce, keys=keys)
+        protocols = Protocols(walrus, rog)
+        service = Service(
+            settings, data, runtime, listening, notifier, logger, announce, keys=keys, protocols=protocols
+        )
         return trio.run(service.run)

@@ -40,6 +40,10 @@ class Settings(Limits):
 
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(4000, ge=0, le=65535, description="port to listen on, 0 for any free one")
+    walrus_listen: str = Field(
+        "", description="host:port[,host:port...] to speak the Walrus protocol on; empty: nowhere"
+    )
+    rog_listen: str = Field("", description="host:port[,host:port...] to speak the Rog protocol on; empty: nowhere")
     data_dir: Path = Field(Path("topics-data"), description="directory that holds everything")
     shards: int | None = Field(
         None, ge=1, le=MAX_SHARDS, description="shard processes, fixed when the data directory is made"

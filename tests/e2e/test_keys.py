@@ -255,3 +255,17 @@ def test_the_total_of_bytes_holds_over_shards_and_over_a_restart(new_service: Ne
     assert service.request("DELETE", "/v0/topics/t0")[1]["deleted"]
     statuses = fill()
     assert sum(status < 300 for status in statuses) == 1
+
+
+def test_keys_do_not_let_walrus_or_rog_beyond_loopback(tmp_path: Path) -> None:
+    """They have no authentication, so keys change nothing for them."""
+    for variable in ("TOPICS_WALRUS_LISTEN", "TOPICS_ROG_LISTEN"):
+        service = Service(tmp_path / variable, TOPICS_API_KEYS="secret-of-sixteen:read", **{variable: "0.0.0.0:0"})
+        try:
+            service.directory.mkdir(exist_ok=True)
+            service.start(wait=False)
+            assert service.wait_exit() == 2
+            assert variable in service.log_text()
+            assert not (service.data_dir / "shard-00").exists()
+        finally:
+            service.close()

@@ -101,6 +101,22 @@ def test_a_session_outlives_the_service_to_the_seq(service: Service) -> None:
         assert stream.seqs("a") == [21]
 
 
+def test_an_id_is_a_cursor_for_a_new_session(shared: Service) -> None:
+    for topic in ("cur:a", "cur:b"):
+        write(shared, topic, 1, 2, 3)
+    with Watch(shared, watch(shared, topics={"cur:a": {"from_seq": 1}, "cur:b": {"tail": True}})) as stream:
+        stream.wait_for("caught-up", "cur:a")
+        stream.wait_for("caught-up", "cur:b")
+        cursor = stream.last_id
+    write(shared, "cur:a", 4)
+    with Watch(shared, watch(shared, topics={"cur:a": {}, "cur:b": {}}, cursor=cursor)) as stream:
+        stream.wait_for("caught-up", "cur:a")
+        stream.wait_for("caught-up", "cur:b")
+        assert (stream.seqs("cur:a"), stream.seqs("cur:b")) == ([4], [])
+    status, answer = shared.request("POST", "/v0/watch", {"topics": {"cur:a": {}}, "cursor": "?"})
+    assert (status, answer["error"]["detail"]) == (400, {"field": "cursor"})
+
+
 def test_another_connection_takes_a_session_over(shared: Service) -> None:
     write(shared, "over", 1, 2)
     wid = watch(shared, topics={"over": {}})

@@ -74,7 +74,7 @@ async def talking(who: Key = FULL, **limits: Any) -> AsyncIterator[tuple[QueueSo
         await start_real(there, harness)
         socket = QueueSocket(who)
         api = there.gateway.api
-        there.nursery.start_soon(Conversation(api.live, there.gateway.shards, api._quota, socket).run)
+        there.nursery.start_soon(Conversation(api.live, there.gateway.shards, api.quota, socket).run)
         yield socket, harness, there
 
 
@@ -231,6 +231,18 @@ async def test_a_socket_that_leaves_leaves_nothing() -> None:
         await until(lambda: not live.streams)
         await until(lambda: not live.feeds and not there.shards[0].harness.shard.reads)  # type: ignore[attr-defined]
         assert socket.closed is None
+
+
+async def test_sockets_end_with_their_key() -> None:
+    async with talking() as (socket, _, there):
+        socket.tell("ping")
+        await socket.wait("pong")
+        there.gateway.replace_keys([key("other"), FULL])
+        socket.tell("ping")
+        await socket.wait("pong", 2)
+        there.gateway.replace_keys([key("other")])
+        assert (await socket.wait("error"))["code"] == "unauthorized"
+        await until(lambda: socket.closed is not None)
 
 
 async def test_sockets_are_closed_when_the_service_stops() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from proto.errors import ErrorCode
 from proto.message import Reply
-from shardd import indexing
+from shardd import indexing, tags
 from shardd.scheduler import SLICE
 from tests.support.fault_disk import FaultDisk
 from tests.support.harness import FakeClock, Harness
@@ -92,6 +92,33 @@ def test_the_index_is_made_once(shard: Harness) -> None:
     ident = shard.send("delete_records", "a", {"match": "t1"})
     shard.shard.commits.flush()
     assert answer(shard, ident) is not None
+
+
+def test_tags_are_sorted_for_the_first_prefix_while_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tags, "RUN", 4)
+    shard = Harness(clock=WorkingClock())
+    shard.call("append", "a", {"records": [{"data": n, "tag": f"t{n % 20}"} for n in range(RECORDS)]})
+    finish(shard, shard.send("delete_records", "a", {"match": "t0"}))
+    ident = shard.send("delete_records", "a", {"match": ["tag", "Glob", "t1*"]})
+    shard.shard.flush()
+    assert answer(shard, ident) is None
+    assert len(shard.everything("a")) == 190
+    assert b'"deleted":110' in finish(shard, ident).body
+    assert {r["$tag"] for r in shard.everything("a")} == {f"t{n}" for n in range(2, 10)}
+
+
+@pytest.mark.parametrize("run", [1, 4, 1000])
+def test_prefixes_find_tags_old_and_new(monkeypatch: pytest.MonkeyPatch, run: int) -> None:
+    """Whatever came, was deleted and came again between."""
+    monkeypatch.setattr(tags, "RUN", run)
+    shard = Harness()
+    for turn in range(4):
+        records = [{"data": n, "tag": f"{chr(97 + n % 7)}{turn * n % 5}"} for n in range(70)]
+        shard.call("append", "a", {"records": records})
+        for prefix in ("b", "e1", "g4", "x"):
+            before = shard.everything("a")
+            shard.call("delete_records", "a", {"match": ["tag", "Glob", f"{prefix}*"]})
+            assert shard.everything("a") == [r for r in before if not r["$tag"].startswith(prefix)]
 
 
 def test_a_deletion_that_waited_survives_a_restart(shard: Harness) -> None:

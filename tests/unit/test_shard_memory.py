@@ -78,3 +78,20 @@ def test_damage_is_found_by_the_next_read() -> None:
     reply = shard.reply("diff", "a", {})
     assert reply.error is not None
     assert str(path) in reply.error.message
+
+
+@pytest.mark.parametrize("cap", [{"cap_records": 41}, {"cap_bytes": 41 * 17}])
+def test_damaged_records_can_go(cap: dict[str, int]) -> None:
+    """Or a cap would end the shard, at each start anew."""
+    disk = FaultDisk()
+    shard = stored(disk)
+    path = next(path for path in disk.names if path.suffix == ".data" and SHARD in path.parents)
+    disk.names[path].data[200] ^= 1
+    shard.call("configure", "a", cap)
+    for n in range(50):
+        shard.append("a", n % 10)
+        assert shard.call("state", "a")["count"] <= 41
+        if n == 20:
+            shard = shard.restarted()
+            assert shard.reply("diff", "a", {}).error is not None
+    assert [record["data"] for record in shard.everything("a")][-3:] == [7, 8, 9]

@@ -237,6 +237,31 @@ class TestSessions:
         assert list(reply.extra["topics"]["a"]) == [1, 9, 0]
 
 
+def test_readers_of_the_files_pass_sessions_over(tmp_path: Any) -> None:
+    pytest.importorskip("pyarrow")
+    from proto.limits import Limits
+    from pyspark_topics.datasource import SCHEMA, arrow_schema
+    from pyspark_topics.plan import plan, read
+    from shardd.clock import SystemClock
+    from shardd.disk import RealDisk
+    from shardd.verify import verify
+
+    shard = Harness(RealDisk(), path=tmp_path / "shard-00")
+    make(shard)
+    shard.append("a", 1)
+    move(shard, {"a": [1, 1, 0]})
+    shard.append("a", 2)
+    schema = arrow_schema(SCHEMA)
+    for _ in range(2):
+        pieces = plan(str(tmp_path / "shard-00"))
+        rows = [row for piece in pieces for batch in read(piece, schema) for row in batch.to_pylist()]
+        assert [(row["topic"], row["offset"]) for row in rows] == [("a", 1), ("a", 2)]
+        report = verify(RealDisk(), tmp_path / "shard-00", SystemClock(), Limits())
+        assert (report.problems, report.records) == ([], 2)
+        shard.shard.checkpoint_now()
+        move(shard, {"a": [1, 2, 0]})
+
+
 def test_sessions_move_to_their_new_shards(tmp_path: Any) -> None:
     import json
 

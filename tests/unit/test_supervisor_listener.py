@@ -6,7 +6,17 @@ import socket
 
 import pytest
 
-from supervisor.listener import ExposedError, ListenError, check_exposure, listen, resolve, url
+from supervisor.listener import (
+    ExposedError,
+    ListenError,
+    addresses,
+    check_exposure,
+    listen,
+    listen_all,
+    resolve,
+    shown,
+    url,
+)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.1.2.3"])
@@ -43,3 +53,42 @@ def test_ipv6_urls_have_brackets() -> None:
     with listening:
         assert listening.family == socket.AF_INET6
         assert url(listening).startswith("http://[::1]:")
+
+
+def bound(listed: str) -> list[socket.socket]:
+    return listen_all(addresses(listed, "TOPICS_ROG_LISTEN", allowed=False), "TOPICS_ROG_LISTEN")
+
+
+def test_several_addresses_are_listened_on_in_their_order() -> None:
+    sockets = bound("127.0.0.1:0, localhost:0,127.0.0.2:0")
+    try:
+        hosts = [shown(each).rpartition(":")[0] for each in sockets]
+        assert (hosts[0], hosts[2]) == ("127.0.0.1", "127.0.0.2")
+    finally:
+        for each in sockets:
+            each.close()
+    assert bound("") == []
+
+
+@pytest.mark.parametrize("bad", ["9091", "localhost", ":9091", "127.0.0.1:port", "127.0.0.1:70000", "127.0.0.1:0,x"])
+def test_what_is_no_address_is_refused_by_the_name_of_its_setting(bad: str) -> None:
+    with pytest.raises(ListenError, match="TOPICS_ROG_LISTEN="):
+        addresses(bad, "TOPICS_ROG_LISTEN", allowed=True)
+
+
+def test_protocols_without_authentication_stay_on_loopback_unless_allowed() -> None:
+    with pytest.raises(ExposedError, match=r"TOPICS_WALRUS_LISTEN=0\.0\.0\.0:0 .*TOPICS_ALLOW_INSECURE_NO_AUTH=1"):
+        addresses("127.0.0.1:0,0.0.0.0:0", "TOPICS_WALRUS_LISTEN", allowed=False)
+    assert len(addresses("0.0.0.0:0", "TOPICS_WALRUS_LISTEN", allowed=True)) == 1
+
+
+def test_when_one_address_cannot_be_had_none_is_kept() -> None:
+    with listen(*resolve("127.0.0.1", 0)) as first:
+        used = first.getsockname()[1]
+        (free,) = bound("127.0.0.1:0")
+        port = free.getsockname()[1]
+        free.close()
+        with pytest.raises(ListenError, match=rf"port {used}.*another TOPICS_ROG_LISTEN"):
+            bound(f"127.0.0.1:{port},127.0.0.1:{used}")
+        (again,) = bound(f"127.0.0.1:{port}")
+        again.close()

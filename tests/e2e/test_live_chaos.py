@@ -1,0 +1,232 @@
+"""Watchers, writers and everything that can happen to them at once: whatever a watcher gets is explained.
+
+Twenty topics of four kinds are written all the time. Some are capped, of some the oldest records are deleted, some are
+deleted and made anew, some are left alone. Watchers lose their connections, read slowly, and come back with the id of
+the last frame they took. Shards are killed every two seconds, in the long form the gateway too. For each watcher and
+topic, seqs must follow one another, and each hole be explained by a tombstone or a deletion; nothing may come twice
+unless a gateway was killed; and in the end everybody is at the head.
+"""
+
+from __future__ import annotations
+
+import http.client
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.support.events import Event, Watch
+from tests.support.service import Service
+
+CAP = 40
+KINDS = ("capped", "plain", "trimmed", "remade")
+TOPICS = {kind: [f"{kind}:{n}" for n in range(5)] for kind in KINDS}
+ALL = [topic for topics in TOPICS.values() for topic in topics]
+ENVIRONMENT = {
+    "TOPICS_WATCH_QUEUE_FRAMES": "6",
+    "TOPICS_WATCH_QUEUE_BYTES": "60000",
+    "TOPICS_BUFFER_GRACE_MS": "150",
+    "TOPICS_RESTART_LIMIT": "1000",
+    "TOPICS_CHECKPOINT_BYTES": "300000",
+}
+PATIENCE_S = 30.0
+
+
+class World:
+    def __init__(self, service: Service, seed: int) -> None:
+        self.service = service
+        self.seed = seed
+        self.writing = threading.Event()
+        self.writing.set()
+        self.stop = threading.Event()
+        """Everything is written: each watcher connects once more, and gets the rest."""
+        self.trimmed: dict[str, set[int]] = {topic: set() for topic in TOPICS["trimmed"]}
+        """Seqs that were, or are about to be, deleted."""
+        self.heads: dict[str, int] = {}
+        self.problems: list[Any] = []
+        self.gateway_kills = 0
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """The answer, once the service gives one."""
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            try:
+                status, answer = self.service.request(method, path, body)
+            except (OSError, http.client.HTTPException):
+                status, answer = 503, None
+            if status not in (429, 503):
+                return answer
+            time.sleep(0.05)
+        raise AssertionError(f"{method} {path} was not answered")
+
+
+def write(world: World, number: int) -> None:
+    rng = random.Random(world.seed * 1000 + number)
+    count = 0
+    while world.writing.is_set():
+        topic = rng.choice(ALL)
+        count += 1
+        records = [{"data": "x" * rng.choice([10, 10, 2000])} for _ in range(rng.choice([1, 1, 2, 7, 30]))]
+        body: dict[str, Any] = {"records": records, "idempotency_key": f"{number}-{count}"}
+        if topic in TOPICS["capped"]:
+            body["config"] = {"cap_records": CAP}
+        world.ask("POST", f"/v0/topics/{topic}", body)
+        if topic in world.trimmed and rng.random() < 0.1:
+            state = world.ask("GET", f"/v0/topics/{topic}")
+            before = min(state["head_seq"], state["earliest_seq"] + rng.randrange(20))
+            world.trimmed[topic].update(range(1, before))  # first, because it may be seen before it is answered
+            world.ask("POST", f"/v0/topics/{topic}/delete", {"before_seq": before})
+        elif topic in TOPICS["remade"] and rng.random() < 0.1:
+            world.ask("DELETE", f"/v0/topics/{topic}")
+        time.sleep(rng.random() * 0.02)
+
+
+class Watcher:
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.rng = random.Random(world.seed * 2000 + number)
+        self.topics = self.rng.sample(ALL, self.rng.randrange(1, len(ALL)))
+        self.at: dict[str, int] = {}
+        self.last_id = ""
+        self.connections = 0
+
+    def run(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:  # a thread's failure is the test's
+            self.world.problems.append(repr(error))
+
+    def _run(self) -> None:
+        rng = self.rng
+        asked = {
+            "topics": {key: {} for key in self.topics},
+            "limit": rng.choice([1, 5, 256]),
+            "consistency": rng.choice(["eventual", "strong"]),
+        }
+        made = self.world.ask("POST", "/v0/watch?lenient=true", asked)
+        self.wid, self.topics = made["wid"], list(made["topics"])
+        final = False
+        while not final:
+            final = self.world.stop.is_set()
+            try:
+                stream = Watch(self.world.service, self.wid, self.last_id)
+            except (OSError, http.client.HTTPException):
+                time.sleep(0.1)
+                final = False
+                continue
+            with stream:
+                if stream.status == 200:
+                    final = self._follow(stream, final)
+                elif stream.status == 503:
+                    time.sleep(0.1)
+                    final = False
+                else:
+                    self._wrong("status", stream.status, stream.raw)
+                    return
+
+    def _follow(self, stream: Watch, final: bool) -> bool:
+        """Take what comes for a while; the last time, until everything is here. Whether it was the last time."""
+        self.connections += 1
+        rng = self.rng
+        until = time.monotonic() + (PATIENCE_S if final else rng.random() * 3)
+        slow = not final and rng.random() < 0.3
+        done = 0
+        while time.monotonic() < until:
+            if slow:
+                stream.gate.clear()
+                time.sleep(rng.random() * 0.5)
+                stream.gate.set()
+            time.sleep(0.01)
+            ended = stream.ended.is_set()
+            events = stream.events[done:]
+            for event in events:
+                self._check(event)
+                self.last_id = event.ident or self.last_id
+            done += len(events)
+            if final and all(self._finished(stream, topic) for topic in self.topics):
+                return True
+            if ended and done == len(stream.events):
+                return False
+        if final:
+            behind = {t: (self.at.get(t, 0), self.world.heads.get(t), stream.kinds(t)[-3:]) for t in self.topics}
+            self._wrong("not at the head in time", {t: b for t, b in behind.items() if b[0] != b[1]})
+        return final
+
+    def _finished(self, stream: Watch, topic: str) -> bool:
+        kinds = stream.kinds(topic)
+        return "topic-deleted" in kinds or ("caught-up" in kinds and self.at.get(topic, 0) >= self.world.heads[topic])
+
+    def _check(self, event: Event) -> None:
+        topic = event.data.get("topic")
+        at = self.at.get(topic, 0)
+        if event.kind == "record":
+            for seq in (record["$seq"] for record in event.data["records"]):
+                if seq <= at:
+                    if not self.world.gateway_kills:
+                        self._wrong(topic, "came twice", at, seq)
+                    continue
+                missing = range(at + 1, seq)
+                if not all(lost in self.world.trimmed.get(topic, ()) for lost in missing):
+                    self._wrong(topic, "missing", at, seq)
+                at = seq
+            self.at[topic] = at
+        elif event.kind == "tombstone":
+            remade = event.data["reason"] == "recreated"
+            if topic not in TOPICS["remade" if remade else "capped"] or (
+                not remade and event.data["gap_from"] > at + 1
+            ):
+                self._wrong(topic, "unexplained", at, event.data)
+            # What a gateway forgot to have sent comes again, so a gap may begin before what is known already.
+            self.at[topic] = event.data["earliest_seq"] - 1 if remade else max(at, event.data["gap_to"])
+        elif event.kind == "topic-deleted" and topic not in TOPICS["remade"]:
+            self._wrong(topic, "is not deleted")
+
+    def _wrong(self, *what: Any) -> None:
+        self.world.problems.append((self.wid, *what))
+
+
+def chaos(service: Service, seed: int, watchers: int, seconds: float, victims: list[str]) -> None:
+    print(f"seed {seed}")  # noqa: T201 - shown when the test fails
+    world = World(service, seed)
+    for topic in ALL:
+        world.ask("PUT", f"/v0/topics/{topic}", {"cap_records": CAP} if topic in TOPICS["capped"] else {})
+    crowd = [Watcher(world, number) for number in range(watchers)]
+    writers = [threading.Thread(target=write, args=(world, number)) for number in range(3)]
+    readers = [threading.Thread(target=watcher.run) for watcher in crowd]
+    for thread in (*writers, *readers):
+        thread.start()
+    rng = random.Random(seed)
+    end = time.monotonic() + seconds
+    try:
+        while time.monotonic() < end:
+            time.sleep(2)
+            victim = rng.choice(victims)
+            world.gateway_kills += victim == "gateway"
+            if service.child(victim)["pid"]:
+                service.kill_child(victim)
+        service.wait_ready()
+    finally:
+        world.writing.clear()
+        for thread in writers:
+            thread.join()
+        for topic in ALL:
+            world.heads[topic] = world.ask("GET", f"/v0/topics/{topic}").get("head_seq", 0)
+        world.stop.set()
+        for thread in readers:
+            thread.join()
+    assert not world.problems, (seed, len(world.problems), world.problems[:5])
+    assert sum(watcher.connections for watcher in crowd) > watchers
+
+
+def test_whatever_a_watcher_gets_is_explained(new_service: Callable[..., Service]) -> None:
+    with new_service(**ENVIRONMENT) as service:
+        chaos(service, random.randrange(10**6), 12, 8, ["shard-00", "shard-01"])
+
+
+@pytest.mark.long
+def test_whatever_fifty_watchers_get_in_a_minute_is_explained(new_service: Callable[..., Service]) -> None:
+    with new_service(**ENVIRONMENT) as service:
+        chaos(service, random.randrange(10**6), 50, 60, ["shard-00", "shard-01", "gateway"])

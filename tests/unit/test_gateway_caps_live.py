@@ -1,0 +1,120 @@
+"""Claims about the caps of what stays open: watch streams and WebSockets, with a real shard behind the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio.testing
+from gateway_stage import Answer, Client, Stage, key, stage, until
+from real_shard import start_real
+
+from gateway.live_ws import SocketStream
+from tests.support.harness import Harness
+from tests.support.websocket import UPGRADE
+
+ONE, TWO, THREE = ({"Authorization": f"Bearer {name}"} for name in ("one", "two", "three"))
+KINDS = ["event stream", "websocket"]
+
+
+def refused(answer: Answer, limit: str, most: int) -> None:
+    assert (answer.status, answer.code) == (429, "throttled")
+    assert answer.json["error"]["detail"] == {"limit": limit, "max": most}
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+async def asked(client: Client, kind: str, headers: dict[str, str]) -> Answer:
+    """Open one, or be refused; of what was opened, the head."""
+    if kind == "websocket":
+        return await client.ask("GET", "/v0/ws", headers=headers | UPGRADE)
+    made = await client.ask("POST", "/v0/watch", b'{"topics":{"a":{}}}', headers)
+    assert made.status == 200, made.raw
+    return await client.ask("GET", made.json["stream_url"], headers=headers)
+
+
+@asynccontextmanager
+async def full(kind: str, **limits: int) -> AsyncIterator[tuple[Stage, Client]]:
+    """A gateway whose caps are reached, and the client whose stream is the one that matters."""
+    limits = {"max_sse_connections": 2, "max_sse_connections_per_key": 1, **limits}
+    async with stage(keys=[key("one"), key("two"), key("three")], **limits) as there:
+        shard = Harness()
+        shard.append("a", *range(1000))
+        await start_real(there, shard)
+        async with there.client() as holder, there.client() as second, there.client() as other:
+            assert (await asked(holder, kind, ONE)).status in (200, 101)
+            refused(await asked(other, kind, ONE), "max_sse_connections_per_key", 1)
+            assert (await asked(second, kind, TWO)).status in (200, 101)
+            refused(await asked(other, kind, THREE), "max_sse_connections", 2)
+            metrics = await other.ask("GET", "/v0/metrics", headers=ONE)
+            assert b"topics_sse_connections 2.0" in metrics.raw
+            assert (await other.ask("GET", "/v0/topics/a", headers=ONE)).status == 200, "streams are no requests"
+            yield there, holder
+
+
+async def _leaves(there: Stage, client: Client) -> None:
+    await client.stream.aclose()
+
+
+async def _fails(there: Stage, client: Client) -> None:
+    for stream in there.gateway.api.live.streams:
+
+        async def broken() -> None:
+            raise RuntimeError("a bug")
+
+        stream.send = broken  # type: ignore[method-assign]
+    async with there.client() as writer:
+        body = b'{"records":[{"data":1}]}'
+        assert (await writer.ask("POST", "/v0/topics/a", body, ONE)).status == 200
+        if any(isinstance(stream, SocketStream) for stream in there.gateway.api.live.streams):
+            await client.send(b"\x81\x8d\0\0\0\0" + b'{"op":"ping"}')
+
+
+async def _key_goes(there: Stage, client: Client) -> None:
+    there.gateway.replace_keys([key("two"), key("three")])
+
+
+async def _shard_dies(there: Stage, client: Client) -> None:
+    there.lose_shard(0)
+    streams = there.gateway.api.streams
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert streams.open == 2, "a stream waits for its topics' shards to come back"
+    await client.stream.aclose()
+
+
+async def _stops(there: Stage, client: Client) -> None:
+    there.nursery.start_soon(there.gateway.drain)
+
+
+Ends = Callable[[Stage, Client], Awaitable[None]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("end", [_leaves, _fails, _key_goes, _shard_dies, _stops])
+async def test_a_slot_is_free_again_however_the_stream_ends(kind: str, end: Ends) -> None:
+    async with full(kind) as (there, holder):
+        streams = there.gateway.api.streams
+        assert streams.open == 2
+        await end(there, holder)
+        await until(lambda: not streams.held_by(key("one")))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_client_that_does_not_read_loses_its_slot(kind: str) -> None:
+    async with full(kind, slow_consumer_timeout_ms=200, buffer_grace_ms=100) as (there, holder):
+        if kind == "websocket":
+            text = b'{"op":"subscribe","topic":"a"}'
+            await holder.send(b"\x81" + bytes([0x80 | len(text)]) + bytes(4) + text)
+        async with there.client() as writer:
+            body = b'{"records":[{"data":"%b"}]}' % (b"x" * 500_000)
+            while there.gateway.api.streams.held_by(key("one")):
+                answer = await writer.ask("POST", "/v0/topics/a", body, TWO)
+                assert answer.status in (200, 429)
+
+
+async def test_the_service_has_its_own_cap_whoever_asks() -> None:
+    async with stage(max_sse_connections=1) as there:
+        await start_real(there, Harness())
+        async with there.client() as holder, there.client() as other:
+            assert (await holder.ask("GET", "/v0/ws", headers=UPGRADE)).status == 101
+            refused(await other.ask("GET", "/v0/ws", headers=UPGRADE), "max_sse_connections", 1)
