@@ -50,8 +50,8 @@ class Settings(Limits):
     )
     runtime_dir: Path | None = Field(None, description="private directory for sockets between the processes")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
-    log_format: Literal["auto", "console", "logfmt", "json"] = Field(
-        "auto", description="form of log lines; auto is console on a terminal, else logfmt"
+    log_format: Literal["auto", "console", "logfmt", "journal", "json"] = Field(
+        "auto", description="form of log lines; auto is console on a terminal, journal under systemd, else logfmt"
     )
     probe_auth: bool = Field(False, description="health and readiness need a key too")
     allow_insecure_no_auth: bool = Field(False, description="listen beyond loopback without keys")
