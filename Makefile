@@ -5,6 +5,7 @@
 # make demo-spark  the same flights counted by Spark
 # make bench-smoke a few honest numbers in a short time
 # make bench-live  how fast records reach watchers, and what a watcher costs
+# make bench-routers what routers cost the writer, and how fast copies arrive
 # make bench-growth what an operation and a record cost as a topic grows
 # make bench-protocols  commands per second over Walrus and Rog
 # make reference docs/configuration.md, from the settings themselves

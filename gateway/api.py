@@ -27,6 +27,7 @@ from gateway.live import Live
 from gateway.live_ws import Conversation
 from gateway.operations import OPERATIONS, Body, Operation, QueryValue
 from gateway.quota import Quota
+from gateway.routers import Routers
 from gateway.routes import Routes, defaults, parse_query
 from gateway.shards import Shards
 from gateway.slots import Bound, Slots
@@ -36,7 +37,7 @@ from proto.errors import ErrorCode, TopicsError, invalid, shutting_down
 from proto.keys import Key
 from proto.limits import Limits
 from proto.message import Reply
-from proto.names import check_topic
+from proto.names import check_router, check_topic, is_router
 
 MAX_INFLATED = 8
 """Compressed bodies that are held inflated at a time."""
@@ -83,6 +84,7 @@ class Api:
         self._inflated = trio.Semaphore(MAX_INFLATED)
         self._probe_auth = probe_auth
         self.quota = Quota(shards, limits)
+        self._routers = Routers(shards, self.quota, limits)
         self.live = Live(shards, limits)
         self.protocols: list[Callable[[], metrics.Protocol]] = []
         """Of the protocols besides HTTP: what they have to show."""
@@ -90,11 +92,16 @@ class Api:
         self._flight = flight
         self._routes = Routes(OPERATIONS)
         self._defaults = {operation.name: defaults(operation) for operation in OPERATIONS}
+        self._operations = {operation.name: operation for operation in OPERATIONS}
         self._served: Counter[tuple[str, int]] = Counter()
         self._scraper = metrics.Scraper(shards, limits.metrics_max_topics)
         self._local: dict[str, _Handler] = {
             "list_topics": self._list_topics,
             "list_cursors": self._list_cursors,
+            "put_router": self._put_router,
+            "get_router": self._get_router,
+            "list_routers": self._list_routers,
+            "delete_router": self._delete_router,
             "watch": self._watch,
             "watch_stream": self._watch_stream,
             "websocket": self._websocket,
@@ -138,8 +145,9 @@ class Api:
             raise shutting_down()
         key = self._admit(operation, request)
         topic = check_topic(values[0]) if "{topic}" in operation.path else ""
-        if topic:
-            check_name(key, topic)
+        router = check_router(values[0]) if "{router}" in operation.path else ""
+        if topic or router:
+            check_name(key, topic or router)
         options: _Options = self._defaults[operation.name]
         if request.query and operation.query:
             options = parse_query(operation, request.query)
@@ -149,7 +157,7 @@ class Api:
             if topic:
                 options = {**options, "topic": topic}
             elif values:
-                options = {**options, "wid": values[0]}
+                options = {**options, "router" if router else "wid": values[0]}
             return await self._local[operation.name](request, key, options, started)
         body, packed = b"", False
         if operation.body is not Body.NONE:
@@ -177,7 +185,9 @@ class Api:
         request: Request,
         started: float,
     ) -> Response:
-        if operation.grows:
+        if operation.name == "delete_topic":
+            reply = await self._routers.delete_topic(topic, options, key)
+        elif operation.grows:
             reply = await self.quota.call(operation.shard_op, topic, options | restrictions(key, operation), body)
         else:
             reply = await self._shards.call(operation.shard_op, topic, options, body, request.disconnected)
@@ -260,6 +270,27 @@ class Api:
         if reply.error is not None:
             raise reply.error
         return answers.success(Reply(0, lists.merge_pages("cursors", [reply], size)), started)
+
+    async def _put_router(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        body, packed = await self._body(self._operations["put_router"], request)
+        if packed:
+            body = await inflated(body, MAX_PARAMETERS_BYTES)
+        return answers.success(await self._routers.put(str(options["router"]), body, key), started)
+
+    async def _get_router(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        return answers.success(await self._routers.get(str(options["router"]), key), started)
+
+    async def _delete_router(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        return answers.success(await self._routers.delete(str(options["router"]), key), started)
+
+    async def _list_routers(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        size = lists.page_size(int(options["page_size"]))
+        after = lists.decode_cursor(str(options["cursor"]), is_router) if options["cursor"] else ""
+        asked: dict[str, Any] = {**options, "after": after, "page_size": size}
+        if key.prefixes:
+            asked["prefixes"] = list(key.prefixes)
+        replies = await self._shards.ask_all("router_list", asked)
+        return answers.success(Reply(0, lists.merge_pages("routers", replies, size)), started)
 
     async def _health(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         return probes.health()

@@ -137,6 +137,10 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("topics_records_live", "Live records.", records)
     yield GaugeMetricFamily("topics_bytes_live", "Live payload bytes.", size)
     yield GaugeMetricFamily("topics_queue_topics", "Topics that are queues.", _total(stats, "queue_topics"))
+    yield GaugeMetricFamily("topics_routers", "Routers.", _total(stats, "routers"))
+    yield CounterMetricFamily(
+        "topics_router_copies_total", "Records copied by routers.", _total(stats, "router_copies")
+    )
     yield GaugeMetricFamily("topics_sse_connections", "Open event streams.", snapshot.streams)
     yield GaugeMetricFamily("topics_watch_sessions", "Watch sessions.", _total(stats, "watch_sessions"))
     ready = all(snapshot.serving) and not snapshot.draining

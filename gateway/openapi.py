@@ -13,7 +13,7 @@ from gateway.sessions import WID
 from proto import __version__
 from proto.errors import STATUS
 from proto.keys import ALL_SCOPES
-from proto.names import TOPIC
+from proto.names import ROUTER, TOPIC
 
 _REQUESTS: dict[str, dict[str, Any]] = {
     "configure_topic": {"$ref": "#/components/schemas/TopicConfig"},
@@ -21,10 +21,11 @@ _REQUESTS: dict[str, dict[str, Any]] = {
     "diff": {"$ref": "#/components/schemas/Diff"},
     "delete_records": {"$ref": "#/components/schemas/Delete"},
     "put_cursor": {"$ref": "#/components/schemas/Position"},
+    "put_router": {"$ref": "#/components/schemas/Router"},
     "watch": {"$ref": "#/components/schemas/Watch"},
 }
-_CREATES = {"configure_topic", "append"}
-"""Operations that answer 201 when they made their topic."""
+_CREATES = {"configure_topic", "append", "put_router"}
+"""Operations that answer 201 when they made something."""
 
 _U64 = {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}
 _BOOLEAN = {"type": "boolean"}
@@ -146,7 +147,21 @@ _SCHEMAS: dict[str, Any] = {
         },
     },
 }
+_SCHEMAS["Router"] = {
+    "type": "object",
+    "properties": {
+        "source": _STRING,
+        "dest": _STRING,
+        "preserve_node": _BOOLEAN,
+        "preserve_tag": _BOOLEAN,
+        "create_dest": _BOOLEAN,
+        "filter": {"anyOf": [*_SCHEMAS["Delete"]["properties"]["match"]["anyOf"], {"type": "null"}]},
+        "allow_cycle": _BOOLEAN,
+        "guarantee": {"enum": ["at_least_once", "exactly_once"]},
+    },
+}
 _PATH_PARAMETERS: dict[str, dict[str, Any]] = {
+    "router": {"type": "string", "pattern": f"^{ROUTER.pattern}$"},
     "topic": {"type": "string", "pattern": f"^{TOPIC.pattern}$"},
     "wid": {"type": "string", "pattern": f"^{WID.pattern}$"},
     "cursor": {"type": "string", "minLength": 1, "description": "up to 255 bytes of UTF-8, percent-encoded"},
@@ -172,7 +187,7 @@ def _described(operation: Operation) -> dict[str, Any]:
     answer = {"content": {"application/json": {"schema": {"type": "object"}}}}
     responses: dict[str, Any] = {"200": {"description": "Done", **answer}, "default": error}
     if operation.name in _CREATES:
-        responses["201"] = {"description": "Done, and this call created the topic", **answer}
+        responses["201"] = {"description": "Done, and this call created it", **answer}
     if operation.name == "metrics":
         responses["200"]["content"]["text/plain"] = {"schema": _STRING}
     if operation.streams:

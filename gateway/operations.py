@@ -35,9 +35,9 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One row. `path` has `{topic}` where a topic name goes, `{cursor}` where a cursor's goes. `shard_op` names the
-    operation the topic's shard carries out; without one, the handler called `name` answers here. `timed` answers carry
-    `performance`; `always` ones are given while shards are down and while the service drains.
+    """One row. `path` has `{topic}` where a topic's name goes, `{router}` and `{cursor}` where theirs go. `shard_op`
+    names the operation the topic's shard carries out; without one, the handler called `name` answers here. `timed`
+    answers carry `performance`; `always` ones are given while shards are down and while the service drains.
 
     `{wid}` stands for a watch session.
 
@@ -198,6 +198,32 @@ OPERATIONS: tuple[Operation, ...] = (
         "Forget a named cursor",
         Scope.WRITE,
         shard_op="cursor_delete",
+    ),
+    Operation(
+        "put_router",
+        "PUT",
+        "/v0/routers/{router}",
+        "Create a router, or change the fields of its configuration that the body names",
+        Scope.ADMIN,
+        body=Body.REQUIRED,
+    ),
+    Operation("get_router", "GET", "/v0/routers/{router}", "A router and what it has forwarded", Scope.READ),
+    Operation(
+        "list_routers",
+        "GET",
+        "/v0/routers",
+        "Routers in order of their names, a page at a time",
+        Scope.READ,
+        query=(
+            Param("prefix", "string", "", "only names that start with this"),
+            Param("source", "string", "", "only routers from this topic"),
+            Param("dest", "string", "", "only routers to this topic"),
+            Param("page_size", "integer", 0, "entries of a page, 1 to 1000; 0 means 100"),
+            Param("cursor", "string", "", "`next_cursor` of the page before"),
+        ),
+    ),
+    Operation(
+        "delete_router", "DELETE", "/v0/routers/{router}", "Stop forwarding; what was forwarded stays", Scope.DELETE
     ),
     Operation(
         "health",

@@ -7,7 +7,7 @@ of 8 bytes from the frame's start.
          0     4  magic      b"TPCF"
          4     1  version    FORMAT_VERSION
          5     1  kind       see `Kind`
-         6     2  flags      bit 0: a ts column is present
+         6     2  flags      bit 0: a ts column is present, bit 1: a hops column is present
          8     4  length     bytes of the whole frame, a multiple of 8
         12     4  body_len   bytes of the body, a multiple of 8
         16     8  frame_no   position in the shard's WAL, counted from 1 without holes; 0 in a segment
@@ -24,8 +24,9 @@ of 8 bytes from the frame's start.
         72+body_len  count   one delete flag per record, outside the checksum: 0xD5 deleted, anything else live
                              zeros up to a multiple of 8
 
-Body of a BATCH: the idempotency key (zero-padded to 8); with flag bit 0 the commit times, int64[count]; then the
-columns in the order above, each laid out as Arrow lays out variable binary, so that readers can wrap it uncopied:
+Body of a BATCH: the idempotency key (zero-padded to 8); with flag bit 0 the commit times, int64[count]; with flag bit 1
+how often each record was forwarded by routers, uint8[count] (zero-padded to 8); then the columns in the order above,
+each laid out as Arrow lays out variable binary, so that readers can wrap it uncopied:
 
     validity bitmap (Encoding.SPARSE only), least significant bit first, padded to 8
     offsets int32[rows + 1], the first one 0, padded to 8
@@ -59,6 +60,7 @@ assert HEADER.size == 64
 CHECKSUM = struct.Struct("<Q")
 DELETED = 0xD5
 FLAG_TS_COLUMN = 1
+FLAG_HOPS = 2
 MAX_FRAME_BYTES = (1 << 31) - 8
 """int32 offsets and a u32 length: no frame may be larger. Body limits keep writes far below."""
 
@@ -77,6 +79,7 @@ class Kind(IntEnum):
     CURSOR = 7
     RESCUED = 8
     """First frame of a file that took the place of another's tail after a failed sync."""
+    ROUTER = 10
     SESSION = 11
     """Watch sessions: made, moved, ended. Belongs to no topic: its topic id is 0."""
     LOGDEF = 12
@@ -196,9 +199,10 @@ def _bitmap(present: Iterable[bool | int], count: int) -> bytes:
 
 
 class Columns:
-    """The parts of a batch's body. `ts` is one commit time, or one per record."""
+    """The parts of a batch's body. `ts` is one commit time, or one per record; `hops` one byte per record, None if no
+    router has forwarded any of them."""
 
-    __slots__ = ("count", "data", "key", "meta", "node", "tag", "ts")
+    __slots__ = ("count", "data", "hops", "key", "meta", "node", "tag", "ts")
 
     def __init__(
         self,
@@ -209,7 +213,9 @@ class Columns:
         node: Column | None = None,
         meta: Column | None = None,
         key: bytes = b"",
+        hops: bytes | None = None,
     ) -> None:
+        self.hops = hops
         self.count = count
         self.ts = ts
         self.data = data
@@ -255,7 +261,14 @@ def merge(batches: Sequence[Columns]) -> Columns:
         _merge_column([b.tag for b in batches], counts),
         _merge_column([b.node for b in batches], counts),
         _merge_column([b.meta for b in batches], counts),
+        hops=_merge_hops(batches),
     )
+
+
+def _merge_hops(batches: Sequence[Columns]) -> bytes | None:
+    if all(b.hops is None for b in batches):
+        return None
+    return b"".join(bytes(b.count) if b.hops is None else b.hops for b in batches)
 
 
 def _merge_column(columns: Sequence[Column | None], counts: Sequence[int]) -> Column | None:
@@ -298,7 +311,59 @@ def select(batch: Columns, keep: Sequence[int | bool]) -> Columns:
 
     data = plain(list(compress(batch.data.cells(0, count), keep)))
     ts = batch.ts if isinstance(batch.ts, int) else list(compress(batch.ts, keep))
-    return Columns(len(data.offsets) - 1, ts, data, chosen(batch.tag), chosen(batch.node), chosen(batch.meta))
+    return Columns(
+        len(data.offsets) - 1,
+        ts,
+        data,
+        chosen(batch.tag),
+        chosen(batch.node),
+        chosen(batch.meta),
+        hops=None if batch.hops is None else bytes(compress(batch.hops, keep)),
+    )
+
+
+def part(batch: Columns, start: int, stop: int) -> Columns:
+    """Records `start` to `stop` (exclusive) as a batch of their own. Idempotency keys are dropped."""
+    if start == 0 and stop == batch.count and not batch.key:
+        return batch
+    ts = batch.ts if isinstance(batch.ts, int) else batch.ts[start:stop]
+    data = _part(batch.data, start, stop)
+    assert data is not None
+    return Columns(
+        stop - start,
+        ts,
+        data,
+        _part(batch.tag, start, stop),
+        _part(batch.node, start, stop),
+        _part(batch.meta, start, stop),
+        hops=None if batch.hops is None else batch.hops[start:stop],
+    )
+
+
+def _part(column: Column | None, start: int, stop: int) -> Column | None:
+    if column is None or column.encoding == Encoding.CONSTANT:
+        return column
+    base = column.offsets[start]
+    offsets = list(map(operator.sub, column.offsets[start : stop + 1], repeat(base)))
+    values = column.values[base : column.offsets[stop]]
+    if column.validity is None:
+        return Column(Encoding.PLAIN, values, offsets)
+    return Column(Encoding.SPARSE, values, offsets, _bitmap(column.present(start, stop), stop - start))
+
+
+def reordered(batch: Columns, order: Sequence[int]) -> Columns:
+    """The records of a batch at the places `order`, one after the other."""
+    count = batch.count
+
+    def taken(column: Column | None) -> Column | None:
+        if column is None or column.encoding == Encoding.CONSTANT:
+            return column
+        return optional(list(map(list(column.cells(0, count)).__getitem__, order)))
+
+    data = plain(list(map(list(batch.data.cells(0, count)).__getitem__, order)))
+    ts = batch.ts if isinstance(batch.ts, int) else list(map(batch.ts.__getitem__, order))
+    hops = None if batch.hops is None else bytes(map(batch.hops.__getitem__, order))
+    return Columns(len(order), ts, data, taken(batch.tag), taken(batch.node), taken(batch.meta), hops=hops)
 
 
 class Header:
@@ -442,6 +507,9 @@ def encode_batch(
         flags = FLAG_TS_COLUMN
         parts.append(struct.pack(f"<{batch.count}q", *ts))
         ts = ts[0]
+    if batch.hops is not None:
+        flags |= FLAG_HOPS
+        parts += (batch.hops, _PADDING[batch.count % 8])
     columns = 0
     for shift, column in enumerate((batch.data, batch.tag, batch.node, batch.meta)):
         if column is not None:
@@ -485,6 +553,10 @@ def decode_batch(buffer: Buffer, header: Header | None = None, offset: int = 0) 
     if header.flags & FLAG_TS_COLUMN:
         ts = view[at : at + 8 * count].cast("q")
         at += 8 * count
+    hops: bytes | None = None
+    if header.flags & FLAG_HOPS:
+        hops = bytes(view[at : at + count])
+        at += pad8(count)
     found: list[Column | None] = []
     for shift in (0, 2, 4, 6):
         encoding = (header.columns >> shift) & 3
@@ -504,7 +576,7 @@ def decode_batch(buffer: Buffer, header: Header | None = None, offset: int = 0) 
     data, tag, node, meta = found
     if data is None:
         raise FrameError("a batch without a data column")
-    return Columns(count, ts, data, tag, node, meta, key)
+    return Columns(count, ts, data, tag, node, meta, key, hops)
 
 
 def decode_map(buffer: Buffer, header: Header, offset: int = 0) -> dict[str, Any]:

@@ -43,6 +43,7 @@ class Limits(BaseSettings):
     max_claim: int = Field(1000, ge=1, le=100_000, description="jobs per claim, seqs per ack")
     max_watch_topics: int = Field(256, ge=1, description="topics of one watch session")
     max_topics: int = Field(100_000, ge=0, description="topics of the service, 0 for no limit")
+    max_routers: int = Field(10_000, ge=0, description="routers of the service, 0 for no limit")
     max_total_bytes: int = Field(0, ge=0, description="retained bytes of all topics together, 0 for no limit")
     max_inflight_per_key: int = Field(1000, ge=0, description="requests of one key at a time, 0 for no limit")
     max_watch_sessions: int = Field(10_000, ge=0, description="watch sessions of the service, 0 for no limit")

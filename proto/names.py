@@ -9,6 +9,7 @@ import xxhash
 from proto.errors import TopicsError, invalid
 
 TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}", re.ASCII)
+ROUTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}", re.ASCII)
 RULE = "1 to 255 characters of A-Z a-z 0-9 . _ : - and the first one a letter or digit"
 
 
@@ -20,6 +21,18 @@ def check_topic(name: str, what: str = "topic name") -> str:
     """Return `name`, or raise `400 invalid_request`. Only names that pass ever reach a shard."""
     if TOPIC.fullmatch(name) is None:
         raise bad_name(name, what)
+    return name
+
+
+def is_router(name: str) -> bool:
+    return ROUTER.fullmatch(name) is not None
+
+
+def check_router(name: str) -> str:
+    """Return `name`, or raise `400 invalid_request`."""
+    if ROUTER.fullmatch(name) is None:
+        shown = name if len(name) <= 64 else name[:64] + "…"
+        raise invalid(f"router name {shown!r} is not valid: {RULE}; > is allowed, too", field="router")
     return name
 
 

@@ -6,8 +6,9 @@ its body and every part of the body begin at a multiple of 8 bytes.
     byte  0  "TPCF"
           4  u8   format version, 1
           5  u8   kind: 1 batch of records, 2 topic created, 3 topic configured, 4 topic deleted, 5 records deleted,
-                  6 seqs reserved, 7 cursor moved, 8 rescued, 11 watch sessions, 12 a log of the Rog protocol
-          6  u16  flags: bit 0 = each record has its own time
+                  6 seqs reserved, 7 cursor moved, 8 rescued, 10 router changed, or a place of copies,
+                  11 watch sessions, 12 a log of the Rog protocol
+          6  u16  flags: bit 0 = each record has its own time, bit 1 = how often each was forwarded is there
           8  u32  frame length in bytes
          12  u32  body length in bytes
          16  u64  frame number, in the log each frame's one more than that of the frame before
@@ -24,7 +25,8 @@ its body and every part of the body begin at a multiple of 8 bytes.
       then   u64  XXH3-64 of everything before it
       then   u8 per record, 0xD5 = deleted (may change after the frame is written, so no checksum covers it), zeros to 8
 
-The body of a batch: idempotency key, then times as i64 per record (flag bit 0), then the columns one after the other;
+The body of a batch: idempotency key, then times as i64 per record (flag bit 0), then a byte per record that is not used
+here (flag bit 1), then the columns one after the other;
 each is [validity bitmap, form 3 only], i32 offsets (one more than values), values. That is how Arrow lays out variable
 binary in memory, so no byte of it is parsed or moved here. The body of the other kinds is a CBOR map.
 """
@@ -47,10 +49,11 @@ HEADER_BYTES = 64
 assert HEADER.size == HEADER_BYTES
 DELETED = 0xD5
 OWN_TIMES = 1
+OWN_HOPS = 2
 
 BATCH, TOPIC_CREATE, TOPIC_CONFIG, TOPIC_DELETE, RECORD_DELETE, CEILING, CURSOR, RESCUED = range(1, 9)
-SESSION, LOGDEF = 11, 12
-KINDS = frozenset((*range(BATCH, RESCUED + 1), SESSION, LOGDEF))
+ROUTER, SESSION, LOGDEF = 10, 11, 12
+KINDS = frozenset((*range(BATCH, RESCUED + 1), ROUTER, SESSION, LOGDEF))
 WITHOUT_RECORDS = frozenset((CURSOR, RESCUED, SESSION, LOGDEF))
 """Kinds that say nothing about which records there are."""
 COLUMN_SHIFTS = (0, 2, 4, 6)
@@ -166,6 +169,8 @@ class Records:
         if head.flags & OWN_TIMES:
             self.times = pa.Array.from_buffers(pa.int64(), count, [None, buffer.slice(at, 8 * count)])
             at += 8 * count
+        if head.flags & OWN_HOPS:
+            at += _pad8(count)
         self.columns: list[Any] = []
         for shift in COLUMN_SHIFTS:
             form = (head.columns >> shift) & 3

@@ -5,6 +5,7 @@
     topic created, deleted           a topic more or less
     topic configured                 caps and age as they were are applied, then as they are from now on
     records deleted                  a higher floor, or a deletion by tag
+    router                           what follows in its topic waits for copies that no file has yet (`Topic.waiting`)
     seqs reserved                    seqs that are used without records
     cursor, rescued, watch sessions  nothing
 
@@ -80,7 +81,10 @@ class Replay:
             self._gone.add(head.topic_id)
             return
         topic = self.topics[head.topic_id]
-        if topic is not None:
+        if topic is not None and head.kind == frames.ROUTER:
+            about = frames.fields(log.view, head)
+            topic.waiting = topic.waiting or ("pin" in about and about["head"] > topic.head and not topic.ephemeral)
+        elif topic is not None and not topic.waiting:
             self._change(topic, log, head)
 
     def _change(self, topic: Topic, log: LogFile, head: Head) -> None:

@@ -67,6 +67,9 @@ class Topic:
         self.head = 0
         self.floor = 1
         self.oldest_ms = 0
+        self.waiting = False
+        """Copies belong here that routers made and that the next checkpoint will bring: until then the topic ends
+        before them, so that no reader passes them by."""
         self.segments: list[Stored] = []
         self.flagged: dict[int, bytes] = {}
         self.deletions = Deletions()

@@ -46,6 +46,8 @@ from shardd.config import as_map, from_map
 from shardd.cursors import Cursor
 from shardd.directory import Directory
 from shardd.disk import Disk, File
+from shardd.gaps import Gaps
+from shardd.lane import load as load_lane
 from shardd.losses import Losses
 from shardd.segment import ENTRY_SIZE, Entry, Segment, StoredFrame, Views, entry_of, load_batches, sealed_frame
 from shardd.topic import Topic
@@ -138,6 +140,9 @@ class Checkpoints:
         topic.ceiling, topic.reserved_in = entry["ceiling"], entry.get("reserved_in", "")
         topic.keys.load(entry["keys"])
         topic.cursors = {name: Cursor(seq, ts) for name, (seq, ts) in entry["cursors"].items()}
+        topic.gaps = Gaps([(first, last, reason) for first, last, reason in entry.get("gaps", ())])
+        if (lane := entry.get("routers")) is not None:
+            topic.lane = topic.lane_visible = load_lane(lane)
         return topic
 
     def _base(self, cold: bool) -> Path:
@@ -424,4 +429,15 @@ def _fields(topic: Topic) -> dict[str, Any]:
         "reserved_in": topic.reserved_in,
         "keys": topic.keys.dump(),
         "cursors": {name: [cursor.seq, cursor.updated_ts] for name, cursor in topic.cursors.items()},
+        **_routed(topic),
     }
+
+
+def _routed(topic: Topic) -> dict[str, Any]:
+    """What only topics have that routers bring something into."""
+    fields: dict[str, Any] = {}
+    if topic.lane_visible is not None:
+        fields["routers"] = topic.lane_visible.dump(topic.lane_visible.done)
+    if topic.gaps.ranges:
+        fields["gaps"] = list(topic.gaps.ranges)
+    return fields

@@ -62,6 +62,9 @@ class Commits:
         self.depth_peak = 0
         self.after_sync: Callable[[], None] = _nothing
         """Called when a sync has ended and its changes are committed or undone."""
+        self.sync_begins: Callable[[], None] = _nothing
+        self.sync_ended: Callable[[bool], None] = lambda good: None
+        """Called around each sync. A good one covers everything that was visible when it began."""
         self.sync_counts = [0] * (len(SYNC_BOUNDS_US) + 1)
         self.sync_sum_us = 0.0
 
@@ -160,6 +163,7 @@ class Commits:
 
     async def _sync(self) -> None:
         job = self._wal.begin_sync()
+        self.sync_begins()
         start = self._clock.monotonic()
         error: OSError | None = None
         try:
@@ -177,6 +181,7 @@ class Commits:
         self.flush()
         if self._wal.dirty and self._wal.read_only is None:
             job = self._wal.begin_sync()
+            self.sync_begins()
             start = self._clock.monotonic()
             error: OSError | None = None
             try:
@@ -194,8 +199,15 @@ class Commits:
             except OSError as caught:
                 error = caught
             self._succeeded(now)
+            self.sync_ended(True)
+        else:
+            self.sync_ended(False)
         if error is not None:
             self._failed(error)
+        if not self._wal.dirty and self._wal.read_only is None:
+            # Everything that is visible has been synced, or written again and synced.
+            self.sync_begins()
+            self.sync_ended(True)
         self.after_sync()
 
     def _succeeded(self, now: float) -> None:

@@ -77,6 +77,8 @@ class Control:
             topic.config = config
             topic.expire(now)
             topic.evict()
+            # The change waited for a sync, and everything visible was written before it.
+            topic.durable_head = topic.head_seq
             respond(_configured(False, topic.name, config, request.id, timing))
 
         def undo(error: TopicsError) -> None:
@@ -134,7 +136,9 @@ class Control:
         def commit(timing: Timing) -> None:
             self._directory.hide(topic)
             self._staging.reads.topic_deleted(topic)
-            body = {"topic": topic.name, "deleted": True, "routers_removed": []}
+            self._staging.pulls.topic_deleted(topic)
+            into = [] if topic.lane_visible is None else sorted(topic.lane_visible.routers)
+            body = {"topic": topic.name, "deleted": True, "routers_removed": into}
             respond(Reply(request.id, to_json(body), performance=performance(timing)))
 
         def undo(error: TopicsError) -> None:

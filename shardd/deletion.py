@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from proto.errors import invalid
 from proto.limits import MAX_U64
+from proto.match import Match, parse_match
 from shardd.body import parse
-from shardd.tags import Match
 
 
 class DeleteRequest(Struct):
@@ -29,19 +29,3 @@ def parse_delete(body: bytes) -> tuple[int | None, Match | None]:
     if request.before_seq is not None and not 0 <= request.before_seq <= MAX_U64:
         raise invalid(f"before_seq is {request.before_seq}, but must be between 0 and {MAX_U64}", field="before_seq")
     return request.before_seq, None if request.match is None else parse_match(request.match, "match")
-
-
-def parse_match(match: str | list[Any], field: str) -> Match:
-    """`"tag"`, `["tag", "Eq", text]` or `["tag", "Glob", "prefix*"]`."""
-    if isinstance(match, str):
-        return "Eq", match.encode()
-    if len(match) != 3 or match[0] != "tag" or not isinstance(match[2], str):
-        raise invalid(f'{field} must be a tag, ["tag", "Eq", "X"] or ["tag", "Glob", "X*"]', field=field)
-    op, text = match[1], match[2]
-    if op == "Eq":
-        return "Eq", text.encode()
-    if op == "Glob":
-        if not text.endswith("*") or "*" in text[:-1]:
-            raise invalid(f'{field}: a Glob is a literal prefix followed by one "*", not {text!r}', field=field)
-        return "Glob", text[:-1].encode()
-    raise invalid(f"{field}: the operator must be Eq or Glob, not {op!r}", field=field)

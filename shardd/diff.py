@@ -127,6 +127,10 @@ def answer(topic: Topic, read: Read) -> Answer:
         gap_from, gap_to = from_seq + 1, earliest - 1
         reason = topic.losses.reason(gap_from)
         tombstone = Tombstone(gap_from, gap_to, reason, gap_to - gap_from + 1, earliest, head)
+    elif (gap := topic.gaps.at(from_seq + 1)) is not None:
+        gap_to, reason = gap
+        tombstone = Tombstone(from_seq + 1, gap_to, reason, gap_to - from_seq, earliest, head)
+        from_seq = gap_to
     slices, position = topic.window(max(from_seq + 1, earliest), read.limit, read.budget)
     scanned = sum(s.stop - s.start for s in slices)
     nodes = read.nodes if topic.config.dedupe_node else frozenset()

@@ -14,7 +14,7 @@ from proto.errors import topic_not_found
 from shardd import ranges
 from shardd.config import CLASSES
 from shardd.session import Sessions
-from shardd.topic import Topic, Totals
+from shardd.topic import Topic, Totals, hold
 
 
 class Directory:
@@ -49,14 +49,25 @@ class Directory:
     def recovered(self, now_ms: int, boot_id: str) -> None:
         """Everything is read back: what a restart ends has ended, and what there is may be written to."""
         for topic in self.visible.values():
-            if topic.config.durability == "ephemeral":
-                topic.lose_everything(topic.ceiling, "cap")
-            elif topic.config.durability == "disk" and topic.reserved_in not in ("", boot_id):
-                topic.skip(topic.ceiling + 1)
-            topic.next_seq = max(topic.next_seq, topic.head_seq + 1)
+            if topic.deferred:
+                hold(topic)
+            elif topic.lane is None or topic.lane.settled:
+                self.complete(topic, now_ms, boot_id)
+            topic.durable_head = topic.head_seq
         self.sessions.woken(now_ms)
-        self.expire(now_ms)
         self.assigned = dict(self.visible)
+
+    def complete(self, topic: Topic, now_ms: int, boot_id: str) -> bool:
+        """Everything of this topic is read back. True if seqs were given up that records may have had."""
+        head = topic.head_seq
+        if topic.config.durability == "ephemeral":
+            topic.lose_everything(topic.ceiling, "cap")
+        elif topic.config.durability == "disk" and topic.reserved_in not in ("", boot_id):
+            topic.skip(topic.ceiling + 1)
+        topic.next_seq = max(topic.next_seq, topic.head_seq + 1)
+        topic.durable_head = topic.head_seq
+        self._expire(topic, now_ms)
+        return topic.head_seq > head
 
     def show(self, topic: Topic) -> None:
         self.visible[topic.name] = topic
@@ -107,6 +118,9 @@ class Directory:
     def expire(self, now_ms: int) -> None:
         """Bring every topic up to `now_ms`: what is older than a TTL or an idempotency window goes."""
         for topic in self.visible.values():
-            topic.expire(now_ms)
-            if topic.keys:
-                topic.keys.expire(now_ms - topic.config.idempotency_window_ms)
+            self._expire(topic, now_ms)
+
+    def _expire(self, topic: Topic, now_ms: int) -> None:
+        topic.expire(now_ms)
+        if topic.keys:
+            topic.keys.expire(now_ms - topic.config.idempotency_window_ms)

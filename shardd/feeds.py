@@ -91,6 +91,9 @@ def feed_answer(topic: Topic, read: FeedRead, head: int) -> Answer:
     elif position + 1 < topic.evict_floor:
         gap = (position + 1, earliest - 1, topic.losses.reason(position + 1))
         position = earliest - 1
+    elif position < head and (found := topic.gaps.at(position + 1)) is not None:
+        gap = (position + 1, *found)
+        position = found[0]
     start = max(position + 1, earliest)
     scanned = 0
     to_seq = position

@@ -70,6 +70,6 @@ class Peers:
         try:
             await answered.wait()
         except trio.Cancelled:
-            self._shard.reads.cancel(self, request.id)
+            self._shard.cancel(self, request.id)
             raise
         return replies[0]

@@ -2,6 +2,8 @@
 
 Frames that a snapshot covers already may come again: batches that are there, changes of topics that are gone. They
 change nothing, because seqs and ids only ever go up.
+
+Frames that follow copies which are not here are put off until those are made again (`shardd.restore`).
 """
 
 from __future__ import annotations
@@ -10,18 +12,19 @@ from typing import Any
 
 import msgspec
 
-from proto.frame import Header, Kind, decode_batch, decode_map
+from proto.frame import Buffer, Header, Kind, decode_batch, decode_map
 from shardd import reserve
 from shardd.config import from_map
 from shardd.cursors import moved
 from shardd.directory import Directory
+from shardd.lane import load
 from shardd.recovery import Found, RecoveryError
 from shardd.topic import Topic
 
 
 def replay(directory: Directory, found: Found) -> None:
     """Apply one frame. Raises `RecoveryError` for a frame that is whole but contradicts those before it."""
-    header = found.header
+    header, buffer = found.header, found.buffer
     try:
         if header.kind == Kind.RESCUED:
             return
@@ -29,7 +32,7 @@ def replay(directory: Directory, found: Found) -> None:
             directory.sessions.apply(decode_map(found.buffer, header))
             return
         if header.kind == Kind.TOPIC_CREATE:
-            _create(directory, header, decode_map(found.buffer, header))
+            _create(directory, header, decode_map(buffer, header))
             return
         if header.kind == Kind.LOGDEF:
             fields = decode_map(found.buffer, header)
@@ -40,12 +43,36 @@ def replay(directory: Directory, found: Found) -> None:
             if header.topic_id < directory.next_id:
                 return  # deleted, here or before the snapshot was taken
             raise ValueError(f"topic {header.topic_id} was never created")
-        if header.kind == Kind.BATCH:
-            _batch(topic, header, found.buffer)
-        else:
-            _change(directory, topic, header, decode_map(found.buffer, header))
+        if header.kind == Kind.TOPIC_DELETE:
+            topic.deferred.clear()
+        if topic.deferred or (header.kind == Kind.ROUTER and not _router(topic, decode_map(buffer, header))):
+            topic.deferred.append((header, buffer))
+            return
+        _apply(directory, topic, header, buffer)
     except (KeyError, ValueError, TypeError, msgspec.ValidationError) as error:
-        raise RecoveryError(f"frame {header.frame_no} of the log is whole but makes no sense: {error!r}") from error
+        raise _nonsense(header, error) from error
+
+
+def replay_deferred(directory: Directory, topic: Topic, header: Header, buffer: Buffer) -> None:
+    """A frame that was put off, and whose turn has come. Raises `RecoveryError`."""
+    try:
+        if header.kind == Kind.ROUTER:
+            _router(topic, decode_map(buffer, header))
+        else:
+            _apply(directory, topic, header, buffer)
+    except (KeyError, ValueError, TypeError, msgspec.ValidationError) as error:
+        raise _nonsense(header, error) from error
+
+
+def _nonsense(header: Header, error: Exception) -> RecoveryError:
+    return RecoveryError(f"frame {header.frame_no} of the log is whole but makes no sense: {error!r}")
+
+
+def _apply(directory: Directory, topic: Topic, header: Header, buffer: Buffer) -> None:
+    if header.kind == Kind.BATCH:
+        _batch(topic, header, buffer)
+    else:
+        _change(directory, topic, header, decode_map(buffer, header))
 
 
 def _create(directory: Directory, header: Header, fields: dict[str, Any]) -> None:
@@ -57,7 +84,7 @@ def _create(directory: Directory, header: Header, fields: dict[str, Any]) -> Non
     directory.show(topic)
 
 
-def _batch(topic: Topic, header: Header, buffer: memoryview) -> None:
+def _batch(topic: Topic, header: Header, buffer: Buffer) -> None:
     if header.first_seq + header.count <= topic.next_seq:
         return
     if header.first_seq != topic.next_seq:
@@ -72,8 +99,26 @@ def _batch(topic: Topic, header: Header, buffer: memoryview) -> None:
         topic.keys.done(columns.key, header.first_seq, header.count, first_ts)
 
 
+def _router(topic: Topic, fields: dict[str, Any]) -> bool:
+    """False for a pin of copies that are not here: what follows in the topic has to wait for them."""
+    if "pin" in fields:
+        lane = topic.lane
+        if lane is None or fields["version"] != lane.version:
+            return True  # the catalog was made after the routers had changed
+        if fields["head"] >= topic.next_seq and topic.config.durability != "ephemeral":
+            return False
+        lane.cursor = lane.done = max(lane.cursor, fields["pin"])
+        return True
+    changed = load(fields["lane"])
+    if topic.lane is None or changed.version > topic.lane.version:
+        topic.lane = topic.lane_visible = changed
+    return True
+
+
 def _change(directory: Directory, topic: Topic, header: Header, fields: dict[str, Any]) -> None:
     kind = header.kind
+    if kind == Kind.ROUTER:
+        return  # see `_router`
     if kind == Kind.TOPIC_CONFIG:
         topic.expire(fields["now"])
         before = topic.config.durability

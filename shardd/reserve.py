@@ -84,6 +84,7 @@ def _reserve_meanwhile(topic: Topic, ceiling: int, boot: str, staging: Staging) 
         topic.reserving = False
 
     frame = staging.control_frame(Kind.CEILING, topic.id, _fields(topic, ceiling, boot))
+    staging.pin_copies(topic)
     # Not through `staging.stage`: what follows on the topic need not wait for this.
     staging.commits.stage(frame, gated=True, commit=commit, undo=undo)
 

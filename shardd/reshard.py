@@ -30,7 +30,9 @@ from shardd.checkpoint import Checkpoints
 from shardd.clock import Clock
 from shardd.directory import Directory
 from shardd.disk import Disk
+from shardd.gaps import Gaps
 from shardd.losses import Losses
+from shardd.recovery import RecoveryError
 from shardd.topic import Topic
 from shardd.verify import opened
 
@@ -89,6 +91,13 @@ class Reshard:
     def _make(self, old: int, new: int, progress: Progress) -> None:
         self._disk.remove_tree(self._staging)
         sources = [opened(self._disk, self._data / shard_name(i), self._clock, self._limits) for i in range(old)]
+        for source in sources:
+            for topic in source.directory.visible.values():
+                if topic.deferred:
+                    raise RecoveryError(
+                        f'topic "{topic.name}" waits for copies that its routers have to make again; start the service '
+                        "once, stop it gracefully, and try again"
+                    )
         total = sum(source.directory.counters()[1] for source in sources)
         copied = 0
         # Ids above every id and epoch there ever was, so that a later topic of an old name has a higher epoch.
@@ -127,6 +136,8 @@ class Reshard:
         moved.ceiling = topic.ceiling
         moved.keys.load(topic.keys.dump())
         moved.cursors = dict(topic.cursors)
+        moved.gaps = Gaps(list(topic.gaps.ranges))
+        moved.lane = moved.lane_visible = topic.lane_visible
         return topic.records
 
     def _checkpoint(self, target: Checkpoints) -> None:

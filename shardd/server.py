@@ -24,6 +24,7 @@ from proto.orphan import die_with_parent
 from proto.transport import ControlLink, MessageSocket
 from shardd.clock import SystemClock
 from shardd.disk import RealDisk
+from shardd.forward import Forward
 from shardd.memory import give_back
 from shardd.peers import Peers
 from shardd.pressure import SAMPLE_INTERVAL
@@ -44,6 +45,7 @@ class Server:
         self._socket = socket
         self._earlier = trio.Event()
         self._enough = trio.Event()
+        shard.checkpoint_wanted = self._want_checkpoint
         shard.scheduler.more = self._look_again
 
     def _look_again(self) -> None:
@@ -72,10 +74,8 @@ class Server:
             if isinstance(message, Request):
                 shard.handle(message, peer, partial(self._respond, peer))
             elif isinstance(message, Cancel):
-                shard.reads.cancel(peer, message.id)
+                shard.cancel(peer, message.id)
         shard.flush()
-        if shard.checkpoint_due:
-            self._enough.set()
 
     def _respond(self, peer: bytes, message: Message) -> None:
         if isinstance(message, Reply):
@@ -99,6 +99,9 @@ class Server:
             await trio.sleep(MAINTENANCE_INTERVAL)
             self._shard.maintain()
 
+    def _want_checkpoint(self) -> None:
+        self._enough.set()
+
     async def _sample(self) -> None:
         while True:
             due = trio.current_time() + SAMPLE_INTERVAL
@@ -112,7 +115,7 @@ class Server:
             with trio.move_on_after(self._interval):
                 await self._enough.wait()
             self._enough = trio.Event()
-            if not shard.logged_bytes:
+            if not shard.restored or not (shard.logged_bytes or shard.checkpoint_due):
                 continue
             plan = shard.begin_checkpoint()
             start = time.monotonic()
@@ -120,9 +123,10 @@ class Server:
                 await trio.to_thread.run_sync(shard.checkpoints.write, plan)
             except OSError as error:
                 log.error("checkpoint_failed", reason=str(error))
+                shard.end_checkpoint(plan, error)
                 await trio.sleep(CHECKPOINT_RETRY)
                 continue
-            shard.checkpoints.adopt(plan)
+            shard.end_checkpoint(plan)
             await trio.to_thread.run_sync(give_back)
             log.info(
                 "checkpoint_made",
@@ -195,6 +199,9 @@ async def main(descriptor: int) -> int:
             await nursery.start(peers.run)
             # From here on the other shards may ask this one, and this one them.
             await link.send(Progress("derive", total, total))
+            forward = Forward(shard, peers)
+            await forward.restore()
+            await nursery.start(forward.run)
             await link.send(Ready())
             topics, records, _ = shard.directory.counters()
             log.info("shard_ready", topics=topics, records=records)

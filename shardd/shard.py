@@ -11,10 +11,11 @@ then write twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
-from proto.errors import TopicsError, invalid
+from proto.errors import TopicsError, invalid, not_ready, topic_not_found
 from proto.limits import Limits
 from proto.message import Reply, Request
 from shardd.catalog import CatalogError
@@ -23,6 +24,7 @@ from shardd.clock import Clock
 from shardd.commit import SYNC_BOUNDS_US, Commits
 from shardd.consume import Consume
 from shardd.control import Control
+from shardd.copier import Copier
 from shardd.cursors import page as cursor_page
 from shardd.damage import SegmentError, damaged
 from shardd.directory import Directory
@@ -30,14 +32,17 @@ from shardd.disk import Disk
 from shardd.logs import Logs
 from shardd.pressure import Pressure, Sample
 from shardd.priority import effective_priority
+from shardd.pulls import Pulls
 from shardd.reads import Reads
 from shardd.recovery import Outcome, RecoveryError, scan
-from shardd.replay import replay
+from shardd.replay import replay, replay_deferred
+from shardd.restore import Restore, position
+from shardd.routing import Routing
 from shardd.scheduler import Scheduler
 from shardd.session_control import SessionControl
 from shardd.space import Space
 from shardd.staging import Respond, Staging, to_json
-from shardd.topic import Topic
+from shardd.topic import Deferred, Topic
 from shardd.unsynced import Unsynced
 from shardd.wal import Wal
 from shardd.writes import Writes
@@ -54,11 +59,16 @@ class Shard:
         self.scheduler = Scheduler(clock, self.pressure)
         self.unsynced = Unsynced()
         self.reads = Reads(clock, limits, self.scheduler, self.unsynced)
+        self.pulls = Pulls(clock)
+        self.restored = False
+        """Is every topic what it was at the last stop? Before, only other shards are answered."""
         self.checkpoints = Checkpoints(disk, path, self.directory, clock, limits)
         self.outcome = Outcome()
         self.space = Space(disk, path, clock, limits.min_free_bytes)
         self._operations: dict[str, Callable[[Request, Respond], None]] = {}
         self._logged_before = 0
+        self.checkpoint_wanted: Callable[[], None] = lambda: None
+        """Called while a checkpoint is due."""
 
     def recover(self) -> Iterator[tuple[int, int]]:
         """Read everything back. Yields (bytes done, bytes to do) after each frame; the shard is usable when the
@@ -82,10 +92,13 @@ class Shard:
         )
         self.commits = Commits(self._wal, self._clock, window_ms=self._limits.wal_sync_window_ms)
         self.commits.after_sync = self._synced
+        self.commits.sync_begins = self.pulls.sync_begins
+        self.commits.sync_ended = self.pulls.sync_ended
         staging = Staging(
             self.directory,
             self.commits,
             self.reads,
+            self.pulls,
             self.scheduler,
             self.unsynced,
             self._clock,
@@ -93,6 +106,9 @@ class Shard:
             self._disk.boot_id(),
             self.space,
         )
+        self.copier = Copier(staging)
+        self.routing = Routing(staging)
+        self.restored = not self._unrestored()
         control = Control(staging)
         self._sessions = SessionControl(staging)
         consume = Consume(staging)
@@ -106,6 +122,14 @@ class Shard:
             "cursor_get": control.cursor_get,
             "cursor_delete": control.cursor_delete,
             "cursor_list": self._cursor_list,
+            "router_source": self.routing.source,
+            "router_put": self.routing.put,
+            "router_delete": self.routing.delete,
+            "router_hold": self.routing.hold,
+            "router_get": self.routing.get,
+            "router_list": self.routing.list,
+            "router_graph": self.routing.graph,
+            "router_position": self._router_position,
             "watch_resolve": self._sessions.resolve,
             "session_make": self._sessions.make,
             "session_open": self._sessions.open,
@@ -124,36 +148,84 @@ class Shard:
     def close(self) -> None:
         """Sync, make a checkpoint, close the log. Raises OSError if the disk refuses to sync."""
         self.commits.sync_now()
-        try:
-            self.checkpoint_now()
-        except OSError:
-            pass  # the log has everything
+        if self.restored:
+            try:
+                self.checkpoint_now()
+            except OSError:
+                pass  # the log has everything
         self._wal.close()
+
+    def _unrestored(self) -> list[Topic]:
+        """Topics that copies have to be made again for."""
+        return [
+            topic
+            for topic in self.directory.visible.values()
+            if topic.deferred or (topic.lane is not None and not topic.lane.settled)
+        ]
+
+    def restores(self) -> list[Restore]:
+        """What is to be made again before this shard is `restored`."""
+
+        def replay(topic: Topic, deferred: Deferred) -> None:
+            replay_deferred(self.directory, topic, *deferred)
+
+        boot_id = self._disk.boot_id()
+        return [
+            Restore(topic, self.copier, self.directory, self._clock, boot_id, replay) for topic in self._unrestored()
+        ]
+
+    def _router_position(self, request: Request, respond: Respond) -> None:
+        """Where a topic is, for others that are restored. Options: `epoch`."""
+        topic = self.directory.visible.get(request.topic)
+        if topic is None or topic.epoch != request.options["epoch"]:
+            raise topic_not_found(request.topic)
+        respond(Reply(request.id, extra=asdict(position(topic))))
 
     @property
     def checkpoint_due(self) -> bool:
-        """Has enough been logged since the last checkpoint?"""
-        return self.logged_bytes >= self._limits.checkpoint_bytes
+        """Has enough been logged or copied since the last checkpoint, or does somebody wait for one?"""
+        return self.restored and (self.logged_bytes >= self._limits.checkpoint_bytes or bool(self.routing.unsaved))
 
     @property
     def logged_bytes(self) -> int:
-        """Bytes logged since the last checkpoint was begun."""
-        return self._wal.statistics().bytes_written_total - self._logged_before
+        """Bytes logged or copied since the last checkpoint was begun."""
+        return self._grown_bytes() - self._logged_before
+
+    def _grown_bytes(self) -> int:
+        return self._wal.statistics().bytes_written_total + self.copier.copied_bytes
 
     def begin_checkpoint(self) -> Plan:
-        """Take the position and what is to be written. Follow with `checkpoints.write` in a thread, then `adopt`."""
-        self._logged_before = self._wal.statistics().bytes_written_total
+        """Take the position and what is to be written. Follow with `checkpoints.write` in a thread, then
+        `end_checkpoint`."""
+        self._logged_before = self._grown_bytes()
+        self.routing.saving()
         return self.checkpoints.plan(self._wal.synced_no)
+
+    def end_checkpoint(self, plan: Plan, error: OSError | None = None) -> None:
+        """The files are written, or could not be."""
+        if error is None:
+            self.checkpoints.adopt(plan)
+        self.routing.saved(error)
+        self.flush()
 
     def checkpoint_now(self) -> None:
         """A whole checkpoint in this thread. Raises OSError, and then nothing has changed."""
         plan = self.begin_checkpoint()
-        self.checkpoints.write(plan)
-        self.checkpoints.adopt(plan)
+        try:
+            self.checkpoints.write(plan)
+        except OSError as error:
+            self.end_checkpoint(plan, error)
+            raise
+        self.end_checkpoint(plan)
 
     def handle(self, request: Request, caller: Hashable, respond: Respond) -> None:
         """Take one request. `caller` names the peer; with the request's id it identifies a parked read."""
         try:
+            if not self.restored and request.op not in ("pull", "router_position", "stats"):
+                raise not_ready("this shard is making copies of its routers again; retry shortly")
+            if request.op == "pull":
+                self.pulls.pull(self.directory.visible.get(request.topic), request, caller, respond)
+                return
             if request.op == "diff":
                 self.reads.diff(self.directory.find(request.topic), request, caller, respond)
                 return
@@ -172,12 +244,23 @@ class Shard:
     def flush(self) -> None:
         """End of a group of requests: write what they staged, and wake who waited for it."""
         self.commits.flush()
+        self._deliver()
+        if self.checkpoint_due:
+            self.checkpoint_wanted()
+
+    def cancel(self, caller: Hashable, ident: int) -> None:
+        """The caller went away. Nothing if its request is not parked (any more)."""
+        self.reads.cancel(caller, ident)
+        self.pulls.cancel(caller, ident)
+
+    def _deliver(self) -> None:
+        self.pulls.wake()
         self.scheduler.deliver()
 
     def _synced(self) -> None:
         self.unsynced.synced(self.commits.synced_no, everything=not self.commits.dirty)
         self.reads.synced()
-        self.scheduler.deliver()
+        self._deliver()
 
     @property
     def next_due(self) -> float | None:
@@ -204,6 +287,8 @@ class Shard:
     def maintain(self) -> None:
         """Now and then: let go of what is out of date."""
         self.directory.expire(self._clock.now_ms())
+        self.pulls.expire()
+        self.routing.expire()
         self._sessions.collect()
         self.commits.flush()
 
@@ -282,6 +367,8 @@ class Shard:
             "bytes_live": size,
             "topics_by_class": self.directory.by_class(),
             "queue_topics": 0,
+            "routers": len(self.routing.routers()),
+            "router_copies": self.copier.copied_records,
             "per_topic": [[t.name, t.head_seq, t.earliest_seq, t.records, t.bytes] for t in page],
             "per_topic_truncated": truncated,
             "cursor_lag": lags[:most],

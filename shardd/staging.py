@@ -15,6 +15,8 @@ from proto.message import Message, Reply
 from shardd.clock import Clock
 from shardd.commit import Commits, Timing
 from shardd.directory import Directory
+from shardd.lane import Lane
+from shardd.pulls import Pulls
 from shardd.reads import Reads
 from shardd.scheduler import Scheduler
 from shardd.space import Space
@@ -33,6 +35,7 @@ class Staging:
         directory: Directory,
         commits: Commits,
         reads: Reads,
+        pulls: Pulls,
         scheduler: Scheduler,
         unsynced: Unsynced,
         clock: Clock,
@@ -41,6 +44,7 @@ class Staging:
         space: Space,
     ) -> None:
         self.space = space
+        self.pulls = pulls
         self.boot_id = boot_id
         self.directory = directory
         self.commits = commits
@@ -59,13 +63,40 @@ class Staging:
         commit: Callable[[Timing], None],
         undo: Callable[[TopicsError], None],
     ) -> Frame | None:
-        """One change of a topic. It waits for a sync if it asks to, or if an earlier change of the topic waits."""
+        """One change of a topic. It waits for a sync if it asks to, or if an earlier change of the topic waits.
+
+        Copies that routers made since the topic's last frame are *pinned* first: replay then knows where in the topic
+        they belong, and makes them again before it goes on."""
+        if encode is not None:
+            self.pin_copies(topic)
         gated = gated or topic.gated_no > self.commits.synced_no
         number, frame = self.commits.stage(encode, gated=gated, commit=commit, undo=undo)
         if gated:
             topic.gated_no = number
         topic.logged_no = number
         return frame
+
+    def pin_copies(self, topic: Topic) -> None:
+        """To be called before anything about a topic is logged."""
+        if topic.lane is not None and topic.lane.unpinned:
+            self.pin(topic, topic.lane)
+
+    def pin(self, topic: Topic, lane: Lane, *, exact: bool = True) -> None:
+        """Log where the lane's copies end. If they are not `exact`, they cannot be made again."""
+
+        def undo(error: TopicsError) -> None:
+            lane.unpinned = before
+
+        before, lane.unpinned = lane.unpinned, False
+        fields = {"pin": lane.cursor, "head": lane.head, "ts": lane.ts, "version": lane.version}
+        fields["exact"] = exact
+        frame = self.control_frame(Kind.ROUTER, topic.id, fields)
+        self.stage(topic, frame, gated=False, commit=lambda timing: None, undo=undo)
+
+    def grown(self, topic: Topic) -> None:
+        """Records that a client wrote became visible."""
+        self.scheduler.ready(topic)
+        self.pulls.grown(topic)
 
     def control_frame(self, kind: Kind, topic_id: int, fields: dict[str, Any]) -> Callable[[int, int], Frame]:
         return partial(_encode_map, kind, topic_id, fields, self.clock.now_ms())

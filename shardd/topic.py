@@ -18,16 +18,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from proto.frame import Buffer, Columns
+from proto.frame import Buffer, Columns, Header, part
 from shardd.batch import FINAL_LEVEL, Batch, fitting, merged
 from shardd.config import TopicConfig
+from shardd.copies import Piece
 from shardd.cursors import Cursor, Moving
+from shardd.gaps import Gaps
 from shardd.idempotency import Keys
+from shardd.lane import Lane
 from shardd.losses import Losses
 from shardd.segment import Segment
 from shardd.tags import Match, TagIndex, carriers
 
 MERGE_FAN = 32
+Deferred = tuple[Header, Buffer]
 
 
 class Slice:
@@ -71,6 +75,14 @@ class Topic:
         self.gated_no = 0
         """Number of the newest frame of this topic that had to wait for a sync."""
         self.losses = Losses()
+        self.gaps = Gaps()
+        self.lane: Lane | None = None
+        """What routers bring into this topic, once everything staged is committed; None if none ever did."""
+        self.lane_visible: Lane | None = None
+        self.deferred: deque[Deferred] = deque()
+        """Frames of the log that come after copies which have to be made again first. Empty once the shard is ready."""
+        self.durable_head = 0
+        """Last seq that is surely on the device, for classes that show records before they are; see `shardd.pulls`."""
         self.floor = 1
         """Everything before this seq is gone. Never decreases."""
         self._batches: list[Batch] = []
@@ -124,14 +136,27 @@ class Topic:
 
     # Growing
 
-    def add(self, buffer: Buffer, first_seq: int, columns: Columns) -> Batch:
-        """Make the records of a batch frame visible, and let the caps take what is too much."""
+    def add(self, buffer: Buffer, first_seq: int, columns: Columns, flags: bytes | None = None) -> Batch:
+        """Make the records of a batch frame visible, and let the caps take what is too much. `flags` tells which of
+        them are deleted."""
         assert first_seq == self.head_seq + 1
         batch = Batch(buffer, first_seq, columns)
+        if flags is not None:
+            batch.flag(flags)
         self.restore(batch)
         self._age(batch.level)
         self.evict()
         return batch
+
+    def leave_out(self, count: int, reason: str | None) -> None:
+        """The next `count` seqs stay without records. `reason` tells readers why, None is for deletions."""
+        first = self.head_seq + 1
+        self.head_seq += count
+        self._runs = [0] * FINAL_LEVEL  # what is merged must be neighbours
+        if reason is not None:
+            self.gaps.add(first, self.head_seq, reason)
+        if not self._batches:
+            self._settle()
 
     def restore(self, batch: Batch) -> None:
         """A batch as it was, at the end of those there are."""
@@ -308,6 +333,8 @@ class Topic:
         else:
             self.floor = self.head_seq + 1
             self._runs = [0] * FINAL_LEVEL
+        for upto, reason in self.gaps.below(self.floor):
+            self.losses.add(upto, reason)
         if self._tags is not None and self._tags.entries > 2 * self.records + 10_000:
             self._tags = None
 
@@ -329,6 +356,7 @@ class Topic:
         self.head_seq = max(self.head_seq, upto)
         self.next_seq = max(self.next_seq, self.head_seq + 1)
         self.floor = self.head_seq + 1
+        self.gaps = Gaps()
         if self.head_seq:
             self.losses.add(self.head_seq, reason)
 
@@ -396,9 +424,12 @@ class Topic:
 
     def window(self, start_seq: int, limit: int, budget: int, upto: int | None = None) -> tuple[list[Slice], int]:
         """Up to `limit` live records from `start_seq` to `upto` (None: the head), whose payload is at most `budget`
-        bytes, but at least one if there is any; and the last seq that was looked at."""
+        bytes, but at least one if there is any; and the last seq that was looked at. Ends before the next gap."""
         slices: list[Slice] = []
         upto = self.head_seq if upto is None else min(upto, self.head_seq)
+        gap = self.gaps.next_after(start_seq)
+        if gap is not None:
+            upto = min(upto, gap - 1)
         for batch in self._from(start_seq):
             start = max(start_seq - batch.first_seq, batch.start)
             end = stop = min(batch.count, upto + 1 - batch.first_seq)
@@ -434,6 +465,30 @@ class Topic:
                 return slices, batch.first_seq + end - 1
         return slices, upto
 
+    def pieces(self, start_seq: int, upto: int, limit: int, budget: int) -> tuple[list[Piece], int]:
+        """Records from `start_seq` to `upto` as they are in their batches, deleted ones with their flags: about `limit`
+        records and `budget` bytes at most, but at least one if there is any; and the last seq that was looked at."""
+        found: list[Piece] = []
+        for batch in self._from(start_seq):
+            start = max(start_seq - batch.first_seq, batch.start)
+            stop = min(batch.count, upto - batch.first_seq + 1, start + limit)
+            if batch.first_seq > upto:
+                break
+            if start >= stop:
+                continue
+            columns = batch.columns()
+            fits = fitting(columns, start, stop, budget)
+            if not fits and found:
+                return found, batch.first_seq + start - 1
+            stop = start + max(fits, 1)
+            flags = None if batch.flags is None else bytes(batch.flags[start:stop])
+            found.append(Piece(batch.first_seq + start, part(columns, start, stop), flags))
+            limit -= stop - start
+            budget -= columns.size(start, stop)
+            if batch.first_seq + stop <= upto and (limit <= 0 or budget <= 0 or stop < batch.count):
+                return found, batch.first_seq + stop - 1
+        return found, upto
+
     def _from(self, start_seq: int) -> Iterator[Batch]:
         for place in range(max(bisect_right(self._firsts, start_seq) - 1, 0), len(self._batches)):
             if self._batches[place].last_seq >= start_seq:
@@ -445,3 +500,9 @@ def last_live_before(front: Batch, start: int) -> int | None:
     mask = front.mask(front.start, min(start, front.count))
     last = mask.rfind(1)
     return None if last < 0 else front.first_seq + front.start + last
+
+
+def hold(topic: Topic) -> None:
+    """Nothing expires while frames are deferred: they may keep records for longer."""
+    topic.held_at.clear()
+    topic.held_at.append(0)

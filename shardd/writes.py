@@ -118,7 +118,7 @@ class Writes:
             topic.last_write_ts = ts
             if durability == "disk":
                 self._staging.unsynced.wrote(topic, number, first_seq)
-            self._staging.scheduler.ready(topic)
+            self._staging.grown(topic)
             if durability != "fsync":
                 timing = Timing(timing.write_ms)
             respond(_answer(topic, first_seq, columns.count, created, False, request, timing))

@@ -46,6 +46,8 @@ class Harness:
             pass
         self._ids = count(1)
         self.replies: dict[int, Message] = {}
+        self.displaced = False
+        """For `tests.support.routed`."""
 
     def send(self, op: str, topic: str = "", body: Any = b"", **options: Any) -> int:
         """Hand in a request without writing or syncing anything yet. Returns its id."""

@@ -21,6 +21,7 @@ from proto.message import Message, Reply, Request
 from tests.support.websocket import UPGRADE
 
 INSIDE, OUTSIDE = "tenant:a", "tenan"
+ROUTER = {"source": "tenant:s", "dest": "tenant:d"}
 OPEN = {"health", "ready", "openapi"}
 """What anybody may ask. Adding to this is a decision, so it is made here a second time."""
 ONLY = {scope: f"only-{scope.words[0]}" for scope in Scope}
@@ -46,7 +47,7 @@ SESSION = {
     "topics": {},
     "generation": 0,
 }
-BODIES = {"watch": '{"topics": {"NAME": {}}}'}
+BODIES = {"watch": '{"topics": {"NAME": {}}}', "put_router": json.dumps(ROUTER)}
 """Bodies of operations that need more than `{}`; NAME is where they name a topic."""
 DONE = {200, 201, 101}
 MALFORMED = [
@@ -67,8 +68,10 @@ MALFORMED = [
 
 
 def answering(request: Request) -> list[Message]:
-    if request.op in ("list", "cursor_list"):
+    if request.op in ("list", "cursor_list", "router_list"):
         return [Reply(request.id, b"[]", extra={"names": [], "more": False})]
+    if request.op == "router_graph":
+        return [Reply(request.id, extra={"routers": [[name, ROUTER, 1] for name in (INSIDE, OUTSIDE)]})]
     if request.op == "watch_resolve":
         return [Reply(request.id, extra={"topics": {name: [1, 0, 1] for name in request.options["names"]}})]
     if request.op.startswith("session_"):
@@ -94,7 +97,7 @@ def fill(path: str, name: str) -> str:
 
 
 def names_a_topic(operation: Operation, path: str) -> bool:
-    return "{topic}" in path or "NAME" in BODIES.get(operation.name, "")
+    return "{topic}" in path or "{router}" in path or "NAME" in BODIES.get(operation.name, "")
 
 
 def test_every_operation_says_whom_it_is_for() -> None:

@@ -1,0 +1,211 @@
+"""What do routers cost the writer, and how fast do copies arrive? About a minute, one table.
+
+    make bench-routers                     a table
+    python bench/routers.py --json         the same as JSON
+
+Everything runs on this machine and shares its cores. "ack" is how long one write of one record waits for its answer,
+with one write under way at a time, at so many routers from its topic; "frames" is what all logs of the service grew by
+for each of those writes. "visible" is from just before a write is sent until a long poll at the end of a chain of
+routers is answered with it. "copies" is how many records a second routers bring in, from a source that is written to in
+large batches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from server import Server
+
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    name: str
+    routers: int
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    frames: float | None = None
+    copies_per_s: float | None = None
+
+
+class Asking:
+    """One kept-alive connection."""
+
+    def __init__(self, server: Server) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        headers = {"content-type": "application/json"}
+        self._connection.request(method, path, None if body is None else json.dumps(body), headers)
+        answer = self._connection.getresponse()
+        content = json.loads(answer.read())
+        if answer.status not in (200, 201):
+            raise RuntimeError(f"{method} {path}: {content}")
+        return content
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def quantiles(latencies: Sequence[float]) -> tuple[float, float]:
+    ordered = sorted(latencies)
+    return statistics.median(ordered), ordered[min(int(len(ordered) * 0.99), len(ordered) - 1)]
+
+
+def router(client: Asking, source: str, dest: str) -> None:
+    client.ask("PUT", f"/v0/routers/{source}-%3E{dest}", {"source": source, "dest": dest})
+
+
+def frames(server: Server) -> float:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    try:
+        connection.request("GET", "/v0/metrics", headers={"accept": "application/json"})
+        return float(json.loads(connection.getresponse().read())["topics_wal_frames_total"])
+    finally:
+        connection.close()
+
+
+def until_head(client: Asking, topic: str, head: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while client.ask("GET", f"/v0/topics/{topic}")["head_seq"] < head:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{topic} does not get {head} records")
+        time.sleep(0.01)
+
+
+def acks(server: Server, fan_out: int, seconds: float) -> Row:
+    """One write at a time to a topic with so many routers."""
+    client = Asking(server)
+    source = f"ack{fan_out}"
+    client.ask("PUT", f"/v0/topics/{source}", {})
+    for number in range(fan_out):
+        router(client, source, f"{source}:{number}")
+    body = {"records": [{"data": {"n": 1, "text": "x" * 100}}]}
+    for _ in range(20):
+        client.ask("POST", f"/v0/topics/{source}", body)
+    latencies = []
+    before, end = frames(server), time.monotonic() + seconds
+    while time.monotonic() < end:
+        began = time.perf_counter()
+        client.ask("POST", f"/v0/topics/{source}", body)
+        latencies.append((time.perf_counter() - began) * 1000)
+    grown = frames(server) - before
+    for number in (0, fan_out - 1):
+        if fan_out:
+            until_head(client, f"{source}:{number}", 20 + len(latencies))
+    client.close()
+    p50, p99 = quantiles(latencies)
+    return Row("ack of a write", fan_out, p50, p99, grown / len(latencies))
+
+
+def hops(server: Server, count: int, writes: int) -> Row:
+    """From a write to its sight at the end of a chain."""
+    client, reader = Asking(server), Asking(server)
+    topics = [f"hop{count}:{number}" for number in range(count + 1)]
+    for source, dest in pairwise(topics):
+        router(client, source, dest)
+    latencies: list[float] = []
+    for number in range(writes):
+        arrived: list[float] = []
+
+        def wait(number: int = number, arrived: list[float] = arrived) -> None:
+            path = f"/v0/topics/{topics[-1]}/diff"
+            answer = reader.ask("POST", path, {"from_seq": number, "wait_ms": 20_000})
+            assert answer["records"]
+            arrived.append(time.perf_counter())
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        time.sleep(0.01)
+        began = time.perf_counter()
+        client.ask("POST", f"/v0/topics/{topics[0]}", {"records": [{"data": number}]})
+        thread.join()
+        latencies.append((arrived[0] - began) * 1000)
+    client.close()
+    reader.close()
+    p50, p99 = quantiles(latencies)
+    return Row(f"visible after {count} hop{'s' * (count > 1)}", count, p50, p99)
+
+
+def copies(server: Server, fan_out: int, batches: int, size: int) -> Row:
+    """Records a second that arrive at the slowest of so many destinations, times their number."""
+    client = Asking(server)
+    source = f"copy{fan_out}"
+    for number in range(fan_out):
+        router(client, source, f"{source}:{number}")
+    body = {"records": [{"data": {"n": n, "text": "x" * 60}} for n in range(size)]}
+    began = time.monotonic()
+    for _ in range(batches):
+        client.ask("POST", f"/v0/topics/{source}?return_seqs=false", body)
+    for number in range(fan_out):
+        until_head(client, f"{source}:{number}", batches * size)
+    took = time.monotonic() - began
+    client.close()
+    return Row("copies", fan_out, copies_per_s=fan_out * batches * size / took)
+
+
+def run(seconds: float, shards: int) -> list[Row]:
+    rows: list[Row] = []
+    with (
+        tempfile.TemporaryDirectory(prefix="topics-bench-") as directory,
+        Server(Path(directory) / "data", shards) as server,
+    ):
+        for count in (1, 3):
+            rows.append(hops(server, count, 100))
+        for fan_out, batches in ((1, 200), (10, 100)):
+            rows.append(copies(server, fan_out, batches, 1000))
+        for fan_out in (0, 1, 10, 100, 1000):
+            rows.append(acks(server, fan_out, seconds))
+    return rows
+
+
+def show(rows: list[Row]) -> None:
+    table = Table("what", "routers", "p50 ms", "p99 ms", "frames a write", "copies/s", box=box.SIMPLE)
+
+    def number(value: float | None, form: str) -> str:
+        return "" if value is None else format(value, form)
+
+    for row in rows:
+        table.add_row(
+            row.name,
+            f"{row.routers:,}",
+            number(row.p50_ms, ".2f"),
+            number(row.p99_ms, ".2f"),
+            number(row.frames, ".2f"),
+            number(row.copies_per_s, ",.0f"),
+        )
+    Console().print(table)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement of acks")
+    parser.add_argument("--shards", type=int, default=2)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    rows = run(options.seconds, options.shards)
+    if options.json:
+        sys.stdout.write(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    else:
+        show(rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+"""Copying: plans become records of the destination, without a frame in the log.
+
+A copy is a staged change like any other (see `shardd.commit`), only that it leaves no frame: it becomes visible when
+the destination's earlier changes are, and is taken back if they are. Its commit time is when it is copied.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from proto.errors import TopicsError
+from proto.frame import encode_batch
+from shardd import reserve
+from shardd.commit import Timing
+from shardd.copies import Append, Plan, Pulled, plan
+from shardd.lane import Lane
+from shardd.staging import Staging
+from shardd.topic import Topic
+
+
+class Copier:
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+        self.copied_bytes = 0
+        """What copies hold that were made since the shard started. They are in memory until a checkpoint."""
+        self.copied_records = 0
+
+    def copy(self, topic: Topic, pulled: Pulled) -> bool:
+        """Take as much as the topic has room for. False if that was not everything: it refuses instead of evicting."""
+        lane = topic.lane
+        assert lane is not None
+        made, everything = self.fitting(topic, lane, pulled)
+        self.stage(topic, lane, made)
+        return everything
+
+    def fitting(self, topic: Topic, lane: Lane, pulled: Pulled, *, restoring: bool = False) -> tuple[Plan, bool]:
+        """What the topic has room for, and whether that is everything."""
+        made = plan(lane, pulled, pulled.upto, restoring=restoring)
+        if self._fits(topic, made):
+            return made, True
+        seqs = range(lane.cursor + 1, made.upto + 1)
+
+        def too_much(target: int) -> bool:
+            return not self._fits(topic, plan(lane, pulled, target, restoring=restoring))
+
+        places = bisect_left(seqs, True, key=too_much)
+        return plan(lane, pulled, lane.cursor + places, restoring=restoring), False
+
+    def _fits(self, topic: Topic, made: Plan) -> bool:
+        config = topic.assigned_config
+        if config.discard != "reject" or not made.records:
+            return True
+        topic.expire(self._staging.clock.now_ms())
+        records = topic.records + topic.pending_records + made.records
+        size = topic.bytes + topic.pending_bytes + made.size
+        return not (config.cap_records and records > config.cap_records) and not (
+            config.cap_bytes and size > config.cap_bytes
+        )
+
+    def stage(self, topic: Topic, lane: Lane, made: Plan) -> None:
+        """Give the copies their seqs; the next flush makes them visible, or the sync that earlier changes wait for.
+
+        What cannot be made again, because the source has lost records already, is put between two pins."""
+        if made.holes and lane.unpinned:
+            self._staging.pin(topic, lane)
+        self._stage(topic, lane, made)
+        if made.holes:
+            if not made.steps:
+                lane.head, lane.ts = topic.next_seq - 1, topic.last_ts
+            self._staging.pin(topic, lane, exact=False)
+
+    def _stage(self, topic: Topic, lane: Lane, made: Plan) -> None:
+        before = (lane.cursor, lane.head, lane.ts, lane.unpinned)
+        if not made.steps:
+            lane.cursor = made.upto
+            if lane.done == before[0]:
+                lane.done = made.upto
+            return
+        if topic.assigned_config.durability == "ephemeral":
+            reserve.ahead(topic, made.seqs, self._staging)
+        ts = topic.commit_time(self._staging.clock.now_ms())
+        topic.next_seq += made.seqs
+        topic.pending_records += made.records
+        topic.pending_bytes += made.size
+        lane.cursor, lane.head, lane.ts, lane.unpinned = made.upto, topic.next_seq - 1, ts, True
+
+        def commit(timing: Timing) -> None:
+            topic.pending_records -= made.records
+            topic.pending_bytes -= made.size
+            head_before = topic.head_seq
+            self.carry_out(topic, lane, made, ts)
+            self._staging.scheduler.ready(topic)
+            self._staging.pulls.copied(topic, head_before)
+
+        def undo(error: TopicsError) -> None:
+            topic.next_seq -= made.seqs
+            topic.pending_records -= made.records
+            topic.pending_bytes -= made.size
+            lane.cursor, lane.head, lane.ts, lane.unpinned = before
+
+        self._staging.stage(topic, None, gated=False, commit=commit, undo=undo)
+
+    def carry_out(self, topic: Topic, lane: Lane, made: Plan, ts: int) -> None:
+        """Make the copies visible at the end of the topic."""
+        for step in made.steps:
+            if isinstance(step, Append):
+                step.columns.ts = ts
+                frame = encode_batch(step.columns, topic.id, topic.head_seq + 1)
+                topic.add(frame.head, topic.head_seq + 1, step.columns, step.flags)
+                self.copied_bytes += len(frame.head)
+            else:
+                topic.leave_out(step.count, "source_trim" if step.lost else None)
+        lane.done = made.upto
+        lane.unsaved = True
+        topic.last_write_ts = ts
+        self.copied_records += made.records
+        for name, count in made.forwarded.items():
+            lane.routers[name].forwarded += count
+
+    def made_again(self, topic: Topic) -> None:
+        """Copies of an earlier life are back: who copies from them may go on."""
+        topic.durable_head = topic.head_seq
+        self._staging.pulls.ready(topic)
