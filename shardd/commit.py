@@ -59,6 +59,7 @@ class Commits:
         self._work = trio.Event()
         self._urgent = trio.Event()
         self._last_sync = 0.0
+        self._synced_at = 0.0
         self.depth_peak = 0
         self.after_sync: Callable[[], None] = _nothing
         """Called when a sync has ended and its changes are committed or undone."""
@@ -146,13 +147,14 @@ class Commits:
     async def run(self) -> None:
         """Sync for ever: at once for those who wait, after a pause for those who do not.
 
-        The pause is the group-commit window, but at least four times what the last sync took, so that syncing
-        never takes more than a fifth of a busy shard's time. Under pressure the window is wider, for both.
+        The pause is the group-commit window, but syncs are at least four times as far apart as the last one took, so
+        that syncing never takes more than a fifth of a busy shard's time. Under pressure the window is wider, for both.
         """
         while True:
             await self._work.wait()
             if not self._waiting:
-                with trio.move_on_after(max(self._window + self._widening, 4 * self._last_sync)):
+                rest = self._synced_at + 4 * self._last_sync - self._clock.monotonic()
+                with trio.move_on_after(max(self._window + self._widening, rest)):
                     await self._urgent.wait()
             if self._waiting and self._widening:
                 await trio.sleep(self._widening)
@@ -192,7 +194,7 @@ class Commits:
 
     def _finish(self, job: SyncJob, start: float, error: OSError | None) -> None:
         now = self._clock.monotonic()
-        self._last_sync = now - start
+        self._last_sync, self._synced_at = now - start, now
         if error is None:
             try:
                 self._wal.end_sync(job)

@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from proto.errors import TopicsError
+from proto.router import RouterConfig, as_map
 from pyspark_topics import catalog, plan
 from pyspark_topics.datasource import SCHEMA, Reader, arrow_schema, cold_paths
 from pyspark_topics.errors import ColdPathMissing, CorruptFile, UnknownFormat
 from pyspark_topics.plan import Piece
 from shardd.disk import RealDisk
+from shardd.pulls import read as read_pull
 from tests.support.harness import FakeClock, Harness
 
 ARROW = arrow_schema(SCHEMA)
@@ -364,3 +366,32 @@ def test_segments_wholly_below_the_floor_are_not_planned(grown: Scene) -> None:
     grown.shard.call("delete_records", "a", {"before_seq": 400})
     assert len(grown.plan()) < before
     assert grown.read() == grown.served()
+
+
+def test_copies_of_routers_are_read_once_a_checkpoint_has_them_and_never_passed_by(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    shard = scene.shard
+    for name in ("source", "dest"):
+        shard.call("configure", name)
+    config = as_map(RouterConfig("source", "dest"))
+    shard.call("router_put", "dest", router="r", config=config, **shard.call("router_source", "source"))
+    shard.append("source", 1, 2)
+    shard.shard.commits.sync_now()
+    topic = shard.shard.directory.find("dest")
+    reply = shard.reply("pull", "source", epoch=shard.shard.directory.find("source").epoch, after=0)
+    shard.shard.copier.copy(topic, read_pull(reply))
+    shard.shard.flush()
+    shard.append("dest", "behind the copies")
+    shard.shard.commits.sync_now()
+    assert [(r[1], r[3]) for r in shard_records(scene, "dest")] == [(1, 1), (2, 2), (3, "behind the copies")]
+    # Until a checkpoint brings the copies into files, the topic ends before them.
+    assert {r[0] for r in scene.read()} == {"source"}
+    scene.checkpoint()
+    assert scene.read() == scene.served()
+    shard.append("dest", 4)
+    shard.shard.commits.sync_now()
+    assert scene.read() == scene.served()
+
+
+def shard_records(scene: Scene, topic: str) -> list[Record]:
+    return [record for record in scene.served() if record[0] == topic]
