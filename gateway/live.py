@@ -14,7 +14,7 @@ from gateway.access import check_name
 from gateway.feeds import Feeds
 from gateway.http import Gone, Request, Response, Write
 from gateway.positions import rewound
-from gateway.sessions import Sessions
+from gateway.sessions import Opened, Sessions
 from gateway.shards import Shards
 from gateway.sse import CONTENT_TYPE, HEADERS, RETRY, EventStream, check_accept, error_frame
 from gateway.stream import Stream
@@ -25,6 +25,8 @@ from proto.keys import Key
 from proto.limits import Limits
 
 TICK_S = 0.2
+ESTABLISH_S = 10.0
+"""How long a client that opens a stream waits for a shard that is starting."""
 
 _log: Any = structlog.get_logger()
 
@@ -73,13 +75,24 @@ class Live:
     async def open(self, wid: str, request: Request, key: Key) -> Response:
         """The answer that streams a session. Raises `400`, `401`, `403`, `404`, `406`, `503`."""
         check_accept(request.header(b"accept"))
-        opened = await self.sessions.look(wid, key)
+        opened = await self._found(wid, key)
         for name in opened.topics:
             check_name(key, name)  # the key may be another one than it was
         last_event_id = request.header(b"last-event-id").decode("latin-1")
         return Response(
             200, content_type=CONTENT_TYPE, headers=HEADERS, live=partial(self._events, wid, key, last_event_id)
         )
+
+    async def _found(self, wid: str, key: Key) -> Opened:
+        """The session, also if its shard is only starting: a browser's EventSource takes any error for the end."""
+        patience = monotonic() + ESTABLISH_S
+        while True:
+            try:
+                return await self.sessions.look(wid, key)
+            except TopicsError as error:
+                if error.code is not ErrorCode.NOT_READY or monotonic() > patience:
+                    raise
+            await trio.sleep(TICK_S)
 
     async def _events(self, wid: str, key: Key, last_event_id: str, write: Write, gone: Gone) -> bool:
         """Stream a session until it ends; whether it ended with a last frame, or the client just went."""

@@ -7,32 +7,19 @@ import http.client
 import json
 import os
 import re
-import shutil
 import socket
 import ssl
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.programs import free_port, run, running, tool
 from tests.support.service import Service, until
 from tests.support.websocket import UPGRADE
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-
-
-def tool(name: str) -> str:
-    found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin")
-    assert found, f"{name} is missing: tools/install-ops.sh installs it where it can"
-    return found
-
-
-def run(*command: str, **options: Any) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_prometheus_takes_the_scrape_and_the_alerts_fire_when_they_should() -> None:
@@ -67,13 +54,6 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = ["-keyout", str(directory / "key.pem"), "-out", str(directory / "cert.pem")]
     run(tool("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *name, *files)
     return directory
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def adapted(text: str, **changes: str) -> str:
@@ -124,22 +104,6 @@ def caddy(directory: Path, tls: Path, port: int, upstream: int) -> Iterator[None
     run(tool("caddy"), "validate", *arguments, env=home)
     with running([tool("caddy"), "run", *arguments], env=home):
         yield
-
-
-@contextlib.contextmanager
-def running(command: list[str], **options: Any) -> Iterator[None]:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
-    try:
-        yield
-        assert process.poll() is None, "the proxy ended"
-    finally:
-        process.terminate()
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            raise
 
 
 class Door:
