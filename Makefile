@@ -9,6 +9,7 @@
 # make bench-routers what routers cost the writer, and how fast copies arrive
 # make bench-growth what an operation and a record cost as a topic grows
 # make bench-protocols  commands per second over Walrus and Rog
+# make reference docs/configuration.md, from the settings themselves
 # make clean       remove what was installed and cached; data stays
 
 VENV ?= .venv
@@ -16,7 +17,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ARGS ?=
 
-.PHONY: run test long demo demo-spark clean
+.PHONY: run test long demo demo-spark reference clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -33,6 +34,9 @@ demo: $(VENV)/.demo
 
 demo-spark: $(VENV)/.demo $(VENV)/.test
 	@JAVA_HOME="$$(tools/find-java.sh)" && export JAVA_HOME && $(BIN)/python examples/flights/spark_demo.py $(ARGS)
+
+reference: $(VENV)/.run
+	@$(BIN)/topics config --markdown > docs/configuration.md
 
 bench-%: $(VENV)/.run
 	@$(BIN)/python bench/$*.py $(ARGS)

@@ -319,6 +319,7 @@ class Api:
             streams=self.streams.open,
             protocols=[each() for each in self.protocols],
             max_topics=self._limits.metrics_max_topics,
+            incarnations=[state.incarnation for state in shards.states],
         )
         if b"application/json" in request.header(b"accept").lower():
             return Response(200, metrics.json(snapshot))

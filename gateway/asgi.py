@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import aclosing
 from time import monotonic
 from typing import Any, Protocol
 
@@ -155,7 +154,7 @@ def _headers(response: Response) -> list[tuple[bytes, bytes]]:
 
 async def _answer(response: Response, request: AsgiRequest, send: Send) -> None:
     headers = _headers(response)
-    if not response.streamed:
+    if response.live is None:
         headers.append((b"content-length", b"%d" % len(response.body)))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     if response.live is not None and request.method != "HEAD":
@@ -165,10 +164,6 @@ async def _answer(response: Response, request: AsgiRequest, send: Send) -> None:
 
         if not await response.live(write, request.disconnected):
             raise ClientGone
-    if response.stream is not None:
-        async with aclosing(response.stream) as pieces:
-            async for piece in pieces:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
     await send({"type": "http.response.body", "body": response.body, "more_body": False})
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import socket
-from contextlib import aclosing
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Protocol
@@ -199,12 +198,10 @@ class Connection:
                     await response.upgraded(self)
                 elif response.live is not None:
                     keep = await self._send_live(response, request, keep)
-                elif response.stream is None:
+                else:
                     await self._send(
                         wire.head(response, keep, http_1_0=head.http_1_0), response.body, head.method == "HEAD"
                     )
-                else:
-                    keep = await self._send_stream(response, head, keep)
             finally:
                 request.finish()
                 if self.reserved:
@@ -375,22 +372,6 @@ class Connection:
             self.deadline = math.inf if forever else monotonic() + self.limits.body_timeout_ms / 1000
             await wait_writable(self._raw)
         self.deadline = math.inf
-
-    async def _send_stream(self, response: Response, head: Head, keep: bool) -> bool:
-        """Send pieces as they come; returns whether the connection can be used again."""
-        assert response.stream is not None
-        keep = keep and not head.http_1_0
-        async with aclosing(response.stream) as pieces:
-            await self._send(wire.head(response, keep, http_1_0=head.http_1_0), b"", False)
-            if head.method == "HEAD":
-                return keep
-            async for piece in pieces:
-                if piece:
-                    framed = piece if head.http_1_0 else b"%x\r\n%b\r\n" % (len(piece), piece)
-                    await self._send(framed, b"", False)
-        if not head.http_1_0:
-            await self._send(b"0\r\n\r\n", b"", False)
-        return keep
 
     async def _send_live(self, response: Response, request: Http1Request, keep: bool) -> bool:
         """Let an answer send as it likes; returns whether the connection can be used again."""

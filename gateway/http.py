@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -79,10 +79,9 @@ class Channel(Protocol):
 
 @dataclass(slots=True)
 class Response:
-    """An answer. `stream`, where given, takes the place of `body` and is sent piece by piece as it yields.
-
-    `live` is for answers that last: it sends pieces when it has some, for as long as it likes, and watches for the
-    client's end itself. It returns whether the answer came to its own end; if not, the connection is of no use.
+    """An answer. `live`, where given, takes the place of `body`, for answers that last: it sends pieces when it has
+    some, for as long as it likes, and watches for the client's end itself. It returns whether the answer came to its
+    own end; if not, the connection is of no use.
 
     `upgraded` takes over the connection once `body` is sent, which is then a whole HTTP head: status 101."""
 
@@ -90,11 +89,5 @@ class Response:
     body: bytes = b""
     content_type: bytes = JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
-    stream: AsyncGenerator[bytes, None] | None = None
     live: Callable[[Write, Gone], Awaitable[bool]] | None = None
     upgraded: Callable[[Channel], Awaitable[None]] | None = None
-
-    @property
-    def streamed(self) -> bool:
-        """Whether its length is not known before its end."""
-        return self.stream is not None or self.live is not None

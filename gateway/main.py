@@ -25,7 +25,7 @@ from gateway.rog import Rog
 from gateway.shards import Shards
 from gateway.tcp import Listening, TcpServer
 from gateway.walrus import Walrus
-from proto.control import CONTROL_FD_VARIABLE, Drain, Drained, Keys, Ready, Start, Stop
+from proto.control import CONTROL_FD_VARIABLE, Drain, Drained, Keys, Ping, Pong, Ready, Start, Stop
 from proto.control import Shards as ShardStates
 from proto.keys import Key
 from proto.limits import Limits
@@ -140,6 +140,8 @@ async def serve(link: ControlLink) -> None:
                 gateway.shards.update(message.parsed())
             elif isinstance(message, Keys):
                 gateway.replace_keys([Key.from_map(each) for each in message.keys])
+            elif isinstance(message, Ping):
+                await link.send(Pong())
             elif isinstance(message, Drain):
                 nursery.start_soon(_drain, gateway, link)
         # Hypercorn shields what it sends: a client that does not read must not keep the process.

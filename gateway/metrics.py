@@ -75,6 +75,7 @@ class Snapshot:
     in_flight: int
     streams: int
     max_topics: int
+    incarnations: list[int]
     protocols: Sequence[Protocol] = ()
     uptime_ms: int = field(default_factory=uptime_ms)
 
@@ -154,6 +155,7 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("topics_recovery_progress", "Share of the boot that is done.", snapshot.progress)
     yield GaugeMetricFamily("topics_uptime_ms", "Milliseconds the gateway has served.", snapshot.uptime_ms)
     yield from _shard_families(snapshot)
+    yield from _disk_families([shard["disk"] for shard in stats if "disk" in shard])
     yield from _request_families(snapshot)
     for protocol in snapshot.protocols:
         yield from _protocol_families(protocol)
@@ -176,6 +178,21 @@ def _shard_families(snapshot: Snapshot) -> Iterator[Metric]:
             phase.add_metric([str(index), name], int(name == current))
     yield up
     yield phase
+    restarts = CounterMetricFamily("topics_shard_restarts", "How often the shard was started again.", labels=["shard"])
+    for index, incarnation in enumerate(snapshot.incarnations):
+        restarts.add_metric([str(index)], max(incarnation - 1, 0))
+    yield restarts
+
+
+def _disk_families(disks: list[Mapping[str, Any]]) -> Iterator[Metric]:
+    known = [disk["free_bytes"] for disk in disks if disk.get("free_bytes") is not None]
+    free = GaugeMetricFamily("topics_disk_free_bytes", "Bytes free on the disk of the shard that has the fewest.")
+    if known:
+        free.add_metric([], min(known))
+    yield free
+    yield CounterMetricFamily(
+        "topics_disk_refused", "Writes refused because the disk was nearly full.", _total(disks, "refused_total")
+    )
 
 
 def _request_families(snapshot: Snapshot) -> Iterator[Metric]:

@@ -38,7 +38,7 @@ def head(response: Response, keep: bool, *, http_1_0: bool = False) -> bytes:
     parts = [_status_line(response.status), b"content-type: ", response.content_type, b"\r\n", _date.line()]
     for name, value in response.headers:
         parts += (name, b": ", value, b"\r\n")
-    if not response.streamed:
+    if response.live is None:
         parts.append(b"content-length: %d\r\n" % len(response.body))
     elif not http_1_0:
         parts.append(b"transfer-encoding: chunked\r\n")

@@ -5,6 +5,7 @@ end-of-file on it is exact and immediate knowledge that the other side is gone.
 
     supervisor → shard      Start(...), Shards([...]) at every change, Stop()
     supervisor → gateway    Start(...), Shards([...]) at every change, Keys([...]) when they were read anew, Drain()
+    supervisor → both       Ping()*, answered by Pong() from the child's event loop: it is alive and not stuck
     shard → supervisor      Progress(...)*, Ready(), Failed(...)
     gateway → supervisor    Ready(), Drained(), Failed(...)
 
@@ -116,13 +117,23 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Ping:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Pong:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     message: str
 
 
-Control = Start | Keys | Shards | Progress | Ready | Drain | Drained | Stop | Failed
+Control = Start | Keys | Shards | Progress | Ready | Drain | Drained | Stop | Ping | Pong | Failed
 _TYPES: dict[str, type[Any]] = {
-    t.__name__: t for t in (Start, Keys, Shards, Progress, Ready, Drain, Drained, Stop, Failed)
+    t.__name__: t for t in (Start, Keys, Shards, Progress, Ready, Drain, Drained, Stop, Ping, Pong, Failed)
 }
 
 

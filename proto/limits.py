@@ -53,6 +53,9 @@ class Limits(BaseSettings):
     min_upload_rate: int = Field(
         256 << 10, ge=0, description="bytes per second below which a body is too slow, 0 for any pace"
     )
+    min_free_bytes: int = Field(
+        64 << 20, ge=0, description="free bytes of the data directory's disk below which nothing is written, 0 for none"
+    )
     metrics_max_topics: int = Field(1000, ge=0, le=100_000, description="topics with metrics of their own, and cursors")
     header_timeout_ms: int = Field(10_000, ge=1, description="time a client has to send a request's head")
     body_timeout_ms: int = Field(30_000, ge=1, description="longest pause while a client sends a body")

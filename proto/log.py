@@ -12,6 +12,8 @@ from typing import Any, TextIO
 
 import structlog
 
+_PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "exception": 3, "critical": 2}
+"""Syslog's."""
 LEVEL_VARIABLE = "TOPICS_LOG_LEVEL"
 FORMAT_VARIABLE = "TOPICS_LOG_FORMAT"
 
@@ -38,12 +40,33 @@ class _Unbreakable:
 def chosen_format(configured: str) -> str:
     if configured != "auto":
         return configured
+    if _to_journal(os.environ.get("JOURNAL_STREAM", "")):
+        return "journal"
     return "console" if sys.stderr.isatty() else "logfmt"
 
 
+def _to_journal(stream: str) -> bool:
+    """Whether standard error is what systemd said in JOURNAL_STREAM, `device:inode`: it may have been redirected."""
+    try:
+        found = os.fstat(2)
+    except OSError:
+        return False
+    return stream == f"{found.st_dev}:{found.st_ino}"
+
+
+def _with_priority(logger: Any, method: str, line: str) -> str:
+    """The journal reads a line's priority from `<n>` before it."""
+    return f"<{_PRIORITIES.get(method, 6)}>{line}"
+
+
+def _without_timestamp(logger: Any, method: str, fields: Any) -> Any:
+    fields.pop("timestamp", None)
+    return fields
+
+
 def configure(process: str, level: str | None = None, form: str | None = None) -> Any:
-    """Set up logging for this process and return its logger. `form` is console, logfmt or json; what is None comes
-    from the environment."""
+    """Set up logging for this process and return its logger. `form` is console, logfmt, journal or json; what is None
+    comes from the environment."""
     level = level or os.environ.get(LEVEL_VARIABLE, "info")
     form = form or chosen_format(os.environ.get(FORMAT_VARIABLE, "auto"))
     traceback = structlog.processors.format_exc_info
@@ -53,6 +76,13 @@ def configure(process: str, level: str | None = None, form: str | None = None) -
         "logfmt": [
             traceback,
             structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
+        ],
+        "journal": [
+            traceback,
+            # The journal has its own timestamp.
+            _without_timestamp,
+            structlog.processors.LogfmtRenderer(key_order=["level", "event"], bool_as_flag=False),
+            _with_priority,
         ],
         "json": [traceback, structlog.processors.JSONRenderer()],
     }

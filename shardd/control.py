@@ -37,6 +37,7 @@ class Control:
     def configure(self, request: Request, respond: Respond) -> None:
         patch = parse(decode_patch, request.body)
         check_patch(patch, request.options)
+        self._staging.space.check()
         topic = self._directory.assigned.get(request.topic)
         if topic is not None and request.options.get("if_absent"):
             patch = ConfigPatch()  # only for a topic that has to be made

@@ -52,6 +52,9 @@ class Disk(Protocol):
 
     def size(self, path: Path) -> int: ...
 
+    def free(self, path: Path) -> int:
+        """Bytes that may still be written to the file system that `path` is on. Raises OSError."""
+
     def create(self, path: Path) -> File:
         """A new empty file; an existing one is emptied."""
 
@@ -122,6 +125,10 @@ class RealDisk:
     def size(self, path: Path) -> int:
         return path.stat().st_size
 
+    def free(self, path: Path) -> int:
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
     def create(self, path: Path) -> File:
         return _RealFile(path, os.O_CREAT | os.O_TRUNC)
 
@@ -186,6 +193,9 @@ class ReadOnlyDisk:
 
     def size(self, path: Path) -> int:
         return self._disk.size(path)
+
+    def free(self, path: Path) -> int:
+        return self._disk.free(path)
 
     def read(self, path: Path) -> memoryview:
         return self._disk.read(path)

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 import trio
 
-from proto.control import CONTROL_FD_VARIABLE, EXIT_PERMANENT, Failed, Progress, Ready, Shards, Start, Stop
+from proto.control import CONTROL_FD_VARIABLE, EXIT_PERMANENT, Failed, Ping, Pong, Progress, Ready, Shards, Start, Stop
 from proto.limits import Limits
 from proto.log import configure
 from proto.message import Cancel, Message, MessageError, Reply, Request, decode
@@ -156,6 +156,8 @@ async def _obey(link: ControlLink, peers: Peers, scope: trio.CancelScope) -> Non
             os._exit(1)  # the supervisor is gone; nobody may use this process any more
         if isinstance(message, Shards):
             peers.update(message.parsed())
+        elif isinstance(message, Ping):
+            await link.send(Pong())
         elif isinstance(message, Stop):
             scope.cancel()
             return

@@ -43,6 +43,7 @@ from shardd.restore import Restore, position
 from shardd.routing import Routing
 from shardd.scheduler import Scheduler
 from shardd.session_control import SessionControl
+from shardd.space import Space
 from shardd.staging import Respond, Staging, to_json
 from shardd.topic import Deferred, Topic
 from shardd.unsynced import Unsynced
@@ -66,6 +67,7 @@ class Shard:
         """Is every topic what it was at the last stop? Before, only other shards are answered."""
         self.checkpoints = Checkpoints(disk, path, self.directory, clock, limits)
         self.outcome = Outcome()
+        self.space = Space(disk, path, clock, limits.min_free_bytes)
         self._operations: dict[str, Callable[[Request, Respond], None]] = {}
         self._job_operations: dict[str, Callable[[Request, Hashable, Respond], None]] = {}
         self._logged_before = 0
@@ -106,6 +108,7 @@ class Shard:
             self._clock,
             self._limits,
             self._disk.boot_id(),
+            self.space,
         )
         self.copier = Copier(staging)
         self.routing = Routing(staging)
@@ -406,6 +409,7 @@ class Shard:
             "cursor_lag_truncated": len(lags) > most,
             "parked_reads": len(self.reads),
             "watch_sessions": len(self.directory.sessions),
+            "disk": {"free_bytes": self.space.free_bytes, "refused_total": self.space.refused_total},
             "pressure": round(self.pressure.level, 3),
             "wal": {
                 "frames_total": wal.frames_total,

@@ -19,6 +19,7 @@ from shardd.lane import Lane
 from shardd.pulls import Pulls
 from shardd.reads import Reads
 from shardd.scheduler import Scheduler
+from shardd.space import Space
 from shardd.topic import Topic
 from shardd.unsynced import Unsynced
 
@@ -40,7 +41,9 @@ class Staging:
         clock: Clock,
         limits: Limits,
         boot_id: str,
+        space: Space,
     ) -> None:
+        self.space = space
         self.pulls = pulls
         self.boot_id = boot_id
         self.directory = directory

@@ -82,7 +82,9 @@ class Writes:
         return topic.keys.wait(key, answer)
 
     def _admit(self, config: TopicConfig, write: Write) -> None:
-        """`429 throttled` for what goes to the log, while as many writes wait for a sync as may."""
+        """`429 throttled` for what goes to the log, if the disk is nearly full or too many writes wait."""
+        if config.durability != "ephemeral":
+            self._staging.space.check()
         commits = self._staging.commits
         if commits.depth < self._staging.limits.wal_queue_max or write.disable_backpressure:
             return

@@ -26,6 +26,7 @@ from proto.control import (
     Drain,
     Drained,
     Failed,
+    Pong,
     Progress,
     Ready,
     Start,
@@ -79,6 +80,8 @@ class Child:
         self.phase = "down"
         self.done_bytes = 0
         self.total_bytes = 0
+        self.heard_at = 0.0
+        """When the present incarnation last said something, or was started; trio's clock."""
         self.reason = ""
         """Why it is in state failed."""
         self.permanent = False
@@ -163,6 +166,7 @@ class Child:
         pidfd = os.pidfd_open(process.pid)
         try:
             self._process, self.pid = process, process.pid
+            self.heard_at = trio.current_time()
             self._apply(Event.SPAWN)
             self._log.info("child_started", incarnation=self.incarnation, pid=process.pid)
             async with trio.open_nursery() as nursery:
@@ -231,7 +235,10 @@ class Child:
         self.kill()
 
     def _handle(self, message: Control) -> None:
+        self.heard_at = trio.current_time()
         match message:
+            case Pong():
+                pass
             case Progress():
                 if self.state is State.STARTING:
                     self.phase = message.phase

@@ -15,6 +15,8 @@ import typer
 import proto
 from supervisor import offline, rog_client, walrus_client
 from supervisor import settings as settings_module
+from supervisor.cli_backup import backup, restore
+from supervisor.cli_config import config
 from supervisor.datadir import DataDirError
 from supervisor.keys import KeysError, obtain
 from supervisor.service import EXIT_USAGE
@@ -24,7 +26,7 @@ app = typer.Typer(
     name="topics",
     help="A persistent event engine: append-only topics behind a JSON-first HTTP API.",
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -60,7 +62,8 @@ def serve(
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C, then finish what is in flight and exit 0.
 
-    Everything is configured by TOPICS_* environment variables; the options here win over them. Exit status: 0 stopped
+    Everything is configured by TOPICS_* environment variables or topics.toml; the options here win over both (`topics
+    config` prints what is in effect). Exit status: 0 stopped
     as asked, 1 could not start or had to give up, 2 wrong settings, 3 data that needs a human.
     """
     try:
@@ -136,6 +139,10 @@ def _offline(command: str, data_dir: Path | None, shards: int | None) -> Iterato
     except DataDirError as error:
         _complain(str(error))
         raise typer.Exit(1) from None
+
+
+for command in (config, backup, restore):
+    app.command()(command)
 
 
 @app.command()

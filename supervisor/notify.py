@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections.abc import Mapping
 
 VARIABLE = "NOTIFY_SOCKET"
@@ -38,6 +39,14 @@ class Notifier:
 
     def status(self, status: str) -> None:
         self._send(STATUS=status)
+
+    def watchdog(self) -> None:
+        """All is well; to be said more often than the service manager's watchdog asks for."""
+        self._send(WATCHDOG="1")
+
+    def reloading(self) -> None:
+        """Settings are read anew; `ready` is to follow, whatever comes of it."""
+        self._send(RELOADING="1", MONOTONIC_USEC=str(time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000))
 
     def busy(self, status: str, more_s: int) -> None:
         """Still starting or stopping, and alive: the service manager shall wait `more_s` seconds from now."""

@@ -4,7 +4,7 @@
 2  shards and gateway start at once; the gateway answers from its first moment
 3  shards report phases (open → replay → derive → ready), which are passed on to the gateway
 4  all ready: systemd and the terminal are told
-5  a child that dies is started again, the others go on
+5  a child that dies is started again, the others go on; for one that hangs there is `watchdog`
 6  SIGHUP: keys are read anew
 7  SIGTERM or SIGINT: the gateway drains, then stops, then the shards close; each step has a deadline
 """
@@ -34,6 +34,7 @@ from supervisor.notify import Notifier
 from supervisor.rundir import RuntimeDir, RuntimeDirError
 from supervisor.settings import Settings, unknown_variables
 from supervisor.states import State
+from supervisor.watchdog import Watchdog, timeout_s
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -147,6 +148,10 @@ class Service:
             forced = trio.CancelScope()
             await nursery.start(self._obey_signals, forced)
             nursery.start_soon(self._reload)
+            limit_s = timeout_s(os.environ, os.getpid())
+            if limit_s is not None:
+                watchdog = Watchdog(limit_s, self._children, self._notifier, self._log)
+                nursery.start_soon(watchdog.run, self._ending.is_set)
             for child in self._children:
                 nursery.start_soon(self._relay, child)
                 nursery.start_soon(self._keep, child)
@@ -184,18 +189,30 @@ class Service:
         while True:
             await self._reload_wanted.wait()
             self._reload_wanted = trio.Event()
-            path = self._keys.path
-            if path is None:
-                self._log.info("nothing_to_reload", reason=f"keys come from {FILE_VARIABLE} to be read again")
-                continue
-            try:
-                keys = await trio.to_thread.run_sync(read_file, path)
-            except KeysError as error:
-                self._log.error("keys_not_reloaded", reason=str(error), action="the keys from before stay")
-                continue
-            self._keys = Keys(keys, path)
-            await self._gateway.tell(control.Keys([key.as_map() for key in keys]))
-            self._log.info("keys_reloaded", keys=len(keys))
+            # Before everything serves for the first time, the service manager still waits for that.
+            announced = self._announced
+            if announced:
+                self._notifier.reloading()
+            result = await self._reload_keys()
+            if announced and not self._ending.is_set():
+                self._notifier.ready(result)
+                self._report_readiness()
+
+    async def _reload_keys(self) -> str:
+        """Returns what came of it, in words."""
+        path = self._keys.path
+        if path is None:
+            self._log.info("nothing_to_reload", reason=f"keys come from {FILE_VARIABLE} to be read again")
+            return "nothing to reload"
+        try:
+            keys = await trio.to_thread.run_sync(read_file, path)
+        except KeysError as error:
+            self._log.error("keys_not_reloaded", reason=str(error), action="the keys from before stay")
+            return "the keys were not reloaded, those from before stay"
+        self._keys = Keys(keys, path)
+        await self._gateway.tell(control.Keys([key.as_map() for key in keys]))
+        self._log.info("keys_reloaded", keys=len(keys))
+        return f"{len(keys)} keys reloaded"
 
     def _end(self, status: int, reason: str) -> None:
         if self._ending.is_set():

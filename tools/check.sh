@@ -6,6 +6,7 @@ shift
 "$bin/python" -m ruff check .
 "$bin/python" -m ruff format --check .
 "$bin/python" -m mypy
+tools/install-ops.sh || true # the tests that need them say so
 if java_home=$(tools/find-java.sh); then
     JAVA_HOME=$java_home exec "$bin/python" -m pytest -m "not long" "$@"
 fi

@@ -98,7 +98,7 @@ def second_file() -> list[Frame]:
 
 FILES = [first_file(), second_file()]
 """What the files hold, frame by frame: this is what once made them."""
-LATER = {Kind.ROUTER, Kind.SESSION, Kind.LOGDEF}
+LATER = {Kind.LEASE, Kind.ROUTER, Kind.SESSION, Kind.LOGDEF}
 """Kinds that came after these files were made."""
 LIVE = [
     {"$seq": 3, "$ts": 1_700_000_000_001, "$node": "node", "data": {"b": 1.0, "a": "é"}, "meta": {"k": 1}},

@@ -32,6 +32,8 @@ from proto.control import (
     Drain,
     Drained,
     Failed,
+    Ping,
+    Pong,
     Progress,
     Ready,
     Start,
@@ -78,6 +80,8 @@ def main() -> int:
                     if behaviour == "hang-up":
                         control.shutdown(socket.SHUT_RDWR)
                         time.sleep(60)
+                case Ping(), _:
+                    say(Pong())
                 case Drain(), _:
                     say(Drained())
                 case Stop(), "stubborn":

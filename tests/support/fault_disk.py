@@ -71,6 +71,7 @@ class FaultDisk:
         self.faults: dict[int, OSError | int] = {}
         self.fail: dict[str, OSError] = {}
         """Call name → error for every such call until it is taken out again."""
+        self.free_bytes = 1 << 40
 
     def call(self, what: str, name: str) -> OSError | int | None:
         number = len(self.calls)
@@ -120,6 +121,9 @@ class FaultDisk:
 
     def size(self, path: Path) -> int:
         return len(self._node(path).data)
+
+    def free(self, path: Path) -> int:
+        return self.free_bytes
 
     def _node(self, path: Path) -> Node:
         if path not in self.names:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -11,10 +11,6 @@ import trio
 import trio.testing
 from gateway_stage import Answer, Client, Stage, key, stage, until
 
-from gateway.http import Response
-from gateway.operations import OPERATIONS, Operation
-from gateway.routes import Routes
-from gateway.slots import Slots
 from proto.keys import Scope
 from proto.message import Message, Parked, Reply, Request
 from tests.support.harness import Harness
@@ -135,75 +131,6 @@ async def test_a_refusal_before_the_slot_and_one_after_it_leave_nothing_behind()
         ):
             assert (await client.ask(method, target, headers=headers)).status in (400, 401, 403)
             await until(lambda: not there.gateway.api.in_flight.open)
-
-
-# -- event streams: no operation streams yet, so one is put into the table
-
-STREAM = Operation("test_stream", "GET", "/v0/test", "", Scope.READ, timed=False, streams=True)
-OPEN_STREAM = b"GET /v0/test HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer %b\r\n\r\n"
-
-
-def streaming(there: Stage, script: Callable[[], AsyncGenerator[bytes, None]]) -> Slots:
-    async def handler(*_: Any) -> Response:
-        return Response(200, content_type=b"text/event-stream", stream=script())
-
-    api = there.gateway.api
-    api._routes = Routes((*OPERATIONS, STREAM))
-    api._defaults[STREAM.name] = {}
-    api._local[STREAM.name] = handler
-    return api.streams
-
-
-@pytest.mark.parametrize("how", ["it ends", "the client leaves", "it fails", "the client does not read"])
-async def test_a_stream_holds_a_slot_until_it_ends_in_whatever_way(how: str) -> None:
-    over = trio.Event()
-
-    async def script() -> AsyncGenerator[bytes, None]:
-        yield b": open\n\n"
-        if how == "the client does not read":
-            while True:
-                yield b"x" * 65536
-        if how == "the client leaves":
-            while True:
-                await trio.sleep(0.001)
-                yield b": beat\n\n"
-        await over.wait()
-        if how == "it fails":
-            raise RuntimeError("a bug")
-
-    async with stage(
-        keys=KEYS,
-        max_sse_connections=2,
-        max_sse_connections_per_key=1,
-        body_timeout_ms=100 if how == "the client does not read" else 30_000,
-    ) as there:
-        slots = streaming(there, script)
-        async with there.client() as holder, there.client() as other, there.client() as third:
-            await holder.send(OPEN_STREAM % b"one")
-            await until(lambda: slots.open == 1)
-            refused(await other.ask("GET", "/v0/test", headers=ONE), "max_sse_connections_per_key", 1)
-            assert (await other.ask("GET", "/v0/topics/a", headers=ONE)).status == 200, "streams are no requests"
-            second = await there.nursery.start(_open, there, b"two")
-            await until(lambda: slots.open == 2)
-            refused(await third.ask("GET", "/v0/test", headers=TWO), "max_sse_connections", 2)
-            metrics = await other.ask("GET", "/v0/metrics", headers=ONE)
-            assert b"topics_sse_connections 2.0" in metrics.raw
-            if how == "the client leaves":
-                await holder.stream.aclose()
-                second.cancel()
-            over.set()
-            await until(lambda: not slots.open)
-            second.cancel()
-
-
-async def _open(
-    there: Stage, secret: bytes, *, task_status: trio.TaskStatus[trio.CancelScope] = trio.TASK_STATUS_IGNORED
-) -> None:
-    with trio.CancelScope() as scope:
-        async with there.client() as client:
-            await client.send(OPEN_STREAM % secret)
-            task_status.started(scope)
-            await trio.sleep_forever()
 
 
 # -- topics and bytes over all shards, on real shards behind scripted sockets

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio.testing
 from gateway_stage import Answer, Client, Stage, key, stage, until
-from real_shard import start_real
+from real_shard import RealShard, start_real
 
 from gateway.live_ws import SocketStream
 from tests.support.harness import Harness
@@ -118,3 +118,93 @@ async def test_the_service_has_its_own_cap_whoever_asks() -> None:
         async with there.client() as holder, there.client() as other:
             assert (await holder.ask("GET", "/v0/ws", headers=UPGRADE)).status == 101
             refused(await other.ask("GET", "/v0/ws", headers=UPGRADE), "max_sse_connections", 1)
+
+
+# -- what is kept: routers and sessions
+
+
+async def _answer(there: Stage, client: Client, request: bytes) -> None:
+    await client.send(request)
+    assert (await client.receive()).status in (200, 201)
+
+
+async def _client_goes(there: Stage, client: Client, request: bytes) -> None:
+    await client.send(request)
+    await client.stream.aclose()
+
+
+async def _shard_goes(there: Stage, client: Client, request: bytes) -> None:
+    shard = there.shards[0]
+    assert isinstance(shard, RealShard)
+    shard.deaf = True
+    await client.send(request)
+    await until(lambda: shard.ignored > 0)
+    there.lose_shard(0)
+    assert (await client.receive()).code == "not_ready"
+    await start_real(there, shard.harness.restarted(), incarnation=3)
+
+
+async def _shard_is_silent(there: Stage, client: Client, request: bytes) -> None:
+    shard = there.shards[0]
+    assert isinstance(shard, RealShard)
+    shard.deaf = True
+    await client.send(request)
+    await until(lambda: shard.ignored > 0)
+    for link in there.gateway.shards.links.open():
+        for pending in link.waiting.values():
+            pending.deadline = 0
+    assert (await client.receive()).code == "not_ready"
+    shard.deaf = False
+
+
+async def _bug(there: Stage, client: Client, request: bytes) -> None:
+    handle, there.gateway.api._local = there.gateway.api._local, {}
+    await client.send(request)
+    assert (await client.receive()).code == "internal"
+    there.gateway.api._local = handle
+
+
+KEPT: dict[str, tuple[str, str, str]] = {
+    "max_routers": ("PUT", "/v0/routers/r%d", '{"source":"a","dest":"d%d"}'),
+    "max_watch_sessions": ("POST", "/v0/watch", '{"topics":{"a":{}}}'),
+}
+"""Cap → how to make one: method, path, body; where there is a number it is another one each time."""
+
+
+@pytest.mark.parametrize("how", [_answer, _client_goes, _shard_goes, _shard_is_silent, _bug])
+@pytest.mark.parametrize("cap", KEPT)
+async def test_what_is_counted_is_what_there_is_however_making_it_ended(
+    cap: str, how: Callable[[Stage, Client, bytes], Awaitable[None]]
+) -> None:
+    method, path, body = KEPT[cap]
+
+    def request(number: int) -> tuple[str, bytes]:
+        return path.replace("%d", str(number)), body.replace("%d", str(number)).encode()
+
+    async with stage(max_routers=2, max_watch_sessions=2, request_timeout_ms=1000) as there:
+        there.gateway.shards.links.timeout_s = 0.04  # how often deadlines are looked at
+        harness = Harness(max_routers=2, max_watch_sessions=2)
+        harness.append("a", 1)
+        await start_real(there, harness)
+        there.gateway.shards.links.timeout_s = 20
+        target, content = request(0)
+        head = f"{method} {target} HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+        async with there.client() as client:
+            await how(there, client, f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+        async with there.client() as client:
+            made = 0
+            for number in range(1, 4):
+                target, content = request(number)
+                answer = await client.ask(method, target, content)
+                if answer.status == 429:
+                    refused(answer, cap, 2)
+                    break
+                assert answer.status in (200, 201), answer.raw
+                made += 1
+            assert made == {_answer: 1, _client_goes: made}.get(how, 2)
+            assert made in (1, 2)
+            if cap == "max_routers":
+                assert (await client.ask("PUT", "/v0/routers/r1", b'{"allow_cycle":true}')).status == 200, "an update"
+                assert (await client.ask("DELETE", "/v0/routers/r1")).status == 200
+                target, content = request(9)
+                assert (await client.ask(method, target, content)).status == 201

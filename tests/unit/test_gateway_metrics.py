@@ -29,6 +29,7 @@ STATS: dict[str, Any] = {
         "submit_full_total": 0,
         "read_only": 0,
     },
+    "disk": {"free_bytes": 5000, "refused_total": 3},
     "fsync_us": {"bounds": [100, 500], "counts": [1, 2, 0], "sum": 650.5, "count": 3},
 }
 NAMED = [
@@ -48,6 +49,9 @@ NAMED = [
     "topics_topic_metrics_truncated",
     "topics_cursor_lag",
     "topics_cursor_metrics_truncated",
+    "topics_shard_restarts_total",
+    "topics_disk_free_bytes",
+    "topics_disk_refused_total",
     "topics_wal_frames_total",
     "topics_wal_batches_total",
     "topics_wal_fsyncs_total",
@@ -92,6 +96,9 @@ async def test_the_text_form_sums_the_shards() -> None:
         assert found["topics_wal_fsync_latency_us_bucket", (("le", "+Inf"),)] == 6
         assert found["topics_wal_fsync_latency_us_count", ()] == 6
         assert found["topics_wal_fsync_latency_us_sum", ()] == 1301
+        assert found["topics_disk_free_bytes", ()] == 5000
+        assert found["topics_disk_refused_total", ()] == 6
+        assert found["topics_shard_restarts_total", (("shard", "1"),)] == 0
         assert found["topics_ready", ()] == 1
         assert found["topics_shard_up", (("shard", "1"),)] == 1
 
@@ -115,9 +122,10 @@ async def test_metrics_answer_while_nothing_was_ever_heard_of_a_shard() -> None:
     async with stage(stats) as there, there.client() as client:
         there.lose_shard(0)
         found = samples((await client.ask("GET", "/v0/metrics")).raw)
+        assert "topics_disk_free_bytes" not in {name for name, _ in found}, "nobody said it"
         assert {name for name, _ in found} >= {
             name for name in NAMED if not name.startswith(("topics_topic_", "topics_cursor_")) or "tr" in name
-        }
+        } - {"topics_disk_free_bytes"}
 
 
 async def test_the_json_form_has_the_same_numbers_and_no_performance() -> None:

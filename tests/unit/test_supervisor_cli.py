@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -43,6 +44,7 @@ def test_an_unreadable_option_is_a_usage_error() -> None:
     ("form", "line"),
     [
         ("logfmt", 'level=info event=child_died process=supervisor status="exit status 9"'),
+        ("journal", '"<6>level=info" event=child_died process=supervisor status="exit status 9"'),
         ("json", {"level": "info", "event": "child_died", "process": "supervisor", "status": "exit status 9"}),
     ],
 )
@@ -72,3 +74,12 @@ def test_the_level_is_obeyed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", stream)
     log.configure("supervisor", "error", "logfmt").warning("quiet")
     assert stream.getvalue() == ""
+
+
+def test_the_journal_is_known_by_what_systemd_says_of_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = os.fstat(2)
+    monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino}")
+    assert log.chosen_format("auto") == "journal"
+    monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{found.st_ino + 1}")
+    assert log.chosen_format("auto") in ("console", "logfmt")
+    assert log.chosen_format("json") == "json"

@@ -144,7 +144,8 @@ async def test_all_ready_is_announced_once_and_sigterm_ends_in_order(stage: Stag
     assert orders("shard-1") == ["Start", "Stop"]
     notifications = stage.notifications()
     assert notifications.index("READY=1") < notifications.index("STOPPING=1")
-    assert notifications.count("READY=1") == 1
+    # A reload ends with readiness too, if it was not overtaken by the end.
+    assert notifications.count("READY=1") in (1, 1 + notifications.count("RELOADING=1"))
     stage.assert_nobody_left()
 
 

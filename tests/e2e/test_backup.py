@@ -1,0 +1,122 @@
+"""Backups of a service under full load, and what is restored from them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from tests.support.service import Service
+
+SMALL = {
+    "TOPICS_CHECKPOINT_BYTES": "1000000",
+    "TOPICS_CHECKPOINT_INTERVAL_MS": "1000",
+    "TOPICS_SEGMENT_MAX_EVENTS": "200",
+}
+TOPICS = ("a", "b", "c")
+
+
+def topics(*arguments: str, status: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {n: v for n, v in os.environ.items() if not n.startswith("TOPICS_")}
+    command = [sys.executable, "-P", "-m", "supervisor.cli", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env={**kept, **environment})
+    assert done.returncode == status, done.stdout + done.stderr
+    return done
+
+
+def made(directory: Path, data: Path) -> dict[str, Any]:
+    lines = topics("backup", str(directory), "--data-dir", str(data), "--json").stdout.splitlines()
+    found: dict[str, Any] = json.loads(lines[-1])
+    assert found["kind"] == "done"
+    return found
+
+
+class Writer(threading.Thread):
+    """Writes numbers to a topic, as fast as it can; `acked` is the last one that was."""
+
+    def __init__(self, service: Service, topic: str) -> None:
+        super().__init__()
+        self._service = service
+        self._topic = topic
+        self.acked = 0
+        self.enough = threading.Event()
+
+    def run(self) -> None:
+        while not self.enough.is_set():
+            records = [{"data": {"n": self.acked + 1 + i, "pad": "x" * 50}} for i in range(20)]
+            status, _ = self._service.request("POST", f"/v0/topics/{self._topic}", {"records": records})
+            assert status in (200, 201), status
+            self.acked += 20
+
+
+def numbers(service: Service, topic: str) -> list[int]:
+    found: list[int] = []
+    cursor = 0
+    while True:
+        _, answer = service.request("POST", f"/v0/topics/{topic}/diff", {"from_seq": cursor, "limit": 1000})
+        found += [record["data"]["n"] for record in answer["records"]]
+        cursor = answer["next_from_seq"]
+        if answer["caught_up"]:
+            return found
+
+
+def test_a_backup_under_load_has_all_that_was_acked_before_and_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "live").mkdir()
+    with Service(tmp_path / "live", **SMALL) as service:
+        writers = [Writer(service, topic) for topic in TOPICS]
+        for writer in writers:
+            writer.start()
+        backups: list[tuple[dict[str, Any], dict[str, int]]] = []
+        for _ in range(2):
+            acked = {writer._topic: writer.acked for writer in writers}
+            backups.append((made(tmp_path / "backups", service.data_dir), acked))
+        for writer in writers:
+            writer.enough.set()
+        for writer in writers:
+            writer.join(20)
+        # Deletions after the cut reach the service's segments in place, and must not reach the backup.
+        for writer in writers:
+            status, _ = service.request("POST", f"/v0/topics/{writer._topic}/delete", {"before_seq": writer.acked})
+            assert status == 200
+        service.restart()
+        service.stop()
+        for number, (found, acked) in enumerate(backups):
+            data = tmp_path / f"restored-{number}" / "data"
+            data.parent.mkdir()
+            topics("restore", found["path"], "--data-dir", str(data))
+            topics("verify", "--data-dir", str(data))
+            with Service(data.parent, **SMALL) as again:
+                for topic in TOPICS:
+                    there = numbers(again, topic)
+                    assert there == list(range(1, len(there) + 1))
+                    assert len(there) >= acked[topic], f"{topic} of backup {number}"
+
+
+def test_a_second_backup_takes_only_what_has_changed_and_a_used_directory_is_left_alone(tmp_path: Path) -> None:
+    with Service(tmp_path) as service:
+        service.request("POST", "/v0/topics/a", {"records": [{"data": "x" * 1000}] * 600})
+        service.restart()
+        service.stop()
+    for path in (tmp_path / "data").rglob("*"):
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+    first = made(tmp_path / "backups", tmp_path / "data")
+    second = made(tmp_path / "backups", tmp_path / "data")
+    assert first["copied_bytes"] > 500_000
+    assert (second["copied_bytes"], second["linked_bytes"]) == (0, first["copied_bytes"])
+    refused = topics("restore", str(tmp_path / "backups"), "--data-dir", str(tmp_path / "data"), status=1)
+    assert "is not empty" in refused.stderr
+    topics("restore", str(tmp_path / "backups"), "--data-dir", str(tmp_path / "other"))
+    topics("verify", "--data-dir", str(tmp_path / "other"))
+
+
+def test_what_is_no_data_directory_and_what_is_no_backup_is_refused(tmp_path: Path) -> None:
+    assert "manifest.json" in topics("backup", str(tmp_path / "b"), "--data-dir", str(tmp_path), status=1).stderr
+    (tmp_path / "b" / "20260101T000000.000Z.tmp").mkdir(parents=True)
+    (tmp_path / "b" / "20260101T000000.000Z.tmp" / "backup.json").write_text("{}")
+    assert (
+        "no whole backup" in topics("restore", str(tmp_path / "b"), "--data-dir", str(tmp_path / "d"), status=1).stderr
+    )

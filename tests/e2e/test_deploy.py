@@ -1,0 +1,202 @@
+"""What is in deploy/ works with the programs it is for: Prometheus' own checks, and real proxies over real TLS."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.service import Service, until
+from tests.support.websocket import UPGRADE
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+def tool(name: str) -> str:
+    found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin")
+    assert found, f"{name} is missing: tools/install-ops.sh installs it where it can"
+    return found
+
+
+def run(*command: str, **options: Any) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_prometheus_takes_the_scrape_and_the_alerts_fire_when_they_should() -> None:
+    directory = DEPLOY / "prometheus"
+    run(tool("promtool"), "check", "config", "prometheus.yml", cwd=directory)
+    run(tool("promtool"), "test", "rules", "topics.rules.test.yml", cwd=directory)
+
+
+def queries() -> list[str]:
+    dashboard = json.loads((DEPLOY / "grafana" / "topics.json").read_text())
+    found = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    rules = (DEPLOY / "prometheus" / "topics.rules.yml").read_text()
+    return found + re.findall(r"expr: (.*)", rules)
+
+
+def test_dashboard_and_alerts_name_only_metrics_that_exist(shared: Service) -> None:
+    shared.request("POST", "/v0/topics/seen", {"records": [{"data": 1}]})
+    with contextlib.closing(shared.connect()) as connection:
+        connection.request("GET", "/v0/metrics")
+        text = connection.getresponse().read().decode()
+    there = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}
+    there |= {f"{name}_{part}" for name in there for part in ("bucket", "sum", "count")}
+    named = {name for query in queries() for name in re.findall(r"\btopics_\w+", query)}
+    assert len(named) > 15
+    assert named - there == set()
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory: Path = tmp_path_factory.mktemp("tls")
+    name = ["-subj", "/CN=topics.example.com", "-addext", "subjectAltName=DNS:topics.example.com"]
+    files = ["-keyout", str(directory / "key.pem"), "-out", str(directory / "cert.pem")]
+    run(tool("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *name, *files)
+    return directory
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def adapted(text: str, **changes: str) -> str:
+    for _, change in changes.items():
+        old, new = change.split(" => ")
+        assert old in text
+        text = text.replace(old, new)
+    return text
+
+
+@contextlib.contextmanager
+def nginx(directory: Path, tls: Path, port: int, upstream: int) -> Iterator[None]:
+    text = adapted(
+        (DEPLOY / "proxy" / "nginx.conf").read_text(),
+        port=f"listen 443 => listen 127.0.0.1:{port}",
+        port6=f"listen [::]:443 => listen [::1]:{port}",
+        tls=f"/etc/topics/tls => {tls}",
+        upstream=f"127.0.0.1:4000 => 127.0.0.1:{upstream}",
+    )
+    if not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists():
+        text = re.sub(r".*\[::1\].*\n", "", text)
+    temporary = "".join(
+        f"{each}_temp_path {directory}/{each};" for each in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    )
+    (directory / "nginx.conf").write_text(
+        f"daemon off; pid {directory}/pid; error_log {directory}/error.log; worker_processes 1;"
+        f"{'user root;' if os.getuid() == 0 else ''} events {{}} http {{ access_log off; {temporary}\n{text}\n}}"
+    )
+    command = [tool("nginx"), "-e", str(directory / "error.log"), "-c", str(directory / "nginx.conf")]
+    run(*command, "-t")
+    with running(command):
+        yield
+
+
+@contextlib.contextmanager
+def caddy(directory: Path, tls: Path, port: int, upstream: int) -> Iterator[None]:
+    text = adapted(
+        (DEPLOY / "proxy" / "Caddyfile").read_text(),
+        stop="grace_period 10s => grace_period 1s\n\tadmin off\n\tauto_https disable_redirects",
+        site=f"topics.example.com {{ => topics.example.com:{port} {{",
+        tls=f"/etc/topics/tls => {tls}",
+        upstream=f"127.0.0.1:4000 => 127.0.0.1:{upstream}",
+    )
+    path = directory / "Caddyfile"
+    path.write_text(text)
+    home = {**os.environ, "HOME": str(directory), "XDG_DATA_HOME": str(directory), "XDG_CONFIG_HOME": str(directory)}
+    arguments = ["--config", str(path), "--adapter", "caddyfile"]
+    run(tool("caddy"), "validate", *arguments, env=home)
+    with running([tool("caddy"), "run", *arguments], env=home):
+        yield
+
+
+@contextlib.contextmanager
+def running(command: list[str], **options: Any) -> Iterator[None]:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
+    try:
+        yield
+        assert process.poll() is None, "the proxy ended"
+    finally:
+        process.terminate()
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+
+class Door:
+    """HTTPS to a proxy, with its certificate checked."""
+
+    def __init__(self, port: int, tls: Path) -> None:
+        self.port = port
+        self._context = ssl.create_default_context(cafile=str(tls / "cert.pem"))
+
+    def socket(self) -> ssl.SSLSocket:
+        plain = socket.create_connection(("127.0.0.1", self.port), timeout=10)
+        return self._context.wrap_socket(plain, server_hostname="topics.example.com")
+
+    @contextlib.contextmanager
+    def opened(self, method: str, path: str, body: Any = None) -> Iterator[http.client.HTTPResponse]:
+        connection = http.client.HTTPConnection("topics.example.com", timeout=10)
+        with contextlib.closing(connection), self.socket() as connection.sock:
+            headers = {"Content-Type": "application/json"}
+            connection.request(method, path, None if body is None else json.dumps(body), headers)
+            with connection.getresponse() as response:
+                yield response
+
+    def request(self, method: str, path: str, body: Any = None) -> Any:
+        with self.opened(method, path, body) as response:
+            content = json.load(response)
+            assert response.status in (200, 201), content
+            return content
+
+    def answers(self) -> bool:
+        try:
+            with self.opened("GET", "/v0/ready") as response:
+                return response.status == 200
+        except OSError:
+            return False
+
+
+@pytest.mark.parametrize("proxy", [nginx, caddy], ids=["nginx", "caddy"])
+def test_requests_streams_and_sockets_pass_a_proxy_over_tls(
+    shared: Service, certificate: Path, tmp_path: Path, proxy: Any
+) -> None:
+    port, topic = free_port(), f"over-{proxy.__name__}"
+    with proxy(tmp_path, certificate, port, shared.port):
+        door = Door(port, certificate)
+        until(door.answers, "the proxy to answer")
+        assert door.request("POST", f"/v0/topics/{topic}", {"records": [{"data": "first"}]})["first_seq"] == 1
+        large = {"records": [{"data": "x" * 1_000_000}] * 9}
+        assert door.request("POST", f"/v0/topics/{topic}", large)["last_seq"] == 10
+
+        wid = door.request("POST", "/v0/watch", {"topics": {topic: {}}})["wid"]
+        with door.opened("GET", f"/v0/watch/{wid}") as stream:
+            assert stream.headers["content-type"].startswith("text/event-stream")
+            # Written while the stream is open: it must come through at once, not when some buffer is full.
+            door.request("POST", f"/v0/topics/{topic}", {"records": [{"data": "while it is open"}]})
+            while b"while it is open" not in (line := stream.readline()):
+                assert line, "the stream ended"
+
+        with door.socket() as raw:
+            head = "".join(f"{name}: {value}\r\n" for name, value in UPGRADE.items())
+            raw.sendall(f"GET /v0/ws HTTP/1.1\r\nHost: topics.example.com\r\n{head}\r\n".encode())
+            assert raw.recv(4096).startswith(b"HTTP/1.1 101 ")

@@ -1,0 +1,134 @@
+"""The service under a service manager that is played here: the notify socket, the watchdog, and what follows."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.service import Service, Watched, until
+
+UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "topics.service"
+WATCHDOG_S = 2.0
+
+
+class Manager:
+    """Systemd's part: hears the service, and knows when its watchdog is overdue."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path / "notify")
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(self.path)
+        self._socket.settimeout(0.05)
+        self.heard: list[dict[str, str]] = []
+        self.fed_at = time.monotonic()
+
+    def listen(self) -> None:
+        """Take the next message, if one comes soon."""
+        try:
+            message = self._socket.recv(4096).decode()
+        except TimeoutError:
+            return
+        fields = dict(line.split("=", 1) for line in message.splitlines())
+        if "WATCHDOG" in fields:
+            self.fed_at = time.monotonic()
+        else:
+            self.heard.append(fields)
+
+    def hears(self, **wanted: str) -> bool:
+        """Whether a message with these fields has come by now; all up to it are forgotten."""
+        self.listen()
+        for position, fields in enumerate(self.heard):
+            if all(wanted[name] in fields.get(name, "") for name in wanted):
+                del self.heard[: position + 1]
+                return True
+        return False
+
+    def overdue(self) -> bool:
+        self.listen()
+        return time.monotonic() - self.fed_at > WATCHDOG_S
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def manager() -> Iterator[Manager]:
+    with tempfile.TemporaryDirectory(prefix="topics-n") as directory:
+        opened = Manager(Path(directory))
+        yield opened
+        opened.close()
+
+
+def under(manager: Manager, directory: Path, keys: Path) -> Service:
+    return Service(
+        directory,
+        NOTIFY_SOCKET=manager.path,
+        WATCHDOG_USEC=str(round(WATCHDOG_S * 1e6)),
+        TOPICS_API_KEYS_FILE=str(keys),
+    )
+
+
+def test_ready_fed_reloaded_hung_ended_started_again_and_drained(manager: Manager, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("first\n")
+    with under(manager, tmp_path, keys) as service:
+        until(lambda: manager.hears(READY="1", STATUS="serving http://"), "READY")
+        fed = manager.fed_at
+        until(lambda: manager.hears() or manager.fed_at > fed, "WATCHDOG")
+
+        assert service.process is not None
+        keys.write_text("second\nthird\n")
+        os.kill(service.process.pid, signal.SIGHUP)
+        until(lambda: manager.hears(RELOADING="1", MONOTONIC_USEC=""), "RELOADING")
+        until(lambda: manager.hears(READY="1", STATUS="2 keys reloaded"), "READY after it")
+
+        children = {name: child["pid"] for name, child in service.status()["children"].items()}
+        everybody = Watched([service.process.pid, *children.values()])
+        os.kill(children["shard-01"], signal.SIGSTOP)
+        until(manager.overdue, "the watchdog to be overdue")
+        until(lambda: manager.hears(STATUS="does not answer: shard-01"), "STATUS")
+        # What systemd does then; nobody may be left of it.
+        os.kill(service.process.pid, signal.SIGABRT)
+        assert service.process.wait(10) == -signal.SIGABRT
+        assert everybody.wait_gone() == []
+    manager.heard.clear()
+    with under(manager, tmp_path, keys) as again:
+        until(lambda: manager.hears(READY="1"), "READY again")
+        assert again.process is not None
+        os.kill(again.process.pid, signal.SIGTERM)
+        until(lambda: manager.hears(STOPPING="1", STATUS="finishing"), "STOPPING")
+        assert again.process.wait(20) == 0
+
+
+def tool() -> str:
+    found = shutil.which("systemd-analyze")
+    assert found, "systemd-analyze is missing: tools/install-ops.sh installs it (Debian's package systemd)"
+    return found
+
+
+def test_the_unit_is_what_systemd_understands(tmp_path: Path) -> None:
+    """With the program where this machine has one: whether it is installed is not the unit's fault."""
+    copy = tmp_path / "topics.service"
+    copy.write_text(
+        UNIT.read_text().replace("/opt/topics/bin/topics", "/bin/true").replace("/opt/topics/README.md", "/")
+    )
+    done = subprocess.run(
+        [tool(), "verify", "--man=no", str(copy)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, [line for line in done.stderr.splitlines() if "topics" in line]) == (0, [])
+
+
+def test_the_unit_is_hardened() -> None:
+    """At most 2.0 of 10, which systemd calls OK. --threshold counts in tenths."""
+    command = [tool(), "security", "--offline=true", "--threshold=20", "--no-pager", str(UNIT)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,93 @@
+"""Claims about a disk that is nearly full: writes are refused before it is, everything else goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proto.errors import ErrorCode, TopicsError
+from shardd.disk import RealDisk
+from shardd.space import LOOK_INTERVAL
+from tests.support.fault_disk import FaultDisk
+from tests.support.harness import FakeClock, Harness
+
+LEAST = 1000
+
+
+class CountingDisk(FaultDisk):
+    asked = 0
+
+    def free(self, path: Path) -> int:
+        self.asked += 1
+        return super().free(path)
+
+
+@pytest.fixture
+def shard() -> Harness:
+    found = Harness(CountingDisk(), min_free_bytes=LEAST)
+    found.append("a", 1, 2, 3)
+    found.call("configure", "volatile", {"durability": "ephemeral"})
+    return found
+
+
+def leave(shard: Harness, free: int) -> None:
+    assert isinstance(shard.disk, FaultDisk)
+    shard.disk.free_bytes = free
+    shard.clock.advance(round(LOOK_INTERVAL * 1000) + 1)
+
+
+@pytest.mark.parametrize(
+    ("op", "body"),
+    [("append", {"records": [{"data": 1}]}), ("configure", {"priority": 3})],
+    ids=["append", "configure"],
+)
+@pytest.mark.parametrize("topic", ["a", "new"])
+def test_what_fills_the_disk_is_refused(shard: Harness, op: str, body: Any, topic: str) -> None:
+    leave(shard, LEAST - 1)
+    with pytest.raises(TopicsError) as caught:
+        shard.call(op, topic, body)
+    assert caught.value.code is ErrorCode.THROTTLED
+    assert caught.value.detail == {"limit": "disk_free", "min": LEAST, "free": LEAST - 1}
+    assert caught.value.retry_after_ms
+    assert "TOPICS_MIN_FREE_BYTES" in str(caught.value)
+    assert [each["topic"] for each in shard.call("list", page_size=9)] == ["a", "volatile"]
+    assert shard.call("stats")["disk"] == {"free_bytes": LEAST - 1, "refused_total": 1}
+
+
+def test_reads_positions_deletions_and_what_is_not_logged_go_on(shard: Harness) -> None:
+    leave(shard, 0)
+    assert [each["data"] for each in shard.everything("a")] == [1, 2, 3]
+    shard.call("cursor_put", "a", {"seq": 2}, cursor="c")
+    shard.append("volatile", 1)
+    shard.shard.checkpoint_now()
+    shard.call("delete_topic", "a")
+    assert [each["topic"] for each in shard.call("list", page_size=9)] == ["volatile"]
+
+
+def test_writes_come_back_with_the_room(shard: Harness) -> None:
+    leave(shard, LEAST - 1)
+    with pytest.raises(TopicsError):
+        shard.append("a", 4)
+    leave(shard, LEAST)
+    assert shard.append("a", 4)["first_seq"] == 4
+
+
+def test_the_system_is_asked_now_and_then(shard: Harness) -> None:
+    assert isinstance(shard.disk, CountingDisk)
+    leave(shard, LEAST)
+    before = shard.disk.asked
+    for _ in range(100):
+        shard.append("a", 0)
+    assert shard.disk.asked == before + 1
+
+
+def test_zero_asks_for_nothing() -> None:
+    shard = Harness(FaultDisk(), FakeClock(), min_free_bytes=0)
+    leave(shard, 0)
+    shard.append("a", 1)
+
+
+def test_a_real_disk_says_what_is_free(tmp_path: Path) -> None:
+    assert RealDisk().free(tmp_path) > 0

@@ -1,0 +1,23 @@
+#!/bin/sh
+# Installs what the checks of deploy/ run, where it is missing and can be had (apt-get as root): systemd-analyze, promtool,
+# nginx, caddy, openssl. Nothing is started. Exit status 1 and the names of what is still missing.
+set -u
+
+missing() {
+    for pair in systemd-analyze:systemd promtool:prometheus nginx:nginx-light caddy:caddy openssl:openssl; do
+        PATH=$PATH:/usr/sbin command -v "${pair%%:*}" >/dev/null 2>&1 || printf '%s ' "${pair#*:}"
+    done
+}
+
+packages=$(missing)
+[ -z "$packages" ] && exit 0
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+    echo "installing what the checks of deploy/ need: $packages" >&2
+    export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
+    apt-get update -qq >&2 || true
+    for package in $packages; do apt-get install -y -qq --no-install-recommends "$package" >&2 || true; done
+fi
+packages=$(missing)
+[ -z "$packages" ] && exit 0
+echo "The checks of deploy/ need packages that are not there: $packages" >&2
+exit 1
