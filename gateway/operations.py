@@ -174,6 +174,15 @@ OPERATIONS: tuple[Operation, ...] = (
         body=Body.REQUIRED,
     ),
     Operation(
+        "peek",
+        "POST",
+        "/v0/topics/{topic}/peek",
+        "Look at the jobs of a queue without leasing any (an extension of the contract)",
+        Scope.READ,
+        shard_op="peek_jobs",
+        body=Body.OPTIONAL,
+    ),
+    Operation(
         "work",
         "GET",
         "/v0/topics/{topic}/work",

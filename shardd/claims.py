@@ -227,6 +227,11 @@ class Claims:
             raise not_a_queue(topic.name)
         return topic
 
+    def look(self, request: Request) -> tuple[Topic, Queue]:
+        """The queue that a request names, as of now. Raises 404, 409."""
+        topic = self._topic(request)
+        return topic, self._current(topic)
+
     def _current(self, topic: Topic) -> Queue:
         queue = topic.queue
         assert queue is not None

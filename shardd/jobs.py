@@ -76,9 +76,9 @@ def parse_claim(body: bytes, limits: Limits) -> ClaimRequest:
 
 def check_claim(asked: ClaimRequest, limits: Limits) -> None:
     _check_node(asked.node, limits)
-    asked.max = min(max(_number("max", asked.max) or 1, 1), limits.max_claim)
+    asked.max = min(max(check_number("max", asked.max) or 1, 1), limits.max_claim)
     if asked.lease_ms is not None:
-        asked.lease_ms = clamped_lease(_number("lease_ms", asked.lease_ms))
+        asked.lease_ms = clamped_lease(check_number("lease_ms", asked.lease_ms))
 
 
 def parse_hold(body: bytes, limits: Limits) -> tuple[HoldRequest, list[int | None]]:
@@ -88,7 +88,7 @@ def parse_hold(body: bytes, limits: Limits) -> tuple[HoldRequest, list[int | Non
     if not 1 <= len(asked.seqs) <= limits.max_claim:
         raise invalid(f"seqs has {len(asked.seqs)} entries, but must have 1 to {limits.max_claim}", field="seqs")
     for seq in asked.seqs:
-        _number("seqs", seq)
+        check_number("seqs", seq)
     if asked.lease_ids is None:
         return asked, [None] * len(asked.seqs)
     if len(asked.lease_ids) != len(asked.seqs):
@@ -104,10 +104,10 @@ def clamped_lease(lease_ms: int) -> int:
 
 
 def clamped_delay(asked: HoldRequest) -> int:
-    return min(_number("delay_ms", asked.delay_ms or 0), MAX_DELAY_MS)
+    return min(check_number("delay_ms", asked.delay_ms or 0), MAX_DELAY_MS)
 
 
-def _number(name: str, value: int | None) -> int:
+def check_number(name: str, value: int | None) -> int:
     if value is not None and not 0 <= value <= MAX_U64:
         raise invalid(f"{name} is {value}, but must be between 0 and {MAX_U64}", field=name)
     return value or 0

@@ -32,6 +32,7 @@ from shardd.deadletter import DeadLetters
 from shardd.directory import Directory
 from shardd.disk import Disk
 from shardd.logs import Logs
+from shardd.peeking import Peeking
 from shardd.pressure import Pressure, Sample
 from shardd.priority import effective_priority
 from shardd.pulls import Pulls
@@ -144,6 +145,7 @@ class Shard:
             "take": consume.take,
             "peek": consume.peek,
             "step": consume.step,
+            "peek_jobs": Peeking(staging, self.claims).peek,
             "log_create": logs.create,
             "log_find": logs.find,
             "state": self._state,

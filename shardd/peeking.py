@@ -1,0 +1,88 @@
+"""Peek: look at the jobs of a queue without leasing any. It changes nothing, so there is nothing to lose.
+
+Jobs come in the order of their seqs, whatever their state, a page at a time. What is on its way out by an ack is left
+out. Lease ids are never shown: whoever may look may not thereby ack what somebody else holds.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from proto.limits import MAX_BATCH_BYTES
+from proto.message import Reply, Request
+from shardd.body import parse
+from shardd.claims import Claims
+from shardd.jobs import Found, check_number, fresh
+from shardd.queue import Queue, State
+from shardd.staging import Respond, Staging, to_json
+
+DEFAULT_MAX = 100
+
+
+class PeekRequest(Struct):
+    from_seq: int = 0
+    max: int | None = None
+
+
+class Peeked(Struct, gc=False):
+    """`state` is ready, in_flight (with `node` and `deadline`, ms), delayed (with `due`, ms: claimable from then on) or
+    dead_lettering (with `dead_letter`, the topic it is on its way to)."""
+
+    seq: int = msgspec.field(name="$seq")
+    ts: int = msgspec.field(name="$ts")
+    tag: str | UnsetType = msgspec.field(name="$tag")
+    state: str
+    deliveries: int
+    data: Raw
+    meta: Raw | UnsetType
+    node: str | UnsetType = UNSET
+    deadline: int | UnsetType = UNSET
+    due: int | UnsetType = UNSET
+    dead_letter: str | UnsetType = UNSET
+
+
+_decode = msgspec.json.Decoder(PeekRequest).decode
+
+
+class Peeking:
+    def __init__(self, staging: Staging, claims: Claims) -> None:
+        self._limits = staging.limits
+        self._claims = claims
+
+    def peek(self, request: Request, respond: Respond) -> None:
+        """Body: `from_seq`, `max`. Go on at `next_seq` while there is `more`. Raises 400, 404, 409 as claim does."""
+        asked = parse(_decode, request.body or b"{}")
+        start = check_number("from_seq", asked.from_seq)
+        most = min(check_number("max", asked.max) or DEFAULT_MAX, self._limits.max_claim)
+        topic, queue = self._claims.look(request)
+
+        def leaving(seq: int) -> bool:
+            job = queue.jobs.get(seq)
+            return job is not None and job.state is State.LEAVING
+
+        found, after = fresh(topic, max(start, topic.earliest_seq), leaving, most, MAX_BATCH_BYTES)
+        body = {
+            "topic": topic.name,
+            "jobs": [_peeked(each, queue) for each in found],
+            "count": len(found),
+            "next_seq": after,
+            "more": after <= topic.head_seq,
+            "ready": queue.ready(topic.records),
+            "in_flight": queue.in_flight,
+            "delayed": queue.delayed,
+        }
+        respond(Reply(request.id, to_json(body)))
+
+
+def _peeked(found: Found, queue: Queue) -> Peeked:
+    seq, ts, _, tag, data, meta = found
+    job = queue.jobs.get(seq)
+    shown = Peeked(seq, ts, tag, "ready", 0 if job is None else job.deliveries, data, meta)
+    if job is not None and job.state is State.LEASED:
+        shown.state, shown.node, shown.deadline = "in_flight", job.node, job.until
+    elif job is not None and job.state is State.DELAYED:
+        shown.state, shown.due = "delayed", job.until
+    elif job is not None and job.state is State.DOOMED:
+        shown.state, shown.dead_letter = "dead_lettering", job.node
+    return shown
