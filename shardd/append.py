@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
+from proto.body import parse
 from proto.errors import ErrorCode, TopicsError, invalid
 from proto.frame import Column, Columns, Encoding, constant, optional
 from proto.limits import MAX_META_KEYS, Limits
-from shardd.body import parse
 from shardd.config import ConfigPatch
 
 _ABSENT = Raw(b"")

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from proto.body import parse
 from proto.errors import ErrorCode, TopicsError
 from proto.frame import Kind
 from proto.message import Reply, Request
 from proto.names import check_topic
 from shardd import reserve
-from shardd.body import parse
 from shardd.commit import Timing
 from shardd.config import ConfigPatch, TopicConfig, apply, as_map, decode_patch
 from shardd.cursors import check_name, check_position, cursor_not_found, decode_cursor, entry, moved

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from proto.body import parse
 from proto.errors import invalid
 from proto.limits import MAX_U64
 from proto.match import Match, parse_match
-from shardd.body import parse
 
 
 class DeleteRequest(Struct):

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from proto.body import parse
 from proto.errors import invalid
 from proto.frame import Column, Encoding
 from proto.limits import DEFAULT_BATCH_BYTES, DEFAULT_LIMIT, MAX_BATCH_BYTES, MAX_U64, MAX_WAIT_MS, Limits
-from shardd.body import parse
 from shardd.topic import Slice, Topic
 
 T = TypeVar("T")

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct, UnsetType
 
+from proto.body import parse
 from proto.errors import ErrorCode, TopicsError, invalid
 from proto.limits import MAX_U64, Limits
-from shardd.body import parse
 from shardd.config import MAX_LEASE_MS, MIN_LEASE_MS
 from shardd.diff import rows
 from shardd.topic import Topic

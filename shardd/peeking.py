@@ -9,9 +9,9 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from proto.body import parse
 from proto.limits import MAX_BATCH_BYTES
 from proto.message import Reply, Request
-from shardd.body import parse
 from shardd.claims import Claims
 from shardd.jobs import Found, check_number, fresh
 from shardd.queue import Queue, State
