@@ -24,6 +24,7 @@ from pyspark.sql.types import (
 )
 
 from pyspark_topics.plan import Piece, plan, read
+from pyspark_topics.writer import StreamWriter, Writer
 
 _TYPES: list[tuple[str, Any, Any]] = [
     ("key", BinaryType(), pa.binary()),
@@ -54,6 +55,12 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped to 
 
     def reader(self, schema: StructType) -> Reader:
         return Reader(dict(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Writer:
+        return Writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        return StreamWriter(self.options, schema)
 
 
 class FilePartition(InputPartition):  # type: ignore[misc]
