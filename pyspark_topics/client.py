@@ -348,10 +348,7 @@ def _records(text: str, position: int) -> tuple[list[list[Any]], int]:
         row: list[Any] = [None] * len(columns)
         while key := _KEY.match(text, position):
             begin = key.end()
-            try:
-                value, position = _scan(text, begin)
-            except RecursionError:
-                value, position = None, _end_of_container(text, begin)
+            value, position = _value(text, begin)
             place = _PLACES.get(key[1])
             if place is not None:
                 row[place] = value if place < 4 else text[begin:position]
@@ -360,6 +357,30 @@ def _records(text: str, position: int) -> tuple[list[list[Any]], int]:
             column.append(value)
         position = _CLOSE.match(text, position).end()  # type: ignore[union-attr]
     return columns, text.index("]", position) + 1
+
+
+def json_members(text: str) -> dict[str, str]:
+    """The members of a JSON object, each as the JSON text it is. Raises `ValueError` for anything else."""
+    members: dict[str, str] = {}
+    try:
+        position = _OPEN.match(text).end()  # type: ignore[union-attr]  # the except clause is for this
+        while key := _KEY.match(text, position):
+            _, position = _value(text, key.end())
+            members[json.loads(f'"{key[1]}"')] = text[key.end() : position]
+        if text[_CLOSE.match(text, position).end() :].strip():  # type: ignore[union-attr]
+            raise ValueError("something follows the object")
+    except (AttributeError, StopIteration) as error:
+        raise ValueError("not a JSON object") from error
+    return members
+
+
+def _value(text: str, position: int) -> tuple[Any, int]:
+    """The value at `position`, numbers as text, and where it ends."""
+    try:
+        value, end = _scan(text, position)
+    except RecursionError:
+        return None, _end_of_container(text, position)
+    return value, end
 
 
 def _end_of_container(text: str, position: int) -> int:
