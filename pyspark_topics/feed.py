@@ -15,8 +15,7 @@ told in the log and moved by the next batch.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -27,7 +26,10 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_topics import offsets
 from pyspark_topics.client import Client, Diff, Endpoint, ServiceError, Unavailable
+from pyspark_topics.columns import LOG_APPEND_TIME, headers
+from pyspark_topics.errors import log
 from pyspark_topics.offsets import Gap, Offsets, Position
+from pyspark_topics.options import Options
 
 DIFF_RECORDS = 1000
 DIFF_BYTES = 8 << 20
@@ -37,8 +39,6 @@ BATCH_BYTES = 16 << 20
 ASK_BY_NAME = 50
 """Up to this many topics are asked for one by one; for more, all are listed."""
 CURSOR_PATIENCE_S = 5.0
-LOG_APPEND_TIME = 1
-log = logging.getLogger("pyspark_topics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +53,11 @@ class Range(InputPartition):  # type: ignore[misc]  # pyspark is untyped to mypy
 
 @dataclass(slots=True)
 class Feed:
-    """`names` are the topics to read; without any, all that are in `subscribed`. `schema` is what `read` gives:
-    columns of `columns`. See there for `tombstones`, which are rows of their own."""
+    """`schema` is what `read` gives, columns of `columns`."""
 
     endpoint: Endpoint
+    options: Options
     schema: Any
-    names: frozenset[str] = frozenset()
-    subscribed: Container[str] | None = None
-    fail: bool = True
-    tombstones: bool = False
-    min_partitions: int = 0
-    group: str = ""
     _told: dict[str, Position] = field(default_factory=dict)
 
     # What `offsets.Source` asks for
@@ -73,6 +67,15 @@ class Feed:
 
     def latest(self) -> Offsets:
         return {topic["topic"]: Position(topic["head_seq"] + 1, topic.get("epoch", 0)) for topic in self._topics()}
+
+    def since(self, times: Mapping[str, int]) -> Offsets:
+        with self.endpoint.client() as client:
+            states = {topic: client.topic(topic) for topic in times}
+            return {
+                topic: Position(_first_since(client, state, times[topic]), state.get("epoch", 0))
+                for topic, state in states.items()
+                if state is not None
+            }
 
     def weigh(self, start: Offsets, end: Offsets) -> dict[str, list[offsets.Piece]]:
         about = {topic["topic"]: topic for topic in self._topics()}
@@ -86,28 +89,32 @@ class Feed:
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[Range]:
         """Raises `offsets.DataLoss`."""
-        earliest = self.earliest()
+        # What was made anew after `end` was chosen holds nothing of this batch.
+        earliest = {
+            topic: at
+            for topic, at in self.earliest().items()
+            if topic not in end or not (at.epoch and end[topic].epoch and at.epoch != end[topic].epoch)
+        }
         gaps = offsets.vanished(start, end, earliest)
         found = []
         with self.endpoint.client() as client:
-            for topic, position in end.items():
-                there = earliest.get(topic)
-                if there is None:
+            for topic, (first, stop) in offsets.unread(start, end, {}).items():
+                if topic not in earliest:
                     continue
-                if position.epoch and there.epoch and position.epoch != there.epoch:
-                    gaps.append(Gap(topic, offsets.begin(start, end, topic), position.seq - 1, "recreated"))
-                    continue
-                first = offsets.begin(start, end, topic)
-                if first < min(there.seq, position.seq):
+                if first < (there := min(earliest[topic].seq, stop)):
                     lost = self._gap(client, topic, first)
                     if lost is not None:
-                        gaps.append(lost._replace(last=min(lost.last, position.seq - 1)))
-                    if not self.tombstones:
-                        first = there.seq
-                if first < position.seq:
-                    found.append(Range(topic, position.epoch, first, position.seq))
-        offsets.report(gaps, self.fail)
-        return split(found, self.min_partitions)
+                        gaps.append(lost._replace(last=min(lost.last, stop - 1)))
+                    if not self.options.tombstones:
+                        first = there
+                if first < stop:
+                    found.append(Range(topic, end[topic].epoch, first, stop))
+        offsets.report(gaps, self._fail)
+        return split(found, self.options.min_partitions)
+
+    @property
+    def _fail(self) -> bool:
+        return self.options.fail_on_data_loss
 
     def read(self, partition: Range) -> Iterator[Any]:
         """Raises `offsets.DataLoss`, `ServiceError`."""
@@ -118,12 +125,12 @@ class Feed:
             while position < partition.stop:
                 diff = self._diff(client, topic, position, min(partition.stop - position, DIFF_RECORDS))
                 if diff is None:
-                    offsets.report([Gap(topic, position, partition.stop - 1, "deleted")], self.fail)
+                    offsets.report([Gap(topic, position, partition.stop - 1, "deleted")], self._fail)
                     break
                 if diff.gap is not None or diff.next_from_seq < position:
                     gap = _lost(diff, partition, position)
-                    offsets.report([gap], self.fail)
-                    if self.tombstones:
+                    offsets.report([gap], self._fail)
+                    if self.options.tombstones:
                         waiting.append(self._told_gap(gap))
                     if gap.reason == "recreated":
                         break
@@ -142,7 +149,7 @@ class Feed:
         yield from _joined(waiting)
 
     def committed(self, end: Offsets) -> None:
-        if not self.group:
+        if not self.options.consumer_group:
             return
         with Client(
             self.endpoint.url, self.endpoint.token, compress=self.endpoint.compress, patience_s=CURSOR_PATIENCE_S
@@ -151,46 +158,24 @@ class Feed:
                 if self._told.get(topic) == position or position.seq <= 1:
                     continue
                 try:
-                    client.put_cursor(topic, self.group, position.seq - 1)
+                    client.put_cursor(topic, self.options.consumer_group, position.seq - 1)
                 except ServiceError as error:
                     if error.status in (401, 403):
                         raise
                     # The topic is gone, or the service is not there right now.
-                    log.warning("the cursor %s was not moved: %s", self.group, error)
+                    log.warning("the cursor %s was not moved: %s", self.options.consumer_group, error)
                     if isinstance(error, Unavailable):
                         return
                     continue
                 self._told[topic] = position
 
-    # Beyond that
-
-    def seq_at(self, topic: str, time_ms: int) -> int:
-        """The first seq that was committed at `time_ms` or later; one past the last one if there is none."""
-        with self.endpoint.client() as client:
-            state = client.topic(topic)
-            if state is None:
-                return 1
-            low, high = state["earliest_seq"], state["head_seq"] + 1
-            while low < high:
-                middle = (low + high) // 2
-                diff = client.diff(topic, middle - 1, 1, meta=False)
-                if not len(diff.records):
-                    # All deleted from there on.
-                    high = middle
-                    continue
-                if diff.records["ts"][0].as_py() < time_ms:
-                    low = diff.records["seq"][0].as_py() + 1
-                else:
-                    high = middle
-            return int(low)
-
     def _topics(self) -> Iterable[Mapping[str, Any]]:
         with self.endpoint.client() as client:
-            if self.names and len(self.names) <= ASK_BY_NAME:
-                asked = [client.topic(name) for name in sorted(self.names)]
+            wanted = self.options.topics
+            if wanted.names and len(wanted.names) <= ASK_BY_NAME:
+                asked = [client.topic(name) for name in sorted(wanted.names) if name]
                 return [topic for topic in asked if topic is not None]
-            wanted = self.names or self.subscribed
-            return [topic for topic in client.topics() if wanted is None or topic["topic"] in wanted]
+            return [topic for topic in client.topics() if topic["topic"] in wanted]
 
     def _diff(self, client: Client, topic: str, position: int, limit: int) -> Diff | None:
         """Records from seq `position` on; None if the topic is gone."""
@@ -216,7 +201,7 @@ class Feed:
         epoch = 0 if state is None else state.get("epoch", partition.epoch)
         if epoch != partition.epoch:
             reason = "recreated" if epoch else "deleted"
-            offsets.report([Gap(partition.topic, partition.first, partition.stop - 1, reason)], self.fail)
+            offsets.report([Gap(partition.topic, partition.first, partition.stop - 1, reason)], self._fail)
 
     def _rows(self, topic: str, records: Any) -> Any:
         count = len(records)
@@ -230,6 +215,7 @@ class Feed:
             "node": lambda: records["node"],
             "tag": lambda: records["tag"],
             "meta": lambda: records["meta"].cast(pa.binary()),
+            "headers": lambda: headers(records["meta"].cast(pa.binary())),
         }
         return self._batch(columns, count)
 
@@ -246,6 +232,20 @@ class Feed:
         """Columns nobody fills are null: the service does not say which shard a topic is in."""
         arrays = [columns[f.name]() if f.name in columns else pa.nulls(count, f.type) for f in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _first_since(client: Client, state: Mapping[str, Any], time_ms: int) -> int:
+    """The first seq of a topic that was committed at `time_ms` or later; one past the last one if there is none."""
+    low, high = state["earliest_seq"], state["head_seq"] + 1
+    while low < high:
+        middle = (low + high) // 2
+        records = client.diff(state["topic"], middle - 1, 1, meta=False).records
+        # None: all deleted from there on.
+        if len(records) and records["ts"][0].as_py() < time_ms:
+            low = records["seq"][0].as_py() + 1
+        else:
+            high = middle
+    return int(low)
 
 
 def split(ranges: list[Range], least: int) -> list[Range]:

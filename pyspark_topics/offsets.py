@@ -1,8 +1,8 @@
 """How far a stream has read: one position per topic, what it means, and how much of the rest comes next.
 
-A stream source is anything with the five methods of `Source`. What Spark wants of a stream is made of them in `stream`,
-the same for every source: `datasource` gives files to `directory` sources (option `path`) and a service to `feed`
-(option `url`). Spark keeps positions as JSON in the checkpoint of a query:
+A stream source is anything with the methods of `Source`. What Spark wants of a stream is made of them in `stream`, the
+same for every source: `files` (option `path`) and `feed` (option `url`). Spark keeps positions as JSON in the
+checkpoint of a query:
 
     {"orders": {"seq": 501, "epoch": 2}, "returns": {"seq": 1, "epoch": 1}}
 
@@ -15,7 +15,8 @@ nothing (the topic is new)                      from its first record, 1
 the same epoch, or one of both is 0             from that seq
 another epoch, or a seq beyond `end`'s          from 1: it was deleted and created again (`recreated`, a gap)
 
-A topic that is gone stays in the map where it was, so that its successor is known for one, and is told as lost once.
+A topic that is gone stays in the map where it was, with `"gone": true`, so that it is told as lost once, and that it is
+read on from there if it comes back (a shard that could not be read, a pattern that was changed and changed back).
 
 What dies when: Spark writes `end` to its log before a batch is read, and reads the same `start` and `end` again after
 a stop. A source must therefore give the same records for them again, or tell a gap: it keeps nothing between two calls
@@ -24,18 +25,18 @@ that it could not do without, and never looks beyond `end`.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-log = logging.getLogger("pyspark_topics")
+from pyspark_topics.errors import log
 
 
 class Position(NamedTuple):
-    """The next seq to read of a topic, and in which instance of it."""
+    """The next seq to read of a topic, in which instance of it, and whether it was there when one last looked."""
 
     seq: int
     epoch: int = 0
+    gone: bool = False
 
 
 Offsets = dict[str, Position]
@@ -71,6 +72,10 @@ class Source(Protocol):
     def latest(self) -> Offsets:
         """One past the last record of each topic that is subscribed now. Records before it must not change."""
 
+    def since(self, times: Mapping[str, int]) -> Offsets:
+        """The first seq written at `times` (ms) or later, for those topics; one past the last if there is none. Raises
+        `BadOption` if the source cannot tell."""
+
     def weigh(self, start: Offsets, end: Offsets) -> dict[str, list[Piece]]:
         """For each topic with something to read: pieces `(first seq, one past the last, bytes)`, ascending, that cover
         what there is from `start` to `end`. Estimates will do. Asked only if a batch is limited by bytes."""
@@ -88,7 +93,10 @@ class Source(Protocol):
 def load(value: Mapping[str, Any]) -> Offsets:
     """From what Spark kept. Raises `ValueError` with a sentence if that is something else."""
     try:
-        return {topic: Position(int(at["seq"]), int(at["epoch"])) for topic, at in value.items()}
+        return {
+            topic: Position(int(at["seq"]), int(at["epoch"]), bool(at.get("gone", False)))
+            for topic, at in value.items()
+        }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"the checkpoint holds {str(value)[:200]!r}, which are not the offsets of topics; "
@@ -98,7 +106,10 @@ def load(value: Mapping[str, Any]) -> Offsets:
 
 def dump(offsets: Offsets) -> dict[str, Any]:
     """For Spark to keep."""
-    return {topic: offsets[topic]._asdict() for topic in sorted(offsets)}
+    return {
+        topic: {"seq": at.seq, "epoch": at.epoch} | ({"gone": True} if at.gone else {})
+        for topic, at in sorted(offsets.items())
+    }
 
 
 def begin(start: Offsets, end: Offsets, topic: str) -> int:
@@ -109,27 +120,33 @@ def begin(start: Offsets, end: Offsets, topic: str) -> int:
 
 def recreated(old: Position, new: Position) -> bool:
     """Is `new` a place in a later instance of the topic?"""
-    return bool(old.seq > new.seq or (old.epoch and new.epoch and old.epoch != new.epoch))
+    if old.epoch and new.epoch:
+        return old.epoch != new.epoch or old.seq > new.seq
+    return old.gone or old.seq > new.seq
 
 
 def onward(start: Offsets, latest: Offsets) -> Offsets:
     """Everything that can be read now: `latest`, and the topics of `start` that are gone."""
-    return {topic: (latest if topic in latest else start)[topic] for topic in sorted({*start, *latest})}
+    return {
+        topic: latest[topic] if topic in latest else start[topic]._replace(gone=True)
+        for topic in sorted({*start, *latest})
+    }
 
 
-def vanished(start: Offsets, end: Offsets, there: Iterable[str]) -> list[Gap]:
-    """Topics that were read and do not exist any more (`there` are those that do), and those that were made anew."""
-    known = set(there)
-    gaps = [
-        Gap(topic, position.seq, 0, "deleted")
-        for topic, position in start.items()
-        if topic not in known and topic in end
-    ]
-    gaps += [
-        Gap(topic, start[topic].seq, 0, "recreated")
-        for topic in end
-        if topic in start and topic in known and recreated(start[topic], end[topic])
-    ]
+def vanished(start: Offsets, end: Offsets, there: Container[str]) -> list[Gap]:
+    """What is to be told of topics that are gone or were made anew between `start` and `end`, or after `end`: `there`
+    are those that are still the same as in `end`."""
+    gaps = []
+    for topic, new in end.items():
+        old = start.get(topic)
+        if new.gone:
+            if old is not None and not old.gone:
+                gaps.append(Gap(topic, old.seq, 0, "deleted"))
+        elif topic not in there:
+            if (first := begin(start, end, topic)) < new.seq:
+                gaps.append(Gap(topic, first, new.seq - 1, "deleted"))
+        elif old is not None and not old.gone and recreated(old, new):
+            gaps.append(Gap(topic, old.seq, 0, "recreated"))
     return gaps
 
 
@@ -150,6 +167,8 @@ def unread(start: Offsets, end: Offsets, earliest: Offsets) -> dict[str, tuple[i
     """For each topic with something to read, first seq and one past the last. What is before `earliest` is gone."""
     found = {}
     for topic, position in end.items():
+        if position.gone:
+            continue
         low = max(begin(start, end, topic), earliest[topic].seq if topic in earliest else 1)
         if low < position.seq:
             found[topic] = (low, position.seq)

@@ -210,7 +210,7 @@ def _index(unit: Unit, file: Segment, heads: Sequence[frames.Head]) -> Iterator[
         times = frames.Records(file.buffer, file.view, head).times
         last = head.ts_ms if times is None or not head.count else times[head.count - 1].as_py()
         said = (first, offset, length, count, first_ts, last_ts, flags_at)
-        right = (head.first_seq, head.offset, head.length, head.count, head.ts_ms, last)
+        right: tuple[Any, ...] = (head.first_seq, head.offset, head.length, head.count, head.ts_ms, last)
         right = (*right, frames.HEADER_BYTES + head.body_len + 8)
         if said != right:
             yield found("error", f"entry {number} says {said}, the frame at byte {head.offset} {right}")

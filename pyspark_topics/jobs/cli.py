@@ -92,12 +92,12 @@ def _options(given: argparse.Namespace) -> dict[str, str]:
 def _archive(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
     from pyspark_topics.jobs import archive
     from pyspark_topics.jobs.store import Store
-    from pyspark_topics.source import source
+    from pyspark_topics.sources import positions
 
     options = _options(given)
     lenient = {"failOnDataLoss": "false"} if given.allow_loss else {}
     return archive.run(
-        spark, source(options | lenient), options, Store(spark, given.to), fail_on_data_loss=not given.allow_loss
+        spark, positions(options | lenient), options, Store(spark, given.to), fail_on_data_loss=not given.allow_loss
     )
 
 

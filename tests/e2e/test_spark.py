@@ -3,72 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import pyspark_topics
 from tests.support.service import Service
+from tests.support.spark import Spark
 
 pytestmark = pytest.mark.spark
-
-SESSION = r"""
-import json, sys
-from pyspark.sql import SparkSession
-
-spark = (
-    SparkSession.builder.master("local[2]")
-    .config("spark.ui.enabled", "false")
-    .config("spark.sql.shuffle.partitions", "2")
-    .config("spark.sql.session.timeZone", "UTC")
-    .getOrCreate()
-)
-spark.sparkContext.setLogLevel("ERROR")
-for line in sys.stdin:
-    task = json.loads(line)
-    frame = spark.read.format("topics").options(**task["options"]).load(task["path"])
-    frame.createOrReplaceTempView("topics")
-    print(json.dumps(["answer", [row.asDict() for row in spark.sql(task["query"]).collect()]]), flush=True)
-spark.stop()
-"""
-
-
-class Spark:
-    """A Spark session in a process of its own, so that its threads and warnings are not the tests'."""
-
-    def __init__(self) -> None:
-        # As for an installed package: Spark looks through sys.path for packages called pyspark_*.
-        root = str(Path(pyspark_topics.__file__).parent.parent)
-        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", SESSION],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            text=True,
-        )
-
-    def query(self, path: Path, query: str, **options: str) -> list[Any]:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        task = {"path": str(path), "query": query, "options": options}
-        self._process.stdin.write(json.dumps(task) + "\n")
-        self._process.stdin.flush()
-        for line in self._process.stdout:
-            if line.startswith('["answer"'):
-                rows: list[Any] = json.loads(line)[1]
-                return rows
-        raise AssertionError("the Spark session ended without an answer; its errors are above")
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +33,9 @@ def test_a_running_service_is_read_row_by_row(service: Service, spark: Spark) ->
     rows = spark.query(
         service.data_dir,
         "select cast(key as string) key, cast(value as string) value, topic, partition, offset, timestampType, node, "
-        "tag, cast(meta as string) meta, unix_millis(timestamp) ms from topics order by offset",
+        "tag, transform(headers, h -> concat(h.key, '=', cast(h.value as string))) headers, unix_millis(timestamp) ms "
+        "from topics order by offset",
+        includeHeaders="true",
     )
     _, diff = service.request("POST", "/v0/topics/jobs/diff", {"include_tags": True})
     assert [row["offset"] for row in rows] == [1, 2, 3] == [record["$seq"] for record in diff["records"]]
@@ -97,8 +43,8 @@ def test_a_running_service_is_read_row_by_row(service: Service, spark: Spark) ->
     assert [json.loads(row["value"]) for row in rows] == [{"n": 1}, "zwölf", None]
     assert [row["key"] for row in rows] == [row["tag"] for row in rows] == ["a", None, "b"]
     assert [row["node"] for row in rows] == ["x", None, None]
-    assert [row["meta"] and json.loads(row["meta"]) for row in rows] == [{"k": "v"}, None, None]
-    assert {(row["topic"], row["timestampType"]) for row in rows} == {("jobs", 0)}
+    assert [row["headers"] for row in rows] == [['k="v"'], None, None]
+    assert {(row["topic"], row["timestampType"]) for row in rows} == {("jobs", 1)}
 
 
 def test_each_query_sees_what_was_acknowledged_before_it(service: Service, spark: Spark) -> None:

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 from tests.support.service import Service
-from tests.support.spark import Session, SparkError
+from tests.support.spark import Spark, SparkError
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[Session]:
-    with Session(spark_master="local[2,2]") as session:  # a task may fail once
-        yield session
+def spark() -> Iterator[Spark]:
+    session = Spark(spark__master="local[2,2]")  # a task may fail once
+    yield session
+    session.close()
 
 
 def records(service: Service, topic: str) -> list[dict[str, Any]]:
@@ -33,7 +34,7 @@ def records(service: Service, topic: str) -> list[dict[str, Any]]:
     return found
 
 
-def test_columns_become_records(shared: Service, spark: Session) -> None:
+def test_columns_become_records(shared: Service, spark: Spark) -> None:
     spark.run(f"""
 rows = [("columns", '{{"n": 1.0}}', "tag \\"one\\"\\n\\u0001 \\\\", None, [("k", b'[1]'), ("l", b'"x"')]),
         ("columns", ' "zwölf" ', None, "node-ä", None), ("columns", None, "", "n", []),
@@ -51,7 +52,7 @@ frame.coalesce(1).write.format("topics").option("url", "{shared.url}").mode("app
     assert [(r["data"], r["$tag"]) for r in records(shared, "columns:b")] == [(1000.0, "t")]
 
 
-def test_strings_are_written_as_such_only_when_asked_to(shared: Service, spark: Session) -> None:
+def test_strings_are_written_as_such_only_when_asked_to(shared: Service, spark: Spark) -> None:
     write = f"""
 frame = spark.createDataFrame([('no "json"\\t\\\\',), ('1}},{{"data":2',)], "value string").coalesce(1)
 writing = frame.write.format("topics").option("url", "{shared.url}").option("topic", "strings").mode("append")
@@ -64,7 +65,7 @@ writing = frame.write.format("topics").option("url", "{shared.url}").option("top
 
 
 @pytest.mark.parametrize("value", ['1},{"data":2', '1,"tag":"x"', "[1", "", "1,2", "NaN"])
-def test_no_value_can_break_out_of_its_record(shared: Service, spark: Session, value: str) -> None:
+def test_no_value_can_break_out_of_its_record(shared: Service, spark: Spark, value: str) -> None:
     with pytest.raises(SparkError, match="JSON"):
         spark.run(f"""
 frame = spark.createDataFrame([("1",), ({value!r},), ("2]",)][: 3 if {value!r} == "[1" else 2], "value string")
@@ -73,7 +74,7 @@ frame.coalesce(1).write.format("topics").options(url="{shared.url}", topic="brok
     assert shared.request("GET", "/v0/topics/broken")[0] == 404
 
 
-def test_many_rows_go_in_requests_the_service_takes(shared: Service, spark: Session) -> None:
+def test_many_rows_go_in_requests_the_service_takes(shared: Service, spark: Spark) -> None:
     spark.run(f"""
 frame = spark.range(0, 25000, 1, 3).selectExpr(
     "concat('many:', id % 3) topic", "to_json(struct(id, repeat('x', 50) pad)) value", "string(id) key")
@@ -89,7 +90,7 @@ frame.write.format("topics").options(url="{shared.url}", maxRecordsPerRequest=20
             assert within == sorted(within)
 
 
-def test_a_run_that_is_repeated_writes_once(shared: Service, spark: Session) -> None:
+def test_a_run_that_is_repeated_writes_once(shared: Service, spark: Spark) -> None:
     write = f"""
 frame = spark.range(0, 3000, 1, 2).selectExpr("string(id) value").repartition(3)
 options = dict(url="{shared.url}", topic="repeated", maxRecordsPerRequest=100, runId="tuesday")
@@ -100,7 +101,7 @@ options = dict(url="{shared.url}", topic="repeated", maxRecordsPerRequest=100, r
     assert shared.request("GET", "/v0/topics/repeated")[1]["head_seq"] == first == 1000
 
 
-def test_a_task_that_fails_half_way_and_is_retried_writes_once(shared: Service, spark: Session, tmp_path: Path) -> None:
+def test_a_task_that_fails_half_way_and_is_retried_writes_once(shared: Service, spark: Spark, tmp_path: Path) -> None:
     spark.run(f"""
 from pyspark import TaskContext
 def trip(rows):
@@ -128,10 +129,11 @@ spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert sorted(r["data"]["id"] for r in records(shared, "retried")) == list(range(10000))
 
 
-def test_rows_in_another_order_are_not_lost(shared: Service, spark: Session) -> None:
+def test_rows_in_another_order_are_not_lost(shared: Service, spark: Spark) -> None:
     for direction in ("id", "-id"):
         spark.run(f"""
-frame = spark.range(200).coalesce(1).sortWithinPartitions(f.expr("{direction}")).selectExpr("string(id) value")
+from pyspark.sql.functions import expr
+frame = spark.range(200).coalesce(1).sortWithinPartitions(expr("{direction}")).selectExpr("string(id) value")
 options = dict(url="{shared.url}", topic="shuffled", runId="r", maxRecordsPerRequest=64)
 frame.write.format("topics").options(**options).mode("append").save()
 """)
@@ -139,7 +141,7 @@ frame.write.format("topics").options(**options).mode("append").save()
     assert set(found) == set(range(200))
 
 
-def test_a_stream_restarted_from_its_checkpoint_writes_once(shared: Service, spark: Session, tmp_path: Path) -> None:
+def test_a_stream_restarted_from_its_checkpoint_writes_once(shared: Service, spark: Spark, tmp_path: Path) -> None:
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
     source.mkdir()
     for name in ("a", "b"):
@@ -161,7 +163,7 @@ answer = query.lastProgress["batchId"]
     assert sorted(found) == [(name, n) for name in ("a", "b") for n in range(500)]
 
 
-def test_a_full_topic_fails_the_write_with_the_services_words(shared: Service, spark: Session) -> None:
+def test_a_full_topic_fails_the_write_with_the_services_words(shared: Service, spark: Spark) -> None:
     shared.request("PUT", "/v0/topics/full", {"cap_records": 10, "discard": "reject"})
     with pytest.raises(SparkError, match=r"POST http.*/v0/topics/full: 4\d\d "):
         spark.run(f"""
@@ -185,7 +187,7 @@ frame.write.format("topics").options(url="{shared.url}", topic="full").mode("app
     ],
 )
 def test_what_cannot_be_written_is_said_in_a_sentence(
-    shared: Service, spark: Session, columns: str, options: dict[str, str], sentence: str
+    shared: Service, spark: Spark, columns: str, options: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(SparkError, match=sentence.replace("<", "[<]")):
         spark.run(f"""
@@ -194,7 +196,7 @@ frame.write.format("topics").options(url="{shared.url}", **{options!r}).mode("ap
 """)
 
 
-def test_written_records_are_read_back_and_written_elsewhere(shared: Service, spark: Session) -> None:
+def test_written_records_are_read_back_and_written_elsewhere(shared: Service, spark: Spark) -> None:
     rows = [{"data": {"n": n}, "tag": f"t{n % 3}", "node": "x", "meta": {"m": n}} for n in range(10)]
     shared.request("POST", "/v0/topics/original", {"records": rows})
     spark.run(f"""

@@ -26,7 +26,7 @@ from pyspark_topics.offsets import (
 )
 
 names = st.sampled_from(["a", "b", "c", "d"])
-maps = st.dictionaries(names, st.builds(Position, st.integers(1, 50), st.integers(0, 2)))
+maps = st.dictionaries(names, st.builds(Position, st.integers(1, 50), st.integers(0, 2), st.booleans()))
 
 
 @given(maps)
@@ -51,6 +51,8 @@ def test_foreign_checkpoints_are_refused_with_a_sentence(foreign: object) -> Non
         (Position(4, 0), Position(9, 3), 4),
         (Position(4, 1), Position(9, 2), 1),
         (Position(12, 0), Position(9, 0), 1),
+        (Position(4, 1, gone=True), Position(9, 1), 4),
+        (Position(4, 0, gone=True), Position(9, 0), 1),
     ],
 )
 def test_where_a_batch_begins(old: Position | None, new: Position, first: int) -> None:
@@ -62,8 +64,11 @@ def test_topics_that_are_gone_stay_where_they_were_and_are_told() -> None:
     latest = {"new": Position(3, 1), "stays": Position(4, 1), "anew": Position(2, 2)}
     end = onward(start, latest)
     assert list(end) == ["anew", "gone", "new", "stays"]
-    assert end["gone"] == start["gone"]
+    assert end["gone"] == Position(5, 1, gone=True)
     assert set(vanished(start, end, latest)) == {Gap("gone", 5, 0, "deleted"), Gap("anew", 7, 0, "recreated")}
+    assert vanished(end, onward(end, latest), latest) == []
+    # `stays` went between the choice of the end and the reading of the batch.
+    assert Gap("stays", 2, 3, "deleted") in vanished(start, end, {"new", "anew"})
     earliest = {topic: Position(1, at.epoch) for topic, at in latest.items()}
     assert unread(start, end, earliest) == {"anew": (1, 2), "new": (1, 3), "stays": (2, 4)}
 
