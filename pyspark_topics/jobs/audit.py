@@ -27,7 +27,7 @@ import xxhash
 
 from pyspark_topics import catalog, frames
 from pyspark_topics.directory import Shard, shards
-from pyspark_topics.errors import CorruptFile, NotADataDirectory, UnknownFormat
+from pyspark_topics.errors import CorruptFile, UnknownFormat
 from pyspark_topics.logfile import LogFile
 from pyspark_topics.segment import Segment, data_path
 
@@ -355,9 +355,7 @@ def _read(spark: Any, path: str, cold: str | None, columns: str, topic: str = ""
 
 
 def run(spark: Any, path: str, cold: str | None = None) -> dict[str, Any]:
-    """All of it. `clean` is whether there is no error."""
-    if not Path(path).exists():
-        raise NotADataDirectory(f"{path}: there is no such directory")
+    """All of it. `clean` is whether there is no error. Raises `NotADataDirectory`, `UnknownFormat`."""
     findings, totals = files(spark, path, cold)
     damaged = any(finding.severity == "error" for finding in findings)
     if not damaged:

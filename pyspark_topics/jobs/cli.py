@@ -150,6 +150,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser().parse_args(arguments)
     if given.job == "report" and not (given.path or given.url or given.archive):
         parser().error("report: one of --path, --url, --archive is needed")
+    if given.job == "audit" and not Path(given.path).is_dir():
+        # A mistyped path is not worth the start of Spark.
+        sys.stderr.write(f"topics-spark audit: {given.path}: there is no such directory\n")
+        return 2
     settings = dict(setting.partition("=")[::2] for setting in given.conf)
     run: Callable[[Any, argparse.Namespace], dict[str, Any]] = given.run
     try:
