@@ -39,7 +39,7 @@ class Query:
             self.log.append(json.dumps(self.reader.initialOffset()))
 
     def batch(self, *, dies: str = "") -> str:
-        """How far it came: "log" or "read"; "" if there was nothing to read. `dies`: after `log`, `read` or `commit`."""
+        """How far it came: "log" or "read"; "" if there was nothing to read. It `dies` after log, read or commit."""
         if len(self.log) - 1 == self.committed:
             start = self.log[-1]
             end = json.dumps(self.reader.latestOffset(json.loads(start), self.reader.getDefaultReadLimit()))
