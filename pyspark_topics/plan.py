@@ -80,6 +80,11 @@ class Survey:
     pieces: list[Piece] = field(default_factory=list)
 
 
+def clock_ms() -> int:
+    """What expires is told by this."""
+    return time.time_ns() // 1_000_000
+
+
 def plan(path: str, topics: Collection[str] = (), cold: str | None = None, now_ms: int | None = None) -> list[Piece]:
     """What to read of the topics named in `topics`, or of all topics if there are none. See `survey`."""
     return survey(shards(path, cold), Topics(frozenset(topics)), now_ms=now_ms).pieces
@@ -99,7 +104,7 @@ def survey(
     Records are expired as of `now_ms`, by default now. A topic that does not exist (any more) simply has no records.
     Raises `ColdPathMissing`, `CorruptFile`, `UnknownFormat`, `OSError`.
     """
-    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    now_ms = clock_ms() if now_ms is None else now_ms
     counters = counters or Counters()
     found = Survey()
     for shard in places:

@@ -3,7 +3,7 @@
 The same rules as the server's when it starts: the floor moves up with deletions and caps, and what has expired is told
 by its time. Two things are done late, because they need the records themselves, which planning leaves alone if it can:
 
-- Caps are applied before each change that would make a difference (a deletion by tag, new settings) and at the end, not
+- Caps are applied before each change that would make a difference (a deletion, new settings) and at the end, not
   after each write. That comes to the same: between two such changes a record, once evicted, would be so at every later
   write. Only topics that have caps and were written to since the catalog are looked at, and of those that are capped
   by number only those with that many seqs in use.
@@ -139,11 +139,10 @@ class Topic:
     def deleted(self, before: int | None, match: tuple[str, bytes] | None, bound: int, now_ms: int) -> None:
         """Records from `bound` on stay, and from `before` on; with a `match`, those with other tags, too."""
         end = bound if before is None else min(bound, before)
+        self.settle(now_ms)
         if match is None:
-            self.expire(now_ms)
             self.floor = max(self.floor, end)
         else:
-            self.settle(now_ms)
             self.deletions.add(*match, end)
             self._recent.add(*match, end)
 
