@@ -259,9 +259,10 @@ def test_a_stream_that_lost_records_fails_with_their_range_until_told_to_go_on(
 
 def test_a_batch_read_of_the_service_gives_the_range_that_is_asked_for(shared: Service, spark: Spark) -> None:
     shared.request("POST", "/v0/topics/ranged", {"records": [{"data": n, "meta": {"n": n}} for n in range(100)]})
-    offsets = {"startingOffsets": json.dumps({"ranged": 11}), "endingOffsets": json.dumps({"ranged": {"0": 21}})}
+    options = {"url": shared.url, "subscribe": "ranged", "includeHeaders": "true"}
+    options |= {"startingOffsets": json.dumps({"ranged": 11}), "endingOffsets": json.dumps({"ranged": {"0": 21}})}
     found = spark.run(f"""
-frame = spark.read.format("topics").options(url="{shared.url}", subscribe="ranged", includeHeaders="true", **{offsets!r})
+frame = spark.read.format("topics").options(**{options!r})
 answer = [[r["offset"], r["value"].decode(), r["headers"][0]["value"].decode()] for r in frame.load().collect()]
 """)
     assert found == [[seq, str(seq - 1), str(seq - 1)] for seq in range(11, 21)]

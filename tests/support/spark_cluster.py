@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback: a master and two workers with a core each, from the Spark that pip installed."""
+"""A standalone Spark cluster on loopback: a master and two workers with a core each, from the Spark of this Python."""
 
 from __future__ import annotations
 
