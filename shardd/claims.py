@@ -14,6 +14,7 @@ nothing happened and nobody was told; after it, the change is there whether or n
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from typing import Any
 
 from proto.errors import TopicsError, invalid, topic_not_found
 from proto.frame import Kind
@@ -415,34 +416,29 @@ class Claims:
         if config.durability == "ephemeral":
             done(Timing())
             return
-        if not config.leases_durable:
-            if not queue.unlogged:
-                self._forget(topic, queue)
+        if not config.leases_durable and queue.unlogged:
             done(Timing())
             return
+
+        def commit(timing: Timing) -> None:
+            queue.unlogged = not config.leases_durable
+            done(timing)
 
         def undo(error: TopicsError) -> None:
             for seq, saved in before.items():
                 queue.undo(seq, saved)
             failed(error)
 
-        frame = self._staging.control_frame(Kind.LEASE, topic.id, {"rows": list(map(queue.row, before))})
-        queue.unlogged = False
-        self._staging.stage(topic, frame, gated=config.durability == "fsync", commit=done, undo=undo)
-
-    def _forget(self, topic: Topic, queue: Queue) -> None:
-        """From now on the leases that the last stop left in the catalog are out of date."""
-        queue.unlogged = True
-
-        def undo(error: TopicsError) -> None:
-            queue.unlogged = False
-
-        frame = self._staging.control_frame(Kind.LEASE, topic.id, {"forget": True})
-        self._staging.stage(topic, frame, gated=False, commit=_nothing, undo=undo)
-
-
-def _nothing(timing: Timing) -> None:
-    pass
+        if config.leases_durable:
+            fields: dict[str, Any] = {"rows": list(map(queue.row, before))}
+            gated = config.durability == "fsync"
+        else:
+            # From now on the leases that the last stop left in the catalog are out of date. Once that has reached the
+            # device, no crash can bring them back.
+            fields = {"forget": True}
+            gated = config.durability != "memory"
+        frame = self._staging.control_frame(Kind.LEASE, topic.id, fields)
+        self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
 
 
 def _seq(job: Claimed) -> int:

@@ -73,7 +73,7 @@ def test_a_stream_that_waits_gets_the_job_when_it_is_due(shard: Harness) -> None
     assert shard.shard.next_due - shard.clock.monotonic() <= 1.001
     shard.clock.advance(1001)
     shard.shard.deliver()
-    shard.shard.deliver()
+    shard.shard.commits.sync_now()
     assert not shard.parked(ident)
 
 
