@@ -17,7 +17,7 @@ import msgspec
 import structlog
 import trio
 
-from gateway import answers, lists, metrics, openapi, probes, websocket
+from gateway import answers, lists, metrics, openapi, probes, sse, websocket
 from gateway.access import EVERYBODY, Keyring, check_name, check_scope, restrictions
 from gateway.budget import Budget
 from gateway.encoding import SMALLEST_ANSWER, accepts_gzip, deflated, inflated
@@ -121,6 +121,7 @@ class Api:
         started = perf_counter()
         name = "none"
         timed: float | None = None
+        operation: Operation | None = None
         try:
             operation, values = self._routes.find(request.method, request.path)
             name = operation.name
@@ -128,7 +129,10 @@ class Api:
                 timed = started
             response = await self._serve(operation, values, request, started)
         except TopicsError as error:
-            response = answers.failure(error, timed)
+            if operation is not None and operation.event_stream and sse.retries(error, request.header(b"accept")):
+                response = sse.come_back(error)
+            else:
+                response = answers.failure(error, timed)
         except ClientGone:
             raise
         except Exception:
@@ -205,7 +209,7 @@ class Api:
                 self._keyring.identify(request.header(b"authorization"))
             return EVERYBODY
         authorization = request.header(b"authorization")
-        if operation.streams and not operation.upgrades and not authorization and request.query:
+        if operation.event_stream and not authorization and request.query:
             authorization = token_of(request.query)
         key = self._keyring.identify(authorization)
         request.slot = (self.streams if operation.streams else self.in_flight).take(key)
