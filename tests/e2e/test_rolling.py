@@ -239,6 +239,10 @@ class Visitor(Watcher):
         self.retry_s = 0
         self.leave()
 
+    def _read(self, response: http.client.HTTPResponse) -> None:
+        with contextlib.suppress(ConnectionError):  # of what comes after it has left
+            super()._read(response)
+
     def _check_end(self, response: http.client.HTTPResponse) -> None:
         pass  # it was the one who ended it
 
