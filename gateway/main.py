@@ -21,6 +21,7 @@ from gateway.flight import Flight
 from gateway.handover import HypercornHandover
 from gateway.http1 import Http1Server
 from gateway.metrics import Protocol
+from gateway.request_log import RequestLog
 from gateway.rog import Rog
 from gateway.shards import Shards
 from gateway.tcp import Listening, TcpServer
@@ -51,6 +52,8 @@ class Gateway:
         self.keyring = Keyring(None if start.keys is None else [Key.from_map(each) for each in start.keys])
         self.api = Api(self.shards, self.flight, self.limits, self.keyring, budget, probe_auth=start.probe_auth)
         self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
+        if start.request_log:
+            self.api.witnesses.append(RequestLog())
         others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
         self.server = Http1Server(Front(self.api, self.flight, self.limits, self.handover, budget), others)
         quota = self.api.quota

@@ -132,6 +132,7 @@ class Service:
             states=[asdict(state) for state in self.states()],
             keys=None if self._keys.keys is None else [key.as_map() for key in self._keys.keys],
             probe_auth=self._settings.probe_auth,
+            request_log=self._settings.request_log,
         )
         return Launch(start, (self._listening.fileno(), *(each.fileno() for each in self._protocols.all)))
 
