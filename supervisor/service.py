@@ -96,13 +96,16 @@ class Service:
             os.environ, TOPICS_LOG_LEVEL=settings.log_level, TOPICS_LOG_FORMAT=log.chosen_format(settings.log_format)
         )
 
-        def child(name: str, command: Sequence[str], prepare: Callable[[int], Launch]) -> Child:
-            return Child(name, command, environment, prepare, self._changed, logger, settings.restart_limit)
+        # OpenTelemetry's settings, which may hold credentials, are the gateway's business alone.
+        telemetry = {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
+
+        def child(name: str, command: Sequence[str], prepare: Callable[[int], Launch], **more: str) -> Child:
+            return Child(name, command, environment | more, prepare, self._changed, logger, settings.restart_limit)
 
         self._shards = [
             child(shard_name(index), shard_command, partial(self._for_shard, index)) for index in range(data.shards)
         ]
-        self._gateway = child("gateway", gateway_command, self._for_gateway)
+        self._gateway = child("gateway", gateway_command, self._for_gateway, **telemetry)
         self._children = [*self._shards, self._gateway]
         self._news = {child.name: trio.Event() for child in self._children}
 
