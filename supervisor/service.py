@@ -25,7 +25,7 @@ import trio
 
 from proto import control, log
 from proto.control import Shards, ShardState, Start
-from supervisor import listener, rundir
+from supervisor import listener, reaper, rundir
 from supervisor.child import Child, Launch, environment_for_children, now_ms, python
 from supervisor.datadir import DataDir, DataDirError, shard_name
 from supervisor.keys import FILE_VARIABLE, Keys, KeysError, read_file
@@ -156,6 +156,8 @@ class Service:
             if limit_s is not None:
                 watchdog = Watchdog(limit_s, self._children, self._notifier, self._log)
                 nursery.start_soon(watchdog.run, self._ending.is_set)
+            if os.getpid() == 1:
+                nursery.start_soon(reaper.run, self._log)
             for child in self._children:
                 nursery.start_soon(self._relay, child)
                 nursery.start_soon(self._keep, child)
