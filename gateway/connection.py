@@ -402,6 +402,7 @@ class Connection:
 
     async def _refuse(self, error: TopicsError) -> None:
         """Answer what could not be read as a request, and end the connection."""
+        self._front.api.refused(error)
         response = answers.failure(error, None)
         await self._send(wire.head(response, False), response.body, False)
         await self._linger()

@@ -65,6 +65,11 @@ class Operation:
     def paths(self) -> tuple[str, ...]:
         return (self.path, *self.aliases)
 
+    @property
+    def event_stream(self) -> bool:
+        """Whether it answers with an event stream, which a browser's EventSource can open."""
+        return self.streams and not self.upgrades
+
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
