@@ -31,6 +31,7 @@ DOORS = {
         "supervisor/cli_backup.py",
         "supervisor/cli_config.py",
         "supervisor/rog_client.py",
+        "supervisor/terminal.py",
         "supervisor/walrus_client.py",
     },
     "ctypes": {"proto/orphan.py", "shardd/memory.py"},
