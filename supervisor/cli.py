@@ -16,6 +16,7 @@ from supervisor import offline, rog_client, walrus_client
 from supervisor import settings as settings_module
 from supervisor.cli_backup import backup, restore
 from supervisor.cli_config import config
+from supervisor.cli_status import status, top
 from supervisor.datadir import DataDirError
 from supervisor.keys import KeysError, obtain
 from supervisor.service import EXIT_USAGE
@@ -136,7 +137,7 @@ def _offline(command: str, data_dir: Path | None, shards: int | None = None) -> 
         fail(str(error), Status.FAILED)
 
 
-for command in (config, backup, restore):
+for command in (config, status, top, backup, restore):
     app.command()(command)
 
 
