@@ -17,6 +17,7 @@ from supervisor import settings as settings_module
 from supervisor.cli_backup import backup, restore
 from supervisor.cli_config import config
 from supervisor.cli_status import status, top
+from supervisor.cli_transfer import export, import_
 from supervisor.datadir import DataDirError
 from supervisor.keys import KeysError, obtain
 from supervisor.service import EXIT_USAGE
@@ -137,8 +138,9 @@ def _offline(command: str, data_dir: Path | None, shards: int | None = None) -> 
         fail(str(error), Status.FAILED)
 
 
-for command in (config, status, top, backup, restore):
+for command in (config, status, top, backup, restore, export):
     app.command()(command)
+app.command("import")(import_)
 
 
 @app.command()

@@ -31,6 +31,7 @@ DOORS = {
         "supervisor/cli_backup.py",
         "supervisor/cli_config.py",
         "supervisor/cli_status.py",
+        "supervisor/cli_transfer.py",
         "supervisor/endpoint.py",
         "supervisor/rog_client.py",
         "supervisor/terminal.py",
