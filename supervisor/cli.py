@@ -144,13 +144,19 @@ app.command("import")(import_)
 
 
 @app.command()
-def version() -> None:
-    """Print the version."""
+def version(as_json: JsonOption = False) -> None:
+    """Print the version.
+
+    Exit status: 0 printed, 2 wrong options.
+    """
     try:
         number = installed_version("topics-server")
     except PackageNotFoundError:
         number = proto.__version__
-    typer.echo(f"topics {number}")
+    if as_json:
+        say({"version": number})
+    else:
+        typer.echo(f"topics {number}")
 
 
 def _announce(line: str) -> None:
