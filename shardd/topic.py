@@ -420,6 +420,18 @@ class Topic:
             self._count(batch.live, batch.live_size)
         self._settle()
 
+    def delete_after(self, seq: int) -> int:
+        """Remove the live records behind `seq`; their seqs stay used. Returns how many."""
+        before = self.records
+        for batch in reversed(self._batches):
+            if batch.last_seq <= seq:
+                break
+            self._count(-batch.live, -batch.live_size)
+            batch.delete_from(max(seq + 1 - batch.first_seq, 0))
+            self._count(batch.live, batch.live_size)
+        self._settle()
+        return before - self.records
+
     def alive(self, seq: int) -> bool:
         """Is there still a record with this seq?"""
         place = bisect_right(self._firsts, seq) - 1
