@@ -1,12 +1,12 @@
 """The data source itself: what Spark asks for, and which module answers it.
 
 `options` has the options, `columns` the columns. Option `path`: the server's files, read in place (`files`); option
-`url`: a running service (`feed`).
+`url`: a running service (`feed`). Writing is `writer`'s, always through a service.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -16,7 +16,9 @@ from pyspark_topics import files, stream
 from pyspark_topics.columns import arrow_schema, spark_schema
 from pyspark_topics.options import BadOption, parse
 from pyspark_topics.rows import Counters
+from pyspark_topics.sources import source
 from pyspark_topics.where import ALL, conditions
+from pyspark_topics.writer import StreamWriter, Writer
 
 
 class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped to mypy here
@@ -35,12 +37,19 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped to 
                 problem = error
         raise problem
 
-    def reader(self, schema: StructType) -> Reader:
-        return Reader(dict(self.options), schema)
+    def reader(self, schema: StructType) -> DataSourceReader:
+        given = dict(self.options)
+        return ServiceReader(given, schema) if parse(given).url else Reader(given, schema)
 
     def streamReader(self, schema: StructType) -> stream.StreamReader:
         options = parse(self.options, streaming=True)
-        return stream.reader(files.Files(options, arrow_schema(schema)), options)
+        return stream.reader(source(self.options, options, arrow_schema(schema)), options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> Writer:
+        return Writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        return StreamWriter(self.options, schema)
 
 
 class _Push:
@@ -82,3 +91,18 @@ class Reader(DataSourceReader):  # type: ignore[misc]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         yield from files.read(partition, self._arrow)
+
+
+class ServiceReader(DataSourceReader):  # type: ignore[misc]
+    """A batch read through a service: a task per topic, or more with `minPartitions`. Filters are Spark's business."""
+
+    def __init__(self, given: dict[str, str], schema: StructType) -> None:
+        self._options = parse(given)
+        self._source = source(given, self._options, arrow_schema(schema))
+
+    def partitions(self) -> Sequence[InputPartition]:
+        start = stream.begin(self._source, self._options.starting)
+        return self._source.partitions(start, stream.finish(self._source, self._options.ending, start))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        yield from self._source.read(partition)

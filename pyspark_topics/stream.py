@@ -102,6 +102,27 @@ def begin(source: Source, starting: Bound) -> Offsets:
     return found
 
 
+def finish(source: Source, ending: Bound, start: Offsets) -> Offsets:
+    """Where a batch read of the topics in `start` ends. Raises `BadOption`."""
+    latest = {topic: at for topic, at in source.latest().items() if topic in start}
+    times = {topic: ms for topic in latest if (ms := ending.time_of(topic)) is not None}
+    until = source.since(times) if times else {}
+    found = {}
+    for topic, last in latest.items():
+        seq = ending.seq_of(topic)
+        if seq > last.seq:
+            raise BadOption(
+                f'option {ending.option} = {seq} for topic "{topic}": its last seq is {last.seq - 1}, so it is '
+                f"{last.seq} at most"
+            )
+        found[topic] = until.get(topic) or (last if seq == LATEST else last._replace(seq=seq))
+        # An end before the start is no earlier instance of the topic; there is just nothing to read.
+        found[topic] = found[topic]._replace(seq=max(found[topic].seq, start[topic].seq))
+    for topic in {*ending.seqs, *ending.times} - found.keys():
+        raise BadOption(f'option {ending.option} names the topic "{topic}", which does not exist')
+    return found
+
+
 if LIMITS:
 
     class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
