@@ -29,6 +29,9 @@ PREFIX = "TOPICS_"
 MAX_SHARDS = 64
 FILE_VARIABLE = "TOPICS_CONFIG"
 DEFAULT_FILE = Path("topics.toml")
+URL_VARIABLE = "TOPICS_URL"
+TOKEN_VARIABLE = "TOPICS_TOKEN"
+"""Which service the commands that ask one talk to, and their key; see `endpoint`. `topics serve` reads neither."""
 
 
 class SettingsError(Exception):
@@ -53,6 +56,7 @@ class Settings(Limits):
     log_format: Literal["auto", "console", "logfmt", "journal", "json"] = Field(
         "auto", description="form of log lines; auto is console on a terminal, journal under systemd, else logfmt"
     )
+    request_log: bool = Field(False, description="a log line for each request and each end of a stream")
     probe_auth: bool = Field(False, description="health and readiness need a key too")
     allow_insecure_no_auth: bool = Field(False, description="listen beyond loopback without keys")
     restart_limit: int = Field(10, ge=0, le=1000, description="deaths of one child within a minute that are borne")
@@ -129,6 +133,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
     """`TOPICS_*` variables that mean nothing, each with the known name it resembles or ""."""
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     known |= {FILE_VARIABLE, keys.VARIABLE, keys.FILE_VARIABLE, CONTROL_FD_VARIABLE, PARENT_PID_VARIABLE}
+    known |= {URL_VARIABLE, TOKEN_VARIABLE}
     found = [name for name in sorted(environment) if name.upper().startswith(PREFIX) and name.upper() not in known]
     # Compared without the prefix, which would make everything look alike.
     bare = {name.removeprefix(PREFIX): name for name in known}
