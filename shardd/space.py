@@ -1,8 +1,8 @@
 """Whether the disk has room for more: below `TOPICS_MIN_FREE_BYTES` a shard refuses what would fill it.
 
-Refused are writes to the log and configurations; copies by routers wait. Deletions, positions of readers and checkpoints
-go on: they are small, and are what makes room again. What is kept free is for them: a log that meets a full disk makes
-its shard read-only.
+Refused are writes to the log and configurations; copies by routers wait. Deletions, positions of readers and
+checkpoints go on: they are small, and are what makes room again. What is kept free is for them: a log that meets a full
+disk makes its shard read-only.
 The system is asked at most every 100 ms, so a disk can be filled by what is written within that time: it should be
 far less than the bytes that are kept free.
 """
