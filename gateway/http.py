@@ -63,7 +63,7 @@ class Request(ABC):
     @abstractmethod
     async def body(self) -> bytes:
         """The whole body. Errors: `413 payload_too_large`, before more than the limit was read; `400` when the
-        client ends it early or breaks its framing; `429 throttled` when too many bytes are in flight."""
+        client ends it early or breaks its framing; `429 throttled` when too many bytes are in flight; `ClientGone`."""
 
     @abstractmethod
     async def disconnected(self) -> None:

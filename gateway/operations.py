@@ -188,6 +188,16 @@ OPERATIONS: tuple[Operation, ...] = (
         body=Body.OPTIONAL,
     ),
     Operation(
+        "redrive",
+        "POST",
+        "/v0/topics/{topic}/redrive",
+        "Move dead letters back to the queue they came from (an extension of the contract)",
+        Scope.READ | Scope.WRITE | Scope.DELETE,
+        shard_op="redrive",
+        body=Body.REQUIRED,
+        grows=True,
+    ),
+    Operation(
         "work",
         "GET",
         "/v0/topics/{topic}/work",

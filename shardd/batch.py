@@ -166,6 +166,16 @@ class Batch:
                 self.live_size -= columns.size(position, position + 1) + RECORD_OVERHEAD
             self.flags[position] = DELETED
 
+    def delete_from(self, start: int) -> None:
+        """Flag the `start`-th record and all that follow as deleted."""
+        if self.flags is None:
+            self.flags = bytearray(self.count)
+        self.flags[start:] = bytes([DELETED]) * (self.count - start)
+        if start <= self.start:
+            self.live = self.live_size = 0
+        else:
+            self._recount()
+
     def _countable(self) -> Columns | None:
         """The records, for counting only. None if the file is damaged: what nobody can read must still be able to go,
         so its bytes are then taken in proportion to its records."""

@@ -1,7 +1,8 @@
-"""`python -m shardd.offline verify|reshard`: work on the files of a stopped service.
+"""`python -m shardd.offline verify|reshard|cut DATA`: work on the files of a stopped service.
 
-Started by the `topics` command, which holds the data directory's lock. Prints one JSON object per line: progress, then
-the result. Exit status: 0 done, 1 problems found or not possible.
+Started by the `topics` command, which holds the data directory's lock. Standard input has one JSON object: `shards`,
+`limits`, and what the command needs besides. Prints one JSON object per line: progress, then the result. Exit status: 0
+done, 1 problems found or not possible.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any
 
 from proto.limits import Limits
 from shardd.clock import SystemClock
+from shardd.cut import Cuts, cut
+from shardd.damage import SegmentError
 from shardd.disk import RealDisk
 from shardd.recovery import RecoveryError
 from shardd.reshard import Reshard, shard_name
@@ -28,16 +31,17 @@ def _say(**fields: Any) -> None:
     sys.stdout.flush()
 
 
-def _verify(data: Path, shards: int, limits: Limits) -> int:
+def _verify(data: Path, job: dict[str, Any], limits: Limits) -> int:
     sound = True
+    shards: int = job["shards"]
     for index in range(shards):
         report = verify(RealDisk(), data / shard_name(index), SystemClock(), limits)
         sound = sound and not report.problems
-        _say(kind="report", **report.as_map())
+        _say(kind="report", done=index + 1, total=shards, **report.as_map())
     return 0 if sound else 1
 
 
-def _reshard(data: Path, shards: int, limits: Limits) -> int:
+def _reshard(data: Path, job: dict[str, Any], limits: Limits) -> int:
     last = 0.0
 
     def progress(done: int, total: int) -> None:
@@ -47,7 +51,7 @@ def _reshard(data: Path, shards: int, limits: Limits) -> int:
             _say(kind="progress", done=done, total=total)
 
     try:
-        result = Reshard(RealDisk(), data, SystemClock(), limits).run(shards, progress)
+        result = Reshard(RealDisk(), data, SystemClock(), limits).run(job["shards"], progress)
     except (RecoveryError, OSError) as error:
         _say(kind="error", message=str(error))
         return 1
@@ -55,15 +59,27 @@ def _reshard(data: Path, shards: int, limits: Limits) -> int:
     return 0
 
 
+def _cut(data: Path, job: dict[str, Any], limits: Limits) -> int:
+    paths = [data / shard_name(index) for index in range(job["shards"])]
+    try:
+        for found in cut(RealDisk(), paths, SystemClock(), limits, Cuts(**job["cuts"])):
+            _say(kind="cut", **found)
+    except (RecoveryError, SegmentError, OSError) as error:
+        _say(kind="error", message=str(error))
+        return 1
+    return 0
+
+
+_COMMANDS = {"verify": _verify, "reshard": _reshard, "cut": _cut}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="shardd.offline")
-    parser.add_argument("command", choices=("verify", "reshard"))
+    parser.add_argument("command", choices=_COMMANDS)
     parser.add_argument("data", type=Path)
-    parser.add_argument("shards", type=int)
     options = parser.parse_args()
-    run = _verify if options.command == "verify" else _reshard
-    from_environment: dict[str, Any] = {}
-    return run(options.data, options.shards, Limits(**from_environment))
+    job = json.load(sys.stdin)
+    return _COMMANDS[options.command](options.data, job, Limits(**job["limits"]))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from shardd.gaps import Gaps
 from shardd.idempotency import Keys
 from shardd.lane import Lane
 from shardd.losses import Losses
+from shardd.outbox import Arrivals, Outbox
 from shardd.queue import Queue
 from shardd.segment import Segment
 from shardd.tags import Match, TagIndex, carriers
@@ -93,6 +94,8 @@ class Topic:
         self.keys = Keys()
         self.cursors: dict[str, Cursor] = {}
         self.queue = Queue() if config.type == "queue" else None
+        self.outbox = Outbox()
+        self.arrivals = Arrivals()
         self.holes = 0
         """Raised by every deletion that may have taken records from the middle."""
         self.moving = Moving()
@@ -416,6 +419,18 @@ class Topic:
             batch.delete([seq - batch.first_seq for seq in seqs[start:at]])
             self._count(batch.live, batch.live_size)
         self._settle()
+
+    def delete_after(self, seq: int) -> int:
+        """Remove the live records behind `seq`; their seqs stay used. Returns how many."""
+        before = self.records
+        for batch in reversed(self._batches):
+            if batch.last_seq <= seq:
+                break
+            self._count(-batch.live, -batch.live_size)
+            batch.delete_from(max(seq + 1 - batch.first_seq, 0))
+            self._count(batch.live, batch.live_size)
+        self._settle()
+        return before - self.records
 
     def alive(self, seq: int) -> bool:
         """Is there still a record with this seq?"""

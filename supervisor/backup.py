@@ -1,4 +1,4 @@
-"""Backups of a data directory, while the service runs or not, and the way back.
+"""Backups of a data directory, while the service runs or not. `restore` is the way back.
 
     DIR/<UTC time>/backup.json             when it was begun and made, and what of
     DIR/<UTC time>/manifest.json, shard-NN/…, cold/shard-NN/…      as in the data directory, the cold folder
@@ -20,9 +20,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,10 @@ class BackupError(Exception):
     """It cannot be done; the text says why. Nothing has changed but files whose name ends in `.tmp`."""
 
 
+Moved = Callable[[int, int], None]
+"""Called with (bytes taken, bytes there were at the beginning), file by file."""
+
+
 @dataclass(slots=True)
 class Progress:
     """Bytes and files, so far."""
@@ -47,23 +50,29 @@ class Progress:
     linked_bytes: int = 0
     files: int = 0
     attempts: int = 0
+    total_bytes: int = 0
+    """What there was when it was begun."""
+    moved: Moved = lambda done, total: None
     _known: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
 
-def backup(data_dir: Path, cold_dir: Path | None, target: Path) -> Iterator[dict[str, Any]]:
+def backup(
+    data_dir: Path, cold_dir: Path | None, target: Path, moved: Moved = lambda done, total: None
+) -> Iterator[dict[str, Any]]:
     """Add a backup to the directory `target`. Yields `progress` and at last `done`. Raises `BackupError`, OSError."""
     if not (data_dir / MANIFEST).exists():
         raise BackupError(f"{data_dir} is no data directory: it has no {MANIFEST}")
     if (data_dir / "reshard.json").exists():
         raise BackupError(f"{data_dir} is being resharded; let `topics reshard` finish first")
-    _make_dir(target)
+    make_dir(target)
     began_ns = time.time_ns()
     name = time.strftime("%Y%m%dT%H%M%S", time.gmtime(began_ns // 10**9)) + f".{began_ns // 10**6 % 1000:03d}Z"
-    previous = newest(target)
+    earlier = backups(target)
+    previous = earlier[-1] if earlier else None
     making = target / f"{name}.tmp"
-    _make_dir(making)
-    progress = Progress()
-    _copy(data_dir / MANIFEST, making / MANIFEST)
+    make_dir(making)
+    progress = Progress(total_bytes=_bytes_of(data_dir, cold_dir), moved=moved)
+    copy_file(data_dir / MANIFEST, making / MANIFEST)
     for shard in sorted(path.name for path in data_dir.glob("shard-*")):
         roots = [(data_dir / shard, Path(shard))]
         if cold_dir is not None and (cold_dir / shard).exists():
@@ -82,55 +91,27 @@ def backup(data_dir: Path, cold_dir: Path | None, target: Path) -> Iterator[dict
     mark = {"format": 1, "begun_ns": began_ns, "made_ns": time.time_ns(), "data_dir": str(data_dir.resolve())}
     with open(making / MARK, "w") as file:
         json.dump(mark, file)
-    _sync_tree(making)
+    sync_tree(making)
     os.rename(making, target / name)
-    _sync(target)
+    sync(target)
     yield {"kind": "done", "path": str(target / name), **_figures(progress)}
 
 
-def newest(target: Path) -> Path | None:
-    """The last whole backup in a directory of them."""
-    return max((path.parent for path in target.glob(f"*/{MARK}") if path.parent.suffix != ".tmp"), default=None)
+def backups(target: Path) -> list[Path]:
+    """The whole backups in a directory of them, oldest first."""
+    return sorted(path.parent for path in target.glob(f"*/{MARK}") if path.parent.suffix != ".tmp")
 
 
-def restore(source: Path, data_dir: Path, cold_dir: Path | None) -> Path:
-    """Make a data directory of a backup, or of the newest in a directory of backups; returns which one it was.
-
-    Raises `BackupError`, OSError. The data directory has its name when it is whole.
-    """
-    chosen = source if (source / MARK).exists() else newest(source)
-    if chosen is None or chosen.suffix == ".tmp":
-        raise BackupError(f"{source} has no whole backup (one has a {MARK} in it)")
-    if data_dir.exists() and any(data_dir.iterdir()):
-        raise BackupError(f"{data_dir} is not empty; give another --data-dir, or move it away")
-    cold = chosen / COLD
-    if cold.exists():
-        if cold_dir is None:
-            raise BackupError(f"{chosen} has segments of a cold folder; set TOPICS_COLD_DIR to where they shall go")
-        if cold_dir.exists() and any(cold_dir.iterdir()):
-            raise BackupError(f"TOPICS_COLD_DIR={cold_dir} is not empty; name another folder")
-        _restore_tree(cold, cold_dir, ())
-    _restore_tree(chosen, data_dir, (COLD, MARK))
-    return chosen
-
-
-def _restore_tree(source: Path, target: Path, leave_out: tuple[str, ...]) -> None:
-    making = target.with_name(target.name + ".tmp")
-    if making.exists():
-        shutil.rmtree(making)
-    _make_dir(making)
-    for path in sorted(source.rglob("*")):
-        relative = path.relative_to(source)
-        if relative.parts[0] in leave_out:
-            continue
-        if path.is_dir():
-            _make_dir(making / relative)
-        else:
-            _make_dir((making / relative).parent)
-            _copy(path, making / relative)
-    _sync_tree(making)
-    os.rename(making, target)  # onto nothing or an empty directory
-    _sync(target.parent)
+def _bytes_of(data_dir: Path, cold_dir: Path | None) -> int:
+    """About how much there is to take."""
+    found = 0
+    for top in (data_dir, cold_dir):
+        for path in [] if top is None else top.glob("shard-*/**/*"):
+            try:
+                found += path.stat().st_size if path.is_file() else 0
+            except FileNotFoundError:
+                continue
+    return found
 
 
 def _take(roots: list[tuple[Path, Path]], making: Path, previous: Path | None, progress: Progress) -> bool:
@@ -174,13 +155,13 @@ def _bring(
         seen.add(relative)
         return
     target.unlink(missing_ok=True)
-    _make_dir(target.parent)
+    make_dir(target.parent)
     if previous is not None and _same(previous / relative, state, previous):
         os.link(previous / relative, target)
         progress.linked_bytes += found.st_size
     else:
         try:
-            _copy(path, target, found.st_size)
+            copy_file(path, target, found.st_size)
         except FileNotFoundError:
             return
         os.utime(target, ns=(found.st_mtime_ns, found.st_mtime_ns))
@@ -188,6 +169,7 @@ def _bring(
     if time.time_ns() - found.st_mtime_ns > _SETTLED_NS:
         progress._known[relative] = state
     progress.files += 1
+    progress.moved(progress.copied_bytes + progress.linked_bytes, progress.total_bytes)
     seen.add(relative)
 
 
@@ -200,7 +182,7 @@ def _same(old: Path, state: tuple[int, int], previous: Path) -> bool:
     return (found.st_size, found.st_mtime_ns) == state and state[1] < begun - _SETTLED_NS
 
 
-def _copy(source: Path, target: Path, size: int | None = None) -> None:
+def copy_file(source: Path, target: Path, size: int | None = None) -> None:
     """The first `size` bytes; all by default. Synced later, all together: going through a shard must be quick."""
     with open(source, "rb") as read, open(target, "xb", opener=_private) as written:
         left = os.fstat(read.fileno()).st_size if size is None else size
@@ -212,19 +194,19 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def _make_dir(path: Path) -> None:
+def make_dir(path: Path) -> None:
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def _sync_tree(top: Path) -> None:
+def sync_tree(top: Path) -> None:
     for directory, _, names in os.walk(top):
         for name in names:
             if os.stat(Path(directory, name)).st_nlink == 1:  # a link's bytes were synced with the backup before
-                _sync(Path(directory, name))
-        _sync(Path(directory))
+                sync(Path(directory, name))
+        sync(Path(directory))
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """A file or a directory."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -239,4 +221,5 @@ def _figures(progress: Progress) -> dict[str, int]:
         "copied_bytes": progress.copied_bytes,
         "linked_bytes": progress.linked_bytes,
         "attempts": progress.attempts,
+        "total_bytes": progress.total_bytes,
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError
@@ -17,10 +16,13 @@ from supervisor import offline, rog_client, walrus_client
 from supervisor import settings as settings_module
 from supervisor.cli_backup import backup, restore
 from supervisor.cli_config import config
+from supervisor.cli_status import status, top
+from supervisor.cli_transfer import export, import_
 from supervisor.datadir import DataDirError
 from supervisor.keys import KeysError, obtain
 from supervisor.service import EXIT_USAGE
 from supervisor.service import serve as serve_until_stopped
+from supervisor.terminal import DataDirOption, JsonOption, Status, bar, complain, fail, say
 
 app = typer.Typer(
     name="topics",
@@ -70,15 +72,9 @@ def serve(
         settings = settings_module.load({"host": host, "port": port, "data_dir": data_dir, "shards": shards})
         keys = obtain(os.environ)
     except (settings_module.SettingsError, KeysError) as error:
-        _complain(str(error))
+        complain(str(error))
         raise typer.Exit(EXIT_USAGE) from None
-    raise typer.Exit(serve_until_stopped(settings, keys, _announce, _complain))
-
-
-DataDirOption = Annotated[
-    Path | None, typer.Option(help="The data directory [TOPICS_DATA_DIR; ./topics-data].", show_default=False)
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object per line instead of text.")]
+    raise typer.Exit(serve_until_stopped(settings, keys, _announce, complain))
 
 
 @app.command()
@@ -87,19 +83,21 @@ def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
 
     Exit status: 0 sound, 1 problems found or the directory cannot be used, 2 wrong settings.
     """
-    for found in _offline("verify", data_dir, None):
-        if as_json and found["kind"] != "exit":
-            typer.echo(json.dumps(found))
-        elif found["kind"] == "report":
-            typer.echo(
-                f"{found['shard']}: {found['topics']} topics, {found['records']} records, "
-                f"{found['log_frames']} log frames, {found['segment_frames']} frames in {found['segments']} segments: "
-                + ("PROBLEMS" if found["problems"] else "sound")
-            )
-            for problem in found["problems"]:
-                _complain(problem)
-            for note in found["notes"]:
-                typer.echo(f"  {note}")
+    with bar("verifying shards", shown=not as_json) as advance:
+        for found in _offline("verify", data_dir):
+            if as_json and found["kind"] != "exit":
+                say(found)
+            elif found["kind"] == "report":
+                advance(found["done"], found["total"])
+                typer.echo(
+                    f"{found['shard']}: {found['topics']} topics, {found['records']} records, {found['log_frames']} "
+                    f"log frames, {found['segment_frames']} frames in {found['segments']} segments: "
+                    + ("PROBLEMS" if found["problems"] else "sound")
+                )
+                for problem in found["problems"]:
+                    complain(problem)
+                for note in found["notes"]:
+                    typer.echo(f"  {note}")
 
 
 @app.command()
@@ -113,46 +111,52 @@ def reshard(
     Needs as much free space as there is data. May be interrupted at any time: the next run starts over or goes on.
     Exit status: 0 done, 1 not possible, 2 wrong settings.
     """
-    for found in _offline("reshard", data_dir, shards):
-        if as_json and found["kind"] != "exit":
-            typer.echo(json.dumps(found))
-        elif found["kind"] == "progress":
-            typer.echo(f"{found['done']} of {found['total']} records copied")
-        elif found["kind"] == "done":
-            typer.echo(f"done: {found['shards']} shards")
-        elif found["kind"] == "error":
-            _complain(found["message"])
+    with bar("copying records", shown=not as_json) as advance:
+        for found in _offline("reshard", data_dir, shards):
+            if as_json and found["kind"] != "exit":
+                say(found)
+            elif found["kind"] == "progress":
+                advance(found["done"], found["total"])
+            elif found["kind"] == "done":
+                typer.echo(f"done: {found['shards']} shards")
+            elif found["kind"] == "error":
+                complain(found["message"])
 
 
-def _offline(command: str, data_dir: Path | None, shards: int | None) -> Iterator[dict[str, Any]]:
+def _offline(command: str, data_dir: Path | None, shards: int | None = None) -> Iterator[dict[str, Any]]:
     """What the command says; ends the process with its exit status if that is not 0."""
     try:
         settings = settings_module.load({"data_dir": data_dir})
     except settings_module.SettingsError as error:
-        _complain(str(error))
-        raise typer.Exit(EXIT_USAGE) from None
+        fail(str(error), Status.USAGE)
     try:
-        for found in offline.results(command, settings.data_dir, shards):
+        for found in offline.results(command, settings.data_dir, settings.limits(), shards=shards):
             yield found
             if found["kind"] == "exit" and found["status"]:
-                raise typer.Exit(1)
+                raise typer.Exit(Status.FAILED)
     except DataDirError as error:
-        _complain(str(error))
-        raise typer.Exit(1) from None
+        fail(str(error), Status.FAILED)
 
 
-for command in (config, backup, restore):
+for command in (config, status, top, backup, restore, export):
     app.command()(command)
+app.command("import")(import_)
 
 
 @app.command()
-def version() -> None:
-    """Print the version."""
+def version(as_json: JsonOption = False) -> None:
+    """Print the version.
+
+    Exit status: 0 printed, 2 wrong options.
+    """
     try:
         number = installed_version("topics-server")
     except PackageNotFoundError:
         number = proto.__version__
-    typer.echo(f"topics {number}")
+    if as_json:
+        say({"version": number})
+    else:
+        typer.echo(f"topics {number}")
 
 
 def _announce(line: str) -> None:
@@ -160,11 +164,6 @@ def _announce(line: str) -> None:
         typer.echo(line)
     except OSError:
         pass  # nobody reads standard output; the log has it too
-
-
-def _complain(text: str) -> None:
-    for line in text.splitlines():
-        typer.echo(f"topics: {line}", err=True)
 
 
 def main() -> None:

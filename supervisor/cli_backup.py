@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 from supervisor import backup as backups
+from supervisor import restore as restores
 from supervisor import settings as settings_module
-
-DataDirOption = Annotated[
-    Path | None, typer.Option(help="The data directory [TOPICS_DATA_DIR; ./topics-data].", show_default=False)
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object per line instead of text.")]
+from supervisor.datadir import DataDirError
+from supervisor.terminal import DataDirOption, JsonOption, Status, bar, fail, say
 
 
 def backup(
@@ -28,35 +25,79 @@ def backup(
     """
     settings = _settings(data_dir)
     try:
-        for found in backups.backup(settings.data_dir, _cold(settings), directory):
-            if as_json:
-                typer.echo(json.dumps(found))
-            elif found["kind"] == "done":
-                typer.echo(f"{found['path']}: {found['copied_bytes']} bytes copied, {found['linked_bytes']} linked")
-            elif found["again"]:
-                typer.echo(f"{found['shard']}: a checkpoint came in between, going through it again")
-            else:
-                typer.echo(f"{found['shard']}: {found['copied_bytes']} bytes copied so far")
+        with bar("backing up", of_bytes=True, shown=not as_json) as advance:
+            for found in backups.backup(settings.data_dir, _cold(settings), directory, advance):
+                if as_json:
+                    say(found)
+                elif found["kind"] == "done":
+                    typer.echo(f"{found['path']}: {found['copied_bytes']} bytes copied, {found['linked_bytes']} linked")
+                elif found["again"]:
+                    typer.echo(f"{found['shard']}: a checkpoint came in between, going through it again", err=True)
     except (backups.BackupError, OSError) as error:
-        _fail(str(error), 1)
+        fail(str(error), Status.FAILED)
 
 
 def restore(
-    source: Annotated[Path, typer.Argument(help="A backup, or a directory of them, whose newest is taken.")],
+    source: Annotated[Path, typer.Argument(help="A backup, or a directory of them, of which one is chosen.")],
+    to: Annotated[Path | None, typer.Argument(metavar="[DATA_DIR]", help="As --data-dir.", show_default=False)] = None,
     data_dir: DataDirOption = None,
+    until: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[TOPIC=]TIME",
+            help="Keep records up to this time only, of all topics or of one; may be repeated. 2026-11-21T10:00:00Z, "
+            "or ms since 1970.",
+            show_default=False,
+        ),
+    ] = None,
+    until_seq: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC=SEQ", help="Keep a topic's records up to this seq only; may be repeated.", show_default=False
+        ),
+    ] = None,
+    reserve: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=1 << 40,
+            help="How many seqs after its last one a topic that is cut does not use again: those that readers may "
+            "have seen after the backup.",
+        ),
+    ] = restores.RESERVE,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a data directory of a backup. It must not exist yet, or be empty. `topics verify` checks it afterwards.
+    """Make a data directory of a backup, as it was or with topics cut at a time or a seq.
+
+    The data directory must not exist yet, or be empty. Of a directory of backups the newest is taken, or, with --until,
+    the first that was begun after that time. `topics verify` checks the result.
 
     Exit status: 0 done, 1 not possible, 2 wrong settings.
     """
-    settings = _settings(data_dir)
+    if to is not None and data_dir is not None:
+        fail("the data directory is given twice: as an argument and as --data-dir", Status.USAGE)
+    settings = _settings(to or data_dir)
     try:
-        chosen = backups.restore(source, settings.data_dir, _cold(settings))
-    except (backups.BackupError, OSError) as error:
-        _fail(str(error), 1)
-    found = {"kind": "done", "backup": str(chosen), "data_dir": str(settings.data_dir)}
-    typer.echo(json.dumps(found) if as_json else f"{chosen} is restored to {settings.data_dir}")
+        cuts = restores.parse_cuts(until or [], until_seq or [], reserve)
+    except ValueError as error:
+        fail(str(error), Status.USAGE)
+    topics = records = 0
+    try:
+        with bar("restoring", of_bytes=True, shown=not as_json) as advance:
+            for found in restores.restore(source, settings.data_dir, _cold(settings), cuts, settings.limits()):
+                if as_json:
+                    say(found)
+                if found["kind"] == "progress":
+                    advance(found["done"], found["total"])
+                elif found["kind"] == "cut":
+                    topics += 1
+                    records += found["removed"]
+    except (backups.BackupError, DataDirError, OSError) as error:
+        fail(str(error), Status.FAILED)
+    if not as_json:
+        typer.echo(f"{found['backup']} is restored to {found['data_dir']}")
+        if cuts:
+            typer.echo(f"{topics} topics cut, {records} records removed")
 
 
 def _cold(settings: settings_module.Settings) -> Path | None:
@@ -67,10 +108,4 @@ def _settings(data_dir: Path | None) -> settings_module.Settings:
     try:
         return settings_module.load({"data_dir": data_dir})
     except settings_module.SettingsError as error:
-        _fail(str(error), 2)
-
-
-def _fail(text: str, status: int) -> NoReturn:
-    for line in text.splitlines():
-        typer.echo(f"topics: {line}", err=True)
-    raise typer.Exit(status) from None
+        fail(str(error), Status.USAGE)

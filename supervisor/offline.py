@@ -12,16 +12,24 @@ from supervisor.child import python
 from supervisor.datadir import DataDir
 
 
-def results(command: str, data_dir: Path, shards: int | None) -> Iterator[dict[str, Any]]:
-    """What `verify` or `reshard` says, line by line; the last one is `{"kind": "exit", "status": n}`.
+def results(
+    command: str, data_dir: Path, limits: dict[str, Any], *, shards: int | None = None, **job: Any
+) -> Iterator[dict[str, Any]]:
+    """What `verify`, `reshard` or `cut` says, line by line; the last one is `{"kind": "exit", "status": n}`.
 
-    `shards` None means as many as there are. Raises `DataDirError` if the directory is in use or none.
+    `shards` None means as many as there are; `job` is what the command needs besides. Raises `DataDirError` if the
+    directory is in use or none.
     """
     data = DataDir.locked(data_dir)
     try:
-        arguments = [*python("shardd.offline"), command, str(data.path), str(shards or data.shards)]
-        with subprocess.Popen(arguments, stdout=subprocess.PIPE, pass_fds=(data.lock_fd,), text=True) as process:
+        arguments = [*python("shardd.offline"), command, str(data.path)]
+        with subprocess.Popen(
+            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(data.lock_fd,), text=True
+        ) as process:
+            assert process.stdin is not None
             assert process.stdout is not None
+            json.dump({"shards": shards or data.shards, "limits": limits, **job}, process.stdin)
+            process.stdin.close()
             for line in process.stdout:
                 yield json.loads(line)
         yield {"kind": "exit", "status": process.returncode}

@@ -29,6 +29,9 @@ PREFIX = "TOPICS_"
 MAX_SHARDS = 64
 FILE_VARIABLE = "TOPICS_CONFIG"
 DEFAULT_FILE = Path("topics.toml")
+URL_VARIABLE = "TOPICS_URL"
+TOKEN_VARIABLE = "TOPICS_TOKEN"
+"""Which service the commands that ask one talk to, and their key; see `endpoint`. `topics serve` reads neither."""
 
 
 class SettingsError(Exception):
@@ -130,6 +133,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
     """`TOPICS_*` variables that mean nothing, each with the known name it resembles or ""."""
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     known |= {FILE_VARIABLE, keys.VARIABLE, keys.FILE_VARIABLE, CONTROL_FD_VARIABLE, PARENT_PID_VARIABLE}
+    known |= {URL_VARIABLE, TOKEN_VARIABLE}
     found = [name for name in sorted(environment) if name.upper().startswith(PREFIX) and name.upper() not in known]
     # Compared without the prefix, which would make everything look alike.
     bare = {name.removeprefix(PREFIX): name for name in known}

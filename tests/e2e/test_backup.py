@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tests.support.service import Service
+from tests.support.service import Service, until
 
 SMALL = {
     "TOPICS_CHECKPOINT_BYTES": "1000000",
@@ -94,6 +94,57 @@ def test_a_backup_under_load_has_all_that_was_acked_before_and_stays_as_it_is(tm
                     there = numbers(again, topic)
                     assert there == list(range(1, len(there) + 1))
                     assert len(there) >= acked[topic], f"{topic} of backup {number}"
+
+
+def everything(service: Service, topic: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    cursor = 0
+    while True:
+        _, answer = service.request("POST", f"/v0/topics/{topic}/diff", {"from_seq": cursor, "limit": 1000})
+        found += answer["records"]
+        cursor = answer["next_from_seq"]
+        if answer["caught_up"]:
+            return found
+
+
+def test_a_restore_to_a_time_or_a_seq_gives_exactly_the_records_up_to_it(tmp_path: Path) -> None:
+    (tmp_path / "live").mkdir()
+    with Service(tmp_path / "live", **SMALL) as service:
+        writers = [Writer(service, topic) for topic in TOPICS]
+        for writer in writers:
+            writer.start()
+        until(lambda: all(writer.acked > 2000 for writer in writers), "some records")
+        _, answer = service.request("POST", "/v0/topics/a/diff", {"from_seq": 1500, "limit": 1})
+        moment = answer["records"][0]["$ts"]
+        until(lambda: all(writer.acked > 4000 for writer in writers), "more records")
+        made(tmp_path / "backups", service.data_dir)
+        for writer in writers:
+            writer.enough.set()
+        for writer in writers:
+            writer.join(20)
+        there = {topic: everything(service, topic) for topic in TOPICS}
+        service.stop()
+    made(tmp_path / "backups", tmp_path / "live" / "data")  # a later one, which is not the one to be taken
+    data = tmp_path / "again" / "data"
+    backups = str(tmp_path / "backups")
+    lines = topics("restore", backups, str(data), "--until", str(moment), "--until-seq", "b=777", "--json").stdout
+    found = [json.loads(line) for line in lines.splitlines()]
+    assert {each["topic"] for each in found if each["kind"] == "cut"} == set(TOPICS)
+    assert found[-1]["backup"] == str(min((tmp_path / "backups").iterdir()))
+    topics("verify", "--data-dir", str(data))
+    wanted = {topic: [r for r in there[topic] if r["$ts"] <= moment] for topic in TOPICS} | {"b": there["b"][:777]}
+    assert all(len(records) > 100 for records in wanted.values())
+    with Service(data.parent, **SMALL) as again:
+        for topic in TOPICS:
+            assert everything(again, topic) == wanted[topic], topic
+            status, answer = again.request("POST", f"/v0/topics/{topic}", {"records": [{"data": "new"}]})
+            assert status in (200, 201)
+            assert answer["first_seq"] > there[topic][-1]["$seq"]
+    refused = topics("restore", backups, "--data-dir", str(tmp_path / "b"), "--until", "2999-01-01T00:00:00Z", status=1)
+    assert "later backup" in refused.stderr
+    assert "no topic" in topics("restore", backups, str(tmp_path / "c"), "--until-seq", "zzz=1", status=1).stderr
+    assert not (tmp_path / "c").exists()
+    assert "time zone" in topics("restore", backups, str(tmp_path / "c"), "--until", "2026-01-01", status=2).stderr
 
 
 def test_a_second_backup_takes_only_what_has_changed_and_a_used_directory_is_left_alone(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pyspark_topics import catalog, plan
 from pyspark_topics.datasource import SCHEMA, Reader, arrow_schema, cold_paths
 from pyspark_topics.errors import ColdPathMissing, CorruptFile, UnknownFormat
 from pyspark_topics.plan import Piece
+from shardd.cut import Cuts, cut
 from shardd.disk import RealDisk
 from shardd.pulls import read as read_pull
 from tests.support.harness import FakeClock, Harness
@@ -412,3 +413,20 @@ def test_jobs_that_are_done_are_not_read(tmp_path: Path, checkpoints: int) -> No
     assert len(scene.read()) == 70 - 27
     scene.checkpoint()
     assert len(scene.read()) == 70 - 27
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_topics_that_were_cut_end_where_the_shard_says(seed: int, tmp_path: Path) -> None:
+    scene = Scene(tmp_path / "scene")
+    chance = Chance(scene, seed)
+    for _ in range(300):
+        chance.step()
+    scene.shard.shard.close()
+    before = scene.served(scene.shard.restarted())
+    assert before
+    moment = random.Random(seed).choice(before)[2]
+    shard = scene.shard
+    for _ in cut(RealDisk(), [shard.path], shard.clock, shard.limits, Cuts(until_ms=moment)):
+        pass
+    assert scene.read() == [record for record in before if record[2] <= moment]
+    assert scene.read() == scene.served(shard.restarted())

@@ -1,0 +1,161 @@
+"""The table of exit statuses in the documentation is what the commands do, and what their help says."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from supervisor import rog_client, walrus_client
+from supervisor.backup import backup
+from supervisor.cli import app
+from supervisor.client import Client
+from tests.support.service import Service
+
+ROOT = Path(__file__).parents[2]
+ELSEWHERE = {("serve", status) for status in range(4)} | {("export", 4)}
+"""Statuses of the service are looked at where its ends are; gaps by `test_transfer`."""
+PROTOCOLS = {"walrus": walrus_client, "rog": rog_client}
+NOWHERE = ["--url", "http://127.0.0.1:1", "--patience", "0"]
+KEYLESS = ["--url", "{url}", "--token", "wrong"]
+
+CASES: dict[tuple[str, int], list[str]] = {
+    ("config", 0): [],
+    ("version", 0): [],
+    ("version", 2): ["--unknown"],
+    ("status", 0): ["--url", "{url}", "--token", "s3cret"],
+    ("status", 1): KEYLESS,
+    ("status", 2): ["--interval", "soon"],
+    ("status", 3): NOWHERE[:2],
+    ("top", 0): ["--url", "{url}", "--token", "s3cret", "--interval", "0.1"],
+    ("top", 1): KEYLESS,
+    ("top", 2): ["--most", "0"],
+    ("top", 3): NOWHERE[:2],
+    ("verify", 0): ["--data-dir", "{stopped}"],
+    ("verify", 1): ["--data-dir", "{none}"],
+    ("reshard", 0): ["--data-dir", "{stopped}", "--shards", "1"],
+    ("reshard", 1): ["--data-dir", "{none}", "--shards", "1"],
+    ("reshard", 2): ["--shards", "0"],
+    ("backup", 0): ["{tmp}/backups", "--data-dir", "{stopped}"],
+    ("backup", 1): ["{tmp}/backups", "--data-dir", "{none}"],
+    ("restore", 0): ["{tmp}/backups", "{tmp}/restored"],
+    ("restore", 1): ["{none}", "{tmp}/restored-2"],
+    ("restore", 2): ["{tmp}/backups", "{tmp}/restored-2", "--until", "yesterday"],
+    ("export", 0): ["here", "-o", "{tmp}/out", "--url", "{url}", "--token", "s3cret"],
+    ("export", 1): ["nobody", "-o", "{tmp}/out", "--url", "{url}", "--token", "s3cret"],
+    ("export", 2): [],
+    ("export", 3): ["here", *NOWHERE],
+    ("import", 0): ["{lines}", "--url", "{url}", "--token", "s3cret"],
+    ("import", 1): ["{none}", "--url", "{url}", "--token", "s3cret"],
+    ("import", 2): ["{lines}", "--raw"],
+    ("import", 3): ["{lines}", *NOWHERE],
+}
+WRONG_SETTINGS = ("config", "verify", "backup")
+
+
+def table() -> dict[str, set[int]]:
+    """Command → statuses that the documentation gives it."""
+    text = (ROOT / "docs" / "operations.md").read_text().partition("## Exit statuses")[2]
+    rows = re.findall(r"^\| `([a-z]+)` \|(.*)\|$", text, re.MULTILINE)
+    return {name: {status for status, cell in enumerate(cells.split("|")) if cell.strip()} for name, cells in rows}
+
+
+def commands() -> dict[str, str]:
+    """Command → its help."""
+    group = typer.main.get_command(app)
+    found = {name: command.help or "" for name, command in group.commands.items()}  # type: ignore[attr-defined]
+    return found | {name: module.__doc__ or "" for name, module in PROTOCOLS.items()}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    tmp = tmp_path_factory.mktemp("statuses")
+    (tmp / "lines").write_text('{"topic":"here","data":1}\n')
+    (tmp / "stopped").mkdir()
+    with Service(tmp / "stopped", shards=1) as service:
+        service.request("POST", "/v0/topics/a", {"records": [{"data": 1}]})
+        service.stop()
+        for _ in backup(service.data_dir, None, tmp / "backups"):
+            pass
+    (tmp / "live").mkdir()
+    with Service(tmp / "live", shards=1, TOPICS_API_KEYS="s3cret") as service, Client(service.url, "s3cret") as client:
+        client.post("/v0/topics/here", b'{"records":[{"data":1}]}')
+        yield {
+            "tmp": str(tmp),
+            "url": service.url,
+            "stopped": str(tmp / "stopped" / "data"),
+            "none": str(tmp / "none"),
+            "lines": str(tmp / "lines"),
+        }
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.upper().startswith("TOPICS_"):
+            monkeypatch.delenv(name)
+
+
+def test_the_table_has_every_command_and_says_what_its_help_says() -> None:
+    assert set(table()) == set(commands())
+    for name, text in commands().items():
+        said = {int(number) for number in re.findall(r"\b\d\b", text.partition("Exit status:")[2])}
+        assert said == table()[name], name
+
+
+def test_every_status_in_the_table_is_tried() -> None:
+    every = {(name, status) for name, statuses in table().items() for status in statuses if name not in PROTOCOLS}
+    assert every == set(CASES) | ELSEWHERE | {(name, 2) for name in WRONG_SETTINGS}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+def test_a_command_ends_as_the_table_says(case: tuple[str, int], places: dict[str, str]) -> None:
+    name, status = case
+    arguments = [argument.format(**places) for argument in CASES[case]]
+    done = CliRunner().invoke(app, [name, *arguments])
+    assert done.exit_code == status, done.output
+    assert isinstance(done.exception, SystemExit | None)
+    if status:
+        assert done.stderr or "--json" in arguments or name == "status"
+
+
+@pytest.mark.parametrize("name", WRONG_SETTINGS)
+def test_wrong_settings_are_status_2(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPICS_PORT", "http")
+    done = CliRunner().invoke(app, [name, *([str(tmp_path)] if name == "backup" else [])])
+    assert done.exit_code == 2
+    assert "TOPICS_PORT" in done.stderr
+
+
+def test_a_bar_is_for_terminals_and_leaves_the_output_alone(places: dict[str, str], tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "supervisor.cli", "backup", str(tmp_path), "--data-dir", places["stopped"]]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while piece := os.read(ours, 4096):
+                shown += piece
+        except OSError:
+            pass  # how the end of a terminal is told
+        assert process.stdout is not None
+        output = process.stdout.read()
+    os.close(ours)
+    assert process.returncode == 0
+    assert b"backing up" in shown
+    assert re.fullmatch(rb"\S+Z: \d+ bytes copied, 0 linked\n", output)
+
+
+def test_the_shell_is_told_how_to_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {"_TOPICS_COMPLETE": "complete_bash", "COMP_WORDS": "topics re", "COMP_CWORD": "1"}
+    done = CliRunner().invoke(app, [], prog_name="topics", env=environment)
+    assert done.stdout.split() == ["reshard", "restore"]
