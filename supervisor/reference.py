@@ -23,7 +23,8 @@ counts as unset. `topics config` prints what is in effect and where each value i
 Keys are no settings: `{keys.FILE_VARIABLE}` names a file of them, `{keys.VARIABLE}` has them itself. They are never in
 `topics.toml`, and no command prints them.
 
-Commands that ask a running service (`topics status`, say) find it by `{URL_VARIABLE}`, with the key in `{TOKEN_VARIABLE}`.
+Commands that ask a running service (`topics status`, say) find it by `{URL_VARIABLE}`, their key is in
+`{TOKEN_VARIABLE}`.
 
 | Variable | Default | Unit | Allowed | Meaning |
 | --- | --- | --- | --- | --- |
