@@ -33,7 +33,9 @@ def success(reply: Reply, started: float) -> Response:
     """The answer to a call that a shard carried out. Raises the error in `reply` if there is one."""
     if reply.error is not None:
         raise reply.error
-    return Response(201 if reply.created else 200, timed(reply.body, started, reply.performance))
+    return Response(
+        201 if reply.created else 200, timed(reply.body, started, reply.performance), figures=reply.performance
+    )
 
 
 def plain(value: Any, status: int = 200) -> Response:
@@ -56,7 +58,7 @@ def failure(error: TopicsError, started: float | None, figures: dict[str, float]
         headers.append((b"www-authenticate", b'Bearer realm="topics"'))
     if error.code is ErrorCode.METHOD_NOT_ALLOWED and error.detail is not None:
         headers.append((b"allow", ", ".join(error.detail["allow"]).encode()))
-    return Response(error.status, body, JSON, tuple(headers))
+    return Response(error.status, body, JSON, tuple(headers), figures=figures)
 
 
 def internal() -> TopicsError:

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 import trio
 
-from gateway import answers, lists, metrics, openapi, probes, websocket
+from gateway import answers, exchange, lists, metrics, openapi, probes, sse, websocket
 from gateway.access import EVERYBODY, Keyring, check_name, check_scope, restrictions
 from gateway.budget import Budget
 from gateway.encoding import SMALLEST_ANSWER, accepts_gzip, deflated, inflated
@@ -33,6 +33,7 @@ from gateway.shards import Shards
 from gateway.slots import Bound, Slots
 from gateway.subscription import decode_wish
 from gateway.work import Work
+from proto import trace
 from proto.body import parse
 from proto.errors import ErrorCode, TopicsError, invalid, shutting_down
 from proto.keys import Key
@@ -88,6 +89,8 @@ class Api:
         self._routers = Routers(shards, self.quota, limits)
         self.live = Live(shards, limits)
         self.work = Work(shards, limits)
+        self.witnesses: list[exchange.Witness] = []
+        """Who looks on; each is told of every request."""
         self.protocols: list[Callable[[], metrics.Protocol]] = []
         """Of the protocols besides HTTP: what they have to show."""
         self._shards = shards
@@ -121,6 +124,10 @@ class Api:
         started = perf_counter()
         name = "none"
         timed: float | None = None
+        operation: Operation | None = None
+        if (header := request.headers.get(trace.HEADER)) is not None:
+            request.traceparent = trace.valid(header)
+            trace.begin(request.traceparent)
         try:
             operation, values = self._routes.find(request.method, request.path)
             name = operation.name
@@ -128,8 +135,13 @@ class Api:
                 timed = started
             response = await self._serve(operation, values, request, started)
         except TopicsError as error:
-            response = answers.failure(error, timed)
+            if operation is not None and operation.event_stream and sse.retries(error, request.header(b"accept")):
+                response = sse.come_back(error)
+            else:
+                response = answers.failure(error, timed)
         except ClientGone:
+            for each in self.witnesses:
+                each.answered(exchange.of(request, operation, exchange.CLIENT_GONE, started))
             raise
         except Exception:
             _log.exception("request_failed", operation=name)
@@ -141,7 +153,15 @@ class Api:
                 response.body = await deflated(response.body)
                 headers.append((b"content-encoding", b"gzip"))
             response.headers = tuple(headers)
+        if self.witnesses:
+            exchange.witnessed(response, exchange.of(request, operation, response.status, started), self.witnesses)
         return response
+
+    def refused(self, error: TopicsError) -> None:
+        """What came over a connection could not be read as a request, and this is its answer."""
+        for each in self.witnesses:
+            now = perf_counter()
+            each.answered(exchange.Exchange("", "", error.status, now, now))
 
     async def _serve(self, operation: Operation, values: list[str], request: Request, started: float) -> Response:
         if self._flight.draining and not operation.always:
@@ -205,9 +225,9 @@ class Api:
                 self._keyring.identify(request.header(b"authorization"))
             return EVERYBODY
         authorization = request.header(b"authorization")
-        if operation.streams and not operation.upgrades and not authorization and request.query:
+        if operation.event_stream and not authorization and request.query:
             authorization = token_of(request.query)
-        key = self._keyring.identify(authorization)
+        key = request.key = self._keyring.identify(authorization)
         request.slot = (self.streams if operation.streams else self.in_flight).take(key)
         check_scope(key, operation.scope)
         return key
@@ -223,6 +243,7 @@ class Api:
             if encoding not in (b"identity", b"gzip", b"x-gzip"):
                 raise _unsupported(f"Content-Encoding {_shown(encoding)} is not understood; send gzip, or as it is")
             body = await request.body()
+            request.received_bytes = len(body)
             packed = encoding != b"identity"
         _check_present(operation, body)
         return body, packed

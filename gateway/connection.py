@@ -274,7 +274,7 @@ class Connection:
         if head.length != CHUNKED:
             self.reserved = await budget.reserve(head.length)
             if head.expects_continue and not early:
-                await self._send(_CONTINUE, b"", False)
+                await self._ask_for_body()
             pieces = [self.take(len(self.buffer))]
             missing = head.length - len(pieces[0])
             self.pace.begin()
@@ -290,7 +290,7 @@ class Connection:
             # How long it will be is unknown, so it gets what it may become.
             self.reserved = await budget.reserve(limit)
             if head.expects_continue and not early:
-                await self._send(_CONTINUE, b"", False)
+                await self._ask_for_body()
             self.pace.begin()
             while not decoder.done:
                 pieces += decoder.feed(await self._receive(RECEIVE_BYTES))
@@ -299,6 +299,12 @@ class Connection:
         self.reserved = budget.shrink(self.reserved, len(body))
         self.deadline = math.inf
         return body
+
+    async def _ask_for_body(self) -> None:
+        try:
+            await self._send(_CONTINUE, b"", False)
+        except OSError:
+            raise ClientGone from None
 
     async def _receive(self, most: int) -> bytes:
         self.phase = "request body"
@@ -396,6 +402,7 @@ class Connection:
 
     async def _refuse(self, error: TopicsError) -> None:
         """Answer what could not be read as a request, and end the connection."""
+        self._front.api.refused(error)
         response = answers.failure(error, None)
         await self._send(wire.head(response, False), response.body, False)
         await self._linger()

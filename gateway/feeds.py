@@ -22,6 +22,7 @@ import trio
 
 from gateway.shards import Shards
 from gateway.subscription import Options
+from proto import trace
 from proto.errors import ErrorCode, TopicsError
 from proto.limits import MAX_WAIT_MS
 from proto.message import Reply
@@ -77,6 +78,7 @@ class Feed:
         self._feeds = feeds
 
     async def run(self) -> None:
+        trace.begin("")  # it is for everybody who watches, not for the one who happened to come first
         try:
             await self._follow()
         except Exception:

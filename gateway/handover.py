@@ -23,12 +23,16 @@ _log: Any = structlog.get_logger()
 
 
 class _Replayed:
-    """A stream that yields bytes already read before those still to come; what comes after the `last` request is
-    thrown away. It has what Hypercorn asks of a stream; that it has no `do_handshake` tells Hypercorn it is not TLS."""
+    """A stream that yields bytes already read before those still to come. It has what Hypercorn asks of a stream; that
+    it has no `do_handshake` tells Hypercorn it is not TLS.
+
+    What comes after the `last` request is thrown away, and so is the client's end: who has sent his request may shut
+    down his side and read (`nc -N`), but Hypercorn would take him for gone and leave the answer where it is."""
 
     def __init__(self, raw: socket.socket, read: bytes, *, last: bool) -> None:
         self._read = read
         self._last = last
+        self._answered = trio.Event()
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(raw))
         self.socket = self._stream.socket
 
@@ -40,15 +44,22 @@ class _Replayed:
         data = await self._stream.receive_some(max_bytes)
         while data and self._last:
             data = await self._stream.receive_some(max_bytes)
+        if self._last:
+            await self._answered.wait()
         return data
 
     async def send_all(self, data: bytes) -> None:
-        await self._stream.send_all(data)
+        try:
+            await self._stream.send_all(data)
+        except trio.BrokenResourceError:
+            self._answered.set()  # there is nobody to answer
+            raise
 
     async def send_eof(self) -> None:
         await self._stream.send_eof()
 
     async def aclose(self) -> None:
+        self._answered.set()
         await self._stream.aclose()
 
 

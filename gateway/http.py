@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.slots import Slot
+from proto import trace
+from proto.keys import Key
 
 JSON = b"application/json"
 
@@ -27,7 +29,7 @@ class Request(ABC):
     ended.
     """
 
-    __slots__ = ("headers", "method", "path", "query", "slot", "upgrade")
+    __slots__ = ("headers", "key", "method", "path", "query", "received_bytes", "slot", "traceparent", "upgrade")
 
     def __init__(self, method: str, path: str, query: str, headers: dict[bytes, bytes]) -> None:
         self.method = method
@@ -35,12 +37,19 @@ class Request(ABC):
         self.query = query
         self.headers = headers
         self.slot: Slot | None = None
+        self.key: Key | None = None
+        """Who asks, once that is known."""
+        self.received_bytes = 0
+        """Of the body, once it is here, as it came."""
+        self.traceparent = ""
         self.upgrade = b""
         """The protocol that the client would rather speak, and may, in lower case."""
 
     def finish(self) -> None:
         if self.slot is not None:
             self.slot.release()
+        if self.traceparent:
+            trace.begin("")
 
     def header(self, name: bytes) -> bytes:
         """The value of a header, any case, or b"" without one."""
@@ -54,7 +63,7 @@ class Request(ABC):
     @abstractmethod
     async def body(self) -> bytes:
         """The whole body. Errors: `413 payload_too_large`, before more than the limit was read; `400` when the
-        client ends it early or breaks its framing; `429 throttled` when too many bytes are in flight."""
+        client ends it early or breaks its framing; `429 throttled` when too many bytes are in flight; `ClientGone`."""
 
     @abstractmethod
     async def disconnected(self) -> None:
@@ -90,4 +99,6 @@ class Response:
     content_type: bytes = JSON
     headers: tuple[tuple[bytes, bytes], ...] = ()
     live: Callable[[Write, Gone], Awaitable[bool]] | None = None
+    figures: dict[str, float] | None = None
+    """What the shard says of the request's parts, in ms."""
     upgraded: Callable[[Channel], Awaitable[None]] | None = None

@@ -18,9 +18,6 @@ from gateway.crowd import most_connections, who_leaves
 _log: Any = structlog.get_logger()
 _STARVED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
-SAY_EVERY_S = 10.0
-"""A flood of clients must not become a flood of log lines."""
-
 
 class Http1Server:
     def __init__(self, front: Front, other_connections: int = 0) -> None:
@@ -28,7 +25,6 @@ class Http1Server:
         self.most = most_connections(front.limits.max_connections, other_connections)
         self._front = front
         self._left = trio.Event()
-        self._full_said = -SAY_EVERY_S
 
     async def run(
         self, listener: socket.socket, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -78,9 +74,7 @@ class Http1Server:
         """
         self._left = trio.Event()
         leaving = who_leaves(self.connections, monotonic())
-        if monotonic() - self._full_said > SAY_EVERY_S:
-            self._full_said = monotonic()
-            _log.warning("connections_full", connections=len(self.connections), waiting=bool(leaving))
+        _log.warning("connections_full", connections=len(self.connections), waiting=bool(leaving))
         for connection in leaving:
             connection.waiting = False
             connection.starved_since = math.inf

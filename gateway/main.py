@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 import trio
 
+from gateway import tracing
 from gateway.access import Keyring
 from gateway.api import Api
 from gateway.budget import TOTAL_BYTES, Budget
@@ -21,6 +22,7 @@ from gateway.flight import Flight
 from gateway.handover import HypercornHandover
 from gateway.http1 import Http1Server
 from gateway.metrics import Protocol
+from gateway.request_log import RequestLog
 from gateway.rog import Rog
 from gateway.shards import Shards
 from gateway.tcp import Listening, TcpServer
@@ -51,6 +53,9 @@ class Gateway:
         self.keyring = Keyring(None if start.keys is None else [Key.from_map(each) for each in start.keys])
         self.api = Api(self.shards, self.flight, self.limits, self.keyring, budget, probe_auth=start.probe_auth)
         self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
+        self.tracing: tracing.Tracing | None = None
+        if start.request_log:
+            self.api.witnesses.append(RequestLog())
         others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
         self.server = Http1Server(Front(self.api, self.flight, self.limits, self.handover, budget), others)
         quota = self.api.quota
@@ -59,6 +64,12 @@ class Gateway:
         self.walrus_server = TcpServer("walrus", self.limits, self.flight, budget)
         self.rog_server = TcpServer("rog", self.limits, self.flight, budget)
         self._accepting = trio.CancelScope()
+
+    async def begin_tracing(self) -> None:
+        self.tracing = await trio.to_thread.run_sync(tracing.load)
+        if self.tracing is not None:
+            self.api.witnesses.append(self.tracing)
+            _log.info("spans_are_sent")
 
     def replace_keys(self, keys: list[Key]) -> None:
         """From now on these are known and no others."""
@@ -111,6 +122,9 @@ class Gateway:
         if self.flight.count:
             _log.warning("drain_timeout", in_flight=self.flight.count)
         self._accepting.cancel()
+        if self.tracing is not None:
+            with trio.move_on_after(tracing.FLUSH_MS / 1000):
+                await trio.to_thread.run_sync(self.tracing.flush, abandon_on_cancel=True)
 
 
 async def serve(link: ControlLink) -> None:
@@ -128,6 +142,8 @@ async def serve(link: ControlLink) -> None:
         gateway.shards.update(ShardStates(start.states).parsed())
         await nursery.start(gateway.accept, listener, walrus, rog)
         nursery.start_soon(gateway.handover.prepare)
+        if tracing.wanted(os.environ):
+            nursery.start_soon(gateway.begin_tracing)
         await link.send(Ready())
         _log.info("gateway_ready", address=_shown(listener), shards=start.shards)
         while True:

@@ -13,6 +13,7 @@ from gateway.sessions import WID
 from proto import __version__
 from proto.errors import STATUS
 from proto.keys import ALL_SCOPES
+from proto.limits import MAX_PUBLISH_DELAY_MS
 from proto.names import ROUTER, TOPIC
 
 _REQUESTS: dict[str, dict[str, Any]] = {
@@ -23,6 +24,12 @@ _REQUESTS: dict[str, dict[str, Any]] = {
     "put_cursor": {"$ref": "#/components/schemas/Position"},
     "put_router": {"$ref": "#/components/schemas/Router"},
     "watch": {"$ref": "#/components/schemas/Watch"},
+    "claim": {"$ref": "#/components/schemas/Claim"},
+    "ack": {"$ref": "#/components/schemas/Jobs"},
+    "nack": {"$ref": "#/components/schemas/Nack"},
+    "extend": {"$ref": "#/components/schemas/Extend"},
+    "peek": {"$ref": "#/components/schemas/Peek"},
+    "redrive": {"$ref": "#/components/schemas/Redrive"},
 }
 _CREATES = {"configure_topic", "append", "put_router"}
 """Operations that answer 201 when they made something."""
@@ -77,6 +84,12 @@ _SCHEMAS: dict[str, Any] = {
             "tag": _STRING,
             "node": _STRING,
             "meta": {"type": "object"},
+            "delay_ms": {
+                "type": "integer",
+                "minimum": 0,
+                "maximum": MAX_PUBLISH_DELAY_MS,
+                "description": "jobs of a queue only (an extension): hand it out no earlier",
+            },
         },
     },
     "Append": {
@@ -145,6 +158,35 @@ _SCHEMAS: dict[str, Any] = {
             "include_data": _BOOLEAN,
             "consistency": {"type": "string", "enum": ["eventual", "strong"]},
         },
+    },
+}
+_JOBS = {
+    "node": {"type": "string", "minLength": 1},
+    "seqs": {"type": "array", "items": _U64, "minItems": 1},
+    "lease_ids": {"type": "array", "items": _STRING},
+}
+_SCHEMAS["Claim"] = {
+    "type": "object",
+    "required": ["node"],
+    "properties": {"node": _JOBS["node"], "max": _U64, "lease_ms": _U64},
+}
+_SCHEMAS["Jobs"] = {"type": "object", "required": ["node", "seqs"], "properties": _JOBS}
+_SCHEMAS["Nack"] = {"type": "object", "required": ["node", "seqs"], "properties": {**_JOBS, "delay_ms": _U64}}
+_SCHEMAS["Extend"] = {
+    "type": "object",
+    "required": ["node", "seqs", "lease_ms"],
+    "properties": {**_JOBS, "lease_ms": _U64},
+}
+_SCHEMAS["Peek"] = {"type": "object", "properties": {"from_seq": _U64, "max": _U64}}
+_SCHEMAS["Redrive"] = {
+    "type": "object",
+    "required": ["queue"],
+    "properties": {
+        "queue": {"type": "string", "description": "where the jobs came from, and go back to"},
+        "from_seq": _U64,
+        "to_seq": {**_U64, "description": "the last one, inclusive"},
+        "match": _SCHEMAS["Delete"]["properties"]["match"],
+        "max": _U64,
     },
 }
 _SCHEMAS["Router"] = {

@@ -65,6 +65,11 @@ class Operation:
     def paths(self) -> tuple[str, ...]:
         return (self.path, *self.aliases)
 
+    @property
+    def event_stream(self) -> bool:
+        """Whether it answers with an event stream, which a browser's EventSource can open."""
+        return self.streams and not self.upgrades
+
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
@@ -181,6 +186,16 @@ OPERATIONS: tuple[Operation, ...] = (
         Scope.READ,
         shard_op="peek_jobs",
         body=Body.OPTIONAL,
+    ),
+    Operation(
+        "redrive",
+        "POST",
+        "/v0/topics/{topic}/redrive",
+        "Move dead letters back to the queue they came from (an extension of the contract)",
+        Scope.READ | Scope.WRITE | Scope.DELETE,
+        shard_op="redrive",
+        body=Body.REQUIRED,
+        grows=True,
     ),
     Operation(
         "work",

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from gateway.feeds import Batch
-from gateway.http import Write
+from gateway.http import Response, Write
 from gateway.positions import Ids, Position
 from gateway.sessions import Opened, Sessions
 from gateway.stream import Shown, Stream
@@ -67,6 +67,17 @@ def check_accept(accept: bytes) -> None:
     """Raises `406 not_acceptable`."""
     if not accepted(accept):
         raise TopicsError(ErrorCode.NOT_ACCEPTABLE, "this is an event stream: send `Accept: text/event-stream`")
+
+
+def retries(error: TopicsError, accept: bytes) -> bool:
+    """Whether a client that opens a stream and gets this error should just open it again."""
+    return error.status == 503 and accepted(accept)
+
+
+def come_back(error: TopicsError) -> Response:
+    """The same error as a stream that ends at once. To a browser's EventSource any status but 200 is the end for good;
+    this is what it would have been told if it had come a moment earlier, and it comes back after `retry`."""
+    return Response(200, RETRY + error_frame(error.status, error.message), CONTENT_TYPE, HEADERS)
 
 
 class EventStream(Stream):

@@ -68,6 +68,7 @@ class Start:
     states: list[dict[str, Any]] = field(default_factory=list)
     keys: list[dict[str, Any]] | None = None
     probe_auth: bool = False
+    request_log: bool = False
 
 
 @dataclass(frozen=True, slots=True)

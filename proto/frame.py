@@ -7,7 +7,7 @@ of 8 bytes from the frame's start.
          0     4  magic      b"TPCF"
          4     1  version    FORMAT_VERSION
          5     1  kind       see `Kind`
-         6     2  flags      bit 0: a ts column is present, bit 1: a hops column is present
+         6     2  flags      bit 0: a ts column is present, bit 1: a hops column is, bit 2: a due column is
          8     4  length     bytes of the whole frame, a multiple of 8
         12     4  body_len   bytes of the body, a multiple of 8
         16     8  frame_no   position in the shard's WAL, counted from 1 without holes; 0 in a segment
@@ -25,8 +25,9 @@ of 8 bytes from the frame's start.
                              zeros up to a multiple of 8
 
 Body of a BATCH: the idempotency key (zero-padded to 8); with flag bit 0 the commit times, int64[count]; with flag bit 1
-how often each record was forwarded by routers, uint8[count] (zero-padded to 8); then the columns in the order above,
-each laid out as Arrow lays out variable binary, so that readers can wrap it uncopied:
+how often each record was forwarded by routers, uint8[count] (zero-padded to 8); with flag bit 2 when each job of a
+queue may be handed out, int64[count], ms since 1970, 0 for at once; then the columns in the order above, each laid out
+as Arrow lays out variable binary, so that readers can wrap it uncopied:
 
     validity bitmap (Encoding.SPARSE only), least significant bit first, padded to 8
     offsets int32[rows + 1], the first one 0, padded to 8
@@ -61,6 +62,7 @@ CHECKSUM = struct.Struct("<Q")
 DELETED = 0xD5
 FLAG_TS_COLUMN = 1
 FLAG_HOPS = 2
+FLAG_DUE = 4
 MAX_FRAME_BYTES = (1 << 31) - 8
 """int32 offsets and a u32 length: no frame may be larger. Body limits keep writes far below."""
 
@@ -202,9 +204,10 @@ def _bitmap(present: Iterable[bool | int], count: int) -> bytes:
 
 class Columns:
     """The parts of a batch's body. `ts` is one commit time, or one per record; `hops` one byte per record, None if no
-    router has forwarded any of them."""
+    router has forwarded any of them. `due` says from when on each job of a queue may be handed out, ms, 0 for at once;
+    None if that is true of all."""
 
-    __slots__ = ("count", "data", "hops", "key", "meta", "node", "tag", "ts")
+    __slots__ = ("count", "data", "due", "hops", "key", "meta", "node", "tag", "ts")
 
     def __init__(
         self,
@@ -216,8 +219,10 @@ class Columns:
         meta: Column | None = None,
         key: bytes = b"",
         hops: bytes | None = None,
+        due: Sequence[int] | None = None,
     ) -> None:
         self.hops = hops
+        self.due = due
         self.count = count
         self.ts = ts
         self.data = data
@@ -245,7 +250,7 @@ class Columns:
 
 
 def merge(batches: Sequence[Columns]) -> Columns:
-    """Neighbouring batches as one: columns are joined, nothing is parsed. Idempotency keys are dropped."""
+    """Neighbouring batches as one: columns are joined, nothing is parsed. Idempotency keys and due times go."""
     count = sum(b.count for b in batches)
     first = batches[0].ts
     ts: int | list[int]
@@ -303,7 +308,7 @@ def _merge_column(columns: Sequence[Column | None], counts: Sequence[int]) -> Co
 
 
 def select(batch: Columns, keep: Sequence[int | bool]) -> Columns:
-    """The records whose place in `keep` is true, as a batch of their own. Idempotency keys are dropped."""
+    """The records whose place in `keep` is true, as a batch of their own. Idempotency keys and due times go."""
     count = batch.count
 
     def chosen(column: Column | None) -> Column | None:
@@ -325,8 +330,8 @@ def select(batch: Columns, keep: Sequence[int | bool]) -> Columns:
 
 
 def part(batch: Columns, start: int, stop: int) -> Columns:
-    """Records `start` to `stop` (exclusive) as a batch of their own. Idempotency keys are dropped."""
-    if start == 0 and stop == batch.count and not batch.key:
+    """Records `start` to `stop` (exclusive) as a batch of their own. Idempotency keys and due times go."""
+    if start == 0 and stop == batch.count and not batch.key and batch.due is None:
         return batch
     ts = batch.ts if isinstance(batch.ts, int) else batch.ts[start:stop]
     data = _part(batch.data, start, stop)
@@ -512,6 +517,9 @@ def encode_batch(
     if batch.hops is not None:
         flags |= FLAG_HOPS
         parts += (batch.hops, _PADDING[batch.count % 8])
+    if batch.due is not None:
+        flags |= FLAG_DUE
+        parts.append(struct.pack(f"<{batch.count}q", *batch.due))
     columns = 0
     for shift, column in enumerate((batch.data, batch.tag, batch.node, batch.meta)):
         if column is not None:
@@ -559,6 +567,10 @@ def decode_batch(buffer: Buffer, header: Header | None = None, offset: int = 0) 
     if header.flags & FLAG_HOPS:
         hops = bytes(view[at : at + count])
         at += pad8(count)
+    due: Sequence[int] | None = None
+    if header.flags & FLAG_DUE:
+        due = view[at : at + 8 * count].cast("q")
+        at += 8 * count
     found: list[Column | None] = []
     for shift in (0, 2, 4, 6):
         encoding = (header.columns >> shift) & 3
@@ -578,7 +590,7 @@ def decode_batch(buffer: Buffer, header: Header | None = None, offset: int = 0) 
     data, tag, node, meta = found
     if data is None:
         raise FrameError("a batch without a data column")
-    return Columns(count, ts, data, tag, node, meta, key, hops)
+    return Columns(count, ts, data, tag, node, meta, key, hops, due)
 
 
 def decode_map(buffer: Buffer, header: Header, offset: int = 0) -> dict[str, Any]:

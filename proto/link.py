@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 import trio
 
+from proto import trace
 from proto.control import ShardState
 from proto.errors import TopicsError, not_ready, shutting_down
 from proto.limits import MAX_WAIT_MS
@@ -90,7 +91,7 @@ class Link:
         self.first_id = self.first_id or ident
         pending = Pending(self, ident, time.monotonic() + self._owner.timeout_s)
         self.waiting[ident] = pending
-        self._socket.send(Request(ident, op, topic, options, body).encode())
+        self._socket.send(Request(ident, op, topic, options, body, trace.current()).encode())
         return pending
 
     def abandon(self, pending: Pending) -> None:

@@ -5,12 +5,16 @@ The supervisor decides level and format and hands them to its children in the en
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
 from typing import Any, TextIO
 
 import structlog
+
+from proto.repeats import Repeats
+from proto.trace import with_trace
 
 _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "exception": 3, "critical": 2}
 """Syslog's."""
@@ -87,9 +91,15 @@ def configure(process: str, level: str | None = None, form: str | None = None) -
         "json": [traceback, structlog.processors.JSONRenderer()],
     }
     stream: Any = _Unbreakable(sys.stderr)
+    repeats = Repeats(lambda method, event, fields: getattr(structlog.get_logger(), method)(event, **fields))
+    atexit.register(repeats.flush, everything=True)
+    # What the supervisor says is rare by itself, and each death of a child counts.
+    limited = [repeats] if process != "supervisor" else []
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
+            with_trace,
+            *limited,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *renderers[form],

@@ -11,6 +11,7 @@ Header keys (short, because every request pays for them):
     op  str    operation (request)
     t   str    topic name, "" when the operation has none (request)
     o   map    options: query parameters and what the gateway knows of the caller (request)
+    tr  str    W3C traceparent, if the client sent one (request)
     p   map    performance figures in ms, added to the answer's `performance` object (reply)
     n   list   the shard's counters [topics, records live, bytes live] (reply)
     e   list   [code, message, detail or nil, retry_after_ms or nil] in place of a body (reply)
@@ -56,10 +57,13 @@ class Request:
     topic: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     body: bytes = b""
+    traceparent: str = ""
 
     def encode(self) -> list[bytes]:
-        head = cbor2.dumps({"v": VERSION, "k": 1, "id": self.id, "op": self.op, "t": self.topic, "o": self.options})
-        return [head, self.body] if self.body else [head]
+        head = {"v": VERSION, "k": 1, "id": self.id, "op": self.op, "t": self.topic, "o": self.options}
+        if self.traceparent:
+            head["tr"] = self.traceparent
+        return [cbor2.dumps(head), self.body] if self.body else [cbor2.dumps(head)]
 
 
 @dataclass(slots=True)
@@ -117,7 +121,7 @@ def decode(frames: list[bytes]) -> Message:
 def _message(head: dict[str, Any], body: bytes) -> Message:
     kind, ident = head["k"], head["id"]
     if kind == 1:
-        return Request(ident, head["op"], head["t"], head["o"], body)
+        return Request(ident, head["op"], head["t"], head["o"], body, head.get("tr", ""))
     if kind == 2:
         failure = None
         if (e := head.get("e")) is not None:

@@ -8,7 +8,8 @@ its body and every part of the body begin at a multiple of 8 bytes.
           5  u8   kind: 1 batch of records, 2 topic created, 3 topic configured, 4 topic deleted, 5 records deleted,
                   6 seqs reserved, 7 cursor moved, 8 rescued, 10 router changed, or a place of copies,
                   11 watch sessions, 12 a log of the Rog protocol
-          6  u16  flags: bit 0 = each record has its own time, bit 1 = how often each was forwarded is there
+          6  u16  flags: bit 0 = each record has its own time, bit 1 = how often each was forwarded is there,
+              bit 2 = when each job may be handed out is there
           8  u32  frame length in bytes
          12  u32  body length in bytes
          16  u64  frame number, in the log each frame's one more than that of the frame before
@@ -50,6 +51,7 @@ assert HEADER.size == HEADER_BYTES
 DELETED = 0xD5
 OWN_TIMES = 1
 OWN_HOPS = 2
+OWN_DUE = 1 << 2
 
 BATCH, TOPIC_CREATE, TOPIC_CONFIG, TOPIC_DELETE, RECORD_DELETE, CEILING, CURSOR, RESCUED = range(1, 9)
 LEASE, ROUTER, SESSION, LOGDEF = 9, 10, 11, 12
@@ -171,6 +173,8 @@ class Records:
             at += 8 * count
         if head.flags & OWN_HOPS:
             at += _pad8(count)
+        if head.flags & OWN_DUE:
+            at += 8 * count
         self.columns: list[Any] = []
         for shift in COLUMN_SHIFTS:
             form = (head.columns >> shift) & 3

@@ -16,7 +16,7 @@ from msgspec import Raw, Struct
 from proto.body import parse
 from proto.errors import ErrorCode, TopicsError, invalid
 from proto.frame import Column, Columns, Encoding, constant, optional
-from proto.limits import MAX_META_KEYS, Limits
+from proto.limits import MAX_META_KEYS, MAX_PUBLISH_DELAY_MS, Limits
 from shardd.config import ConfigPatch
 
 _ABSENT = Raw(b"")
@@ -29,6 +29,7 @@ class WriteRecord(Struct, gc=False):
     tag: str | None = None
     node: str | None = None
     meta: Raw = _ABSENT
+    delay_ms: int | None = None
 
 
 class Write(Struct):
@@ -75,6 +76,22 @@ def parse_write(body: bytes, limits: Limits, *, stamped: bool = False) -> tuple[
         meta,
     )
     return write, columns
+
+
+def delays(write: Write) -> list[int] | None:
+    """How long each job is held back, ms; None if none is. Raises `400 invalid_request`."""
+    asked = list(map(attrgetter("delay_ms"), write.records))
+    if asked.count(None) == len(asked):
+        return None
+    found = [delay or 0 for delay in asked]
+    if not 0 <= min(found) <= max(found) <= MAX_PUBLISH_DELAY_MS:
+        index = next(i for i, delay in enumerate(found) if not 0 <= delay <= MAX_PUBLISH_DELAY_MS)
+        raise invalid(
+            f"delay_ms of records[{index}] is {found[index]}, but must be between 0 and {MAX_PUBLISH_DELAY_MS}",
+            field="delay_ms",
+            index=index,
+        )
+    return found if any(found) else None
 
 
 def _check_sizes(data: list[int], meta: list[int] | None, limits: Limits) -> None:

@@ -142,6 +142,8 @@ class Checkpoints:
         topic.keys.load(entry["keys"])
         if topic.queue is not None:
             topic.queue.apply(entry.get("queue") or {})
+        topic.outbox.apply(entry, topic.queue)
+        topic.arrivals.load(entry.get("arrivals", ()))
         topic.cursors = {name: Cursor(seq, ts) for name, (seq, ts) in entry["cursors"].items()}
         topic.gaps = Gaps([(first, last, reason) for first, last, reason in entry.get("gaps", ())])
         if (lane := entry.get("routers")) is not None:
@@ -440,7 +442,18 @@ def _fields(topic: Topic, last: bool) -> dict[str, Any]:
         "queue": None if topic.queue is None else _queue_fields(topic.queue, topic.config.leases_durable, last),
         "cursors": {name: [cursor.seq, cursor.updated_ts] for name, cursor in topic.cursors.items()},
         **_routed(topic),
+        **_posted(topic),
     }
+
+
+def _posted(topic: Topic) -> dict[str, Any]:
+    """What only topics have whose records go to other topics, or that get some from there."""
+    fields: dict[str, Any] = {}
+    if topic.outbox:
+        fields["letters"] = topic.outbox.dump(topic.alive)
+    if topic.arrivals.last:
+        fields["arrivals"] = topic.arrivals.dump()
+    return fields
 
 
 def _routed(topic: Topic) -> dict[str, Any]:

@@ -6,9 +6,9 @@ closes everybody who came in it is served in one pass: each gets a share in prop
 Streams (`work_take`) wait until there are jobs and they hold less than their `max`; what makes jobs claimable opens a
 window too (one without width, unless there is jitter), so that they and the pollers share fairly.
 
-An ack is a deletion: one RECORD_DELETE frame with the `seqs`, as durable as the queue's class says. All other changes
-are LEASE frames if `leases_durable`, and in memory only if not (see `shardd.queue`). If the process dies before the
-frame is written, nothing happened and nobody was told; after it, the change is there whether or not the answer got out.
+An ack is a deletion (see `shardd.removal`), as durable as the queue's class says. All other changes are LEASE frames if
+`leases_durable`, and in memory only if not (see `shardd.queue`). If the process dies before the frame is written,
+nothing happened and nobody was told; after it, the change is there whether or not the answer got out.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from shardd.jobs import (
     parse_hold,
     size_of,
 )
+from shardd.outbox import Letter
 from shardd.queue import Job, Queue
+from shardd.removal import Saved, remove
 from shardd.staging import Respond, Staging, performance, refuse, to_json
 from shardd.topic import Topic
 
 STREAM_WAIT_S = 15.0
 """A stream that waited so long for jobs is told that there are none, and asks again."""
-
-Saved = dict[int, tuple[Any, ...] | None]
 
 
 class Claimer:
@@ -93,7 +93,7 @@ def shares(wants: list[int], available: int) -> list[int]:
 
 
 class Claims:
-    def __init__(self, staging: Staging, doomed: Callable[[Topic, list[int]], None]) -> None:
+    def __init__(self, staging: Staging, doomed: Callable[[Topic, dict[int, Letter]], None]) -> None:
         self._staging = staging
         self._clock = staging.clock
         self._doomed = doomed
@@ -276,14 +276,14 @@ class Claims:
 
         self._change(topic, before, done, failed)
         if doomed:
-            self._doom(topic, doomed)
+            self._doomed(topic, doomed)
         if found and len(found) < sum(wants) and queue.ready(topic.records):
             self.changed(topic)  # the byte budget was used up
 
-    def _pick(self, topic: Topic, queue: Queue, count: int, before: Saved) -> tuple[list[Found], list[int]]:
+    def _pick(self, topic: Topic, queue: Queue, count: int, before: Saved) -> tuple[list[Found], dict[int, Letter]]:
         """Up to `count` jobs: reclaimed ones first, lowest seq first. And those that were delivered too often."""
         found: list[Found] = []
-        doomed: list[int] = []
+        doomed: dict[int, Letter] = {}
         budget = MAX_BATCH_BYTES
         config = topic.config
         while len(found) < count and budget > 0 and (seq := queue.pop_ready()) is not None:
@@ -292,8 +292,7 @@ class Claims:
             if record is None:
                 continue
             if config.dead_letter is not None and 0 < config.max_deliveries <= job.deliveries:
-                queue.doom(seq, job, config.dead_letter)
-                doomed.append(seq)
+                doomed[seq] = Letter(config.dead_letter, job.deliveries)
                 continue
             before[seq] = job.saved()
             found.append(record)
@@ -301,25 +300,6 @@ class Claims:
         new, queue.cursor = fresh(topic, queue.cursor, queue.jobs.__contains__, count - len(found), budget)
         before.update((each[0], None) for each in new)
         return found + new, doomed
-
-    def _doom(self, topic: Topic, seqs: list[int]) -> None:
-        """Logged first, whatever the queue's leases are: the copy must never be made twice."""
-        queue = topic.queue
-        assert queue is not None
-        fields = {"rows": list(map(queue.row, seqs))}
-
-        def commit(timing: Timing) -> None:
-            self._doomed(topic, seqs)
-
-        def undo(error: TopicsError) -> None:
-            now = self._clock.now_ms()
-            for seq in seqs:
-                if seq in queue.jobs:
-                    queue.release(seq, queue.jobs[seq], now, now)
-
-        logged = topic.assigned_config.durability != "ephemeral"
-        frame = self._staging.control_frame(Kind.LEASE, topic.id, fields) if logged else None
-        self._staging.stage(topic, frame, gated=False, commit=commit, undo=undo)
 
     def _answer(self, topic: Topic, claimer: Claimer, part: list[Claimed], timing: Timing) -> None:
         part.sort(key=_seq)
@@ -357,48 +337,7 @@ class Claims:
         if not before:
             done(Timing())
             return
-        self.remove(topic, sorted(before), before, done, lambda error: refuse(request.id, respond, error))
-
-    def remove(
-        self,
-        topic: Topic,
-        seqs: list[int],
-        before: Saved,
-        done: Callable[[Timing], None],
-        failed: Callable[[TopicsError], None],
-        dead_lettered: int = 0,
-    ) -> None:
-        """Delete the records of jobs that are leaving, ascending seqs. `dead_lettered` of them went elsewhere."""
-        queue = topic.queue
-        assert queue is not None
-        now = self._clock.now_ms()
-        topic.held_at.append(now)
-        queue.dead_lettered += dead_lettered
-
-        def commit(timing: Timing) -> None:
-            topic.held_at.popleft()
-            topic.expire(now)
-            topic.delete_seqs(seqs)
-            for seq in seqs:
-                queue.drop(seq)
-            self.changed(topic)
-            done(timing)
-
-        def undo(error: TopicsError) -> None:
-            topic.held_at.pop()
-            queue.dead_lettered -= dead_lettered
-            for seq, saved in before.items():
-                queue.undo(seq, saved)
-            failed(error)
-
-        durability = topic.assigned_config.durability
-        frame = None
-        if durability != "ephemeral" or topic.floor <= topic.logged_seq:
-            fields = {"before": None, "match": None, "bound": topic.head_seq + 1, "now": now, "seqs": seqs}
-            if dead_lettered:
-                fields["dead_lettered"] = queue.dead_lettered
-            frame = self._staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
-        self._staging.stage(topic, frame, gated=durability == "fsync", commit=commit, undo=undo)
+        remove(self._staging, topic, sorted(before), before, done, lambda error: refuse(request.id, respond, error))
 
     def nack(self, request: Request, caller: Hashable, respond: Respond) -> None:
         asked, tokens = parse_hold(request.body, self._staging.limits)
@@ -477,34 +416,29 @@ class Claims:
         if config.durability == "ephemeral":
             done(Timing())
             return
-        if not config.leases_durable:
-            if not queue.unlogged:
-                self._forget(topic, queue)
+        if not config.leases_durable and queue.unlogged:
             done(Timing())
             return
+
+        def commit(timing: Timing) -> None:
+            queue.unlogged = not config.leases_durable
+            done(timing)
 
         def undo(error: TopicsError) -> None:
             for seq, saved in before.items():
                 queue.undo(seq, saved)
             failed(error)
 
-        frame = self._staging.control_frame(Kind.LEASE, topic.id, {"rows": list(map(queue.row, before))})
-        queue.unlogged = False
-        self._staging.stage(topic, frame, gated=config.durability == "fsync", commit=done, undo=undo)
-
-    def _forget(self, topic: Topic, queue: Queue) -> None:
-        """From now on the leases that the last stop left in the catalog are out of date."""
-        queue.unlogged = True
-
-        def undo(error: TopicsError) -> None:
-            queue.unlogged = False
-
-        frame = self._staging.control_frame(Kind.LEASE, topic.id, {"forget": True})
-        self._staging.stage(topic, frame, gated=False, commit=_nothing, undo=undo)
-
-
-def _nothing(timing: Timing) -> None:
-    pass
+        if config.leases_durable:
+            fields: dict[str, Any] = {"rows": list(map(queue.row, before))}
+            gated = config.durability == "fsync"
+        else:
+            # From now on the leases that the last stop left in the catalog are out of date. Once that has reached the
+            # device, no crash can bring them back.
+            fields = {"forget": True}
+            gated = config.durability != "memory"
+        frame = self._staging.control_frame(Kind.LEASE, topic.id, fields)
+        self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
 
 
 def _seq(job: Claimed) -> int:

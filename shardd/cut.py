@@ -198,6 +198,8 @@ def _apply(planned: _Planned) -> int:
     if removed:
         live = [batch for batch in topic.batches if batch.live]
         topic.last_write_ts = live[-1].last_ts if live else None
+        # Letters that are cut have to come again if their source still has them. What is left may come twice then.
+        topic.arrivals.last.clear()
     if topic.queue is not None:
         topic.queue.settle(topic.floor, -1, topic.alive)
     if planned.lane is not None:

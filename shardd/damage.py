@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import structlog
+
 from proto.errors import ErrorCode, TopicsError
+
+_log: Any = structlog.get_logger()
 
 
 class SegmentError(Exception):
@@ -10,5 +16,6 @@ class SegmentError(Exception):
 
 
 def damaged(error: SegmentError) -> TopicsError:
-    """What a client learns of it."""
+    """What a client learns of it, and the log."""
+    _log.error("damaged_file", reason=str(error), remedy="restore the shard from a backup; `topics verify` finds all")
     return TopicsError(ErrorCode.INTERNAL, f"damaged file: {error}")

@@ -14,6 +14,7 @@ from proto.limits import MAX_BATCH_BYTES
 from proto.message import Reply, Request
 from shardd.claims import Claims
 from shardd.jobs import Found, check_number, fresh
+from shardd.outbox import Outbox
 from shardd.queue import Queue, State
 from shardd.staging import Respond, Staging, to_json
 
@@ -27,7 +28,7 @@ class PeekRequest(Struct):
 
 class Peeked(Struct, gc=False):
     """`state` is ready, in_flight (with `node` and `deadline`, ms), delayed (with `due`, ms: claimable from then on) or
-    dead_lettering (with `dead_letter`, the topic it is on its way to)."""
+    dead_lettering (with `dead_letter`, the topic it is on its way to: for a redrive, the queue it came from)."""
 
     seq: int = msgspec.field(name="$seq")
     ts: int = msgspec.field(name="$ts")
@@ -64,7 +65,7 @@ class Peeking:
         found, after = fresh(topic, max(start, topic.earliest_seq), leaving, most, MAX_BATCH_BYTES)
         body = {
             "topic": topic.name,
-            "jobs": [_peeked(each, queue) for each in found],
+            "jobs": [_peeked(each, queue, topic.outbox) for each in found],
             "count": len(found),
             "next_seq": after,
             "more": after <= topic.head_seq,
@@ -75,14 +76,16 @@ class Peeking:
         respond(Reply(request.id, to_json(body)))
 
 
-def _peeked(found: Found, queue: Queue) -> Peeked:
+def _peeked(found: Found, queue: Queue, outbox: Outbox) -> Peeked:
     seq, ts, _, tag, data, meta = found
     job = queue.jobs.get(seq)
     shown = Peeked(seq, ts, tag, "ready", 0 if job is None else job.deliveries, data, meta)
     if job is not None and job.state is State.LEASED:
         shown.state, shown.node, shown.deadline = "in_flight", job.node, job.until
-    elif job is not None and job.state is State.DELAYED:
+    elif job is not None and job.state in (State.DELAYED, State.SCHEDULED):
         shown.state, shown.due = "delayed", job.until
     elif job is not None and job.state is State.DOOMED:
-        shown.state, shown.dead_letter = "dead_lettering", job.node
+        shown.state = "dead_lettering"
+        if seq in outbox.letters:
+            shown.dead_letter = outbox.letters[seq].target
     return shown

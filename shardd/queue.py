@@ -1,12 +1,14 @@
 """What a queue knows of its jobs besides their records: who holds which, until when, and how often it was delivered.
 
-A job is a record of the queue's topic. One that was never handed out is *fresh* and has no entry here. The others:
+A job is a record of the queue's topic. One that was never handed out is *fresh* and has no entry here, unless it was
+published with a delay. The others:
 
     state      event → next state
+    SCHEDULED  its time has come → READY
     READY      claim → LEASED · too many deliveries → DOOMED · ack of its last holder → LEAVING
     LEASED     deadline passed, nack → READY · nack with a delay → DELAYED · extend → LEASED · ack → LEAVING
     DELAYED    its time has come → READY
-    DOOMED     its copy is in the dead-letter topic → LEAVING
+    DOOMED     its copy is in another topic → LEAVING · it is called back → READY
     LEAVING    its deletion committed → no entry · its deletion failed → as before
 
 There is no timer per job: what is over is collected when somebody looks (`expire`). Heaps are cleaned lazily: an entry
@@ -19,13 +21,13 @@ a restart the search for them begins at the topic's floor and passes over what h
 can never lose a job; it only makes it claimable.
 
 With `leases_durable` every change is a row in the log before it is answered. Otherwise rows are written at a graceful
-stop only, and the first change after a start writes `forget`: a crash from then on takes them all, but for jobs on
-their way to the dead-letter topic, whose rows are always logged (see `shardd.deadletter`).
+stop only, and the first change after a start writes `forget`: a crash from then on takes them all, but for SCHEDULED
+jobs, whose times are logged with their records and go into every catalog, and DOOMED ones (see `shardd.outbox`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -41,6 +43,14 @@ class State(IntEnum):
     DELAYED = 3
     DOOMED = 4
     LEAVING = 5
+    SCHEDULED = 6
+
+
+_DELAYED = (State.DELAYED, State.SCHEDULED)
+_TIMED = (State.LEASED, *_DELAYED)
+"""What ends by itself."""
+_KEPT = (State.DOOMED, State.SCHEDULED)
+"""What does not depend on leases: a crash never takes it."""
 
 
 class Job:
@@ -88,7 +98,7 @@ class Queue:
 
     @property
     def delayed(self) -> int:
-        return self._counts[State.DELAYED]
+        return sum(self._counts[state] for state in _DELAYED)
 
     def ready(self, records: int) -> int:
         """Claimable jobs, of `records` live ones. Call `expire` before."""
@@ -101,7 +111,7 @@ class Queue:
         while self._timers and self._timers[0][0] <= now_ms:
             _, seq, token = heappop(self._timers)
             job = self.jobs.get(seq)
-            waits = job is not None and job.token == token and job.state in (State.LEASED, State.DELAYED)
+            waits = job is not None and job.token == token and job.state in _TIMED
             if job is not None and waits and job.wakes_at <= now_ms:
                 self._move(seq, job, State.READY)
 
@@ -151,6 +161,14 @@ class Queue:
         self._trim()
         return job
 
+    def schedule(self, first_seq: int, due: Sequence[int], now_ms: int) -> None:
+        """Jobs that have just come, and from when on each may be handed out, ms; 0 for at once."""
+        for seq, until in enumerate(due, first_seq):
+            if until > now_ms:
+                job = self._entry(seq)
+                job.until = until
+                self._move(seq, job, State.SCHEDULED)
+
     def holder(self, seq: int, node: str, token: int | None) -> Job | None:
         """The job, if this node holds its live lease; `token` None: whichever."""
         job = self.jobs.get(seq)
@@ -175,10 +193,17 @@ class Queue:
         job.node, job.until = "", due_ms
         self._move(seq, job, State.DELAYED if due_ms > now_ms else State.READY)
 
-    def doom(self, seq: int, job: Job, target: str) -> None:
-        """On its way to the topic `target`, which its row has in the node's place."""
-        job.node = target
+    def doom(self, seq: int) -> None:
+        """On its way to another topic, and nobody's."""
+        job = self._entry(seq)
+        job.node = ""
         self._move(seq, job, State.DOOMED)
+
+    def spare(self, seq: int) -> None:
+        """It goes nowhere after all."""
+        job = self.jobs.get(seq)
+        if job is not None and job.state is State.DOOMED:
+            self._move(seq, job, State.READY)
 
     def leave(self, seq: int, job: Job) -> None:
         self._move(seq, job, State.LEAVING)
@@ -212,7 +237,7 @@ class Queue:
     def apply(self, fields: dict[str, Any]) -> None:
         """What a LEASE frame says."""
         if fields.get("forget"):
-            for seq in [seq for seq, job in self.jobs.items() if job.state is not State.DOOMED]:
+            for seq in [seq for seq, job in self.jobs.items() if job.state not in _KEPT]:
                 self.drop(seq)
             self.cursor = 1
         for seq, state, deliveries, node, token, until in fields.get("rows", ()):
@@ -225,7 +250,7 @@ class Queue:
         """For a catalog. `everything` False: only what survives a crash although leases do not."""
         rows = []
         for seq, job in self.jobs.items():
-            if everything or job.state is State.DOOMED:
+            if everything or job.state in _KEPT:
                 row = self.row(seq)
                 if job.state is State.LEAVING:  # not gone yet, and if its frame is lost it has to come back
                     row[1] = int(State.READY)
@@ -247,7 +272,7 @@ class Queue:
         self._counts[state] += 1
         if state is State.READY:
             heappush(self._reclaim, seq)
-        elif state in (State.LEASED, State.DELAYED):
+        elif state in _TIMED:
             heappush(self._timers, (job.wakes_at, seq, job.token))
 
     def _left(self, job: Job) -> None:
@@ -258,8 +283,7 @@ class Queue:
 
     def _trim(self) -> None:
         if len(self._timers) > 2 * (self.in_flight + self.delayed) + SLACK:
-            waiting = (State.LEASED, State.DELAYED)
-            self._timers = [(j.wakes_at, s, j.token) for s, j in self.jobs.items() if j.state in waiting]
+            self._timers = [(j.wakes_at, s, j.token) for s, j in self.jobs.items() if j.state in _TIMED]
             heapify(self._timers)
         if len(self._tracked) > 2 * len(self.jobs) + SLACK:
             self._tracked = list(self.jobs)

@@ -18,6 +18,7 @@ from shardd.config import from_map
 from shardd.cursors import moved
 from shardd.directory import Directory
 from shardd.lane import load
+from shardd.outbox import MARK
 from shardd.recovery import Found, RecoveryError
 from shardd.topic import Topic
 
@@ -93,9 +94,13 @@ def _batch(topic: Topic, header: Header, buffer: Buffer) -> None:
     first_ts, last_ts = next(iter(columns.times(0, 1))), next(iter(columns.times(columns.count - 1, columns.count)))
     topic.expire(first_ts)
     topic.add(buffer, header.first_seq, columns)
+    if topic.queue is not None and columns.due is not None:
+        topic.queue.schedule(header.first_seq, columns.due, first_ts)
     topic.next_seq = topic.head_seq + 1
     topic.last_write_ts = topic.commit_time(last_ts)
-    if columns.key:
+    if columns.key.startswith(MARK):
+        topic.arrivals.add(columns.key)
+    elif columns.key:
         topic.keys.done(columns.key, header.first_seq, header.count, first_ts)
 
 
@@ -141,14 +146,16 @@ def _change(directory: Directory, topic: Topic, header: Header, fields: dict[str
         topic.expire(fields["now"])
         if "seqs" in fields:
             topic.delete_seqs(fields["seqs"])
+            topic.outbox.gone(fields["seqs"])
             if topic.queue is not None:
                 topic.queue.apply(fields)
             return
         match = fields["match"]
         topic.delete(fields["before"], None if match is None else (match[0], match[1]), fields["bound"])
     elif kind == Kind.LEASE:
-        assert topic.queue is not None
-        topic.queue.apply(fields)
+        if topic.queue is not None:
+            topic.queue.apply(fields)
+        topic.outbox.apply(fields, topic.queue)
     elif kind == Kind.CEILING:
         topic.ceiling, topic.reserved_in = max(topic.ceiling, fields["seq"]), fields.get("boot", "")
         if topic.reserved_in:

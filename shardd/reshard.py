@@ -138,6 +138,8 @@ class Reshard:
         moved.cursors = dict(topic.cursors)
         if topic.queue is not None and moved.queue is not None:
             moved.queue.apply(topic.queue.dump(everything=True))
+        moved.outbox.apply({"letters": topic.outbox.dump(topic.alive)}, moved.queue)
+        moved.arrivals.load(topic.arrivals.dump())
         moved.gaps = Gaps(list(topic.gaps.ranges))
         moved.lane = moved.lane_visible = topic.lane_visible
         return topic.records

@@ -57,12 +57,17 @@ def growth(size: int, held: int, config: TopicConfig) -> int:
 
 def check_patch(patch: ConfigPatch | None, options: Mapping[str, Any]) -> None:
     """Raises `403 forbidden` for a dead-letter target outside the prefixes of the key that asks."""
+    if patch is not None and isinstance(patch.dead_letter, str):
+        check_target(patch.dead_letter, options, "dead_letter")
+
+
+def check_target(target: str, options: Mapping[str, Any], field: str) -> None:
+    """Raises `403 forbidden` for a topic that a body names, outside the prefixes of the key that asks."""
     prefixes = options.get("prefixes")
-    target = patch.dead_letter if patch is not None else None
-    if prefixes and isinstance(target, str) and not target.startswith(tuple(prefixes)):
+    if prefixes and not target.startswith(tuple(prefixes)):
         raise TopicsError(
             ErrorCode.FORBIDDEN,
-            f'this key may not use "{target}" as dead_letter: its names begin with {" or ".join(prefixes)}',
+            f'this key may not use "{target}" as {field}: its names begin with {" or ".join(prefixes)}',
             {"reason": "prefix", "topic": target},
         )
 

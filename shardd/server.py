@@ -16,6 +16,7 @@ from pathlib import Path
 import structlog
 import trio
 
+from proto import trace
 from proto.control import CONTROL_FD_VARIABLE, EXIT_PERMANENT, Failed, Ping, Pong, Progress, Ready, Shards, Start, Stop
 from proto.limits import Limits
 from proto.log import configure
@@ -72,10 +73,21 @@ class Server:
                 log.warning("message_refused", reason=str(error))
                 continue
             if isinstance(message, Request):
-                shard.handle(message, peer, partial(self._respond, peer))
+                if message.traceparent:
+                    self._handle_traced(message, peer)
+                else:
+                    shard.handle(message, peer, partial(self._respond, peer))
             elif isinstance(message, Cancel):
                 shard.cancel(peer, message.id)
         shard.flush()
+
+    def _handle_traced(self, message: Request, peer: bytes) -> None:
+        trace.begin(message.traceparent)
+        try:
+            log.debug("request", op=message.op, id=message.id)
+            self._shard.handle(message, peer, partial(self._respond, peer))
+        finally:
+            trace.begin("")
 
     def _respond(self, peer: bytes, message: Message) -> None:
         if isinstance(message, Reply):
@@ -201,8 +213,8 @@ async def main(descriptor: int) -> int:
             await link.send(Progress("derive", total, total))
             forward = Forward(shard, peers)
             await forward.restore()
-            shard.dead_letters.recovered(shard.claims)
-            nursery.start_soon(shard.dead_letters.run, peers)
+            shard.mover.recovered()
+            nursery.start_soon(shard.mover.run, peers)
             await nursery.start(forward.run)
             await link.send(Ready())
             topics, records, _ = shard.directory.counters()

@@ -28,16 +28,17 @@ from shardd.control import Control
 from shardd.copier import Copier
 from shardd.cursors import page as cursor_page
 from shardd.damage import SegmentError, damaged
-from shardd.deadletter import DeadLetters
 from shardd.directory import Directory
 from shardd.disk import Disk
 from shardd.logs import Logs
+from shardd.mover import Mover
 from shardd.peeking import Peeking
 from shardd.pressure import Pressure, Sample
 from shardd.priority import effective_priority
 from shardd.pulls import Pulls
 from shardd.reads import Reads
 from shardd.recovery import Outcome, RecoveryError, scan
+from shardd.redrive import Redrive
 from shardd.replay import replay, replay_deferred
 from shardd.restore import Restore, position
 from shardd.routing import Routing
@@ -114,9 +115,9 @@ class Shard:
         self.routing = Routing(staging)
         self.restored = not self._unrestored()
         control = Control(staging)
-        self.dead_letters = DeadLetters(self.directory, self._clock)
-        self.claims = Claims(staging, self.dead_letters.add)
-        self.dead_letters.recovered(self.claims)
+        self.mover = Mover(staging, self.flush)
+        self.claims = Claims(staging, self.mover.order)
+        self.mover.recovered()
         self._sessions = SessionControl(staging)
         consume = Consume(staging)
         logs = Logs(staging)
@@ -146,6 +147,7 @@ class Shard:
             "peek": consume.peek,
             "step": consume.step,
             "peek_jobs": Peeking(staging, self.claims).peek,
+            "redrive": Redrive(staging, self.mover).redrive,
             "log_create": logs.create,
             "log_find": logs.find,
             "state": self._state,

@@ -27,6 +27,7 @@ from shardd.gaps import Gaps
 from shardd.idempotency import Keys
 from shardd.lane import Lane
 from shardd.losses import Losses
+from shardd.outbox import Arrivals, Outbox
 from shardd.queue import Queue
 from shardd.segment import Segment
 from shardd.tags import Match, TagIndex, carriers
@@ -93,6 +94,8 @@ class Topic:
         self.keys = Keys()
         self.cursors: dict[str, Cursor] = {}
         self.queue = Queue() if config.type == "queue" else None
+        self.outbox = Outbox()
+        self.arrivals = Arrivals()
         self.holes = 0
         """Raised by every deletion that may have taken records from the middle."""
         self.moving = Moving()

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from proto.errors import ErrorCode, TopicsError, invalid, topic_not_found
+from proto.errors import ErrorCode, TopicsError, invalid, not_ready, topic_not_found
 from proto.frame import Columns, Frame, encode_batch
 from proto.limits import MAX_IDEMPOTENCY_KEY_CHARS, RECORD_OVERHEAD
 from proto.message import Reply, Request
 from shardd import reserve
-from shardd.append import Write, parse_write
+from shardd.append import Write, delays, parse_write
 from shardd.commit import Timing
 from shardd.config import ConfigPatch, TopicConfig, apply
 from shardd.control import Control
 from shardd.idempotency import Waiter
+from shardd.jobs import not_a_queue
+from shardd.outbox import MARK, arrival_key
 from shardd.room import check_bytes, check_inline, check_topics, growth
 from shardd.staging import Respond, Staging, performance, refuse, to_json
 from shardd.topic import Topic
@@ -33,13 +35,16 @@ class Writes:
 
     def append(self, request: Request, respond: Respond) -> None:
         write, columns = parse_write(request.body, self._staging.limits, stamped=bool(request.options.get("stamped")))
+        letters = request.options.get("letters")
         key = _key(write.idempotency_key, request.options.get("idempotency_key"))
+        held_back = delays(write)
         now = self._staging.clock.now_ms()
         topic = self._staging.directory.assigned.get(request.topic)
         created = topic is None
         if topic is None:
             config = _lazy_config(request.topic, write)
             check_inline(write.config, request.options)
+            _check_delays(held_back, config, request.topic)
             _check_room(None, config, columns, request.topic)
             check_topics(len(self._staging.directory.assigned), request.options, self._staging.limits)
             grows_by = self._growth(None, config, columns, request.options)
@@ -47,13 +52,21 @@ class Writes:
             topic = self._control.create(request.topic, config, lambda topic, timing: None, lambda error: None)
         else:
             topic.expire(now)
+            if letters and self._known(topic, letters, request, respond):
+                return
+            _check_delays(held_back, topic.config, topic.name)
             if key and self._answered(topic, key, request, respond, now):
                 return
             _check_room(topic, topic.assigned_config, columns, topic.name)
             grows_by = self._growth(topic, topic.assigned_config, columns, request.options)
             self._admit(topic.assigned_config, write)
+        if letters:
+            key = arrival_key(*letters)
+            topic.arrivals.pending.add(letters[0])
         columns.key = key
         columns.ts = topic.commit_time(now)
+        if held_back is not None:
+            columns.due = [now + delay if delay else 0 for delay in held_back]
         reserve.ahead(topic, columns.count, self._staging)
         self._stage(topic, columns, grows_by, created, request, respond)
 
@@ -81,6 +94,19 @@ class Writes:
             return True
         return topic.keys.wait(key, answer)
 
+    def _known(self, topic: Topic, letters: tuple[bytes, list[int]], request: Request, respond: Respond) -> bool:
+        """A batch from another topic's outbox: is some of it here already? Then the answer says which, and none is
+        written. Raises `409` if jobs are sent to a log, `503` while the same source's last batch is on its way."""
+        if request.options["jobs"] and topic.queue is None:
+            raise not_a_queue(topic.name)
+        source, seqs = letters
+        if source in topic.arrivals.pending:
+            raise not_ready("another batch of the same source is on its way")
+        known = sorted(set(seqs).intersection(topic.arrivals.last.get(source, ())))
+        if known:
+            respond(Reply(request.id, extra={"known": known}))
+        return bool(known)
+
     def _admit(self, config: TopicConfig, write: Write) -> None:
         """`429 throttled` for what goes to the log, if the disk is nearly full or too many writes wait."""
         if config.durability != "ephemeral":
@@ -101,7 +127,8 @@ class Writes:
         topic.pending_bytes += size
         self._pending_growth += grows_by
         key = columns.key
-        if key:
+        source = key[1:25] if key.startswith(MARK) else b""
+        if key and not source:
             topic.keys.begin(key)
         durability = topic.assigned_config.durability
         kept: Frame | None = None
@@ -113,16 +140,21 @@ class Writes:
             topic.pending_bytes -= size
             self._pending_growth -= grows_by
             topic.add(frame.head, first_seq, columns)
+            if topic.queue is not None and columns.due is not None:
+                topic.queue.schedule(first_seq, columns.due, self._staging.clock.now_ms())
             ts = columns.ts
             assert isinstance(ts, int)
             topic.last_write_ts = ts
-            if durability == "disk":
+            if durability == "disk" and not source:
                 self._staging.unsynced.wrote(topic, number, first_seq)
             self._staging.grown(topic)
             if durability != "fsync":
                 timing = Timing(timing.write_ms)
             respond(_answer(topic, first_seq, columns.count, created, False, request, timing))
-            if key:
+            if source:
+                topic.arrivals.pending.discard(source)
+                topic.arrivals.add(key)
+            elif key:
                 _tell(topic.keys.done(key, first_seq, columns.count, ts), None)
 
         def undo(error: TopicsError) -> None:
@@ -131,7 +163,8 @@ class Writes:
             topic.pending_bytes -= size
             self._pending_growth -= grows_by
             refuse(request.id, respond, error)
-            if key:
+            topic.arrivals.pending.discard(source)
+            if key and not source:
                 _tell(topic.keys.failed(key), error)
 
         def encode(frame_no: int, synced_no: int) -> Frame:
@@ -140,7 +173,8 @@ class Writes:
             return encode_batch(columns, topic.id, first_seq, frame_no=frame_no, synced_no=synced_no)
 
         logged = None if durability == "ephemeral" else encode
-        kept = self._staging.stage(topic, logged, gated=durability == "fsync", commit=commit, undo=undo)
+        gated = durability == "fsync" or (bool(source) and durability == "disk")
+        kept = self._staging.stage(topic, logged, gated=gated, commit=commit, undo=undo)
 
 
 def _tell(waiters: list[Waiter], error: TopicsError | None) -> None:
@@ -159,6 +193,13 @@ def _key(body: str | None, header: str | None) -> bytes:
             field="idempotency_key",
         )
     return key.encode()
+
+
+def _check_delays(delays: list[int] | None, config: TopicConfig, name: str) -> None:
+    if delays is not None and config.type != "queue":
+        raise invalid(
+            f'delay_ms holds back jobs of a queue, but topic "{name}" is a log: leave it out', field="delay_ms"
+        )
 
 
 def _lazy_config(name: str, write: Write) -> TopicConfig:

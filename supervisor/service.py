@@ -25,7 +25,7 @@ import trio
 
 from proto import control, log
 from proto.control import Shards, ShardState, Start
-from supervisor import listener, rundir
+from supervisor import listener, reaper, rundir
 from supervisor.child import Child, Launch, environment_for_children, now_ms, python
 from supervisor.datadir import DataDir, DataDirError, shard_name
 from supervisor.keys import FILE_VARIABLE, Keys, KeysError, read_file
@@ -96,13 +96,16 @@ class Service:
             os.environ, TOPICS_LOG_LEVEL=settings.log_level, TOPICS_LOG_FORMAT=log.chosen_format(settings.log_format)
         )
 
-        def child(name: str, command: Sequence[str], prepare: Callable[[int], Launch]) -> Child:
-            return Child(name, command, environment, prepare, self._changed, logger, settings.restart_limit)
+        # OpenTelemetry's settings, which may hold credentials, are the gateway's business alone.
+        telemetry = {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
+
+        def child(name: str, command: Sequence[str], prepare: Callable[[int], Launch], **more: str) -> Child:
+            return Child(name, command, environment | more, prepare, self._changed, logger, settings.restart_limit)
 
         self._shards = [
             child(shard_name(index), shard_command, partial(self._for_shard, index)) for index in range(data.shards)
         ]
-        self._gateway = child("gateway", gateway_command, self._for_gateway)
+        self._gateway = child("gateway", gateway_command, self._for_gateway, **telemetry)
         self._children = [*self._shards, self._gateway]
         self._news = {child.name: trio.Event() for child in self._children}
 
@@ -132,6 +135,7 @@ class Service:
             states=[asdict(state) for state in self.states()],
             keys=None if self._keys.keys is None else [key.as_map() for key in self._keys.keys],
             probe_auth=self._settings.probe_auth,
+            request_log=self._settings.request_log,
         )
         return Launch(start, (self._listening.fileno(), *(each.fileno() for each in self._protocols.all)))
 
@@ -152,6 +156,8 @@ class Service:
             if limit_s is not None:
                 watchdog = Watchdog(limit_s, self._children, self._notifier, self._log)
                 nursery.start_soon(watchdog.run, self._ending.is_set)
+            if os.getpid() == 1:
+                nursery.start_soon(reaper.run, self._log)
             for child in self._children:
                 nursery.start_soon(self._relay, child)
                 nursery.start_soon(self._keep, child)

@@ -56,6 +56,7 @@ class Settings(Limits):
     log_format: Literal["auto", "console", "logfmt", "journal", "json"] = Field(
         "auto", description="form of log lines; auto is console on a terminal, journal under systemd, else logfmt"
     )
+    request_log: bool = Field(False, description="a log line for each request and each end of a stream")
     probe_auth: bool = Field(False, description="health and readiness need a key too")
     allow_insecure_no_auth: bool = Field(False, description="listen beyond loopback without keys")
     restart_limit: int = Field(10, ge=0, le=1000, description="deaths of one child within a minute that are borne")

@@ -89,13 +89,14 @@ def nginx(directory: Path, tls: Path, port: int, upstream: int) -> Iterator[None
 
 
 @contextlib.contextmanager
-def caddy(directory: Path, tls: Path, port: int, upstream: int) -> Iterator[None]:
+def caddy(directory: Path, tls: Path, port: int, upstream: int, patience: str = "300ms") -> Iterator[None]:
     text = adapted(
         (DEPLOY / "proxy" / "Caddyfile").read_text(),
         stop="grace_period 10s => grace_period 1s\n\tadmin off\n\tauto_https disable_redirects",
         site=f"topics.example.com {{ => topics.example.com:{port} {{",
         tls=f"/etc/topics/tls => {tls}",
         upstream=f"127.0.0.1:4000 => 127.0.0.1:{upstream}",
+        patience=f"lb_try_duration 10s => lb_try_duration {patience}",
     )
     path = directory / "Caddyfile"
     path.write_text(text)
@@ -132,6 +133,13 @@ class Door:
             assert response.status in (200, 201), content
             return content
 
+    def reachable(self) -> bool:
+        try:
+            self.socket().close()
+        except OSError:
+            return False
+        return True
+
     def answers(self) -> bool:
         try:
             with self.opened("GET", "/v0/ready") as response:
@@ -164,3 +172,23 @@ def test_requests_streams_and_sockets_pass_a_proxy_over_tls(
             head = "".join(f"{name}: {value}\r\n" for name, value in UPGRADE.items())
             raw.sendall(f"GET /v0/ws HTTP/1.1\r\nHost: topics.example.com\r\n{head}\r\n".encode())
             assert raw.recv(4096).startswith(b"HTTP/1.1 101 ")
+
+
+@pytest.mark.parametrize("proxy", [nginx, caddy], ids=["nginx", "caddy"])
+def test_behind_a_proxy_a_stopped_service_is_one_to_come_back_to(certificate: Path, tmp_path: Path, proxy: Any) -> None:
+    """Nobody listens behind it. Clients and EventSources, which end at any status but 200, get what they need."""
+    port = free_port()
+    with proxy(tmp_path, certificate, port, free_port()):
+        door = Door(port, certificate)
+        until(door.reachable, "the proxy to answer")
+        asked = [door.opened("POST", "/v0/topics/a", {"records": [{"data": 1}]}), door.opened("GET", "/v0/topics/a")]
+        streams = [door.opened("GET", path) for path in ("/v0/watch/w", "/v0/topics/q/work?node=n")]
+        for each in asked:
+            with each as answer:
+                assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+                assert answer.headers["content-type"] == "application/json"
+                assert json.load(answer)["error"]["code"] == "not_ready"
+        for each in streams:
+            with each as answer:
+                assert (answer.status, answer.headers["content-type"]) == (200, "text/event-stream")
+                assert answer.read() == b"retry: 2000\n\n"

@@ -154,6 +154,15 @@ def check_answer(answer: bytes, data: bytes) -> None:
         assert set(json.loads(body[: int(length[1])])["error"]) <= {"code", "message", "detail"}, answer
 
 
+def metrics(service: Service) -> bytes:
+    connection = service.connect()
+    try:
+        connection.request("GET", "/v0/metrics", headers={"Authorization": f"Bearer {SECRET}"})
+        return connection.getresponse().read()
+    finally:
+        connection.close()
+
+
 def bombard(service: Service, number: int, seed: int) -> None:
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails, to run it again
     rng = random.Random(seed)
@@ -170,10 +179,7 @@ def bombard(service: Service, number: int, seed: int) -> None:
     assert {n: c["incarnation"] for n, c in service.status()["children"].items()} == incarnations
     until(lambda: descriptors(gateway["pid"]) <= before + 2, "the gateway to close what clients left")
     # With as many slots as the key has, one that leaked would be missed.
-    metrics = service.connect()
-    metrics.request("GET", "/v0/metrics", headers={"Authorization": f"Bearer {SECRET}"})
-    assert b"topics_http_requests_in_flight 1.0" in metrics.getresponse().read()
-    metrics.close()
+    until(lambda: b"topics_http_requests_in_flight 1.0" in metrics(service), "the gateway to end what clients left")
     assert "connection_failed" not in service.log_text(), service.log_tail()
     assert "request_failed" not in service.log_text(), service.log_tail()
 

@@ -1,4 +1,4 @@
-"""Routers in real processes that are killed: a chain and a tree over two shards, while writers write.
+"""Routers in real processes that are killed: a chain, a tree and a cycle over two shards, while writers write.
 
 After every kill, whatever subset of processes it hit, each seq that was seen names what it named, and in the end every
 destination holds every acknowledged record, `exactly_once` ones exactly once.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import http.client
 import random
 import threading
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -18,6 +19,8 @@ from tests.support.service import Service, ask, until
 KILLS = 6
 CHAIN = ["rk:0", "rk:1", "rk:2", "rk:3"]
 EDGES = [*pairwise(CHAIN), ("rk:0", "rk:tree"), ("rk:tree", "rk:leaf")]
+CYCLE = ["rk:ping", "rk:pong"]
+HOPS = 8
 
 
 class Writer(threading.Thread):
@@ -28,14 +31,16 @@ class Writer(threading.Thread):
         self.service = service
         self.rng = random.Random(seed)
         self.acked: list[int] = []
+        self.round: list[int] = []
+        """What was acknowledged by the cycle."""
         self.stopping = False
 
     def run(self) -> None:
         number = 0
         while not self.stopping:
             number += 1
-            topic = CHAIN[0] if self.rng.random() < 0.85 else CHAIN[2]
-            data = number if topic == CHAIN[0] else -number
+            topic = self.rng.choices((CHAIN[0], CHAIN[2], CYCLE[0]), (80, 12, 8))[0]
+            data = -number if topic == CHAIN[2] else number
             body = {"records": [{"data": data}], "idempotency_key": f"k{number}"}
             while True:
                 try:
@@ -47,6 +52,8 @@ class Writer(threading.Thread):
                     return
             if topic == CHAIN[0]:
                 self.acked.append(number)
+            elif topic == CYCLE[0]:
+                self.round.append(number)
 
 
 def everything(service: Service, topic: str) -> dict[int, Any]:
@@ -74,11 +81,14 @@ def test_copies_survive_the_death_of_any_processes(new_service: Callable[..., Se
     for source, dest in EDGES:
         body = {"source": source, "dest": dest, "guarantee": "exactly_once"}
         assert service.request("PUT", f"/v0/routers/{source}-{dest}", body)[0] == 201
+    for source, dest in (CYCLE, CYCLE[::-1]):
+        body = {"source": source, "dest": dest, "allow_cycle": True}
+        assert service.request("PUT", f"/v0/routers/{source}-{dest}", body)[0] == 201
     topics = sorted({dest for _, dest in EDGES})
-    seen: dict[str, dict[int, Any]] = {topic: {} for topic in topics}
+    seen: dict[str, dict[int, Any]] = {topic: {} for topic in (*topics, *CYCLE)}
 
     def look() -> None:
-        for topic in topics:
+        for topic in seen:
             now = everything(service, topic)
             assert seen[topic].items() <= now.items(), f"{topic}: seqs name others than before (seed {seed})"
             seen[topic] = now
@@ -115,8 +125,17 @@ def test_copies_survive_the_death_of_any_processes(new_service: Callable[..., Se
         assert len(got) == len(set(got)), f"{topic} holds a record twice (seed {seed})"
         assert set(wanted) <= set(got), f"{topic} lacks {sorted(set(wanted) - set(got))[:9]} (seed {seed})"
         assert got == sorted(got), f"{topic} is out of order (seed {seed})"
+    until(lambda: _rested(service, len(writer.round)), "the cycle to rest")
+    look()
+    for topic, copies in zip(CYCLE, (HOPS // 2 + 1, HOPS // 2), strict=True):
+        went = Counter(seen[topic].values())
+        assert went == dict.fromkeys(writer.round, copies), f"{topic} holds {went} (seed {seed})"
 
 
 def _settled(service: Service) -> bool:
     heads = {t: service.request("GET", f"/v0/topics/{t}")[1]["head_seq"] for t in ("rk:0", "rk:2", "rk:3")}
     return bool(heads["rk:3"] == heads["rk:2"] and heads["rk:2"] >= heads["rk:0"])
+
+
+def _rested(service: Service, records: int) -> bool:
+    return all(service.request("GET", f"/v0/topics/{t}")[1]["head_seq"] >= records * HOPS // 2 for t in CYCLE)

@@ -7,7 +7,7 @@ import h2.config
 import h2.connection
 import h2.events
 import trio
-from gateway_stage import Stage, stage
+from gateway_stage import Stage, stage, until
 
 from gateway.page import HTML
 
@@ -27,6 +27,22 @@ async def test_the_status_page_is_served_and_then_the_connection_ends() -> None:
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert answer.raw.decode() == HTML
         assert await client.ended()
+
+
+async def test_a_client_that_shuts_down_its_side_gets_the_page_too() -> None:
+    async with prepared() as there:
+        for _ in range(5):
+            async with there.client() as client:
+                await client.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+                await client.stream.send_eof()
+                assert (await client.receive()).raw.decode() == HTML
+                assert await client.ended()
+            stream = await trio.open_tcp_stream(*there.address)
+            await stream.send_all(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+            await stream.aclose()  # gone for good, and nobody tells
+        async with there.client() as client:
+            await client.ask("GET", "/v0/health")  # whoever came before has been accepted
+            await until(lambda: len(there.gateway.server.connections) == 1)
 
 
 async def test_a_page_asked_with_the_wrong_method_is_a_canonical_405() -> None:

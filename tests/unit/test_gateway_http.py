@@ -2,12 +2,15 @@
 
 import gzip
 import json
+import socket
+import struct
 from contextlib import AsyncExitStack
 from functools import partial
 
 import pytest
 import trio
 from gateway_stage import Answer, Stage, stage, until
+from structlog.testing import capture_logs
 
 from gateway.api import MAX_INFLATED, MAX_PARAMETERS_BYTES
 from proto.errors import ErrorCode, TopicsError, topic_not_found
@@ -214,6 +217,25 @@ async def test_expect_100_continue_is_not_answered_for_a_refused_body() -> None:
         )
         answer = await client.receive()
         assert (answer.status, answer.code) == (413, "payload_too_large")
+
+
+@pytest.mark.parametrize("framing", [b"Content-Length: 2", b"Transfer-Encoding: chunked"])
+async def test_a_client_that_is_gone_before_it_is_asked_for_its_body_is_no_failure(framing: bytes) -> None:
+    head = b"POST /v0/topics/a HTTP/1.1\r\n" + JSON_POST + b"Expect: 100-continue\r\n" + framing + b"\r\n\r\n"
+    async with stage() as there:
+        with capture_logs() as logs:
+            for _ in range(3):
+                stream = await trio.open_tcp_stream(*there.address)
+                await stream.send_all(head)
+                # The connection is reset while nobody has read what was sent.
+                stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                stream.socket.close()
+            async with there.client() as client:
+                assert (await client.ask("GET", "/v0/health")).status == 200  # whoever came before has been accepted
+                await until(lambda: len(there.gateway.server.connections) == 1)
+        assert logs == []
+        assert there.gateway.api._served == {("health", 200): 1}
+        assert there.gateway.server._front.budget.used == 0
 
 
 async def test_413_is_answered_before_the_body_is_read_and_reaches_a_client_that_sends_all_of_it() -> None:

@@ -87,3 +87,24 @@ async def test_a_stream_whose_client_leaves_is_closed() -> None:
             await client.receive()
         await closed.wait()
         await until(lambda: not there.gateway.flight.count)
+
+
+async def test_a_stream_that_cannot_be_opened_now_tells_a_browser_to_come_back() -> None:
+    """An EventSource gives up for good on any status but 200."""
+    async with stage() as there:
+        there.lose_shard(0)
+        async with there.client() as client:
+            answer = await client.ask("GET", "/v0/topics/q/work?node=n")
+            assert (answer.status, answer.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+            assert answer.raw.startswith(b'retry: 2000\n\nevent: error\ndata: {"code":503,"error":"')
+            assert answer.raw.endswith(b"\n\n")
+            answer = await client.ask("GET", "/v0/topics/q/work?node=n", headers={"Accept": "application/json"})
+            assert answer.status == 406
+            there.gateway.flight.drain()
+            for path in ("/v0/topics/q/work?node=n", "/v0/watch/w"):
+                async with there.client() as late:
+                    answer = await late.ask("GET", path)
+                    assert (answer.status, answer.raw.count(b'"code":503')) == (200, 1)
+                async with there.client() as late:
+                    answer = await late.ask("GET", path, headers={"Accept": "application/json"})
+                    assert (answer.status, answer.code) == (503, "shutting_down")

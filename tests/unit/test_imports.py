@@ -23,6 +23,7 @@ DOORS = {
     "quart": {"gateway/web.py"},
     "quart_trio": {"gateway/web.py"},
     "hypercorn": {"gateway/handover.py"},
+    "opentelemetry": set(),  # gateway/tracing.py alone has it, if it is there, by import_module
     "httptools": {"gateway/head.py"},
     "wsproto": {"gateway/websocket.py"},
     "subprocess": {"supervisor/child.py", "supervisor/keys.py", "supervisor/offline.py"},

@@ -289,6 +289,7 @@ def send_claim(shard: Harness, node: str, most: int) -> int:
 
 
 def got(shard: Harness, ident: int) -> list[int]:
+    shard.shard.commits.sync_now()
     reply = shard.replies[ident]
     assert isinstance(reply, Reply)
     assert reply.error is None
@@ -324,6 +325,17 @@ def test_a_claimer_who_left_gets_no_jobs_and_an_empty_window_is_answered() -> No
     assert counters(shard) == (0, 1)
 
 
+def test_streams_and_pollers_share_a_window_in_proportion() -> None:
+    shard = queue(Harness(), claim_jitter_ms=100)
+    stream = take(shard, "s", 4)
+    poller = send_claim(shard, "b", 2)
+    shard.append("q", *range(3))
+    shard.clock.advance(101)
+    shard.shard.deliver()
+    assert sorted((len(pushed(shard, stream)), len(got(shard, poller)))) == [1, 2]
+    assert len(pushed(shard, stream)) == 2
+
+
 def test_a_window_ends_with_its_topic() -> None:
     shard = queue(Harness(), claim_jitter_ms=100)
     ident = send_claim(shard, "a", 1)
@@ -341,6 +353,7 @@ def take(shard: Harness, stream: str, most: int) -> int:
 
 
 def pushed(shard: Harness, ident: int) -> list[int]:
+    shard.shard.commits.sync_now()
     reply = shard.replies[ident]
     assert isinstance(reply, Reply)
     assert reply.error is None

@@ -1,0 +1,95 @@
+"""A flood of equal log lines becomes one line, and later one that says how often it was repeated.
+
+Lines are equal if they have the same event and the same texts; numbers (counts, durations, offsets) may differ. The
+first one is written at once. Those that follow within `WINDOW_S` are counted, and when the window ends the last of them
+is written with `repeated=N`, which begins the next window. Only warnings and errors are looked at: what is written at
+lower levels is rare by itself, or wanted line by line.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+WINDOW_S = 10.0
+MOST_KINDS = 256
+"""Kinds of lines that are remembered at a time; beyond that, lines are written as they come."""
+_LIMITED = ("warning", "error", "exception", "critical")
+
+Write = Callable[[str, str, dict[str, Any]], object]
+"""Method, event, fields."""
+
+
+@dataclass(slots=True)
+class _Kind:
+    ends_at: float
+    count: int = 0
+    method: str = ""
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+class Repeats:
+    """A structlog processor. `write` gets what is due later; it is called without the lock, from a thread that ends."""
+
+    def __init__(self, write: Write, monotonic: Callable[[], float] = time.monotonic, *, timer: bool = True) -> None:
+        self._write = write
+        self._monotonic = monotonic
+        self._timer = timer
+        self._waiting = False
+        self._kinds: dict[object, _Kind] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, logger: Any, method: str, fields: Any) -> Any:
+        """Passes a line on, or raises `structlog.DropEvent`."""
+        if method not in _LIMITED:
+            return fields
+        with self._lock:
+            kind = self._kinds.get(name := _name(method, fields))
+            now = self._monotonic()
+            if kind is None or (now >= kind.ends_at and not kind.count):
+                if len(self._kinds) >= MOST_KINDS:
+                    self._kinds = {each: found for each, found in self._kinds.items() if found.ends_at > now}
+                if len(self._kinds) < MOST_KINDS:
+                    self._kinds[name] = _Kind(now + WINDOW_S)
+                return fields
+            kind.count += 1
+            kind.method, kind.fields = method, dict(fields)
+            if self._timer and not self._waiting:
+                self._waiting = True
+                self._wake_in(max(kind.ends_at - now, 0.1))
+        raise structlog.DropEvent
+
+    def _wake_in(self, seconds: float) -> None:
+        timer = threading.Timer(seconds, self.flush)
+        timer.daemon = True
+        timer.start()
+
+    def flush(self, *, everything: bool = False) -> None:
+        """Write what is due, or all that was counted."""
+        due: list[_Kind] = []
+        with self._lock:
+            now = self._monotonic()
+            self._waiting = False
+            for name, kind in list(self._kinds.items()):
+                if kind.count and (everything or now >= kind.ends_at):
+                    due.append(kind)
+                    self._kinds[name] = _Kind(now + WINDOW_S)
+                elif now >= kind.ends_at:
+                    del self._kinds[name]
+            waiting = [kind.ends_at for kind in self._kinds.values() if kind.count]
+            if waiting and self._timer:
+                self._waiting = True
+                self._wake_in(max(min(waiting) - now, 0.1))
+        for kind in due:
+            event = str(kind.fields.pop("event", ""))
+            self._write(kind.method, event, {**kind.fields, "repeated": kind.count})
+
+
+def _name(method: str, fields: Any) -> object:
+    texts = tuple((name, value) for name, value in sorted(fields.items()) if isinstance(value, str))
+    return method, texts

