@@ -196,6 +196,32 @@ def test_a_queue_forgets_the_jobs_that_were_cut_and_keeps_the_leases_of_others()
     assert found.call("ack", "q", {"node": "w", "seqs": [2, 3], "lease_ids": tokens[1:3]})["acked"] == 2
 
 
+def test_a_letter_that_was_cut_is_taken_when_it_comes_again() -> None:
+    """Its source, cut to the same time, has the record still and sends it anew."""
+    shard = Harness(**LIMITS)
+    letter = {"stamped": True, "jobs": False, "letters": [b"s" * 24, [7]]}
+    shard.append("dlq", "of before")
+    shard.call("append", "dlq", {"records": [{"data": "job"}]}, **letter)
+    assert shard.call("append", "dlq", {"records": [{"data": "job"}]}, **letter) == {"known": [7]}
+    carry_out(shard, disk_of(shard), Cuts({"dlq": 1}))
+    found = shard.restarted()
+    found.call("append", "dlq", {"records": [{"data": "job"}]}, **letter)
+    assert [record["data"] for record in found.everything("dlq")] == ["of before", "job"]
+    assert found.call("append", "dlq", {"records": [{"data": "job"}]}, **letter) == {"known": [7]}
+
+
+def test_jobs_that_were_held_back_keep_their_time_and_those_that_were_cut_are_gone() -> None:
+    shard = Harness(**LIMITS)
+    shard.call("configure", "q", {"type": "queue"})
+    for delay in (0, 5000, 5000):
+        shard.call("append", "q", {"records": [{"data": delay, "delay_ms": delay}]})
+    carry_out(shard, disk_of(shard), Cuts({"q": 2}))
+    found = shard.restarted()
+    assert [job["$seq"] for job in found.call("claim", "q", {"node": "w", "max": 5})["claimed"]] == [1]
+    found.clock.advance(5001)
+    assert [job["$seq"] for job in found.call("claim", "q", {"node": "w", "max": 5})["claimed"]] == [2]
+
+
 def test_an_ephemeral_topic_is_empty_and_goes_on_above_its_head() -> None:
     shard = Harness(**LIMITS)
     shard.call("configure", "e", {"durability": "ephemeral"})
