@@ -13,15 +13,15 @@ was made stays so, too: there is no way to know all of it.
     named cursors, watches  where they were: behind S they go on with the next record there will be
     queue                   leases and deliveries of the jobs that are left. What went to a dead-letter topic behind the
                             cut is in neither of the two
-    routers                 the destination's position goes back to before the first of its copies that was cut, so that
-                            what its source has kept is copied again, once
+    routers                 the destination's position goes back to before the first of its copies that was cut, and
+                            what its source has kept is copied again, once, with the present time
     ephemeral topics        empty, as after every restart
 
 A cut at a time keeps what has a commit time up to then. Commit times never decrease with seq, so that is a seq, too.
 
-1  open    every shard, as a start would
+1  open    every shard, as a start would; copies that no file has are made again
 2  look    what each topic keeps; where routers go back to, while their sources still have everything
-3  cut     in memory
+3  cut     in memory; routers copy what they have to copy again
 4  write   three checkpoints: the first has the cut, the second takes the place of the catalog that did not have it, the
            third removes the files of which nothing is left. Then the log: nothing in it is news, and no catalog that
            may be fallen back to needs it
@@ -41,6 +41,7 @@ from typing import Any
 from proto.limits import Limits
 from shardd.clock import Clock
 from shardd.copies import Append, Pulled, plan
+from shardd.derive import Routers
 from shardd.disk import Disk
 from shardd.lane import Lane
 from shardd.recovery import RecoveryError
@@ -89,6 +90,8 @@ def cut(disk: Disk, paths: list[Path], clock: Clock, limits: Limits, cuts: Cuts)
         for _ in shard.recover():
             pass
         shards.append(shard)
+    routers = Routers(shards)
+    routers.derive()
     topics = {topic.name: topic for shard in shards for topic in shard.directory.visible.values()}
     _check(topics, cuts)
     planned = [
@@ -97,6 +100,7 @@ def cut(disk: Disk, paths: list[Path], clock: Clock, limits: Limits, cuts: Cuts)
     for each in planned:
         removed = _apply(each)
         yield {"topic": each.topic.name, "upto": each.upto, "removed": removed, "next_seq": each.topic.next_seq}
+    routers.forward()
     for shard, path in zip(shards, paths, strict=True):
         for _ in range(3):
             shard.checkpoint_now(last=True)
@@ -125,13 +129,6 @@ def _check(topics: Mapping[str, Topic], cuts: Cuts) -> None:
     for name, seq in cuts.seqs.items():
         if seq > topics[name].head_seq:
             raise RecoveryError(f'topic "{name}" ends at seq {topics[name].head_seq} in this backup, before {seq}')
-    for topic in topics.values():
-        if topic.deferred:
-            raise RecoveryError(
-                f'topic "{topic.name}" waits for copies that its routers have to make again, so it cannot be cut yet: '
-                "restore without a cut, start the service there and stop it gracefully, back that up, and restore that "
-                "backup with the cut"
-            )
 
 
 # 2
@@ -139,11 +136,9 @@ def _check(topics: Mapping[str, Topic], cuts: Cuts) -> None:
 
 def _look(topic: Topic, upto: int, topics: Mapping[str, Topic], reserve: int) -> _Planned:
     planned = _Planned(topic, min(upto, topic.head_seq), topic.next_seq - 1 + reserve)
-    lane = topic.lane_visible
+    lane = topic.lane
     source = None if lane is None else topics.get(lane.source)
     if lane is not None and source is not None and source.epoch == lane.epoch:
-        # Copies that came after the last checkpoint are in no file, but readers may have seen them.
-        planned.head += lane.copies_of(lane.cursor + 1, source.head_seq)
         cursor = _before_copies(lane, source, _copies_after(topic, upto))
         planned.lane = replace(lane, cursor=cursor, done=cursor)
     return planned
@@ -198,6 +193,7 @@ def _apply(planned: _Planned) -> int:
     topic = planned.topic
     removed = topic.delete_after(planned.upto)
     topic.skip(planned.head + 1)
+    topic.durable_head = topic.head_seq
     topic.keys.load([key for key in topic.keys.dump() if key[1] + key[2] - 1 <= planned.upto])
     if removed:
         live = [batch for batch in topic.batches if batch.live]

@@ -156,6 +156,14 @@ def test_what_is_not_there_or_not_allowed_is_told_by_the_exit_status(service: Se
     assert b"ended before" in topics(service, "import", str(tmp_path / "cut.gz"), status=1).stderr
 
 
+def test_a_key_that_may_not_make_topics_is_told_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text('{"topic":"t","$topic":{"config":{"ttl_ms":0}}}\n{"topic":"t","data":1}\n')
+    with Service(tmp_path, TOPICS_API_KEYS="s3cret:rw") as service:
+        arguments = ["import", str(tmp_path / "in"), "--token", "s3cret"]
+        assert b"--no-config" in topics(service, *arguments, status=1).stderr
+        assert b"1 records" in topics(service, *arguments, "--no-config").stdout
+
+
 def test_transfers_outlive_deaths_of_the_service(tmp_path: Path) -> None:
     given = b"".join(b'{"n": %d, "pad": "%b"}\n' % (n, b"x" * 100) for n in range(10_000))
     (tmp_path / "in.jsonl").write_bytes(given)
