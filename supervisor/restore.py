@@ -161,9 +161,9 @@ def _make(
             said = done
             yield {"kind": "progress", "done": done, "total": total}
     if cuts:
-        # Nobody else knows the copies, so they may be in any state until this is over.
-        if target is not None:
-            limits = {**limits, "cold_dir": str(_making(target))}
+        # Nobody else knows the copies, so they may be in any state until this is over. A cold folder that is not one of
+        # the copies belongs to somebody else.
+        limits = {**limits, "cold_dir": "" if target is None else str(_making(target))}
         failed = ""
         for found in offline.results("cut", _making(data_dir), limits, cuts=asdict(cuts)):
             if found["kind"] == "error":
