@@ -175,6 +175,11 @@ def test_a_cut_reaches_the_cold_folder_and_leaves_the_backup_alone(tmp_path: Pat
         topics("verify", "--data-dir", str(data), **new)
         with Service(data.parent, shards=1, **new) as again:
             assert everything(again, "a") == there[:upto]
+    kept = {**small, **cold, "TOPICS_COLD_DIR": str(tmp_path / "cold-kept")}
+    topics("restore", str(backup), str(tmp_path / "kept" / "data"), "--reserve", "1000", **kept)
+    with Service(tmp_path / "kept", shards=1, **kept) as again:
+        assert everything(again, "a") == there
+        assert again.request("POST", "/v0/topics/a", {"records": [{"data": 1}]})[1]["first_seq"] == 1401
     refused = topics("restore", str(backup), str(tmp_path / "x"), status=1)
     assert "TOPICS_COLD_DIR" in refused.stderr
 
