@@ -23,7 +23,9 @@ TOPICS = ("a", "b", "c")
 def topics(*arguments: str, status: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
     kept = {n: v for n, v in os.environ.items() if not n.startswith("TOPICS_")}
     command = [sys.executable, "-P", "-m", "supervisor.cli", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env={**kept, **environment})
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=180, check=False, env={**kept, **environment}
+    )
     assert done.returncode == status, done.stdout + done.stderr
     return done
 
@@ -161,20 +163,19 @@ def test_a_cut_reaches_the_cold_folder_and_leaves_the_backup_alone(tmp_path: Pat
     with Service(tmp_path, shards=1, **small, **cold) as service:
         for n in range(40):
             service.request("POST", "/v0/topics/a", {"records": [{"data": n * 10 + i} for i in range(10)]})
-            if n % 10 == 9:
+            if n == 30:
                 service.restart()  # which makes a checkpoint
         there = everything(service, "a")
         service.stop()
     topics("backup", str(tmp_path / "backups"), "--data-dir", str(tmp_path / "data"), **cold)
     (backup,) = (tmp_path / "backups").iterdir()
     assert list(backup.glob("cold/**/*.data"))
-    for upto in (37, 400):
-        new = {**small, **cold, "TOPICS_COLD_DIR": str(tmp_path / f"cold-{upto}")}
-        data = tmp_path / f"again-{upto}" / "data"
-        topics("restore", str(backup), str(data), "--until-seq", f"a={upto}", **new)
-        topics("verify", "--data-dir", str(data), **new)
-        with Service(data.parent, shards=1, **new) as again:
-            assert everything(again, "a") == there[:upto]
+    new = {**small, **cold, "TOPICS_COLD_DIR": str(tmp_path / "cold-again")}
+    data = tmp_path / "again" / "data"
+    topics("restore", str(backup), str(data), "--until-seq", "a=37", **new)
+    topics("verify", "--data-dir", str(data), **new)
+    with Service(data.parent, shards=1, **new) as again:
+        assert everything(again, "a") == there[:37]
     kept = {**small, **cold, "TOPICS_COLD_DIR": str(tmp_path / "cold-kept")}
     topics("restore", str(backup), str(tmp_path / "kept" / "data"), "--reserve", "1000", **kept)
     with Service(tmp_path / "kept", shards=1, **kept) as again:
