@@ -99,6 +99,9 @@ class Gateway:
                     self.api.protocols.append(partial(self._statistics, self.rog_server, self.rog.commands))
                 await nursery.start(self.server.run, listener)
                 task_status.started()
+        # Who comes from now on is refused at once, rather than cut off when this process ends.
+        for each in (listener, *walrus, *rog):
+            each.close()
 
     @staticmethod
     def _statistics(server: TcpServer, commands: Mapping[tuple[str, str], int]) -> Protocol:

@@ -98,8 +98,8 @@ def configure(process: str, level: str | None = None, form: str | None = None) -
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
-            with_trace,
             *limited,
+            with_trace,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *renderers[form],

@@ -19,6 +19,7 @@ import structlog
 WINDOW_S = 10.0
 MOST_KINDS = 256
 """Kinds of lines that are remembered at a time; beyond that, lines are written as they come."""
+REPEATED = "repeated"
 _LIMITED = ("warning", "error", "exception", "critical")
 
 Write = Callable[[str, str, dict[str, Any]], object]
@@ -46,7 +47,7 @@ class Repeats:
 
     def __call__(self, logger: Any, method: str, fields: Any) -> Any:
         """Passes a line on, or raises `structlog.DropEvent`."""
-        if method not in _LIMITED:
+        if method not in _LIMITED or REPEATED in fields:
             return fields
         with self._lock:
             kind = self._kinds.get(name := _name(method, fields))
@@ -59,6 +60,7 @@ class Repeats:
                 return fields
             kind.count += 1
             kind.method, kind.fields = method, dict(fields)
+            kind.fields.pop("exc_info", None)  # it was in the first line, and is another one when this is written
             if self._timer and not self._waiting:
                 self._waiting = True
                 self._wake_in(max(kind.ends_at - now, 0.1))
@@ -87,7 +89,7 @@ class Repeats:
                 self._wake_in(max(min(waiting) - now, 0.1))
         for kind in due:
             event = str(kind.fields.pop("event", ""))
-            self._write(kind.method, event, {**kind.fields, "repeated": kind.count})
+            self._write(kind.method, event, {**kind.fields, REPEATED: kind.count})
 
 
 def _name(method: str, fields: Any) -> object:

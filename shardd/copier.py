@@ -26,9 +26,13 @@ class Copier:
         self.copied_records = 0
 
     def copy(self, topic: Topic, pulled: Pulled) -> bool:
-        """Take as much as the topic has room for. False if that was not everything: it refuses instead of evicting."""
+        """Take as much as there is room for. False if that was not everything: the topic refuses instead of evicting,
+        or the disk is nearly full."""
         lane = topic.lane
         assert lane is not None
+        # Copies are in no log, but the next checkpoint puts them where room is kept for what makes room.
+        if self._staging.space.low and topic.assigned_config.durability != "ephemeral":
+            return False
         made, everything = self.fitting(topic, lane, pulled)
         self.stage(topic, lane, made)
         return everything

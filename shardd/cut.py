@@ -13,15 +13,15 @@ was made stays so, too: there is no way to know all of it.
     named cursors, watches  where they were: behind S they go on with the next record there will be
     queue                   leases and deliveries of the jobs that are left. What went to a dead-letter topic behind the
                             cut is in neither of the two
-    routers                 the destination's position goes back to before the first of its copies that was cut, so that
-                            what its source has kept is copied again, once
+    routers                 the destination's position goes back to before the first of its copies that was cut, and
+                            what its source has kept is copied again, once, with the present time
     ephemeral topics        empty, as after every restart
 
 A cut at a time keeps what has a commit time up to then. Commit times never decrease with seq, so that is a seq, too.
 
-1  open    every shard, as a start would
+1  open    every shard, as a start would; copies that no file has are made again
 2  look    what each topic keeps; where routers go back to, while their sources still have everything
-3  cut     in memory
+3  cut     in memory; routers copy what they have to copy again
 4  write   three checkpoints: the first has the cut, the second takes the place of the catalog that did not have it, the
            third removes the files of which nothing is left. Then the log: nothing in it is news, and no catalog that
            may be fallen back to needs it
@@ -41,6 +41,7 @@ from typing import Any
 from proto.limits import Limits
 from shardd.clock import Clock
 from shardd.copies import Append, Pulled, plan
+from shardd.derive import Routers
 from shardd.disk import Disk
 from shardd.lane import Lane
 from shardd.recovery import RecoveryError
@@ -65,14 +66,19 @@ class Cuts:
         """The last seq that the topic may keep; None if it stays whole."""
         if topic.name in self.seqs:
             return self.seqs[topic.name]
-        ms = self.times.get(topic.name, self.until_ms)
+        ms = self.time(topic)
         return None if ms is None else last_seq_at(topic, ms)
+
+    def time(self, topic: Topic) -> int | None:
+        """The time at which the topic is cut, in ms; None if it is cut at a seq, or not at all."""
+        return None if topic.name in self.seqs else self.times.get(topic.name, self.until_ms)
 
 
 @dataclass(slots=True)
 class _Planned:
     topic: Topic
     upto: int
+    ms: int | None
     head: int
     lane: Lane | None = None
 
@@ -89,14 +95,15 @@ def cut(disk: Disk, paths: list[Path], clock: Clock, limits: Limits, cuts: Cuts)
         for _ in shard.recover():
             pass
         shards.append(shard)
+    routers = Routers(shards)
+    routers.derive()
     topics = {topic.name: topic for shard in shards for topic in shard.directory.visible.values()}
     _check(topics, cuts)
-    planned = [
-        _look(topic, upto, topics, cuts.reserve) for topic in topics.values() if (upto := cuts.upto(topic)) is not None
-    ]
+    planned = [_look(topic, upto, topics, cuts) for topic in topics.values() if (upto := cuts.upto(topic)) is not None]
     for each in planned:
         removed = _apply(each)
         yield {"topic": each.topic.name, "upto": each.upto, "removed": removed, "next_seq": each.topic.next_seq}
+    routers.forward()
     for shard, path in zip(shards, paths, strict=True):
         for _ in range(3):
             shard.checkpoint_now(last=True)
@@ -125,25 +132,16 @@ def _check(topics: Mapping[str, Topic], cuts: Cuts) -> None:
     for name, seq in cuts.seqs.items():
         if seq > topics[name].head_seq:
             raise RecoveryError(f'topic "{name}" ends at seq {topics[name].head_seq} in this backup, before {seq}')
-    for topic in topics.values():
-        if topic.deferred:
-            raise RecoveryError(
-                f'topic "{topic.name}" waits for copies that its routers have to make again, so it cannot be cut yet: '
-                "restore without a cut, start the service there and stop it gracefully, back that up, and restore that "
-                "backup with the cut"
-            )
 
 
 # 2
 
 
-def _look(topic: Topic, upto: int, topics: Mapping[str, Topic], reserve: int) -> _Planned:
-    planned = _Planned(topic, min(upto, topic.head_seq), topic.next_seq - 1 + reserve)
-    lane = topic.lane_visible
+def _look(topic: Topic, upto: int, topics: Mapping[str, Topic], cuts: Cuts) -> _Planned:
+    planned = _Planned(topic, min(upto, topic.head_seq), cuts.time(topic), topic.next_seq - 1 + cuts.reserve)
+    lane = topic.lane
     source = None if lane is None else topics.get(lane.source)
     if lane is not None and source is not None and source.epoch == lane.epoch:
-        # Copies that came after the last checkpoint are in no file, but readers may have seen them.
-        planned.head += lane.copies_of(lane.cursor + 1, source.head_seq)
         cursor = _before_copies(lane, source, _copies_after(topic, upto))
         planned.lane = replace(lane, cursor=cursor, done=cursor)
     return planned
@@ -198,7 +196,11 @@ def _apply(planned: _Planned) -> int:
     topic = planned.topic
     removed = topic.delete_after(planned.upto)
     topic.skip(planned.head + 1)
-    topic.keys.load([key for key in topic.keys.dump() if key[1] + key[2] - 1 <= planned.upto])
+    topic.durable_head = topic.head_seq
+    # By time where there is one: of the last writes, all records may have been deleted.
+    ms, upto = planned.ms, planned.upto
+    keys = topic.keys.dump()
+    topic.keys.load([key for key in keys if (key[1] + key[2] - 1 <= upto if ms is None else key[3] <= ms)])
     if removed:
         live = [batch for batch in topic.batches if batch.live]
         topic.last_write_ts = live[-1].last_ts if live else None

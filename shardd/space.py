@@ -1,7 +1,8 @@
 """Whether the disk has room for more: below `TOPICS_MIN_FREE_BYTES` a shard refuses what would fill it.
 
-Refused are writes to the log and configurations. Deletions, positions of readers and checkpoints go on: they are small,
-and are what makes room again. What is kept free is for them: a log that meets a full disk makes its shard read-only.
+Refused are writes to the log and configurations; copies by routers wait. Deletions, positions of readers and
+checkpoints go on: they are small, and are what makes room again. What is kept free is for them: a log that meets a full
+disk makes its shard read-only.
 The system is asked at most every 100 ms, so a disk can be filled by what is written within that time: it should be
 far less than the bytes that are kept free.
 """
@@ -41,13 +42,16 @@ class Space:
                 self._free = None  # a disk that does not answer shows itself when it is written to
         return self._free
 
+    @property
+    def low(self) -> bool:
+        """Whether the disk is nearly full."""
+        return bool(self._min) and (free := self.free_bytes) is not None and free < self._min
+
     def check(self) -> None:
         """Raises `429 throttled` if the disk is nearly full."""
-        if not self._min:
+        if not self.low:
             return
-        free = self.free_bytes
-        if free is None or free >= self._min:
-            return
+        free = self._free
         self.refused_total += 1
         raise TopicsError(
             ErrorCode.THROTTLED,

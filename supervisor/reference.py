@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from supervisor import keys
-from supervisor.settings import FILE_VARIABLE, PREFIX, Settings
+from supervisor.settings import FILE_VARIABLE, PREFIX, TOKEN_VARIABLE, URL_VARIABLE, Settings
 
 INTRODUCTION = f"""# Configuration
 
@@ -22,6 +22,9 @@ counts as unset. `topics config` prints what is in effect and where each value i
 
 Keys are no settings: `{keys.FILE_VARIABLE}` names a file of them, `{keys.VARIABLE}` has them itself. They are never in
 `topics.toml`, and no command prints them.
+
+Commands that ask a running service (`topics status`, say) find it by `{URL_VARIABLE}`, their key is in
+`{TOKEN_VARIABLE}`.
 
 | Variable | Default | Unit | Allowed | Meaning |
 | --- | --- | --- | --- | --- |

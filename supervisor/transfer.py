@@ -158,7 +158,11 @@ def _configure(client: Client, part: Note) -> int:
     config = part.content.get("config")
     if not isinstance(config, dict) or _state(client, part.topic) is not None:
         return 0
-    client.put(f"/v0/topics/{quote(part.topic, safe='')}", json.dumps(config).encode())
+    try:
+        client.put(f"/v0/topics/{quote(part.topic, safe='')}", json.dumps(config).encode())
+    except Refused as error:
+        remedy = "; give a key that may (admin), or leave it out with --no-config" if error.status == 403 else ""
+        raise TransferError(f"line {part.number}: making the topic {part.topic}: {error}{remedy}") from error
     return 1
 
 

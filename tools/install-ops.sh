@@ -1,12 +1,13 @@
 #!/bin/sh
 # Installs what tests run besides Python, where it is missing and can be had (apt-get as root): systemd-analyze, promtool,
-# nginx, caddy, openssl, chromium. Nothing is started. Exit status 1 and the names of what is still missing.
+# nginx, caddy, openssl, curl, venv, chromium. Nothing is started. Exit status 1 and the names of what is still missing.
 set -u
 
 missing() {
-    for pair in systemd-analyze:systemd promtool:prometheus nginx:nginx-light caddy:caddy openssl:openssl chromium:chromium; do
+    for pair in systemd-analyze:systemd promtool:prometheus nginx:nginx-light caddy:caddy openssl:openssl curl:curl chromium:chromium; do
         PATH=$PATH:/usr/sbin command -v "${pair%%:*}" >/dev/null 2>&1 || printf '%s ' "${pair#*:}"
     done
+    /usr/bin/python3 -c 'import ensurepip' >/dev/null 2>&1 || printf '%s ' python3-venv
 }
 
 packages=$(missing)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.machine import MachineError, machine
 from tests.support.programs import free_port
 from tests.support.service import Service, until
 
@@ -136,7 +138,7 @@ def test_as_process_1_on_a_read_only_root_it_serves_reaps_and_drains(tmp_path: P
     if tried.returncode:
         pytest.skip(f"this user may make no namespaces here: {tried.stderr.decode()}")
     with container(data, port, log) as process:
-        until(lambda: answers(port, "/v0/ready") or process.poll() is not None, "readiness")
+        until(lambda: answers(port, "/v0/ready") or process.poll() is not None, "readiness", timeout_s=60)
         assert process.poll() is None, log.read_text()
         (supervisor,) = children_of(process.pid)
         its_own = set(children_of(supervisor))
@@ -156,3 +158,37 @@ def test_as_process_1_on_a_read_only_root_it_serves_reaps_and_drains(tmp_path: P
     assert "event=orphan_reaped" in text
     assert "event=stopped exit_status=0" in text
     assert (data / "manifest.json").exists()
+
+
+@pytest.mark.long
+def test_its_instructions_make_a_service_that_serves() -> None:
+    """Run one after the other on a machine to break, as an engine would, except that both stages share it."""
+    environment: dict[str, str] = {}
+    user = "0"
+    try:
+        with machine() as bare:
+            bare.run("ln -s /usr/bin/python3 /usr/local/bin/python; mkdir /src")
+            for word, rest in instructions():
+                given = " ".join(f"{name}={value}" for name, value in environment.items())
+                if word == "COPY" and "--from" not in rest:
+                    *sources, target = rest.split()
+                    bare.run(f"cp -r {' '.join(sources)} /src/{target if len(sources) == 1 else ''}")
+                elif word == "RUN":
+                    assert user == "0"
+                    bare.run(f"cd /src; export {given}; {rest}", outside="pip" in rest, timeout_s=240)
+                elif word == "ENV":
+                    environment |= dict(pair.split("=", 1) for pair in rest.split())
+                elif word == "USER":
+                    user = rest
+            given = " ".join(f"{name}={value}" for name, value in environment.items())
+            command = " ".join([*json.loads(last("ENTRYPOINT")), *json.loads(last("CMD"))])
+            bare.run("echo a-key > /run/keys && chown 10001 /run/keys && chmod 0400 /run/keys && rm -r /src")
+            run = f"setpriv --reuid {user} --regid {user} --clear-groups env {given} TOPICS_API_KEYS_FILE=/run/keys"
+            bare.run(f"cd /; nohup {run} {command} > /run/log 2>&1 &")
+            script = shlex.join(json.loads(last("HEALTHCHECK").partition(" CMD ")[2]))
+            bare.run(f"for i in $(seq 300); do {script} 2> /dev/null && exit 0; sleep 0.1; done; cat /run/log; exit 1")
+            log = bare.run("for i in $(seq 300); do grep event=ready /run/log && exit 0; sleep 0.1; done; cat /run/log")
+            assert "data_dir=/var/lib/topics" in log
+            assert bare.run("stat -c %u /var/lib/topics/manifest.json").strip() == user
+    except MachineError as error:
+        pytest.skip(f"no machine to break can be made here: {error}")

@@ -27,7 +27,7 @@ from tests.support.writers import verify
 
 TOPICS = {"log:a": "disk", "log:b": "disk", "log:c": "fsync", "log:d": "memory"}
 QUEUE = "jobs"
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 PAUSE_S = 0.02
 
 
@@ -79,7 +79,7 @@ class Client(threading.Thread):
         """The head of an answer; None if none came. Its body is still to be read."""
         try:
             if self._connection is None:
-                self._connection = self.service.connect(timeout_s=20)
+                self._connection = self.service.connect(timeout_s=PATIENCE_S)
             self._connection.request(method, path, body, headers)
             return self._connection.getresponse()
         except (ConnectionError, http.client.RemoteDisconnected) as error:
@@ -323,10 +323,20 @@ def roll(service: Service, seed: int, restarts: int, every_s: float) -> None:
         for writer in (*writers, producer):
             writer.finish()
         heads = {topic: admin.ask(f"/v0/topics/{topic}", None, "GET")["head_seq"] for topic in names}
-        until(lambda: all_well() and all(each.at >= heads[each.topic] for each in readers), "readers to be at the head")
-        until(lambda: all_well() and all(at >= heads[t] for each in watchers for t, at in each.at.items()), "watchers")
         until(
-            lambda: all_well() and admin.ask(f"/v0/topics/{QUEUE}", None, "GET")["count"] == 0, "every job to be done"
+            lambda: all_well() and all(each.at >= heads[each.topic] for each in readers),
+            "readers to be at the head",
+            PATIENCE_S,
+        )
+        until(
+            lambda: all_well() and all(at >= heads[t] for each in watchers for t, at in each.at.items()),
+            "watchers",
+            PATIENCE_S,
+        )
+        until(
+            lambda: all_well() and admin.ask(f"/v0/topics/{QUEUE}", None, "GET")["count"] == 0,
+            "every job to be done",
+            PATIENCE_S,
         )
     finally:
         admin.hang_up()

@@ -99,7 +99,7 @@ def test_each_run_archives_what_is_new(service: Service, spark: Spark, tmp_path:
     place = ["--path", str(service.data_dir)] if way == "path" else ["--url", service.url]
     archive = ["archive", *place, "--subscribe-pattern", f"inc{way}.*", "--to", str(tmp_path / "a")]
     expected = []
-    for run in range(3):
+    for run in range(2):
         for topic in (f"inc{way}:a", f"inc{way}:{run}"):
             first = 1 + sum(name == topic for name, _ in expected)
             write(service, topic, *[{"run": run, "n": n} for n in range(50)])
@@ -235,6 +235,11 @@ def test_json_lines_are_replayed_as_they_are(service: Service, spark: Spark, tmp
         "null": (None, "n", None),
         '"text \\u00e4 \\" "': (None, None, None),
     }
+    ordered = "".join(f'{{"topic":"ordered","data":{n}}}\n' for n in range(5000))
+    (tmp_path / "in.jsonl").write_text('{"topic":"ordered","$topic":{"head_seq":1}}\n' + ordered)
+    assert job(spark, "replay", "--from", str(tmp_path), "--url", service.url)["records"] == 5000
+    with Client(service.url) as client:
+        assert client.diff("ordered", 0, 5000).records["data"].to_pylist() == [str(n) for n in range(1000)]
     (tmp_path / "bad.jsonl").write_text('{"topic": "lines"}\n')
     with pytest.raises(SparkError, match="is not a record: neither data nor value is there"):
         job(spark, "replay", "--from", str(tmp_path), "--url", service.url)
@@ -308,8 +313,6 @@ def test_an_audit_finds_what_was_done_to_the_files(spark: Spark, tmp_path: Path)
     clean, found, texts = audited(spark, service.data_dir)
     assert (clean, found) == (False, [("error", "checksum")])
     assert texts == [f"{segments[-1]}: the file is missing"]
-    segments[-1].write_bytes(data)
-    assert audited(spark, service.data_dir)[0]
 
 
 def test_an_audit_compares_routers_destinations_with_their_source(spark: Spark, tmp_path: Path) -> None:

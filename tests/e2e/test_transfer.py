@@ -28,7 +28,7 @@ def topics(
     service: Service, *arguments: str, status: int = 0, given: bytes | None = None
 ) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "supervisor.cli", *arguments, "--url", service.url]
-    done = subprocess.run(command, capture_output=True, timeout=60, check=False, env=service.environment, input=given)
+    done = subprocess.run(command, capture_output=True, timeout=180, check=False, env=service.environment, input=given)
     assert done.returncode == status, done.stdout + done.stderr
     return done
 
@@ -156,6 +156,14 @@ def test_what_is_not_there_or_not_allowed_is_told_by_the_exit_status(service: Se
     assert b"ended before" in topics(service, "import", str(tmp_path / "cut.gz"), status=1).stderr
 
 
+def test_a_key_that_may_not_make_topics_is_told_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text('{"topic":"t","$topic":{"config":{"ttl_ms":0}}}\n{"topic":"t","data":1}\n')
+    with Service(tmp_path, TOPICS_API_KEYS="s3cret:rw") as service:
+        arguments = ["import", str(tmp_path / "in"), "--token", "s3cret"]
+        assert b"--no-config" in topics(service, *arguments, status=1).stderr
+        assert b"1 records" in topics(service, *arguments, "--no-config").stdout
+
+
 def test_transfers_outlive_deaths_of_the_service(tmp_path: Path) -> None:
     given = b"".join(b'{"n": %d, "pad": "%b"}\n' % (n, b"x" * 100) for n in range(10_000))
     (tmp_path / "in.jsonl").write_bytes(given)
@@ -171,7 +179,7 @@ def test_transfers_outlive_deaths_of_the_service(tmp_path: Path) -> None:
             until(lambda: service.request("GET", "/v0/topics/t")[1].get("head_seq", 0) > 1000, "some records")
             service.kill_group()
             service.start()
-            _, told = process.communicate(timeout=60)
+            _, told = process.communicate(timeout=180)
             assert process.returncode == 0, told
         assert [record["data"]["n"] for record in everything(service, "t")] == list(range(10_000))
         save = [*command, "export", "t", "-o", str(tmp_path / "out.jsonl")]
@@ -180,7 +188,7 @@ def test_transfers_outlive_deaths_of_the_service(tmp_path: Path) -> None:
             until(lambda: part.exists() or process.poll() is not None, "the export to begin")
             service.kill_group()
             service.start()
-            _, told = process.communicate(timeout=60)
+            _, told = process.communicate(timeout=180)
             assert process.returncode == 0, told
         lines = (tmp_path / "out.jsonl").read_bytes().splitlines()
         assert [json.loads(line)["data"]["n"] for line in lines[1:]] == list(range(10_000))

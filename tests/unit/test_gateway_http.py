@@ -472,6 +472,9 @@ async def test_draining_finishes_what_is_in_flight_and_refuses_the_rest() -> Non
         assert answer.json["finished"] is True
         await done.wait()
         await until(lambda: not there.gateway.server.connections)
+        with pytest.raises(OSError, match="connect"):
+            async with there.client():
+                pass
 
 
 async def test_draining_gives_up_at_its_deadline() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -106,3 +108,37 @@ def test_what_is_due_is_written_without_another_line() -> None:
         repeats(None, "warning", {"event": "w"})
     now += 0.01
     assert written.wait(10)
+
+
+def test_a_process_that_ends_has_said_everything() -> None:
+    """Through the whole chain of a real process."""
+    script = "from proto.log import configure\nlog = configure('gateway', 'info', 'logfmt')\n"
+    script += "for number in range(3):\n    log.warning('full', number=number)\n    log.info('fine')\n"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    said = [line.split(" ", 1)[1] for line in done.stderr.splitlines()]
+    fine = "level=info event=fine process=gateway"
+    assert said == [
+        "level=warning event=full number=0 process=gateway",
+        fine,
+        fine,
+        fine,
+        "level=warning event=full number=2 process=gateway repeated=2",
+    ]
+
+
+def test_each_death_of_a_child_is_a_line_of_the_supervisor() -> None:
+    script = "from proto.log import configure\nlog = configure('supervisor', 'info', 'logfmt')\n"
+    script += "for _ in range(3):\n    log.error('child_died', child='shard-00')\n"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr.count("event=child_died") == 3
+
+
+def test_a_bug_that_is_met_again_and_again_has_one_traceback() -> None:
+    script = "from proto.log import configure\nlog = configure('gateway', 'info', 'logfmt')\n"
+    script += (
+        "for _ in range(3):\n    try:\n        1 / 0\n    except ZeroDivisionError:\n        log.exception('bug')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr.count("ZeroDivisionError") == 1
+    assert "event=bug process=gateway repeated=2" in done.stderr
+    assert "NoneType" not in done.stderr

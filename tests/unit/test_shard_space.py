@@ -12,6 +12,7 @@ from shardd.disk import RealDisk
 from shardd.space import LOOK_INTERVAL
 from tests.support.fault_disk import FaultDisk
 from tests.support.harness import FakeClock, Harness
+from tests.support.routed import Net
 
 LEAST = 1000
 
@@ -72,6 +73,26 @@ def test_writes_come_back_with_the_room(shard: Harness) -> None:
         shard.append("a", 4)
     leave(shard, LEAST)
     assert shard.append("a", 4)["first_seq"] == 4
+
+
+def test_copies_wait_for_room_and_none_is_lost() -> None:
+    net = Net(2, min_free_bytes=LEAST)
+    for dest, fields in (("copy", {}), ("volatile", {"durability": "ephemeral"})):
+        net.router(f"to-{dest}", "source", dest)
+        net.of(dest).call("configure", dest, fields)
+    net.of("source").append("source", 1)
+    net.settle()
+    net.of("source").append("source", 2, 3)
+    for shard in net.shards:
+        leave(shard, LEAST - 1)
+    net.settle()
+    assert net.data("copy") == [1]
+    assert net.data("volatile") == [1, 2, 3], "it takes nothing of the disk"
+    assert [shard.call("stats")["disk"]["refused_total"] for shard in net.shards] == [0, 0], "nobody was refused"
+    for shard in net.shards:
+        leave(shard, LEAST)
+    net.settle()
+    assert net.data("copy") == [1, 2, 3]
 
 
 def test_the_system_is_asked_now_and_then(shard: Harness) -> None:

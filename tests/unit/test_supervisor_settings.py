@@ -70,7 +70,8 @@ def test_children_get_exactly_the_limits(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_unknown_variables_are_found_with_what_was_meant() -> None:
-    found = settings.unknown_variables({"TOPICS_PROT": "1", "TOPICS_PORT": "1", "TOPICS_XYZZY": "", "PATH": "/"})
+    known = {"TOPICS_PORT": "1", "TOPICS_URL": "x", "TOPICS_TOKEN": "x", "PATH": "/"}
+    found = settings.unknown_variables({"TOPICS_PROT": "1", "TOPICS_XYZZY": "", **known})
     assert found == [("TOPICS_PROT", "TOPICS_PORT"), ("TOPICS_XYZZY", "")]
 
 

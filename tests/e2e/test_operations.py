@@ -1,0 +1,38 @@
+"""docs/operations.md as a new user would follow it: every block of commands, as printed, in the order of the page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.machine import MachineError, machine
+
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+
+
+def blocks() -> list[str]:
+    return re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_from_an_empty_machine_to_a_service_behind_tls_as_printed() -> None:
+    """What stands in for systemd is told in `tests.support.systemctl`; that the unit confines the service as it says is
+    for `systemd-analyze`, in test_systemd.py."""
+    printed = blocks()
+    assert any("pip install ." in block for block in printed)
+    said: list[str] = []
+    try:
+        with machine() as empty:
+            for block in printed:
+                # Packages come from outside; everything else is among the machine's own processes.
+                said.append(empty.run(block, outside="pip install" in block, timeout_s=240))
+                print(f"$ {block}{said[-1]}")  # noqa: T201 - shown when the test fails
+            asked = empty.run("curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:4000/v0/topics")
+            assert asked == "401", "it lets nobody in without a key"
+            owner = empty.run("stat -c '%U %a' /var/lib/topics /run/topics; ps -o user= -C topics | sort -u")
+            assert owner.split() == ["topics", "700", "topics", "700", "topics"]
+    except MachineError as error:
+        pytest.skip(f"no machine to break can be made here: {error}")
+    through_tls = next(text for block, text in zip(printed, said, strict=True) if "topics hello/diff" in block)
+    assert '"it works"' in through_tls
