@@ -30,12 +30,14 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped to 
 
     def schema(self) -> StructType:
         # A read or a stream? Spark asks for the columns before it says.
-        for streaming in (False, True):
+        try:
+            return spark_schema(parse(self.options))
+        except BadOption as of_a_read:
             try:
-                return spark_schema(parse(self.options, streaming=streaming))
-            except BadOption as error:
-                problem = error
-        raise problem
+                return spark_schema(parse(self.options, streaming=True))
+            except BadOption as of_a_stream:
+                # What is wrong for both is told once. Else it is a read, unless it says what only streams can.
+                raise of_a_stream if "nly a stream" in str(of_a_read) else of_a_read from None
 
     def reader(self, schema: StructType) -> DataSourceReader:
         given = dict(self.options)

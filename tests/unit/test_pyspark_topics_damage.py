@@ -61,7 +61,7 @@ def covered(path: Path) -> list[tuple[int, int, str]]:
     return found
 
 
-@pytest.mark.parametrize("seed", [*range(60), *(pytest.param(n, marks=pytest.mark.long) for n in range(60, 1500))])
+@pytest.mark.parametrize("seed", [*range(40), *(pytest.param(n, marks=pytest.mark.long) for n in range(40, 1500))])
 def test_a_flipped_bit_is_told_with_its_place_or_skipped_alone(
     grown: Scene, tmp_path: Path, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:

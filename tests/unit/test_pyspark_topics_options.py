@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from pyspark_topics.columns import headers, spark_schema
+from pyspark_topics.datasource import DefaultSource
 from pyspark_topics.options import EARLIEST, LATEST, BadOption, parse
 
 
@@ -43,6 +44,17 @@ def test_wrong_and_contradictory_options_are_refused(options: dict[str, str], se
     with pytest.raises(BadOption, match=sentence) as caught:
         parse(options)
     assert "secret" not in str(caught.value)
+
+
+def test_what_is_wrong_is_told_before_spark_says_whether_it_reads_or_streams() -> None:
+    for given, sentence in (
+        ({"path": "/d", "endingOffsets": "earliest"}, "nothing would be left"),
+        ({"path": "/d", "maxOffsetsPerTrigger": "many"}, "it is a whole number"),
+        ({"path": "/d", "failOnDataLoss": "x"}, "true or false"),
+    ):
+        with pytest.raises(BadOption, match=sentence):
+            DefaultSource(given).schema()
+    assert DefaultSource({"path": "/d", "maxOffsetsPerTrigger": "7"}).schema().fieldNames()[0] == "key"
 
 
 def test_a_stream_has_no_end_but_triggers() -> None:
