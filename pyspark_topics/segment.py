@@ -40,6 +40,11 @@ class Entry:
     first_ts: int
     last_ts: int | None
 
+    @property
+    def header(self) -> tuple[int, int, int, int]:
+        """What the header of the frame has, too."""
+        return self.first_seq, self.length, self.count, self.first_ts
+
 
 def data_path(base: Path, topic_id: int, first_seq: int) -> Path:
     return base / "topics" / f"{topic_id:016x}" / f"seg-{first_seq:020d}.data"
@@ -79,7 +84,7 @@ class Segment:
 
     def heads(self, wanted: Callable[[Entry], bool] | None = None) -> Iterator[frames.Head]:
         """The headers of the frames that are `wanted`, in order. Others are not even touched if there is a good index;
-        the frames themselves are not looked at. Raises `CorruptFile`."""
+        the frames themselves are looked at only if there is none. Raises `CorruptFile`."""
         entries = self._index()
         if entries is None:
             for head in self._walk():
@@ -90,9 +95,13 @@ class Segment:
         for entry in entries:
             if wanted is None or wanted(entry):
                 try:
-                    yield self._head(entry.offset)
+                    head = self._head(entry.offset)
+                    if (head.first_seq, head.length, head.count, head.ts_ms) != entry.header:
+                        raise frames.FrameError("its header is not what the index says")
                 except frames.FrameError as error:
                     self.ends_at(entry.offset, 0, error)
+                    continue
+                yield head
 
     def _index(self) -> list[Entry] | None:
         try:
@@ -125,6 +134,8 @@ class Segment:
         while offset < len(self.view):
             try:
                 head = self._head(offset)
+                # With an index, tasks do so, for what they read. Without it, the header alone decides what that is.
+                frames.verify(self.view, head)
             except frames.FrameError as error:
                 self.ends_at(offset, 0, error)
                 # Only if damage is passed over: the next place where a whole frame stands.

@@ -1,8 +1,8 @@
 """`topics-spark replay`: records from Parquet or JSON Lines into topics.
 
 Parquet is what `archive` wrote, or has the columns of `writer`. A line of JSON is an object: `topic`, `data` (or
-`value`), and if there are some `tag`, `node`, `meta`, also as a diff shows them (`$tag`, `$node`, `$seq`, `$ts`).
-`data` and `meta` are passed on as the text they are.
+`value`), and if there are some `tag`, `node`, `meta`, also as a diff shows them (`$tag`, `$node`, `$seq`, `$ts`), or as
+`topics export` writes them. `data` and `meta` are passed on as the text they are.
 
 The records of a topic are written by one task in the order of epoch and seq where these are known, else as the files
 have them. They get new seqs and times. A run that is repeated with the same input, into the same service, within the
@@ -23,6 +23,8 @@ from pyspark_topics.jobs.store import Store
 FORMATS = ("parquet", "jsonl")
 LINES = "topic string, value string, tag string, node string, meta string, offset long"
 ORDER = ("epoch", "offset")
+PLACE = "_place"
+"""Where a record stands in the files."""
 
 
 class ReplayError(ValueError):
@@ -63,9 +65,9 @@ def run(
         frame = frame.where(f.col("topic").isin(chosen))
     if prefix:
         frame = frame.withColumn("topic", f.concat(f.lit(prefix), "topic"))
-    frame = frame.repartition(tasks, "topic").sortWithinPartitions(
-        "topic", *[column for column in ORDER if column in frame.columns]
-    )
+    order = [column for column in ORDER if column in frame.columns]
+    frame = frame.withColumn(PLACE, f.monotonically_increasing_id())
+    frame = frame.repartition(tasks, "topic").sortWithinPartitions("topic", *order, PLACE)
     from pyspark_topics.writer import COLUMNS
 
     frame = frame.select(*[column for column in frame.columns if column in COLUMNS])
@@ -112,6 +114,8 @@ def _parsed(lines: Iterator[str]) -> Iterator[tuple[Any, ...]]:
             continue
         try:
             members = json_members(line)
+            if "$topic" in members or "$gap" in members:
+                continue  # what `topics export` says besides the records
             plain = {name.removeprefix("$"): text for name, text in members.items()}
             names = {name: _string(plain.get(name)) for name in ("topic", "tag", "node")}
             data = plain.get("data", plain.get("value"))

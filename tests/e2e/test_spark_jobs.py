@@ -235,6 +235,11 @@ def test_json_lines_are_replayed_as_they_are(service: Service, spark: Spark, tmp
         "null": (None, "n", None),
         '"text \\u00e4 \\" "': (None, None, None),
     }
+    ordered = "".join(f'{{"topic":"ordered","data":{n}}}\n' for n in range(5000))
+    (tmp_path / "in.jsonl").write_text('{"topic":"ordered","$topic":{"head_seq":1}}\n' + ordered)
+    assert job(spark, "replay", "--from", str(tmp_path), "--url", service.url)["records"] == 5000
+    with Client(service.url) as client:
+        assert client.diff("ordered", 0, 5000).records["data"].to_pylist() == [str(n) for n in range(1000)]
     (tmp_path / "bad.jsonl").write_text('{"topic": "lines"}\n')
     with pytest.raises(SparkError, match="is not a record: neither data nor value is there"):
         job(spark, "replay", "--from", str(tmp_path), "--url", service.url)

@@ -205,3 +205,69 @@ frame.coalesce(1).write.format("topics").options(url="{shared.url}", topic="copy
 """)
     found = [{name.removeprefix("$"): r[name] for name in ("data", "$tag", "$node")} for r in records(shared, "copy")]
     assert found == [{name: row[name] for name in ("data", "tag", "node")} for row in rows]
+
+
+# Streaming from the service
+
+
+def stream(service: Service, tmp_path: Path, *, sink: str, **options: str) -> str:
+    """A snippet that streams what there is from the service into a topic of it, and answers how many rows each batch
+    had."""
+    return f"""
+reading = spark.readStream.format("topics").options(url="{service.url}", **{options!r}).load()
+query = (reading.selectExpr("value", "concat(topic, '/', offset) tag").writeStream.format("topics")
+    .options(url="{service.url}", topic="{sink}", checkpointLocation="{tmp_path}/{sink}")
+    .trigger(availableNow=True).start())
+query.awaitTermination()
+answer = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+"""
+
+
+def test_a_stream_goes_on_where_it_stopped_in_batches_of_the_size_asked_for(
+    shared: Service, spark: Spark, tmp_path: Path
+) -> None:
+    options = {"subscribePattern": "feed:.*", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "400"}
+    options |= {"consumerGroup": "pipeline"}
+    for topic in ("feed:a", "feed:b"):
+        shared.request("POST", f"/v0/topics/{topic}", {"records": [{"data": n} for n in range(500)]})
+    first = spark.run(stream(shared, tmp_path, sink="fed", **options))
+    assert sum(first) == 1000
+    assert max(first) <= 400
+    for topic in ("feed:a", "feed:c"):
+        shared.request("POST", f"/v0/topics/{topic}", {"records": [{"data": n} for n in range(100)]})
+    assert sum(spark.run(stream(shared, tmp_path, sink="fed", **options))) == 200
+    expected = {f"feed:{t}/{n}" for t, count in (("a", 600), ("b", 500), ("c", 100)) for n in range(1, count + 1)}
+    assert sorted(r["$tag"] for r in records(shared, "fed")) == sorted(expected)
+    # Spark tells of a batch that is done when it makes the next one, so the last batch may not have been told of.
+    lags = {topic: shared.request("GET", f"/v0/topics/{topic}/cursors/pipeline")[1]["lag"] for topic in ("feed:b",)}
+    assert lags == {"feed:b": 0}
+
+
+def test_a_stream_that_lost_records_fails_with_their_range_until_told_to_go_on(
+    shared: Service, spark: Spark, tmp_path: Path
+) -> None:
+    shared.request("PUT", "/v0/topics/lossy", {"cap_records": 100})
+    options = {"subscribe": "lossy", "startingOffsets": "earliest"}
+    shared.request("POST", "/v0/topics/lossy", {"records": [{"data": n} for n in range(50)]})
+    assert sum(spark.run(stream(shared, tmp_path, sink="unlossy", **options))) == 50
+    shared.request("POST", "/v0/topics/lossy", {"records": [{"data": n} for n in range(250)]})
+    with pytest.raises(SparkError, match=r'topic "lossy": seq 51 to 200 \(cap\)'):
+        spark.run(stream(shared, tmp_path, sink="unlossy", **options))
+    assert sum(spark.run(stream(shared, tmp_path, sink="unlossy", failOnDataLoss="false", **options))) == 100
+    assert len(records(shared, "unlossy")) == 150
+
+
+def test_a_batch_read_of_the_service_gives_the_range_that_is_asked_for(shared: Service, spark: Spark) -> None:
+    shared.request("POST", "/v0/topics/ranged", {"records": [{"data": n, "meta": {"n": n}} for n in range(100)]})
+    options = {"url": shared.url, "subscribe": "ranged", "includeHeaders": "true"}
+    options |= {"startingOffsets": json.dumps({"ranged": 11}), "endingOffsets": json.dumps({"ranged": {"0": 21}})}
+    found = spark.run(f"""
+frame = spark.read.format("topics").options(**{options!r})
+answer = [[r["offset"], r["value"].decode(), r["headers"][0]["value"].decode()] for r in frame.load().collect()]
+""")
+    assert found == [[seq, str(seq - 1), str(seq - 1)] for seq in range(11, 21)]
+    with pytest.raises(SparkError, match="its last seq is 100, so it is 101 at most"):
+        spark.run(f"""
+options = dict(url="{shared.url}", subscribe="ranged", endingOffsets='{{"ranged": 500}}')
+spark.read.format("topics").options(**options).load().count()
+""")
