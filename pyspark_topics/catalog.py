@@ -20,13 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from pyspark_topics import cbor
 from pyspark_topics.directory import Shard
 from pyspark_topics.errors import CorruptFile, UnknownFormat, log
 from pyspark_topics.frames import VERSION
 from pyspark_topics.segment import Segment
+from pyspark_topics.xxh3 import digest
 
 MAGIC = b"TPCC"
 HEAD = struct.Struct("<4sIQQ")
@@ -95,7 +94,7 @@ def _read(path: Path) -> Catalog | str:
         return f"{len(raw)} bytes, too short"
     magic, version, length, checksum = HEAD.unpack_from(raw)
     body = raw[HEAD.size :]
-    if magic != MAGIC or length != len(body) or xxhash.xxh3_64_intdigest(body) != checksum:
+    if magic != MAGIC or length != len(body) or digest(body) != checksum:
         return "not whole (magic, length or checksum)"
     if version != VERSION:
         raise UnknownFormat(f"{path}: catalog version {version}, known here: {VERSION}; update pyspark_topics to match")

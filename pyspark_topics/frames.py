@@ -38,10 +38,10 @@ import struct
 from typing import Any
 
 import pyarrow as pa
-import xxhash
 
 from pyspark_topics import cbor
 from pyspark_topics.errors import UnknownFormat
+from pyspark_topics.xxh3 import digest
 
 VERSION = 1
 MAGIC = b"TPCF"
@@ -141,7 +141,7 @@ def _flipped(view: memoryview, offset: int, body_len: int) -> bool:
     place, known = (4, [VERSION]) if raw[4] != VERSION else (5, sorted(KINDS))
     for value in known:
         raw[place] = value
-        if xxhash.xxh3_64_intdigest(raw) == checksum:
+        if digest(raw) == checksum:
             return True
     return False
 
@@ -149,7 +149,7 @@ def _flipped(view: memoryview, offset: int, body_len: int) -> bool:
 def verify(view: memoryview, head: Head) -> None:
     """Raises `FrameError` if the frame's bytes are not those that were written."""
     end = head.offset + HEADER_BYTES + head.body_len
-    if xxhash.xxh3_64_intdigest(view[head.offset : end]) != _U64.unpack_from(view, end)[0]:
+    if digest(view[head.offset : end]) != _U64.unpack_from(view, end)[0]:
         raise FrameError("checksum does not match")
 
 

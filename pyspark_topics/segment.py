@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import xxhash
 
 from pyspark_topics import frames
 from pyspark_topics.errors import CorruptFile, UnknownFormat, tell
+from pyspark_topics.xxh3 import digest
 
 _ENTRY = struct.Struct("<QQIIqq16xQ")
 assert _ENTRY.size == 64
@@ -114,7 +114,7 @@ class Segment:
             if at == len(self.view):
                 break
             *fields, checksum = _ENTRY.unpack_from(raw, place)
-            if fields[1] != at or xxhash.xxh3_64_intdigest(raw[place : place + 56]) != checksum:
+            if fields[1] != at or digest(raw[place : place + 56]) != checksum:
                 return None
             entries.append(Entry(*fields))
             at += fields[2]

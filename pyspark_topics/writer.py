@@ -28,6 +28,7 @@ back later than that writes what it had written again. Streams that may be down 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 from bisect import bisect_right
@@ -38,7 +39,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 from pyspark import TaskContext
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -153,7 +153,7 @@ class Plan:
 
     def _append(self, client: Client, topic: str, records: Any, name: str, done: Written) -> None:
         joined = pc.binary_join(pa.ListArray.from_arrays([0, len(records)], records), ",")[0].as_buffer()
-        key = f"{name}/{xxhash.xxh3_128_hexdigest(joined)}"
+        key = f"{name}/{hashlib.blake2b(joined, digest_size=16).hexdigest()}"
         body = b'{"idempotency_key":%s,%s"records":[%s]}' % (_json(key), self.extra, joined.to_pybytes())
         try:
             answer = client.append(topic, body)

@@ -23,13 +23,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from pyspark_topics import catalog, frames
 from pyspark_topics.directory import Shard, shards
 from pyspark_topics.errors import CorruptFile, UnknownFormat
 from pyspark_topics.logfile import LogFile
 from pyspark_topics.segment import Segment, data_path
+from pyspark_topics.xxh3 import digest
 
 TRIES = 4
 """How often files that vanished are looked for again."""
@@ -203,7 +202,7 @@ def _index(unit: Unit, file: Segment, heads: Sequence[frames.Head]) -> Iterator[
         yield found("error", f"{len(raw) // 64} entries for {len(heads)} batches")
     for number, head in enumerate(heads[: len(raw) // 64]):
         entry = raw[64 * number : 64 * number + 64]
-        if xxhash.xxh3_64_intdigest(entry[:56]) != _CHECKSUM.unpack_from(entry, 56)[0]:
+        if digest(entry[:56]) != _CHECKSUM.unpack_from(entry, 56)[0]:
             yield found("error", f"entry {number}: its checksum is not right")
             continue
         first, offset, length, count, first_ts, last_ts, _, flags_at, _ = _ENTRY.unpack_from(entry)
