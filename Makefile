@@ -2,7 +2,7 @@
 # make test        all checks and tests, as CI runs them
 # make long        the long sweeps
 # make demo        a year of flights through the real service, killed and started again (examples/flights)
-# make demo-spark  the same flights counted by Spark
+# make demo-spark  the same flights through Spark: counted, archived, replayed into another service, audited
 # make bench-smoke a few honest numbers in a short time
 # make bench-queues how fast jobs are done, and what a claim costs in a large queue
 # make bench-live  how fast records reach watchers, and what a watcher costs

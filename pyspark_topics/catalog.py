@@ -23,8 +23,10 @@ from typing import Any
 import xxhash
 
 from pyspark_topics import cbor
-from pyspark_topics.errors import CorruptFile, UnknownFormat
+from pyspark_topics.directory import Shard
+from pyspark_topics.errors import CorruptFile, UnknownFormat, log
 from pyspark_topics.frames import VERSION
+from pyspark_topics.segment import Segment
 
 MAGIC = b"TPCC"
 HEAD = struct.Struct("<4sIQQ")
@@ -46,15 +48,44 @@ def newest(shard: Path) -> Catalog:
     """The newest catalog that is whole. Raises `CorruptFile` if there are some and none is, `UnknownFormat`, and
     `FileNotFoundError` if one is removed at this moment."""
     names = sorted((p.name for p in shard.iterdir() if _NAME.fullmatch(p.name)), reverse=True) if shard.is_dir() else []
-    problems = []
+    problems: list[str] = []
     for name in names:
         found = _read(shard / name)
         if isinstance(found, Catalog):
+            if problems:
+                log.warning("%s: read %s instead of %s", shard, name, "; ".join(problems))
             return found
         problems.append(f"{name}: {found}")
     if problems:
         raise CorruptFile(f"{shard}: no catalog can be read: " + "; ".join(problems))
     return Catalog()
+
+
+def of_segments(shard: Shard) -> Catalog:
+    """Of a cold tier alone: every segment there is. Topics have their ids for names, in hexadecimal, for the names are
+    in the data directory, as is what was deleted or lost since the segments were written. Raises `CorruptFile`."""
+    topics = []
+    folders = sorted((shard.path / "topics").iterdir()) if (shard.path / "topics").is_dir() else []
+    for folder in folders:
+        ident = int(folder.name, 16)
+        stored = [(int(path.stem.removeprefix("seg-")), path) for path in sorted(folder.glob("seg-*.data"))]
+        sizes = [path.stat().st_size for _, path in stored]
+        if stored:
+            last = Segment(str(stored[-1][1]), ident, sizes[-1], folder.name).entries()[-1]
+            topics.append(
+                {
+                    "name": folder.name,
+                    "id": ident,
+                    "epoch": ident,
+                    "config": {},
+                    "head_seq": last.first_seq + last.count - 1,
+                    "floor": stored[0][0],
+                    "segments": [[first, size, 0, True, False] for (first, _), size in zip(stored, sizes, strict=True)],
+                    "deleted": [],
+                    "losses": [],
+                }
+            )
+    return Catalog(topics=tuple(topics))
 
 
 def _read(path: Path) -> Catalog | str:

@@ -1,20 +1,24 @@
-"""A data directory as a list of shards.
+"""What a path that a user gives holds, as a list of shards.
 
-<data directory>/manifest.json
-<data directory>/shard-00/catalog-<n>.cbor
-<data directory>/shard-00/wal/wal-<number of the first frame, 20 digits>.log
-<data directory>/shard-00/topics/<topic id>/seg-<first seq>.data
-<cold directory>/shard-00/topics/…                                  older segments, if the server has a cold tier
+a data directory       manifest.json, shard-00/…
+one shard of it        shard-00 with catalog-<n>.cbor, wal/wal-<number of the first frame, 20 digits>.log and
+                       topics/<topic id>/seg-<first seq>.data
+a backup               manifest.json, shard-00/…, cold/shard-00/… and backup.json; if there are several next to each
+                       other (`topics backup DIR`), DIR stands for the newest
+a cold tier            shard-00/topics/… and nothing else: older segments. Beside a data directory it is what
+                       coldPath is for; alone it is read without names (see `catalog.of_segments`)
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark_topics.errors import ColdPathMissing, NotADataDirectory
+from pyspark_topics.options import BadOption
 
 FORMAT = 1
 _SHARD = re.compile(r"shard-(\d+)")
@@ -22,11 +26,13 @@ _SHARD = re.compile(r"shard-(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard's directory, and the directory of its cold segments if somebody said where they are."""
+    """One shard's directory, and the directory of its cold segments if somebody said where they are. One without a log
+    is part of a cold tier that is read alone."""
 
     number: int
     path: Path
     cold: Path | None = None
+    has_log: bool = True
 
     def base(self, cold: bool) -> Path:
         """Where the folder `topics` of hot or cold segments is. Raises `ColdPathMissing`."""
@@ -40,20 +46,54 @@ class Shard:
         return self.cold
 
 
+def places(paths: Sequence[str], cold: Sequence[str] = ()) -> list[Shard]:
+    """The shards of several paths. Cold tiers among them belong to the data directories, in their order, as those in
+    `cold` do; if there are no data directories, they are read alone. Raises `NotADataDirectory`, `BadOption`."""
+    colds = [*cold, *(path for path in paths if is_cold(path))]
+    hot = [path for path in paths if not is_cold(path)]
+    if hot and colds and len(colds) != len(hot):
+        # Two servers never share a cold tier, so nothing can be guessed.
+        raise BadOption(f"option coldPath names {len(colds)} directories for {len(hot)} paths; give one for each")
+    if not hot:
+        return [shard for path in paths for shard in _cold_shards(Path(path))]
+    tiers: Sequence[str | None] = colds or [None] * len(hot)
+    return [shard for path, tier in zip(hot, tiers, strict=True) for shard in shards(path, tier)]
+
+
+def is_cold(path: str) -> bool:
+    """Is it a cold tier?"""
+    root = Path(path)
+    if not root.is_dir() or (root / "manifest.json").exists():
+        return False
+    found = [child for child in root.iterdir() if _SHARD.fullmatch(child.name)]
+    return bool(found) and all({part.name for part in child.iterdir()} == {"topics"} for child in found)
+
+
+def _cold_shards(root: Path) -> list[Shard]:
+    found = [(int(match[1]), child) for child in root.iterdir() if (match := _SHARD.fullmatch(child.name))]
+    return [Shard(number, child, None, has_log=False) for number, child in sorted(found)]
+
+
 def shards(path: str, cold: str | None = None) -> list[Shard]:
-    """The shards below `path`: a data directory, or the directory of one shard. Raises `NotADataDirectory`."""
+    """The shards below `path`: a data directory, a backup, or the directory of one shard. Raises
+    `NotADataDirectory`."""
     root = Path(path)
     match = _SHARD.fullmatch(root.resolve().name)
     if match and (root / "wal").is_dir():
         return [_shard(int(match[1]), root, cold)]
+    backups = [mark.parent for mark in root.glob("*/backup.json") if mark.parent.suffix != ".tmp"]
+    if backups and not (root / "manifest.json").exists():
+        root = max(backups)
+    if (root / "backup.json").exists() and (root / "cold").is_dir():
+        cold = cold or str(root / "cold")
     manifest = root / "manifest.json"
     try:
         about = json.loads(manifest.read_bytes())
         version, count = about["format"], int(about["shards"])
     except FileNotFoundError:
         raise NotADataDirectory(
-            f"{path}: neither a data directory (no manifest.json) nor one shard of it (shard-NN with wal/); "
-            "give load() the server's TOPICS_DATA_DIR"
+            f"{path}: neither a data directory (no manifest.json) nor one shard of it (shard-NN with wal/), nor a "
+            "backup; give load() the server's TOPICS_DATA_DIR"
         ) from None
     except (ValueError, KeyError, TypeError) as error:
         raise NotADataDirectory(f"{manifest}: not a manifest: {error!r}") from error

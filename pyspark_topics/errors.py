@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+
+log = logging.getLogger("pyspark_topics")
+
 
 class NotADataDirectory(ValueError):
     """There is nothing to read at the path that was given. The text says what is missing."""
@@ -12,7 +16,8 @@ class UnknownFormat(ValueError):
 
 
 class CorruptFile(ValueError):
-    """A file is damaged or missing. The text names the file, the place and the reason."""
+    """A file is damaged or missing. The text names the file, the place, the topic where it can be told, and the
+    reason."""
 
 
 class ColdPathMissing(ValueError):
@@ -21,3 +26,10 @@ class ColdPathMissing(ValueError):
 
 class Trimmed(FileNotFoundError):
     """The log begins after the position of the catalog that was read: the server has made newer ones meanwhile."""
+
+
+def tell(damage: CorruptFile, fail: bool) -> None:
+    """Raise it, or with option failOnDataLoss=false log it: the caller goes on behind what is damaged."""
+    if fail:
+        raise damage
+    log.warning("damaged, and skipped: %s", damage)

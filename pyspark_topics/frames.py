@@ -118,6 +118,8 @@ class Head:
         if not version or not self.kind:
             raise FrameError("zeros where a frame header should go on")
         if version != VERSION or self.kind not in KINDS:
+            if _flipped(view, offset, self.body_len):
+                raise FrameError(f"frame version {version}, kind {self.kind}, which the checksum says is not so")
             raise UnknownFormat(
                 f"frame version {version}, kind {self.kind} (known here: version {VERSION}, kinds "
                 f"{sorted(KINDS)}); a newer server wrote it, update pyspark_topics to match"
@@ -129,11 +131,31 @@ class Head:
         self.offset = offset
 
 
+def _flipped(view: memoryview, offset: int, body_len: int) -> bool:
+    """Would the checksum be right if version or kind were a known one? Then damage made them unknown."""
+    end = offset + HEADER_BYTES + body_len
+    if len(view) < end + 8:
+        return False
+    (checksum,) = _U64.unpack_from(view, end)
+    raw = bytearray(view[offset:end])
+    place, known = (4, [VERSION]) if raw[4] != VERSION else (5, sorted(KINDS))
+    for value in known:
+        raw[place] = value
+        if xxhash.xxh3_64_intdigest(raw) == checksum:
+            return True
+    return False
+
+
 def verify(view: memoryview, head: Head) -> None:
     """Raises `FrameError` if the frame's bytes are not those that were written."""
     end = head.offset + HEADER_BYTES + head.body_len
     if xxhash.xxh3_64_intdigest(view[head.offset : end]) != _U64.unpack_from(view, end)[0]:
         raise FrameError("checksum does not match")
+
+
+def topic_id(view: memoryview, offset: int) -> int:
+    """What stands where a frame has its topic id; 0 at the end of the file."""
+    return int(_U64.unpack_from(view, offset + 32)[0]) if len(view) >= offset + 40 else 0
 
 
 def fields(view: memoryview, head: Head) -> dict[str, Any]:
@@ -196,3 +218,27 @@ class Records:
         if at != head.offset + HEADER_BYTES + head.body_len or self.columns[0] is None:
             # Only a writer's mistake gets here: the checksum was right.
             raise FrameError("the columns do not fill the body")
+
+
+def find(view: memoryview, start: int) -> int:
+    """The next place at a multiple of 8 where a frame's magic stands, or -1. Looked for in pieces, not in one copy."""
+    piece = 1 << 20
+    at = (start + 7) & ~7
+    while at < len(view):
+        chunk = bytes(view[at : at + piece + 3])
+        found = chunk.find(MAGIC)
+        while found >= 0:
+            if found % 8 == 0 and found < piece:
+                return at + found
+            found = chunk.find(MAGIC, found + 1)
+        at += piece
+    return -1
+
+
+def is_whole(view: memoryview, offset: int) -> bool:
+    """Is there an undamaged frame of the known version at `offset`?"""
+    try:
+        verify(view, Head(view, offset))
+    except (FrameError, UnknownFormat):
+        return False
+    return True

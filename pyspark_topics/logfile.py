@@ -8,35 +8,40 @@ anything else, in a file that has a successor                   error with path 
 anything else, in the newest file, and a later whole frame      error with path and offset: it was once on the disk
   says that this one was surely on the disk
 anything else, in the newest file                               done: the server is writing it, or died doing so
+
+Where damage is to be passed over (`fail` is false), an error is logged, and reading goes on at the next whole frame.
 """
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from pyspark_topics import frames
-from pyspark_topics.errors import CorruptFile, UnknownFormat
+from pyspark_topics.errors import CorruptFile, UnknownFormat, tell
 
 
 class LogFile:
     """The bytes of one file as they are now. What the server appends later is not seen.
 
     `first` is the number of the frame that the file begins with, `until` the one that its successor begins with (their
-    names say so), None if it is the shard's newest file. `end` limits the bytes looked at.
+    names say so), None if it is the shard's newest file. `end` limits the bytes looked at. `names` are those of topics
+    by id, as far as they are known, for errors.
     """
 
-    def __init__(self, path: str, first: int, until: int | None, end: int | None = None) -> None:
+    def __init__(self, path: str, first: int, until: int | None, end: int | None = None, *, fail: bool = True) -> None:
         self.path = path
         self.first = first
         self.until = until
+        self.fail = fail
+        self.names: Mapping[int, str] = {}
         with open(path, "rb") as file:
             size = file.seek(0, 2)
             if end is not None and size < end and until is not None:
-                raise CorruptFile(f"{path}: {size} bytes, but there were {end} when the read was planned")
+                tell(CorruptFile(f"{path}: {size} bytes, but there were {end} when the read was planned"), fail)
             self.size = size if end is None else min(end, size)
             # The server may cut its newest file back, after a failed write: a mapped page could go away under us.
             # (An empty file cannot be mapped either.)
@@ -59,42 +64,46 @@ class LogFile:
                 raise UnknownFormat(f"{self.path}, byte {offset}: {error}") from error
             except frames.FrameError as error:
                 self.ends_at(offset, expected, error)
-                return
+                if self.fail or (found := self._whole_after(offset, expected)) is None:
+                    return
+                head = found
+                offset = head.offset
             yield head
             offset += head.length
-            expected += 1
+            expected = head.frame_no + 1
+
+    def _whole_after(self, offset: int, number: int) -> frames.Head | None:
+        """The first undamaged frame behind `offset` with a number above `number`, and of this file."""
+        while (offset := frames.find(self.view, offset + 1)) >= 0:
+            if frames.is_whole(self.view, offset):
+                head = frames.Head(self.view, offset)
+                if number < head.frame_no < (self.until or head.frame_no + 1):
+                    return head
+        return None
+
+    def _whose(self, offset: int) -> str:
+        """For errors. The id may stand there although other bytes of the frame are damaged."""
+        name = self.names.get(frames.topic_id(self.view, offset))
+        return f' (topic "{name}")' if name else " (of what topic cannot be told)"
 
     def ends_at(self, offset: int, number: int, reason: frames.FrameError) -> None:
-        """Return if the log may end at this byte, where frame `number` should be; else raise `CorruptFile`."""
+        """Return if the log may end at this byte, where frame `number` should be; else raise `CorruptFile`, or log it
+        if damage is passed over."""
+        place = f"{self.path}, byte {offset}{self._whose(offset)}: {reason}"
+        damage: str | None = None
         if self.until is not None:
-            raise CorruptFile(
-                f"{self.path}, byte {offset}: {reason}; the next file begins with frame {self.until}, so frame "
-                f"{number} is damaged or missing"
-            ) from reason
+            damage = f"the next file begins with frame {self.until}, so frame {number} is damaged or missing"
         at = offset
-        while (at := _find(self.view, at + 1)) >= 0:
-            try:
-                head = frames.Head(self.view, at)
-                frames.verify(self.view, head)
-            except (frames.FrameError, UnknownFormat):
+        while damage is None and (at := frames.find(self.view, at + 1)) >= 0:
+            if not frames.is_whole(self.view, at):
                 continue
+            head = frames.Head(self.view, at)
             if head.synced_no >= number:
-                raise CorruptFile(
-                    f"{self.path}, byte {offset}: {reason}; frame {head.frame_no} at byte {at} says that frame "
-                    f"{number} was written completely, so the file is damaged"
-                ) from reason
-
-
-def _find(view: memoryview, start: int) -> int:
-    """The next place at a multiple of 8 where a frame's magic stands, or -1. Looked for in pieces, not in one copy."""
-    piece = 1 << 20
-    at = (start + 7) & ~7
-    while at < len(view):
-        chunk = bytes(view[at : at + piece + 3])
-        found = chunk.find(frames.MAGIC)
-        while found >= 0:
-            if found % 8 == 0 and found < piece:
-                return at + found
-            found = chunk.find(frames.MAGIC, found + 1)
-        at += piece
-    return -1
+                damage = (
+                    f"frame {head.frame_no} at byte {at} says that frame {number} was written completely, so the file "
+                    "is damaged"
+                )
+        if damage is not None:
+            error = CorruptFile(f"{place}; {damage}")
+            error.__cause__ = reason
+            tell(error, self.fail)

@@ -13,24 +13,31 @@ The server may run meanwhile and make checkpoints, which remove files. What happ
 
 So a read gives every record that was there when it was planned and still is when its task reads it. Records that are
 evicted, expired or deleted in between may be there or not; records that come later are not.
+
+Damage ends a read with `CorruptFile`, or, where `fail` is false, is logged and left out: a batch, or what else cannot
+be had without it, up to a whole shard whose catalogs are all unreadable.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Container, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from pyspark_topics import catalog, frames, rows
 from pyspark_topics.catalog import Catalog
 from pyspark_topics.directory import Shard, shards
-from pyspark_topics.errors import CorruptFile, Trimmed
+from pyspark_topics.errors import CorruptFile, Trimmed, tell
 from pyspark_topics.logfile import LogFile
+from pyspark_topics.options import Topics
 from pyspark_topics.replay import Replay
-from pyspark_topics.rows import Rows
+from pyspark_topics.rows import Counters, Rows
 from pyspark_topics.segment import Segment
+from pyspark_topics.topic import Topic
+from pyspark_topics.where import ALL, MAX_I64, Where
 
 TRIES = 8
 """How often files may vanish in a row. Each time takes the server a whole checkpoint."""
@@ -51,67 +58,186 @@ class Piece:
     now_ms: int
     first: int = 0
     until: int | None = None
+    where: Where = ALL
+    fail: bool = True
 
     def open(self) -> LogFile | Segment:
         """Raises `FileNotFoundError`, `CorruptFile`."""
         if self.first:
-            return LogFile(self.path, self.first, self.until, self.end)
-        (topic_id,) = self.rows
-        return Segment(self.path, topic_id, self.end)
+            log = LogFile(self.path, self.first, self.until, self.end, fail=self.fail)
+            log.names = {ident: wanted.name for ident, wanted in self.rows.items()}
+            return log
+        ((topic_id, wanted),) = self.rows.items()
+        return Segment(self.path, topic_id, self.end, wanted.name, self.fail)
 
 
-def plan(path: str, subscribe: Collection[str] = (), cold: str | None = None, now_ms: int | None = None) -> list[Piece]:
-    """What to read for the topics named in `subscribe`, or for all topics if there are none.
+@dataclass(slots=True)
+class Survey:
+    """One or more shards at the moment they were looked at: their topics, as far as wanted, and where the records
+    are."""
+
+    topics: list[Topic] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+
+
+def clock_ms() -> int:
+    """What expires is told by this."""
+    return time.time_ns() // 1_000_000
+
+
+def plan(path: str, topics: Collection[str] = (), cold: str | None = None, now_ms: int | None = None) -> list[Piece]:
+    """What to read of the topics named in `topics`, or of all topics if there are none. See `survey`."""
+    return survey(shards(path, cold), Topics(frozenset(topics)), now_ms=now_ms).pieces
+
+
+def survey(
+    places: Collection[Shard],
+    topics: Topics,
+    where: Where = ALL,
+    *,
+    fail: bool = True,
+    now_ms: int | None = None,
+    counters: Counters | None = None,
+) -> Survey:
+    """What there is to read in some shards.
 
     Records are expired as of `now_ms`, by default now. A topic that does not exist (any more) simply has no records.
-    Raises `NotADataDirectory`, `ColdPathMissing`, `CorruptFile`, `UnknownFormat`, `OSError`.
+    Raises `ColdPathMissing`, `CorruptFile`, `UnknownFormat`, `OSError`.
     """
-    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    return [piece for shard in shards(path, cold) for piece in _plan_shard(shard, subscribe, now_ms)]
+    now_ms = clock_ms() if now_ms is None else now_ms
+    counters = counters or Counters()
+    found = Survey()
+    for shard in places:
+        if not where.shard(shard.number):
+            counters.shards_skipped += 1
+            continue
+        try:
+            one = _survey_shard(shard, _Wanted(topics.in_shard(shard.number), where), now_ms, fail)
+        except CorruptFile as damage:
+            tell(damage, fail)
+            continue
+        found.topics += one.topics
+        found.pieces += [replace(piece, where=where) for piece in one.pieces]
+    return found
 
 
-def read(piece: Piece, schema: Any, tries: int = TRIES) -> Iterator[Any]:
-    """The rows of a piece as `pa.RecordBatch`es. Raises as `plan` does."""
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Seqs and times of one topic, all inclusive."""
+
+    low: int = 1
+    high: int = MAX_I64
+    since_ms: int = 0
+    until_ms: int = MAX_I64
+
+
+def narrow(
+    pieces: Collection[Piece], ranges: Mapping[tuple[Path, int], Range], counters: Counters | None = None
+) -> list[Piece]:
+    """The parts of pieces that hold what `ranges` (by directory of the shard and topic id) and the pieces' `where`
+    allow. Topics without a range are left out."""
+    found = []
+    for piece in pieces:
+        where = piece.where
+        left = {}
+        for ident, wanted in piece.rows.items():
+            if (allowed := ranges.get((piece.shard.path, ident))) is None:
+                continue
+            low, high = max(wanted.low, allowed.low, where.low), min(wanted.high, allowed.high, where.high)
+            oldest = max(wanted.oldest_ms, allowed.since_ms, where.since_ms)
+            newest = min(wanted.newest_ms, allowed.until_ms, where.until_ms)
+            if low <= high and oldest <= newest:
+                left[ident] = replace(wanted, low=low, high=high, oldest_ms=oldest, newest_ms=newest)
+        if left:
+            found.append(replace(piece, rows=left))
+        elif counters is not None:
+            counters.files_skipped += 1
+    return found
+
+
+def split(pieces: list[Piece], least: int) -> list[Piece]:
+    """The same in `least` pieces or a few more, if there are enough seqs: the largest are cut into ranges of seqs."""
+    total = sum(piece.end for piece in pieces)
+    found = []
+    for piece in pieces:
+        parts = max(-(-least * piece.end // max(total, 1)), 1) if len(pieces) < least else 1
+        for part in range(parts):
+            left = {}
+            for ident, wanted in piece.rows.items():
+                count = wanted.high - wanted.low + 1
+                low, stop = (wanted.low + count * n // parts for n in (part, part + 1))
+                if low < stop:
+                    left[ident] = replace(wanted, low=low, high=stop - 1)
+            if left:
+                found.append(replace(piece, rows=left))
+    return found
+
+
+def read(piece: Piece, schema: Any, tries: int = TRIES, counters: Counters | None = None) -> Iterator[Any]:
+    """The rows of a piece as `pa.RecordBatch`es. Raises as `survey` does."""
     try:
         file = piece.open()
     except FileNotFoundError as error:
         if not tries:
-            raise CorruptFile(f"{piece.path}: gone, and so was every file that took its place; try again") from error
-        for moved in _find_again(piece):
-            yield from read(moved, schema, tries - 1)
+            damage = CorruptFile(f"{piece.path}: gone, and so was every file that took its place; try again")
+            damage.__cause__ = error
+            tell(damage, piece.fail)
+            return
+        try:
+            moved = _find_again(piece)
+        except CorruptFile as damage:
+            tell(damage, piece.fail)
+            return
+        for newer in moved:
+            yield from read(newer, schema, tries - 1, counters)
         return
-    for group in rows.groups(file, file.heads(), piece.rows):
-        made = rows.batch(group, piece.rows, piece.shard.number, schema)
+    except CorruptFile as damage:
+        tell(damage, piece.fail)
+        return
+    counters = counters or Counters()
+    if isinstance(file, Segment):
+        (wanted,) = piece.rows.values()
+        entries = file.heads(rows.Pick(wanted, counters))
+    else:
+        entries = file.heads()
+    for group in rows.groups(file, entries, piece.rows, counters):
+        made = rows.batch(group, piece.rows, piece.shard.number, schema, piece.where, counters)
         if made.num_rows:
             yield made
 
 
 def _find_again(piece: Piece) -> list[Piece]:
     """Where the records of a piece are now."""
-    names = {wanted.name for wanted in piece.rows.values()}
+    names = frozenset(wanted.name for wanted in piece.rows.values())
     found = []
-    for newer in _plan_shard(piece.shard, names, piece.now_ms):
-        narrowed = {}
-        for topic_id, there in newer.rows.items():
-            wanted = piece.rows.get(topic_id)
-            if wanted is None:
-                continue
-            low, high = max(there.low, wanted.low), min(there.high, wanted.high)
-            if low <= high:
-                narrowed[topic_id] = replace(there, low=low, high=high)
-        if narrowed:
-            found.append(replace(newer, rows=narrowed))
+    for newer in _survey_shard(piece.shard, Topics(names), piece.now_ms, piece.fail).pieces:
+        ranges = {
+            (piece.shard.path, ident): Range(wanted.low, wanted.high, wanted.oldest_ms, wanted.newest_ms)
+            for ident, wanted in piece.rows.items()
+        }
+        found += narrow([replace(newer, where=piece.where)], ranges)
     return found
 
 
-def _plan_shard(shard: Shard, subscribe: Collection[str], now_ms: int) -> list[Piece]:
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """Topics that are subscribed and that a filter allows."""
+
+    topics: Topics
+    where: Where
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in self.topics and self.where.topic.allows(name)
+
+
+def _survey_shard(shard: Shard, topics: Container[str], now_ms: int, fail: bool) -> Survey:
     tried: int | None = None
     for _ in range(TRIES):
         number = tried
         try:
-            newest = catalog.newest(shard.path)
+            newest = catalog.newest(shard.path) if shard.has_log else catalog.of_segments(shard)
             number = newest.number
-            return _plan_from(newest, shard, subscribe, now_ms)
+            return _survey_from(newest, shard, topics, now_ms, fail)
         except FileNotFoundError as error:
             gone = error
             if number is not None and number == tried:
@@ -121,37 +247,41 @@ def _plan_shard(shard: Shard, subscribe: Collection[str], now_ms: int) -> list[P
     raise CorruptFile(f"{shard.path}: a file that catalog {tried or 0} needs is missing: {gone}") from gone
 
 
-def _plan_from(newest: Catalog, shard: Shard, subscribe: Collection[str], now_ms: int) -> list[Piece]:
-    state = Replay(shard, newest, subscribe)
-    logs = _logs(shard, newest.frame_no)
+def _survey_from(newest: Catalog, shard: Shard, topics: Container[str], now_ms: int, fail: bool) -> Survey:
+    state = Replay(shard, newest, topics, fail)
+    logs = _logs(shard, newest.frame_no, fail)
     ends = [(log, _replay(log, newest.frame_no, state)) for log in logs]
     if logs and state.frame_no < newest.frame_no:
-        raise CorruptFile(
-            f"{shard.path}: the log ends with frame {state.frame_no}, but catalog {newest.number} was made when frame "
-            f"{newest.frame_no} had been synced"
+        tell(
+            CorruptFile(
+                f"{shard.path}: the log ends with frame {state.frame_no}, but catalog {newest.number} was made when "
+                f"frame {newest.frame_no} had been synced"
+            ),
+            fail,
         )
-    pieces = []
+    found = Survey()
     spans: dict[LogFile, dict[int, Rows]] = {}
     for topic_id, topic in state.topics.items():
         if topic is None or topic.ephemeral:
             continue
         topic.settle(now_ms)
+        found.topics.append(topic)
         for stored in topic.segments:
             wanted = topic.wanted(stored.first, stored.last)
             if wanted is not None:
                 path = stored.path(shard, topic_id)
-                pieces.append(Piece(shard, str(path), stored.size, {topic_id: wanted}, now_ms))
+                found.pieces.append(Piece(shard, str(path), stored.size, {topic_id: wanted}, now_ms, fail=fail))
         for log, span in topic.spans.items():
             wanted = topic.wanted(span.low, span.high)
             if wanted is not None:
                 spans.setdefault(log, {})[topic_id] = wanted
     for log, end in ends:
         if log in spans:
-            pieces.append(Piece(shard, log.path, end, spans[log], now_ms, log.first, log.until))
-    return pieces
+            found.pieces.append(Piece(shard, log.path, end, spans[log], now_ms, log.first, log.until, fail=fail))
+    return found
 
 
-def _logs(shard: Shard, frame_no: int) -> list[LogFile]:
+def _logs(shard: Shard, frame_no: int, fail: bool) -> list[LogFile]:
     """The files of the log that hold frames after `frame_no`, oldest first. Raises `Trimmed`, `FileNotFoundError`."""
     directory = shard.path / "wal"
     # A shard that never started has no directory yet.
@@ -162,25 +292,29 @@ def _logs(shard: Shard, frame_no: int) -> list[LogFile]:
         del files[0]
     if files and files[0][1] > frame_no + 1:
         raise Trimmed(f"the log in {directory} begins with frame {files[0][1]}, the catalog ends at frame {frame_no}")
-    firsts = [first for _, first in files]
-    return [LogFile(str(file), first, until) for (file, first), until in zip(files, [*firsts[1:], None], strict=False)]
+    untils = [*(first for _, first in files), None][1:]
+    return [LogFile(str(file), first, until, fail=fail) for (file, first), until in zip(files, untils, strict=False)]
 
 
 def _replay(log: LogFile, frame_no: int, state: Replay) -> int:
     """Apply the frames of a file after `frame_no`. Returns where the last whole frame ends. Raises `CorruptFile`."""
     end = 0
+    log.names = state.names
     for head in log.heads():
         try:
             if head.kind != frames.BATCH or log.until is None:
                 frames.verify(log.view, head)
         except frames.FrameError as error:
             log.ends_at(head.offset, head.frame_no, error)
-            break
+            if log.fail:
+                break
+            continue
         state.frame_no = head.frame_no
         if head.frame_no > frame_no:
             try:
                 state.apply(log, head)
             except frames.FrameError as error:
-                raise CorruptFile(f"{log.path}, byte {head.offset}: {error}") from error
+                place = f'{log.path}, byte {head.offset} (topic "{state.names.get(head.topic_id, "")}")'
+                tell(CorruptFile(f"{place}: {error}"), log.fail)
         end = head.offset + head.length
     return end

@@ -15,7 +15,7 @@ may belong to topics that were deleted before it was made.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Container
 from typing import Any
 
 from pyspark_topics import frames
@@ -23,29 +23,37 @@ from pyspark_topics.catalog import Catalog
 from pyspark_topics.directory import Shard
 from pyspark_topics.frames import FrameError, Head
 from pyspark_topics.logfile import LogFile
+from pyspark_topics.losses import Losses
 from pyspark_topics.topic import Stored, Topic
 
 
 class Replay:
-    """Begins at the catalog; `apply` takes it one frame further. Only topics named in `subscribe` are followed."""
+    """Begins at the catalog; `apply` takes it one frame further. Only topics named in `subscribe` are followed.
 
-    def __init__(self, shard: Shard, catalog: Catalog, subscribe: Collection[str]) -> None:
+    Where damage is passed over (`fail` is false), batches may be missing between others.
+    """
+
+    def __init__(self, shard: Shard, catalog: Catalog, subscribe: Container[str], fail: bool = True) -> None:
         self.topics: dict[int, Topic | None] = {}
         """None for a topic that nobody asked for."""
         self.frame_no = 0
         """The last frame that was looked at."""
+        self.names: dict[int, str] = {}
         self._shard = shard
+        self._fail = fail
         self._next_id = catalog.next_id
         self._gone: set[int] = set()
         self._subscribe = subscribe
         for entry in catalog.topics:
-            topic = self._create(entry["id"], entry["name"], entry["config"])
+            topic = self._create(entry["id"], entry["name"], entry["config"], entry["epoch"])
             if topic is not None:
                 self._load(topic, entry)
 
-    def _create(self, ident: int, name: str, config: dict[str, Any]) -> Topic | None:
-        wanted = not self._subscribe or name in self._subscribe
-        topic = self.topics[ident] = Topic(self._shard, ident, name, config) if wanted else None
+    def _create(self, ident: int, name: str, config: dict[str, Any], epoch: int) -> Topic | None:
+        wanted = name in self._subscribe
+        topic = Topic(self._shard, ident, name, config, epoch, self._fail) if wanted else None
+        self.topics[ident] = topic
+        self.names[ident] = name
         return topic
 
     def _load(self, topic: Topic, entry: dict[str, Any]) -> None:
@@ -58,6 +66,7 @@ class Replay:
                 topic.segments.append(Stored(first, last, size, cold))
             last = first - 1
         topic.segments.reverse()
+        topic.losses = Losses([(upto, reason) for upto, reason in entry["losses"]], entry.get("gaps", ()))
 
     def apply(self, log: LogFile, head: Head) -> None:
         """One frame, which has been checked unless it is a batch. Raises `FrameError` if it makes no sense."""
@@ -68,13 +77,15 @@ class Replay:
                 return
             about = frames.fields(log.view, head)
             try:
-                self._create(head.topic_id, about["name"], about["config"])
+                self._create(head.topic_id, about["name"], about["config"], about["epoch"])
             except KeyError as error:
                 raise FrameError(f"a topic was created without its {error}") from error
             return
         if head.topic_id not in self.topics:
             if head.topic_id < self._next_id or head.topic_id in self._gone:
                 return
+            if not self._fail:
+                return  # its creation was in a damaged frame
             raise FrameError(f"the frame belongs to topic id {head.topic_id}, whose creation is not in the log")
         if head.kind == frames.TOPIC_DELETE:
             del self.topics[head.topic_id]
@@ -94,7 +105,9 @@ class Replay:
         about = frames.fields(log.view, head)
         try:
             if head.kind == frames.TOPIC_CONFIG:
-                topic.configured(about["config"], about["now"], about["next_seq"], about.get("floor", 0))
+                topic.configured(
+                    about["config"], about["now"], about["next_seq"], about.get("floor", 0), about.get("lost", -1)
+                )
             elif head.kind == frames.CEILING:
                 topic.skipped(about.get("next_seq", 0))
             else:

@@ -1,21 +1,25 @@
 """From frames to rows: which records of a frame count, and many frames as one Arrow batch.
 
-What is not read is left out in three ways, cheapest first: frames outside the range of seqs by their header alone;
-records outside it, expired or flagged by one byte each; records deleted by tag by looking at all tags of a batch.
+What is not read is left out in three ways, cheapest first: frames outside the range of seqs or times by the index or
+their header alone; records outside it, expired or flagged by one byte each; records deleted by tag, and those whose tag
+or node is not wanted, by looking at all tags or nodes of a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pyspark_topics import columns as names
 from pyspark_topics import frames
 from pyspark_topics.deletions import Deletions
 from pyspark_topics.frames import DELETED, Head, Records
+from pyspark_topics.segment import Entry, last_ts
+from pyspark_topics.where import MAX_I64, Where
 
 BATCH_ROWS = 10_000
 """Frames are joined until they hold this many records. More per batch would not make Spark faster."""
@@ -26,7 +30,8 @@ _NORMAL = bytes(byte if byte == DELETED else 0 for byte in range(256))
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What one file has to give of one topic: live records with `low` <= seq <= `high`, `oldest_ms` or younger.
+    """What one file has to give of one topic: live records with `low` <= seq <= `high`, from `oldest_ms` to
+    `newest_ms`.
 
     `flagged` holds delete flags by first seq of their frame, in addition to those in the file.
     """
@@ -35,12 +40,22 @@ class Rows:
     low: int
     high: int
     oldest_ms: int = 0
+    newest_ms: int = MAX_I64
     flagged: Mapping[int, bytes] = field(default_factory=dict)
     deletions: Deletions = field(default_factory=Deletions)
 
+    def may_be_in(self, entry: Entry) -> bool:
+        """Can the batch hold any of them? Times never decrease with seq."""
+        return (
+            entry.first_seq <= self.high
+            and entry.first_seq + entry.count > self.low
+            and entry.first_ts <= self.newest_ms
+            and (entry.last_ts is None or entry.last_ts >= self.oldest_ms)
+        )
+
     def __contains__(self, head: Head) -> bool:
         """Can the frame hold any of them? Only its header is looked at."""
-        return bool(head.first_seq <= self.high and head.first_seq + head.count > self.low)
+        return self.may_be_in(Entry(head.first_seq, head.offset, head.length, head.count, head.ts_ms, last_ts(head)))
 
     def flags(self, view: memoryview, records: Records) -> bytes:
         """A byte per record of the frame, `DELETED` for those that do not count. Deletions by tag are not in it."""
@@ -53,16 +68,46 @@ class Rows:
         start = max(self.low - head.first_seq, 0)
         if head.ts_ms < self.oldest_ms:
             # Times never decrease with seq.
-            start = max(start, head.count if records.times is None else _below(records.times, self.oldest_ms))
-        stop = max(min(self.high - head.first_seq + 1, head.count), start)
+            start = max(start, head.count if records.times is None else below(records.times, self.oldest_ms))
+        stop = min(self.high - head.first_seq + 1, head.count)
+        if records.times is not None and self.newest_ms != MAX_I64:
+            stop = min(stop, below(records.times, self.newest_ms + 1))
+        stop = max(stop, start)
         if start or stop < head.count:
             mark = bytes([DELETED])
             flags = mark * start + flags[start:stop] + mark * (head.count - stop)
         return flags
 
 
-def _below(times: Any, oldest_ms: int) -> int:
+def below(times: Any, oldest_ms: int) -> int:
+    """How many of the times, which are in order, are before `oldest_ms`."""
     return pc.sum(pc.less(times, pa.scalar(oldest_ms, pa.int64()))).as_py() or 0
+
+
+@dataclass(slots=True)
+class Counters:
+    """What a read looked at, and what it could pass over without looking. For tests, and for the log."""
+
+    shards_skipped: int = 0
+    files_skipped: int = 0
+    batches_read: int = 0
+    batches_skipped: int = 0
+    batches_damaged: int = 0
+    records_withheld: int = 0
+    """Read, and not given to Spark because of a filter that was pushed down."""
+
+
+@dataclass(slots=True)
+class Pick:
+    """Says of each batch whether it may hold something wanted, and counts the others."""
+
+    wanted: Rows
+    counters: Counters
+
+    def __call__(self, entry: Entry) -> bool:
+        may = self.wanted.may_be_in(entry)
+        self.counters.batches_skipped += not may
+        return may
 
 
 class Source(Protocol):
@@ -70,6 +115,7 @@ class Source(Protocol):
 
     buffer: Any
     view: memoryview
+    fail: bool
 
     def ends_at(self, offset: int, number: int, reason: frames.FrameError) -> None:
         """Return if the frames may end at this byte, where frame `number` should be; else raise `CorruptFile`."""
@@ -83,26 +129,33 @@ def groups(
     source: Source,
     heads: Iterable[Head],
     rows: Mapping[int, Rows],
+    counters: Counters | None = None,
     max_rows: int = BATCH_ROWS,
     max_bytes: int = BATCH_BYTES,
 ) -> Iterator[Group]:
     """The frames among `heads` that hold something of `rows` (by topic id), checked, as many together as allowed.
 
-    Raises `CorruptFile`.
+    Raises `CorruptFile`, unless damage is to be passed over in this source.
     """
+    counters = counters or Counters()
     group: list[Records] = []
     flags: list[bytes] = []
     count = size = 0
     for head in heads:
         wanted = rows.get(head.topic_id) if head.kind == frames.BATCH else None
         if wanted is None or head not in wanted:
+            counters.batches_skipped += head.kind == frames.BATCH
             continue
         try:
             frames.verify(source.view, head)
             records = Records(source.buffer, source.view, head)
         except frames.FrameError as error:
             source.ends_at(head.offset, head.frame_no, error)
-            break
+            counters.batches_damaged += 1
+            if source.fail:
+                break
+            continue
+        counters.batches_read += 1
         marks = wanted.flags(source.view, records)
         if marks.count(DELETED) == head.count:
             continue
@@ -117,16 +170,58 @@ def groups(
         yield group, flags
 
 
-def batch(group: Group, rows: Mapping[int, Rows], shard: int, schema: Any) -> Any:
-    """A group of frames as one `pa.RecordBatch` with the columns of `schema`, deleted records left out.
+def batch(
+    group: Group,
+    rows: Mapping[int, Rows],
+    shard: int,
+    schema: Any,
+    where: Where | None = None,
+    counters: Counters | None = None,
+) -> Any:
+    """A group of frames as one `pa.RecordBatch` with the columns of `schema`, records left out that are deleted or not
+    in `where`.
 
     A single frame is wrapped where it lies; several are joined, one copy per column. `shard` becomes `partition`.
+    Columns that are not in `schema` are left where they are.
     """
     found, _ = group
     counts, ends = extent(found)
     total = ends[-1]
-    key = column(found, 1, counts)
+    place: dict[int, Any] = {}
+
+    def binary(number: int) -> Any:
+        if number not in place:
+            place[number] = column(found, number, counts)
+        return place[number]
+
     seqs = sequence(found, counts, ends)
+    columns: dict[str, Callable[[], Any]] = {
+        "key": lambda: binary(1),
+        "value": lambda: binary(0),
+        "topic": lambda: _spread(pa.array([rows[r.head.topic_id].name for r in found], pa.string()), ends),
+        "partition": lambda: pa.repeat(pa.scalar(shard, pa.int32()), total),
+        "offset": lambda: seqs,
+        "timestamp": lambda: _times(found, counts, ends),
+        "timestampType": lambda: pa.repeat(pa.scalar(names.LOG_APPEND_TIME, pa.int32()), total),
+        "node": lambda: binary(2).view(pa.string()),
+        "tag": lambda: binary(1).view(pa.string()),
+        "headers": lambda: names.headers(binary(3)),
+        "gap_to": lambda: pa.nulls(total, pa.int64()),
+        "gap_reason": lambda: pa.nulls(total, pa.string()),
+        "meta": lambda: binary(3),
+    }
+    kept = live(group, ends, lambda: binary(1), seqs, {ident: about.deletions for ident, about in rows.items()})
+    if where is not None and (mask := where.mask(lambda: binary(1), lambda: binary(2))) is not None:
+        if counters is not None:
+            counters.records_withheld += total - (pc.sum(mask).as_py() or 0)
+        kept = mask if kept is None else pc.and_(kept, mask)
+    if kept is not None and not pc.any(kept).as_py():
+        return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+    made = pa.RecordBatch.from_arrays([columns[name]() for name in schema.names], schema=schema)
+    return made if kept is None else made.filter(kept)
+
+
+def _times(found: list[Records], counts: list[int], ends: list[int]) -> Any:
     if any(records.times is not None for records in found):
         times = pa.concat_arrays(
             [
@@ -136,25 +231,11 @@ def batch(group: Group, rows: Mapping[int, Rows], shard: int, schema: Any) -> An
         )
     else:
         times = _spread(pa.array([records.head.ts_ms for records in found], pa.int64()), ends)
-    columns = {
-        "key": key,
-        "value": column(found, 0, counts),
-        "topic": _spread(pa.array([rows[records.head.topic_id].name for records in found], pa.string()), ends),
-        "partition": pa.repeat(pa.scalar(shard, pa.int32()), total),
-        "offset": seqs,
-        "timestamp": times.view(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
-        "timestampType": pa.repeat(pa.scalar(0, pa.int32()), total),
-        "node": column(found, 2, counts).view(pa.string()),
-        "tag": key.view(pa.string()),
-        "meta": column(found, 3, counts),
-    }
-    made = pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
-    kept = live(group, ends, key, seqs, {ident: about.deletions for ident, about in rows.items()})
-    return made if kept is None else made.filter(kept)
+    return times.view(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC"))
 
 
-def live(group: Group, ends: list[int], key: Any, seqs: Any, deletions: Mapping[int, Deletions]) -> Any:
-    """True for each record that counts; None if all of them do."""
+def live(group: Group, ends: list[int], tags: Callable[[], Any], seqs: Any, deletions: Mapping[int, Deletions]) -> Any:
+    """True for each record that counts; None if all of them do. `tags` is asked for only if there are deletions."""
     found, flags = group
     kept: Any = None
     marks = b"".join(flags)
@@ -165,7 +246,7 @@ def live(group: Group, ends: list[int], key: Any, seqs: Any, deletions: Mapping[
     for ident in idents:
         if not deletions[ident]:
             continue
-        left = pc.invert(deletions[ident].dead(key, seqs))
+        left = pc.invert(deletions[ident].dead(tags(), seqs))
         if len(idents) > 1:
             topics = _spread(pa.array([records.head.topic_id for records in found], pa.uint64()), ends)
             left = pc.or_(left, pc.not_equal(topics, pa.scalar(ident, pa.uint64())))

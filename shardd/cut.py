@@ -66,14 +66,19 @@ class Cuts:
         """The last seq that the topic may keep; None if it stays whole."""
         if topic.name in self.seqs:
             return self.seqs[topic.name]
-        ms = self.times.get(topic.name, self.until_ms)
+        ms = self.time(topic)
         return None if ms is None else last_seq_at(topic, ms)
+
+    def time(self, topic: Topic) -> int | None:
+        """The time at which the topic is cut, in ms; None if it is cut at a seq, or not at all."""
+        return None if topic.name in self.seqs else self.times.get(topic.name, self.until_ms)
 
 
 @dataclass(slots=True)
 class _Planned:
     topic: Topic
     upto: int
+    ms: int | None
     head: int
     lane: Lane | None = None
 
@@ -94,9 +99,7 @@ def cut(disk: Disk, paths: list[Path], clock: Clock, limits: Limits, cuts: Cuts)
     routers.derive()
     topics = {topic.name: topic for shard in shards for topic in shard.directory.visible.values()}
     _check(topics, cuts)
-    planned = [
-        _look(topic, upto, topics, cuts.reserve) for topic in topics.values() if (upto := cuts.upto(topic)) is not None
-    ]
+    planned = [_look(topic, upto, topics, cuts) for topic in topics.values() if (upto := cuts.upto(topic)) is not None]
     for each in planned:
         removed = _apply(each)
         yield {"topic": each.topic.name, "upto": each.upto, "removed": removed, "next_seq": each.topic.next_seq}
@@ -134,8 +137,8 @@ def _check(topics: Mapping[str, Topic], cuts: Cuts) -> None:
 # 2
 
 
-def _look(topic: Topic, upto: int, topics: Mapping[str, Topic], reserve: int) -> _Planned:
-    planned = _Planned(topic, min(upto, topic.head_seq), topic.next_seq - 1 + reserve)
+def _look(topic: Topic, upto: int, topics: Mapping[str, Topic], cuts: Cuts) -> _Planned:
+    planned = _Planned(topic, min(upto, topic.head_seq), cuts.time(topic), topic.next_seq - 1 + cuts.reserve)
     lane = topic.lane
     source = None if lane is None else topics.get(lane.source)
     if lane is not None and source is not None and source.epoch == lane.epoch:
@@ -194,7 +197,10 @@ def _apply(planned: _Planned) -> int:
     removed = topic.delete_after(planned.upto)
     topic.skip(planned.head + 1)
     topic.durable_head = topic.head_seq
-    topic.keys.load([key for key in topic.keys.dump() if key[1] + key[2] - 1 <= planned.upto])
+    # By time where there is one: of the last writes, all records may have been deleted.
+    ms, upto = planned.ms, planned.upto
+    keys = topic.keys.dump()
+    topic.keys.load([key for key in keys if (key[1] + key[2] - 1 <= upto if ms is None else key[3] <= ms)])
     if removed:
         live = [batch for batch in topic.batches if batch.live]
         topic.last_write_ts = live[-1].last_ts if live else None

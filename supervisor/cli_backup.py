@@ -57,14 +57,15 @@ def restore(
         ),
     ] = None,
     reserve: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=0,
             max=1 << 40,
-            help="How many seqs after its last one a topic that is cut does not use again: those that readers may "
-            "have seen after the backup.",
+            help="How many seqs after its last one a topic does not use again, because readers may have seen them "
+            f"after the backup [{restores.RESERVE} for topics that are cut, 0 for others].",
+            show_default=False,
         ),
-    ] = restores.RESERVE,
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a data directory of a backup, as it was or with topics cut at a time or a seq.
@@ -97,7 +98,9 @@ def restore(
     if not as_json:
         typer.echo(f"{found['backup']} is restored to {found['data_dir']}")
         if cuts:
-            typer.echo(f"{topics} topics cut, {records} records removed")
+            typer.echo(
+                f"{topics} topics, {records} records removed behind the cut, {cuts.reserve} seqs reserved in each"
+            )
 
 
 def _cold(settings: settings_module.Settings) -> Path | None:

@@ -29,6 +29,8 @@ from supervisor.backup import COLD, MARK, BackupError, backups, copy_file, make_
 WHOLE = "restored.json"
 RESERVE = 65_536
 PROGRESS_BYTES = 16 << 20
+FOREVER_MS = 1 << 62
+"""A cut at the end of time: everything stays, and seqs are reserved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +48,13 @@ class Cuts:
     @property
     def latest_ms(self) -> int | None:
         """The time that the backup must not have been begun before."""
-        times = [*self.times.values(), *([] if self.until_ms is None else [self.until_ms])]
+        times = [ms for ms in (*self.times.values(), self.until_ms) if ms is not None and ms != FOREVER_MS]
         return max(times, default=None)
 
 
-def parse_cuts(until: list[str], until_seq: list[str], reserve: int) -> Cuts:
-    """From `TIME`, `TOPIC=TIME` and `TOPIC=SEQ`. Raises `ValueError` with a text for people."""
+def parse_cuts(until: list[str], until_seq: list[str], reserve: int | None) -> Cuts:
+    """From `TIME`, `TOPIC=TIME` and `TOPIC=SEQ`; `reserve` alone is for all topics. Raises `ValueError` with a text for
+    people."""
     seqs: dict[str, int] = {}
     times: dict[str, int] = {}
     until_ms = None
@@ -70,7 +73,9 @@ def parse_cuts(until: list[str], until_seq: list[str], reserve: int) -> Cuts:
         if name in times:
             raise ValueError(f'topic "{name}" has both a time and a seq; give one')
         seqs[name] = int(number)
-    return Cuts(seqs, times, until_ms, reserve)
+    if reserve is not None and not until and not until_seq:
+        until_ms = FOREVER_MS
+    return Cuts(seqs, times, until_ms, RESERVE if reserve is None else reserve)
 
 
 def parse_time(text: str) -> int:
@@ -161,9 +166,9 @@ def _make(
             said = done
             yield {"kind": "progress", "done": done, "total": total}
     if cuts:
-        # Nobody else knows the copies, so they may be in any state until this is over.
-        if target is not None:
-            limits = {**limits, "cold_dir": str(_making(target))}
+        # Nobody else knows the copies, so they may be in any state until this is over. A cold folder that is not one of
+        # the copies belongs to somebody else.
+        limits = {**limits, "cold_dir": "" if target is None else str(_making(target))}
         failed = ""
         for found in offline.results("cut", _making(data_dir), limits, cuts=asdict(cuts)):
             if found["kind"] == "error":

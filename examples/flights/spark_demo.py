@@ -1,103 +1,153 @@
-"""Spark counts flights per carrier in the data directory of a running service, and gets what the CSV file says.
+"""The flights go through Spark: counted beside the running service, archived, replayed into another one, audited.
 
     make demo-spark
 
-The service keeps running and is not asked anything: Spark reads its files. Needs Java 17 or newer. Ends with a line of
-proof and exit status 0; with 1 and the differing counts if they differ.
+    1 the flights are written to a service over HTTP
+    2 Spark reads the service's files, while it runs, and finds each carrier's top routes: those of the CSV file
+    3 `archive` puts them into Parquet
+    4 `replay` writes the archive into a second service
+    5 Spark finds the same flights there, in the same order
+    6 `audit` finds both data directories clean
+
+Needs Java 17 or newer. `--csv FILE` takes the flights from another zipped file. Ends with a line of proof and exit
+status 0; with 1 and what differs if something does.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
+import argparse
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from demo import timed
-from flights import Difference, load_csv, topic, write_all
+from flights import Difference, Flight, load_csv, route, topic, write_all
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from service import Service
 
 console = Console()
+TOP = 3
+Routes = dict[str, list[tuple[str, int]]]
+"""Carrier → its most flown routes and how often, most first; those flown equally often by name."""
 
 
-def spark_counts(data_dir: Path) -> tuple[dict[str, int], dict[str, int], float]:
-    """Records per topic, records per `carrier` field of their data, and the seconds Spark's query took."""
-    # Spark's workers must be this Python, with the packages that are installed for it.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    from pyspark.sql import SparkSession
+def routes_of(flights: dict[str, list[Flight]]) -> Routes:
+    """Straight from the CSV file."""
+    counted = {carrier: Counter(map(route, rows)) for carrier, rows in flights.items()}
+    return {carrier: sorted(c.items(), key=lambda found: (-found[1], found[0]))[:TOP] for carrier, c in counted.items()}
+
+
+def routes_in(spark: Any, data_dir: Path) -> Routes:
+    """From the files of a service, out of the records' data."""
+    from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    from pyspark_topics import DefaultSource
-
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("flights")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
+    data = f.from_json(f.col("value").cast("string"), "carrier string, origin string, dest string")
+    counted = (
+        spark.read.format("topics")
+        .schema("topic string, value binary")
+        .load(str(data_dir))
+        .select(data.alias("data"))
+        .groupBy("data.carrier", f.concat_ws("-", "data.origin", "data.dest").alias("route"))
+        .count()
     )
-    try:
-        spark.sparkContext.setLogLevel("ERROR")
-        # Spark finds an installed package by itself, but not one that pip installed as editable.
-        spark.dataSource.register(DefaultSource)
-        started = time.perf_counter()
-        rows = (
-            spark.read.format("topics")
-            .load(str(data_dir))
-            .withColumn("carrier", f.get_json_object(f.col("value").cast("string"), "$.carrier"))
-            .groupBy("topic", "carrier")
-            .count()
-            .collect()
-        )
-        seconds = time.perf_counter() - started
-    finally:
-        spark.stop()
-    by_topic: dict[str, int] = {}
-    by_carrier: dict[str, int] = {}
+    place = f.row_number().over(Window.partitionBy("carrier").orderBy(f.desc("count"), "route"))
+    rows = counted.withColumn("place", place).where(f.col("place") <= TOP).orderBy("carrier", "place").collect()
+    found: Routes = {}
     for row in rows:
-        by_topic[row["topic"]] = by_topic.get(row["topic"], 0) + row["count"]
-        by_carrier[row["carrier"]] = by_carrier.get(row["carrier"], 0) + row["count"]
-    return by_topic, by_carrier, seconds
+        found.setdefault(row["carrier"], []).append((row["route"], row["count"]))
+    return found
+
+
+def differing(spark: Any, one: Path, other: Path) -> int:
+    """How many seqs of the two services' topics do not have the same record."""
+    from pyspark.sql import functions as f
+
+    columns = ["value", "tag", "node"]
+    read = spark.read.format("topics").schema("topic string, offset long, value binary, tag string, node string")
+    joined = read.load(str(one)).alias("a").join(read.load(str(other)).alias("b"), ["topic", "offset"], "full")
+    same = f.lit(True)
+    for column in columns:
+        same = same & f.col(f"a.{column}").eqNullSafe(f.col(f"b.{column}"))
+    return int(joined.where(~(same & f.col("a.value").isNotNull())).count())
+
+
+@contextmanager
+def step(what: str) -> Iterator[None]:
+    started = time.perf_counter()
+    yield
+    console.print(f"{what} [bold]({time.perf_counter() - started:.1f} s)[/bold]")
+
+
+def expect(what: str, found: object, wanted: object) -> None:
+    if found != wanted:
+        raise Difference(f"{what}: {found}, expected {wanted}")
 
 
 def main() -> int:
-    if not (shutil.which("java") or os.environ.get("JAVA_HOME")):
-        raise FileNotFoundError("Spark needs Java 17 or newer: install it (Debian: default-jre-headless)")
-    flights = load_csv()
-    expected = {carrier: len(rows) for carrier, rows in flights.items()}
-    total = sum(expected.values())
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--csv", type=Path, default=None)
+    flights = load_csv(arguments.parse_args().csv)
+    total = sum(map(len, flights.values()))
+    wanted = routes_of(flights)
+    from pyspark_topics.jobs import archive, audit, replay
+    from pyspark_topics.jobs.session import session
+    from pyspark_topics.jobs.store import Store
+    from pyspark_topics.sources import positions
+
     with (
         tempfile.TemporaryDirectory(prefix="topics-demo-") as directory,
-        Service(Path(directory) / "data") as service,
+        Service(Path(directory) / "first") as first,
+        Service(Path(directory) / "second") as second,
     ):
-        timed("write the flights", service.port, flights, write_all)
+        timed("write the flights", first.port, flights, write_all)
+        names = sorted(map(topic, flights))
         flights.clear()
-        console.print(f"the service keeps running; Spark reads {service.data_dir}")
-        by_topic, by_carrier, seconds = spark_counts(service.data_dir)
-    table = Table("carrier", "CSV file", "topic", "records", "data.carrier")
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for carrier in sorted(expected, key=lambda c: -expected[c]):
-        name = topic(carrier)
-        table.add_row(
-            carrier, f"{expected[carrier]:,}", name, f"{by_topic.get(name, 0):,}", f"{by_carrier.get(carrier, 0):,}"
-        )
-    console.print(table)
-    if by_carrier != expected or by_topic != {topic(carrier): count for carrier, count in expected.items()}:
-        raise Difference("Spark's counts are not those of the CSV file")
+        spark = session("flights", "local[2]", {"spark.sql.shuffle.partitions": "2"})
+        try:
+            console.print(f"the service keeps running; Spark reads {first.data_dir}")
+            with step("top routes of each carrier"):
+                found = routes_in(spark, first.data_dir)
+            show(found)
+            expect("top routes", found, wanted)
+            store = Store(spark, str(Path(directory) / "archive"))
+            place = {"path": str(first.data_dir)}
+            with step("archived as Parquet"):
+                said = archive.run(spark, positions(place), place, store)
+            expect("records archived", said["records"], total)
+            expect("topics archived", sorted(said["topics"]), names)
+            expect("records archived again", archive.run(spark, positions(place), place, store)["records"], 0)
+            with step("replayed into a second service"):
+                said = replay.run(spark, store, {"url": f"http://127.0.0.1:{second.port}"})
+            expect("records replayed", said["records"], total)
+            with step("compared with the first one"):
+                expect("records that differ", differing(spark, first.data_dir, second.data_dir), 0)
+            for service in (first, second):
+                with step(f"audited {service.data_dir.name}"):
+                    said = audit.run(spark, str(service.data_dir))
+                expect(f"audit of the {service.data_dir.name} service", said["findings"], [])
+        finally:
+            spark.stop()
     console.print(
-        f"[bold green]PROOF[/bold green] Spark read {total:,} flights of {len(expected)} carriers from the running "
-        f"service's files in {seconds:.1f} s, and every count is the CSV file's",
+        f"[bold green]PROOF[/bold green] {total:,} flights of {len(wanted)} carriers: Spark's top routes are the CSV "
+        "file's, the archive holds every flight once, the second service has them all in order, both audits are clean",
         soft_wrap=True,
     )
     return 0
+
+
+def show(found: Routes) -> None:
+    table = Table("carrier", *[f"route {place}" for place in range(1, TOP + 1)])
+    for carrier, routes in sorted(found.items()):
+        table.add_row(carrier, *[f"{name} {count:,}" for name, count in routes])
+    console.print(table)
 
 
 if __name__ == "__main__":

@@ -169,6 +169,20 @@ def test_a_write_that_was_cut_may_be_written_again_and_one_that_was_kept_is_know
     assert found.append("a", 1, 2, 3, idempotency_key="r")["first_seq"] == 13
 
 
+def test_a_write_before_the_cut_is_known_also_if_its_records_are_deleted() -> None:
+    shard = Harness(**LIMITS)
+    shard.append("a", 1, idempotency_key="p")
+    shard.append("a", 2, idempotency_key="q")
+    moment = shard.clock.ms
+    shard.clock.advance(10)
+    shard.append("a", 3, idempotency_key="r")
+    shard.call("delete_records", "a", {"before_seq": 4})
+    carry_out(shard, disk_of(shard), Cuts(until_ms=moment, reserve=0))
+    found = shard.restarted()
+    assert found.append("a", 2, idempotency_key="q")["deduped"]
+    assert not found.append("a", 3, idempotency_key="r")["deduped"]
+
+
 def test_readers_that_were_behind_the_cut_go_on_with_what_comes_next_and_are_told_of_no_loss() -> None:
     shard = Harness(**LIMITS)
     shard.append("a", *range(10))

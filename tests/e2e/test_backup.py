@@ -23,7 +23,9 @@ TOPICS = ("a", "b", "c")
 def topics(*arguments: str, status: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
     kept = {n: v for n, v in os.environ.items() if not n.startswith("TOPICS_")}
     command = [sys.executable, "-P", "-m", "supervisor.cli", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env={**kept, **environment})
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=180, check=False, env={**kept, **environment}
+    )
     assert done.returncode == status, done.stdout + done.stderr
     return done
 
@@ -140,11 +142,47 @@ def test_a_restore_to_a_time_or_a_seq_gives_exactly_the_records_up_to_it(tmp_pat
             status, answer = again.request("POST", f"/v0/topics/{topic}", {"records": [{"data": "new"}]})
             assert status in (200, 201)
             assert answer["first_seq"] > there[topic][-1]["$seq"]
+    # A cold folder that the backup has nothing to do with may be that of a service.
+    foreign = tmp_path / "cold" / "shard-00" / "topics" / "0000000000000001" / "seg-00000000000000000001.data"
+    foreign.parent.mkdir(parents=True)
+    foreign.write_bytes(b"of another service")
+    used = {"TOPICS_COLD_DIR": str(tmp_path / "cold"), "TOPICS_HOT_RETAIN_SEGMENTS": "0"}
+    topics("restore", backups, str(tmp_path / "hot"), "--until", str(moment), **used)
+    assert [path for path in (tmp_path / "cold").rglob("*") if path.is_file()] == [foreign]
+    assert foreign.read_bytes() == b"of another service"
     refused = topics("restore", backups, "--data-dir", str(tmp_path / "b"), "--until", "2999-01-01T00:00:00Z", status=1)
     assert "later backup" in refused.stderr
     assert "no topic" in topics("restore", backups, str(tmp_path / "c"), "--until-seq", "zzz=1", status=1).stderr
     assert not (tmp_path / "c").exists()
     assert "time zone" in topics("restore", backups, str(tmp_path / "c"), "--until", "2026-01-01", status=2).stderr
+
+
+def test_a_cut_reaches_the_cold_folder_and_leaves_the_backup_alone(tmp_path: Path) -> None:
+    cold = {"TOPICS_COLD_DIR": str(tmp_path / "cold"), "TOPICS_HOT_RETAIN_SEGMENTS": "0"}
+    small = {**SMALL, "TOPICS_SEGMENT_MAX_EVENTS": "50"}
+    with Service(tmp_path, shards=1, **small, **cold) as service:
+        for n in range(40):
+            service.request("POST", "/v0/topics/a", {"records": [{"data": n * 10 + i} for i in range(10)]})
+            if n == 30:
+                service.restart()  # which makes a checkpoint
+        there = everything(service, "a")
+        service.stop()
+    topics("backup", str(tmp_path / "backups"), "--data-dir", str(tmp_path / "data"), **cold)
+    (backup,) = (tmp_path / "backups").iterdir()
+    assert list(backup.glob("cold/**/*.data"))
+    new = {**small, **cold, "TOPICS_COLD_DIR": str(tmp_path / "cold-again")}
+    data = tmp_path / "again" / "data"
+    topics("restore", str(backup), str(data), "--until-seq", "a=37", **new)
+    topics("verify", "--data-dir", str(data), **new)
+    with Service(data.parent, shards=1, **new) as again:
+        assert everything(again, "a") == there[:37]
+    kept = {**small, **cold, "TOPICS_COLD_DIR": str(tmp_path / "cold-kept")}
+    topics("restore", str(backup), str(tmp_path / "kept" / "data"), "--reserve", "1000", **kept)
+    with Service(tmp_path / "kept", shards=1, **kept) as again:
+        assert everything(again, "a") == there
+        assert again.request("POST", "/v0/topics/a", {"records": [{"data": 1}]})[1]["first_seq"] == 1401
+    refused = topics("restore", str(backup), str(tmp_path / "x"), status=1)
+    assert "TOPICS_COLD_DIR" in refused.stderr
 
 
 def test_a_second_backup_takes_only_what_has_changed_and_a_used_directory_is_left_alone(tmp_path: Path) -> None:

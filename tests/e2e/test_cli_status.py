@@ -27,7 +27,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def topics(service: Service, *arguments: str, status: int = 0, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "supervisor.cli", *arguments]
     env = {**service.environment, "TOPICS_TOKEN": "s3cret", "COLUMNS": "200", **environment}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=env)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False, env=env)
     assert done.returncode == status, done.stdout + done.stderr
     return done
 
@@ -101,7 +101,7 @@ def test_watching_goes_on_until_it_is_interrupted(service: Service, arguments: t
             assert json.loads(line)["state"] == "ready" if "--json" in arguments else line
         process.send_signal(signal.SIGINT)
         process.stdout.read()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 def test_top_is_about_what_grows(service: Service) -> None:

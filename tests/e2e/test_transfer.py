@@ -28,7 +28,7 @@ def topics(
     service: Service, *arguments: str, status: int = 0, given: bytes | None = None
 ) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "supervisor.cli", *arguments, "--url", service.url]
-    done = subprocess.run(command, capture_output=True, timeout=60, check=False, env=service.environment, input=given)
+    done = subprocess.run(command, capture_output=True, timeout=180, check=False, env=service.environment, input=given)
     assert done.returncode == status, done.stdout + done.stderr
     return done
 
@@ -179,7 +179,7 @@ def test_transfers_outlive_deaths_of_the_service(tmp_path: Path) -> None:
             until(lambda: service.request("GET", "/v0/topics/t")[1].get("head_seq", 0) > 1000, "some records")
             service.kill_group()
             service.start()
-            _, told = process.communicate(timeout=60)
+            _, told = process.communicate(timeout=180)
             assert process.returncode == 0, told
         assert [record["data"]["n"] for record in everything(service, "t")] == list(range(10_000))
         save = [*command, "export", "t", "-o", str(tmp_path / "out.jsonl")]
@@ -188,7 +188,7 @@ def test_transfers_outlive_deaths_of_the_service(tmp_path: Path) -> None:
             until(lambda: part.exists() or process.poll() is not None, "the export to begin")
             service.kill_group()
             service.start()
-            _, told = process.communicate(timeout=60)
+            _, told = process.communicate(timeout=180)
             assert process.returncode == 0, told
         lines = (tmp_path / "out.jsonl").read_bytes().splitlines()
         assert [json.loads(line)["data"]["n"] for line in lines[1:]] == list(range(10_000))

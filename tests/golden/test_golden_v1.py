@@ -160,10 +160,10 @@ def test_a_shard_starts_from_them(shard_dir: Path) -> None:
 
 def test_spark_reads_them(shard_dir: Path) -> None:
     pytest.importorskip("pyarrow")
-    from pyspark_topics.datasource import SCHEMA, arrow_schema
+    from pyspark_topics.columns import EVERYTHING, arrow_schema
     from pyspark_topics.plan import plan, read
 
-    schema = arrow_schema(SCHEMA)
+    schema = arrow_schema(EVERYTHING)
     rows = [row for piece in plan(str(shard_dir)) for batch in read(piece, schema) for row in batch.to_pylist()]
     found = [(row["topic"], row["offset"], json.loads(row["value"]), row["tag"], row["node"]) for row in rows]
     assert found == [("golden", r["$seq"], r["data"], r.get("$tag"), r.get("$node")) for r in LIVE]

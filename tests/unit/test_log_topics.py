@@ -115,6 +115,7 @@ class TestState:
             "head_seq": 0,
             "earliest_seq": 1,
             "next_seq": 1,
+            "epoch": state["epoch"],
             "count": 0,
             "bytes": 0,
             "config": config,
@@ -139,6 +140,15 @@ class TestState:
         shard.call("state", "a")
         assert shard.call("state", "a", touch=False)["last_read_ts"] == shard.clock.ms
 
+    def test_the_epoch_tells_a_topic_from_its_successor(self, shard: Harness) -> None:
+        shard.append("a", 1, 2)
+        first = shard.call("state", "a")["epoch"]
+        shard.append("a", 3)
+        assert shard.call("state", "a")["epoch"] == first
+        shard.call("delete_topic", "a")
+        shard.append("a", 1, 2, 3, 4)
+        assert shard.call("state", "a")["epoch"] > first
+
     def test_it_never_creates(self, shard: Harness) -> None:
         """§1.2, §3"""
         for op in ("state", "diff"):
@@ -157,7 +167,8 @@ class TestList:
         """§1.3"""
         shard.append("a", 1, 2, config={"cap_records": 1, "durable": True, "priority": 4})
         state = shard.call("state", "a", touch=False)
-        entry = {k: state[k] for k in ("topic", "head_seq", "earliest_seq", "count", "bytes", "effective_priority")}
+        names = ("topic", "head_seq", "earliest_seq", "epoch", "count", "bytes", "effective_priority")
+        entry = {k: state[k] for k in names}
         assert shard.call("list", page_size=5) == [{**entry, "durable": True}]
 
     @pytest.mark.parametrize("size", [1, 2, 3, 100])

@@ -12,6 +12,7 @@ from typing import Any
 import cbor2
 import pyarrow as pa
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,8 +20,12 @@ from proto import frame as wire
 from proto.frame import Columns, Kind, constant, encode_batch, encode_map, optional, plain
 from pyspark_topics import cbor, frames
 from pyspark_topics import plan as planning
-from pyspark_topics.datasource import SCHEMA, FilePartition, Reader, arrow_schema, paths
+from pyspark_topics.columns import EVERYTHING as SCHEMA
+from pyspark_topics.columns import arrow_schema
+from pyspark_topics.datasource import Reader
 from pyspark_topics.errors import CorruptFile, NotADataDirectory, UnknownFormat
+from pyspark_topics.files import FilePartition
+from pyspark_topics.options import parse
 from pyspark_topics.plan import plan
 from pyspark_topics.rows import BATCH_ROWS
 
@@ -99,7 +104,7 @@ def test_every_column_of_every_form_comes_back(tmp_path: Path) -> None:
     assert [row["meta"] for row in rows] == [None, b'{"m":1}', None]
     assert [row["offset"] for row in rows] == [1, 2, 3]
     assert [row["timestamp"].timestamp() for row in rows] == [1_700_000_000.001, 1_700_000_000.002, 1_700_000_000.003]
-    assert {(row["topic"], row["partition"], row["timestampType"]) for row in rows} == {("jobs", 0, 0)}
+    assert {(row["topic"], row["partition"], row["timestampType"]) for row in rows} == {("jobs", 0, 1)}
 
 
 cells = st.lists(st.one_of(st.none(), st.binary(max_size=12)), min_size=1, max_size=20)
@@ -245,7 +250,7 @@ def test_damage_that_was_once_on_the_disk_is_an_error(tmp_path: Path, place: int
     shard.write(1, 1, [b"one"])
     shard.write(1, 2, [b"two"], synced=2)
     flip(shard.file, at + place)
-    with pytest.raises(CorruptFile, match=rf"{shard.file.name}, byte {at}: .*frame 3 .* says that frame 2"):
+    with pytest.raises(CorruptFile, match=rf"{shard.file.name}, byte {at} .*: .*frame 3 .* says that frame 2"):
         read(shard.root)
 
 
@@ -267,10 +272,10 @@ def test_damage_in_an_older_file_is_an_error_with_path_and_offset(tmp_path: Path
     shard.rotate()
     shard.write(1, 2, [b"two"])
     flip(old, at + 70)
-    with pytest.raises(CorruptFile, match=rf"{old.name}, byte {at}: checksum"):
+    with pytest.raises(CorruptFile, match=rf"{old.name}, byte {at} .topic \"t\".: checksum"):
         read(shard.root)
     old.write_bytes(old.read_bytes()[:-8])
-    with pytest.raises(CorruptFile, match=rf"{old.name}, byte {at}: "):
+    with pytest.raises(CorruptFile, match=rf"{old.name}, byte {at} .topic \"t\".: 88 bytes"):
         read(shard.root)
 
 
@@ -311,7 +316,7 @@ def test_what_is_appended_after_planning_is_not_read(tmp_path: Path) -> None:
 def test_records_of_a_topic_that_was_never_created_are_an_error(tmp_path: Path) -> None:
     shard = Shard(tmp_path / "data")
     shard.write(9, 1, [b"whose?"])
-    with pytest.raises(CorruptFile, match=r"byte 0: .* topic id 9"):
+    with pytest.raises(CorruptFile, match=r"byte 0.*: .* topic id 9"):
         read(shard.root)
 
 
@@ -322,9 +327,13 @@ def test_a_newer_format_is_refused_everywhere(tmp_path: Path) -> None:
     for place, value in ((4, 2), (5, 99)):
         changed = raw.copy()
         changed[place] = value
+        end = wire.HEADER.size + int.from_bytes(raw[12:16], "little")
+        changed[end : end + 8] = xxhash.xxh3_64_intdigest(changed[:end]).to_bytes(8, "little")
         shard.file.write_bytes(changed)
         with pytest.raises(UnknownFormat, match=r"byte 0: .*update pyspark_topics"):
             read(shard.root)
+        with pytest.raises(UnknownFormat, match="update"):
+            read(shard.root, failOnDataLoss="false")
     (shard.root / "manifest.json").write_text('{"format": 2, "shards": 1}')
     with pytest.raises(NotADataDirectory, match="format 2"):
         read(shard.root)
@@ -346,7 +355,7 @@ def test_several_directories_are_given_as_a_json_list(tmp_path: Path) -> None:
         shard = Shard(tmp_path / name)
         shard.create(1, name)
         shard.write(1, 1, [name.encode()])
-    assert paths({"Path": "[]", "paths": '["/x"]'}) == ["/x"]
+    assert parse({"Path": "[]", "paths": '["/x"]'}).paths == ("/x",)
     reader = Reader({"paths": json.dumps([str(tmp_path / "x"), str(tmp_path / "y")])}, SCHEMA)
     assert len(reader.partitions()) == 2
 

@@ -240,7 +240,7 @@ class TestSessions:
 def test_readers_of_the_files_pass_sessions_over(tmp_path: Any) -> None:
     pytest.importorskip("pyarrow")
     from proto.limits import Limits
-    from pyspark_topics.datasource import SCHEMA, arrow_schema
+    from pyspark_topics.columns import EVERYTHING, arrow_schema
     from pyspark_topics.plan import plan, read
     from shardd.clock import SystemClock
     from shardd.disk import RealDisk
@@ -251,7 +251,7 @@ def test_readers_of_the_files_pass_sessions_over(tmp_path: Any) -> None:
     shard.append("a", 1)
     move(shard, {"a": [1, 1, 0]})
     shard.append("a", 2)
-    schema = arrow_schema(SCHEMA)
+    schema = arrow_schema(EVERYTHING)
     for _ in range(2):
         pieces = plan(str(tmp_path / "shard-00"))
         rows = [row for piece in pieces for batch in read(piece, schema) for row in batch.to_pylist()]

@@ -141,7 +141,11 @@ def test_cuts_are_of_one_topic_or_of_all() -> None:
     found = parse_cuts(["5", "a:b=7"], ["c=9"], 3)
     assert found == Cuts({"c": 9}, {"a:b": 7}, 5, 3)
     assert found.latest_ms == 7
+    assert parse_cuts(["5"], [], None).reserve == 65_536
     assert not Cuts()
+    assert not parse_cuts([], [], None)
+    reserved = parse_cuts([], [], 7)
+    assert (bool(reserved), reserved.reserve, reserved.latest_ms) == (True, 7, None)
     assert Cuts(until_ms=0)
     for until, until_seq, said in (
         (["5", "6"], [], "for all topics already"),

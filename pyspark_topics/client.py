@@ -1,0 +1,396 @@
+"""The service's HTTP API, as far as Spark's tasks use it: appends, diffs, topics and named cursors.
+
+One client is one kept-alive connection of one task; it is made where it is used and never pickled. Every call may be
+made twice without harm (appends carry an idempotency key), so all of them are retried alike:
+
+    no connection, no whole answer       after a pause that doubles, 50 ms to 2 s
+    429, 503, and 502, 504 of a proxy    when the answer says so, else as above
+    any other error                      never: `ServiceError` with what the service said
+
+All retries of a call together end after `patience_s`; what is raised then is `Unavailable`. Keep that shorter than the
+topics' idempotency window, or a retry may come when its first attempt has been forgotten.
+"""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+import random
+import re
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import pyarrow as pa
+
+PATIENCE_S = 60.0
+TIMEOUT_S = 90.0
+"""Longer than the service takes to say 503 by itself."""
+GZIP_FROM_BYTES = 1024
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_AGAIN = frozenset((429, 502, 503, 504))
+_TOO_LARGE = frozenset(("batch_too_large", "payload_too_large"))
+
+
+class ServiceError(ValueError):
+    """The service refused. `status` and `code` are as in its answer; the text says what was asked and what is wrong."""
+
+    def __init__(self, text: str, status: int = 0, code: str = "") -> None:
+        super().__init__(text)
+        self.status = status
+        self.code = code
+
+    @property
+    def too_large(self) -> bool:
+        """Would the same records pass in smaller requests?"""
+        return self.code in _TOO_LARGE or self.status == 413
+
+
+class Unavailable(ServiceError):
+    """The service could not be reached, or was not ready, for as long as the client was ready to wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Records `first` to `last` of a topic are lost: `reason` is `cap`, `ttl`, `mixed`, `recreated`, `source_trim`."""
+
+    first: int
+    last: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """Records after a seq, in columns as `COLUMNS`. The next read goes on after `next_from_seq`."""
+
+    records: Any
+    next_from_seq: int
+    head_seq: int
+    earliest_seq: int
+    gap: Gap | None
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Seqs of the records, both inclusive. `deduped`: an earlier request with this key had written them."""
+
+    first_seq: int
+    last_seq: int
+    deduped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where the service is, as the options say; unlike a client it can be sent to tasks. Options: `url`, `token`,
+    `compression` (`gzip` or `none`, the default; for slow links), `retryTimeoutMs` (default 60000)."""
+
+    url: str
+    token: str = field(default="", repr=False)
+    compress: bool = False
+    patience_s: float = PATIENCE_S
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Endpoint:
+        """Names of options in any case. Raises `ServiceError` for a value that makes no sense."""
+        given = {name.lower(): value for name, value in options.items()}
+        if not given.get("url"):
+            raise ServiceError('no url: say .option("url", "http://127.0.0.1:4000"), the address of the service')
+        compression = given.get("compression", "none").lower()
+        if compression not in ("none", "gzip"):
+            raise ServiceError(f"compression {compression!r}: say gzip or none")
+        patience_ms = integer(given, "retryTimeoutMs", int(PATIENCE_S * 1000), least=0)
+        return cls(given["url"], given.get("token", ""), compression == "gzip", patience_ms / 1000)
+
+    def client(self) -> Client:
+        return Client(self.url, self.token, compress=self.compress, patience_s=self.patience_s)
+
+
+def integer(options: Mapping[str, str], name: str, default: int, *, least: int = 1) -> int:
+    """An option, its name given in lower case. Raises `ServiceError`."""
+    value = options.get(name.lower())
+    if value is None:
+        return default
+    try:
+        number = int(value)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise ServiceError(f"{name} {value!r}: say a whole number of at least {least}")
+    return number
+
+
+class Client:
+    """`url` is the service's, without `/v0`: `http://127.0.0.1:4000`, or `https://…/prefix` behind a proxy."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str = "",
+        *,
+        compress: bool = False,
+        patience_s: float = PATIENCE_S,
+        timeout_s: float = TIMEOUT_S,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ServiceError(f"url {url!r}: give the service's address, such as http://127.0.0.1:4000")
+        self.url = url.rstrip("/")
+        self._prefix = parts.path.rstrip("/").removesuffix("/v0")
+        self._make: Callable[..., http.client.HTTPConnection] = (
+            http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        )
+        self._address = (parts.hostname, parts.port)
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._compress = compress
+        self._patience_s, self._timeout_s = patience_s, timeout_s
+        self._clock, self._pause = clock, pause
+        self._connection: http.client.HTTPConnection | None = None
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    # What the service can do. All raise `ServiceError`, `Unavailable`.
+
+    def append(self, topic: str, body: bytes) -> Appended:
+        """`body` is that of the contract's write, idempotency key included."""
+        answer = self.call("POST", f"/v0/topics/{_quoted(topic)}", body, {"return_seqs": "false"})
+        return Appended(answer["first_seq"], answer["last_seq"], bool(answer.get("deduped")))
+
+    def diff(self, topic: str, from_seq: int, limit: int, max_bytes: int = 8 << 20, *, meta: bool = True) -> Diff:
+        """Records with a seq above `from_seq`: `limit` at most, fewer where the service's own limits are lower."""
+        asked = {"from_seq": from_seq, "limit": limit, "max_batch_bytes": max_bytes}
+        body = json.dumps({**asked, "include_tags": True, "include_meta": meta}).encode()
+        return parse_diff(self._call("POST", f"/v0/topics/{_quoted(topic)}/diff", body, {}))
+
+    def topics(self, prefix: str = "") -> Iterator[dict[str, Any]]:
+        """Topics in order of their names: `topic`, `head_seq`, `earliest_seq`, `count`, `bytes`, ..."""
+        query = {"page_size": "1000", "prefix": prefix}
+        while True:
+            page = self.call("GET", "/v0/topics", None, query)
+            yield from page["topics"]
+            if not page.get("next_cursor"):
+                return
+            query["cursor"] = page["next_cursor"]
+
+    def topic(self, name: str) -> dict[str, Any] | None:
+        """State and configuration of a topic, None if there is none."""
+        try:
+            found: dict[str, Any] = self.call("GET", f"/v0/topics/{_quoted(name)}", None, {"touch": "false"})
+            return found
+        except ServiceError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def configure(self, name: str, config: dict[str, Any]) -> None:
+        """Make a topic, or change the fields of its configuration that are named."""
+        self.call("PUT", f"/v0/topics/{_quoted(name)}", json.dumps(config).encode())
+
+    def put_cursor(self, topic: str, cursor: str, seq: int) -> None:
+        """Move a named cursor forward; where it is further already, it stays."""
+        self.call("PUT", f"/v0/topics/{_quoted(topic)}/cursors/{quote(cursor, safe='')}", b'{"seq":%d}' % seq)
+
+    def call(self, method: str, path: str, body: bytes | None = None, query: dict[str, str] | None = None) -> Any:
+        """One operation: its answer, decoded."""
+        return json.loads(self._call(method, path, body, query or {}))
+
+    def _call(self, method: str, path: str, body: bytes | None, query: dict[str, str]) -> bytes:
+        target = self._prefix + path + ("?" + urlencode(query) if query else "")
+        headers = dict(self._headers)
+        if self._compress:
+            headers["Accept-Encoding"] = "gzip"
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            if self._compress and len(body) >= GZIP_FROM_BYTES:
+                headers["Content-Encoding"] = "gzip"
+                body = gzip.compress(body, 1)
+        deadline = self._clock() + self._patience_s
+        attempt = 0
+        while True:
+            wait_s, problem, status, code = 0.0, "", 0, ""
+            try:
+                status, answer_headers, content = self._ask(method, target, body, headers)
+            except (OSError, http.client.HTTPException) as error:
+                self.close()
+                problem = f"{type(error).__name__}: {error}"
+            else:
+                if status < 300:
+                    return content
+                code, problem, wait_s = _refusal(status, answer_headers, content)
+                if status not in _AGAIN:
+                    raise ServiceError(f"{method} {self.url}{path}: {problem}", status, code)
+            wait_s = wait_s or _pause_s(attempt)
+            attempt += 1
+            if self._clock() + wait_s > deadline:
+                raise Unavailable(
+                    f"{method} {self.url}{path}: given up after {attempt} attempts in {self._patience_s:g} s, the last "
+                    f"with: {problem}. See that the service runs and keeps up; retryTimeoutMs allows more time",
+                    status,
+                    code,
+                )
+            self._pause(wait_s)
+
+    def _ask(self, method: str, target: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, Any, bytes]:
+        if self._connection is None:
+            self._connection = self._make(*self._address, timeout=self._timeout_s)
+            self._connection.connect()
+            # Head and body are two sends; without this the second waits for the first's acknowledgement.
+            self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connection.request(method, target, body, headers)
+        response = self._connection.getresponse()
+        content = response.read()
+        if response.getheader("Content-Encoding", "") == "gzip":
+            content = gzip.decompress(content)
+        if response.will_close:
+            self.close()
+        return response.status, response.headers, content
+
+
+def _quoted(topic: str) -> str:
+    return quote(topic, safe=":")
+
+
+def _pause_s(attempt: int) -> float:
+    """A pause before the next attempt. Random, so that tasks that failed together do not come back together."""
+    return float(min(_SHORTEST_PAUSE_S * 2 ** min(attempt, 10), _LONGEST_PAUSE_S) * random.uniform(0.5, 1))
+
+
+def _refusal(status: int, headers: Any, content: bytes) -> tuple[str, str, float]:
+    """Code and message of an error answer, and the seconds it asks to wait (0: it does not say)."""
+    try:
+        error = json.loads(content)["error"]
+        code, message = str(error["code"]), str(error["message"])
+        detail = error.get("detail") or {}
+    except (ValueError, KeyError, TypeError):
+        # Not the service's own: a proxy's page, say.
+        code, message, detail = "", content[:200].decode(errors="replace"), {}
+    wait_s = 0.0
+    try:
+        wait_s = float(detail["retry_after_ms"]) / 1000 if "retry_after_ms" in detail else 0.0
+        wait_s = wait_s or float(headers.get("Retry-After") or 0)
+    except (TypeError, ValueError):
+        pass  # Retry-After may also be a date
+    return code, f"{status} {code}: {message}" if code else f"{status}: {message}", max(wait_s, 0.0)
+
+
+# Answers of a diff. `data` and `meta` are passed on as the text they are, so json.loads alone will not do: numbers,
+# order and repeated keys would change. Its scanner, in C, tells where each value ends. That is a step in Python for
+# each member of a record, which takes about as long as parsing it does: 10 µs for a record of 200 bytes. Where that is
+# too slow, read the files, which need no such step.
+
+COLUMNS = pa.schema(
+    [
+        pa.field("seq", pa.int64()),
+        pa.field("ts", pa.int64()),
+        pa.field("node", pa.string()),
+        pa.field("tag", pa.string()),
+        pa.field("data", pa.string()),
+        pa.field("meta", pa.string()),
+    ]
+)
+"""`ts` in ms; `data` and `meta` are JSON text, `meta` null where a record has none."""
+
+_PLACES = {"$seq": 0, "$ts": 1, "$node": 2, "$tag": 3, "data": 4, "meta": 5}
+# Numbers are skipped, not made: int() refuses thousands of digits. Seqs and times are made below.
+_decoder: Any = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str, strict=False)
+_scan = _decoder.scan_once
+_KEY = re.compile(r'[\s,]*"((?:[^"\\]|\\.)*)"\s*:\s*')
+_OPEN = re.compile(r"[\s,]*\{")
+_CLOSE = re.compile(r"\s*\}")
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+
+
+def parse_diff(body: bytes) -> Diff:
+    """Raises `ServiceError` if this is no answer of a diff."""
+    text = body.decode()
+    about: dict[str, Any] = {}
+    records: Any = None
+    try:
+        position = _OPEN.match(text, 0).end()  # type: ignore[union-attr]  # the except clause is for this
+        while not (_CLOSE.match(text, position)):
+            key = _KEY.match(text, position)
+            position = key.end()  # type: ignore[union-attr]
+            if key[1] == "records":  # type: ignore[index]
+                records, position = _records(text, position + 1)
+            else:
+                about[key[1]], position = json.JSONDecoder().raw_decode(text, position)  # type: ignore[index]
+        lost = about["tombstone"]
+        gap = None if lost is None else Gap(lost["gap_from"], lost["gap_to"], lost["reason"])
+        made = pa.RecordBatch.from_arrays(
+            [pa.array(column, field.type) for column, field in zip(records, COLUMNS, strict=True)], schema=COLUMNS
+        )
+        return Diff(made, about["next_from_seq"], about["head_seq"], about["earliest_seq"], gap)
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError, StopIteration) as error:
+        raise ServiceError(
+            f"not the answer of a diff: {text[:200]!r} ({error!r}); is this url a topics service?"
+        ) from error
+
+
+def _records(text: str, position: int) -> tuple[list[list[Any]], int]:
+    """The records of an array that begins before `position`, in columns, and the place after its end."""
+    columns: list[list[Any]] = [[] for _ in COLUMNS]
+    while opened := _OPEN.match(text, position):
+        position = opened.end()
+        row: list[Any] = [None] * len(columns)
+        while key := _KEY.match(text, position):
+            begin = key.end()
+            value, position = _value(text, begin)
+            place = _PLACES.get(key[1])
+            if place is not None:
+                row[place] = value if place < 4 else text[begin:position]
+        row[0], row[1] = int(row[0]), int(row[1])
+        for column, value in zip(columns, row, strict=True):
+            column.append(value)
+        position = _CLOSE.match(text, position).end()  # type: ignore[union-attr]
+    return columns, text.index("]", position) + 1
+
+
+def json_members(text: str) -> dict[str, str]:
+    """The members of a JSON object, each as the JSON text it is. Raises `ValueError` for anything else."""
+    members: dict[str, str] = {}
+    try:
+        position = _OPEN.match(text).end()  # type: ignore[union-attr]  # the except clause is for this
+        while key := _KEY.match(text, position):
+            _, position = _value(text, key.end())
+            members[json.loads(f'"{key[1]}"')] = text[key.end() : position]
+        if text[_CLOSE.match(text, position).end() :].strip():  # type: ignore[union-attr]
+            raise ValueError("something follows the object")
+    except (AttributeError, StopIteration) as error:
+        raise ValueError("not a JSON object") from error
+    return members
+
+
+def _value(text: str, position: int) -> tuple[Any, int]:
+    """The value at `position`, numbers as text, and where it ends."""
+    try:
+        value, end = _scan(text, position)
+    except RecursionError:
+        return None, _end_of_container(text, position)
+    return value, end
+
+
+def _end_of_container(text: str, position: int) -> int:
+    """Where the array or object that begins at `position` ends, however deep it is."""
+    depth = 0
+    for token in _TOKEN.finditer(text, position):
+        if token[0] in "[{":
+            depth += 1
+        elif token[0] in "]}":
+            depth -= 1
+            if not depth:
+                return token.end()
+    raise ValueError("a value has no end")

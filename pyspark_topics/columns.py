@@ -1,0 +1,117 @@
+"""The columns that Spark sees, with their types there and in Arrow.
+
+Those of Spark's Kafka source, then the record's own. `.schema("topic string, value binary")` selects some of them: what
+is not selected is not brought to Spark, which has no other way of telling a Python source so.
+
+    key            binary     the tag
+    value          binary     data, JSON text as it was written; null in a row that tells of a loss
+    topic          string
+    partition      int        shard
+    offset         long       seq
+    timestamp      timestamp  commit time
+    timestampType  int        1: the time is that of the log (Kafka's LogAppendTime)
+    node           string
+    tag            string
+    headers        array<struct<key string, value binary>>   with includeHeaders: the members of meta, in order; values
+                                                             are JSON text as it was written
+    gap_to         long       with includeTombstones: the last seq of a loss; `offset` is the first one
+    gap_reason     string     with includeTombstones: cap, ttl, mixed, source_trim
+    meta           binary     only if selected: meta as a whole, JSON text as it was written
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pyspark_topics.options import Options
+
+HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
+_HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+TYPES: dict[str, tuple[Any, Any]] = {
+    "key": (BinaryType(), pa.binary()),
+    "value": (BinaryType(), pa.binary()),
+    "topic": (StringType(), pa.string()),
+    "partition": (IntegerType(), pa.int32()),
+    "offset": (LongType(), pa.int64()),
+    "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
+    "timestampType": (IntegerType(), pa.int32()),
+    "node": (StringType(), pa.string()),
+    "tag": (StringType(), pa.string()),
+    "headers": (_HEADERS, pa.list_(pa.field("element", HEADER))),
+    "gap_to": (LongType(), pa.int64()),
+    "gap_reason": (StringType(), pa.string()),
+    "meta": (BinaryType(), pa.binary()),
+}
+EVERYTHING = StructType([StructField(name, spark) for name, (spark, _) in TYPES.items()])
+LOG_APPEND_TIME = 1
+_ALWAYS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "node", "tag")
+
+
+def spark_schema(options: Options) -> StructType:
+    """What a read has if the user does not select columns."""
+    names = [*_ALWAYS]
+    if options.headers:
+        names.append("headers")
+    if options.tombstones:
+        names += ["gap_to", "gap_reason"]
+    return StructType([StructField(name, TYPES[name][0]) for name in names])
+
+
+def arrow_schema(schema: StructType) -> Any:
+    """The Arrow form of a selection of the columns above. Raises `ValueError` for others."""
+    for column in schema.fields:
+        if column.name not in TYPES or TYPES[column.name][0].simpleString() != column.dataType.simpleString():
+            raise ValueError(
+                f"column {column.name} {column.dataType.simpleString()}: topics has "
+                + ", ".join(f"{name} {spark.simpleString()}" for name, (spark, _) in TYPES.items())
+            )
+    return pa.schema([pa.field(c.name, TYPES[c.name][1], nullable=c.nullable) for c in schema.fields])
+
+
+def headers(meta: Any) -> Any:
+    """The column `headers` of an array of meta (JSON objects, binary, with nulls). Each different meta is taken apart
+    once."""
+    encoded = meta.dictionary_encode()
+    apart = pa.array(map(_members, encoded.dictionary.to_pylist()), TYPES["headers"][1])
+    return apart.take(encoded.indices)
+
+
+_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(parse_int=len, parse_float=len).scan_once  # type: ignore[attr-defined]
+"""The value that begins at a place, and where it ends. What the value is does not matter here."""
+_SPACE = re.compile(r"[ \t\n\r]*")
+
+
+def _members(meta: bytes) -> list[tuple[str, bytes]]:
+    """Name and JSON text of each member of an object. All scanning is done in C."""
+    text = meta.decode()
+    found: list[tuple[str, bytes]] = []
+    at = _skip(text, _skip(text, 0) + 1)
+    while text[at] != "}":
+        name, at = _scan(text, at)
+        start = _skip(text, _skip(text, at) + 1)
+        _, end = _scan(text, start)
+        found.append((name, text[start:end].encode()))
+        at = _skip(text, end)
+        if text[at] == ",":
+            at = _skip(text, at + 1)
+    return found
+
+
+def _skip(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at

@@ -1,0 +1,276 @@
+"""A running service as a source of `offsets`: option `url`. Records come by diff, one task per topic.
+
+Files give more per second; a service is there for clusters that do not see its disk, and gives ephemeral topics too.
+Positions carry the topics' epochs, so a topic that was deleted and created again is told from the one that was read,
+however far it has come; each task looks once more when it has read, so also if that happens while it reads.
+
+What was there and is gone is told by the service: deleted records silently, those lost to caps and age as tombstones.
+The driver asks about topics whose first record lies behind the place to read from, before it makes tasks; a task meets
+the gaps that come later. Both report the exact ranges (`offsets.report`).
+
+`consumerGroup` names a cursor on each topic. It is moved when Spark says that a batch is done, for people and metrics
+to see how far a stream is; Spark's own checkpoint is what counts, so a cursor that cannot be moved right now is
+told in the log and moved by the next batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import InputPartition
+
+from pyspark_topics import offsets
+from pyspark_topics.client import Client, Diff, Endpoint, ServiceError, Unavailable
+from pyspark_topics.columns import LOG_APPEND_TIME, headers
+from pyspark_topics.errors import log
+from pyspark_topics.offsets import Gap, Offsets, Position
+from pyspark_topics.options import Options
+
+DIFF_RECORDS = 1000
+DIFF_BYTES = 8 << 20
+BATCH_ROWS = 10_000
+BATCH_BYTES = 16 << 20
+"""Diffs are joined until they hold this much; Spark is slow with small batches."""
+ASK_BY_NAME = 50
+"""Up to this many topics are asked for one by one; for more, all are listed."""
+CURSOR_PATIENCE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Range(InputPartition):  # type: ignore[misc]  # pyspark is untyped to mypy here
+    """Records `first` to `stop`, exclusive, of one instance of a topic."""
+
+    topic: str
+    epoch: int
+    first: int
+    stop: int
+
+
+@dataclass(slots=True)
+class Feed:
+    """`schema` is what `read` gives, columns of `columns`."""
+
+    endpoint: Endpoint
+    options: Options
+    schema: Any
+    _told: dict[str, Position] = field(default_factory=dict)
+
+    # What `offsets.Source` asks for
+
+    def earliest(self) -> Offsets:
+        return {topic["topic"]: Position(topic["earliest_seq"], topic.get("epoch", 0)) for topic in self._topics()}
+
+    def latest(self) -> Offsets:
+        return {topic["topic"]: Position(topic["head_seq"] + 1, topic.get("epoch", 0)) for topic in self._topics()}
+
+    def since(self, times: Mapping[str, int]) -> Offsets:
+        with self.endpoint.client() as client:
+            states = {topic: client.topic(topic) for topic in times}
+            return {
+                topic: Position(_first_since(client, state, times[topic]), state.get("epoch", 0))
+                for topic, state in states.items()
+                if state is not None
+            }
+
+    def weigh(self, start: Offsets, end: Offsets) -> dict[str, list[offsets.Piece]]:
+        about = {topic["topic"]: topic for topic in self._topics()}
+        earliest = {name: Position(topic["earliest_seq"]) for name, topic in about.items()}
+        weights = {}
+        for name, (low, stop) in offsets.unread(start, end, earliest).items():
+            topic = about.get(name, {})
+            mean = topic.get("bytes", 0) / max(topic.get("count", 0), 1)
+            weights[name] = [(low, stop, int((stop - low) * mean) or 1)]
+        return weights
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[Range]:
+        """Raises `offsets.DataLoss`."""
+        # What was made anew after `end` was chosen holds nothing of this batch.
+        earliest = {
+            topic: at
+            for topic, at in self.earliest().items()
+            if topic not in end or not (at.epoch and end[topic].epoch and at.epoch != end[topic].epoch)
+        }
+        gaps = offsets.vanished(start, end, earliest)
+        found = []
+        with self.endpoint.client() as client:
+            for topic, (first, stop) in offsets.unread(start, end, {}).items():
+                if topic not in earliest:
+                    continue
+                if first < (there := min(earliest[topic].seq, stop)):
+                    lost = self._gap(client, topic, first)
+                    if lost is not None:
+                        gaps.append(lost._replace(last=min(lost.last, stop - 1)))
+                    if not self.options.tombstones:
+                        first = there
+                if first < stop:
+                    found.append(Range(topic, end[topic].epoch, first, stop))
+        offsets.report(gaps, self._fail)
+        return split(found, self.options.min_partitions)
+
+    @property
+    def _fail(self) -> bool:
+        return self.options.fail_on_data_loss
+
+    def read(self, partition: Range) -> Iterator[Any]:
+        """Raises `offsets.DataLoss`, `ServiceError`."""
+        topic, position = partition.topic, partition.first
+        waiting: list[Any] = []
+        rows = size = 0
+        with self.endpoint.client() as client:
+            while position < partition.stop:
+                diff = self._diff(client, topic, position, min(partition.stop - position, DIFF_RECORDS))
+                if diff is None:
+                    offsets.report([Gap(topic, position, partition.stop - 1, "deleted")], self._fail)
+                    break
+                if diff.gap is not None or diff.next_from_seq < position:
+                    gap = _lost(diff, partition, position)
+                    offsets.report([gap], self._fail)
+                    if self.options.tombstones:
+                        waiting.append(self._told_gap(gap))
+                    if gap.reason == "recreated":
+                        break
+                records = diff.records
+                if diff.next_from_seq >= partition.stop:
+                    records = records.slice(0, pc.sum(pc.less(records["seq"], partition.stop)).as_py() or 0)
+                if len(records):
+                    waiting.append(self._rows(topic, records))
+                    rows += len(records)
+                    size += records.nbytes
+                position = diff.next_from_seq + 1
+                if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+                    yield from _joined(waiting)
+                    waiting, rows, size = [], 0, 0
+            self._check_epoch(client, partition)
+        yield from _joined(waiting)
+
+    def committed(self, end: Offsets) -> None:
+        if not self.options.consumer_group:
+            return
+        with Client(
+            self.endpoint.url, self.endpoint.token, compress=self.endpoint.compress, patience_s=CURSOR_PATIENCE_S
+        ) as client:
+            for topic, position in end.items():
+                if self._told.get(topic) == position or position.seq <= 1:
+                    continue
+                try:
+                    client.put_cursor(topic, self.options.consumer_group, position.seq - 1)
+                except ServiceError as error:
+                    if error.status in (401, 403):
+                        raise
+                    # The topic is gone, or the service is not there right now.
+                    log.warning("the cursor %s was not moved: %s", self.options.consumer_group, error)
+                    if isinstance(error, Unavailable):
+                        return
+                    continue
+                self._told[topic] = position
+
+    def _topics(self) -> Iterable[Mapping[str, Any]]:
+        with self.endpoint.client() as client:
+            wanted = self.options.topics
+            if wanted.names and len(wanted.names) <= ASK_BY_NAME:
+                asked = [client.topic(name) for name in sorted(wanted.names) if name]
+                return [topic for topic in asked if topic is not None]
+            return [topic for topic in client.topics() if topic["topic"] in wanted]
+
+    def _diff(self, client: Client, topic: str, position: int, limit: int) -> Diff | None:
+        """Records from seq `position` on; None if the topic is gone."""
+        meta = "headers" in self.schema.names or "meta" in self.schema.names
+        try:
+            return client.diff(topic, position - 1, limit, DIFF_BYTES, meta=meta)
+        except ServiceError as error:
+            if error.code == "topic_not_found":
+                return None
+            raise
+
+    def _gap(self, client: Client, topic: str, first: int) -> Gap | None:
+        """What was lost from seq `first` on; None if it was deleted, which nobody has to be told."""
+        diff = self._diff(client, topic, first, 1)
+        if diff is None or diff.gap is None:
+            return None
+        return Gap(topic, diff.gap.first, diff.gap.last, diff.gap.reason)
+
+    def _check_epoch(self, client: Client, partition: Range) -> None:
+        if not partition.epoch:
+            return
+        state = client.topic(partition.topic)
+        epoch = 0 if state is None else state.get("epoch", partition.epoch)
+        if epoch != partition.epoch:
+            reason = "recreated" if epoch else "deleted"
+            offsets.report([Gap(partition.topic, partition.first, partition.stop - 1, reason)], self._fail)
+
+    def _rows(self, topic: str, records: Any) -> Any:
+        count = len(records)
+        columns: dict[str, Any] = {
+            "key": lambda: records["tag"].cast(pa.binary()),
+            "value": lambda: records["data"].cast(pa.binary()),
+            "topic": lambda: pa.repeat(pa.scalar(topic), count),
+            "offset": lambda: records["seq"],
+            "timestamp": lambda: records["ts"].view(pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
+            "timestampType": lambda: pa.repeat(pa.scalar(LOG_APPEND_TIME, pa.int32()), count),
+            "node": lambda: records["node"],
+            "tag": lambda: records["tag"],
+            "meta": lambda: records["meta"].cast(pa.binary()),
+            "headers": lambda: headers(records["meta"].cast(pa.binary())),
+        }
+        return self._batch(columns, count)
+
+    def _told_gap(self, gap: Gap) -> Any:
+        columns: dict[str, Any] = {
+            "topic": lambda: pa.array([gap.topic]),
+            "offset": lambda: pa.array([gap.first], pa.int64()),
+            "gap_to": lambda: pa.array([gap.last], pa.int64()),
+            "gap_reason": lambda: pa.array([gap.reason]),
+        }
+        return self._batch(columns, 1)
+
+    def _batch(self, columns: Mapping[str, Any], count: int) -> Any:
+        """Columns nobody fills are null: the service does not say which shard a topic is in."""
+        arrays = [columns[f.name]() if f.name in columns else pa.nulls(count, f.type) for f in self.schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+def _first_since(client: Client, state: Mapping[str, Any], time_ms: int) -> int:
+    """The first seq of a topic that was committed at `time_ms` or later; one past the last one if there is none."""
+    low, high = state["earliest_seq"], state["head_seq"] + 1
+    while low < high:
+        middle = (low + high) // 2
+        records = client.diff(state["topic"], middle - 1, 1, meta=False).records
+        # None: all deleted from there on.
+        if len(records) and records["ts"][0].as_py() < time_ms:
+            low = records["seq"][0].as_py() + 1
+        else:
+            high = middle
+    return int(low)
+
+
+def split(ranges: list[Range], least: int) -> list[Range]:
+    """As many ranges as `least` asks for, or the same ones: each is cut into equal parts, the larger into more."""
+    total = sum(part.stop - part.first for part in ranges)
+    found = []
+    for part in ranges:
+        span = part.stop - part.first
+        parts = min(max(-(-least * span // total), 1), span) if least > len(ranges) else 1
+        cuts = [part.first + span * n // parts for n in range(parts + 1)]
+        found += [Range(part.topic, part.epoch, low, high) for low, high in pairwise(cuts)]
+    return found
+
+
+def _lost(diff: Diff, partition: Range, position: int) -> Gap:
+    """The gap that a diff from `position` on told, as far as it matters here."""
+    last = partition.stop - 1
+    if diff.gap is None or diff.gap.reason == "recreated":
+        # The topic ends before a place that it had reached.
+        return Gap(partition.topic, position, last, "recreated")
+    return Gap(partition.topic, position, min(diff.gap.last, last), diff.gap.reason)
+
+
+def _joined(batches: list[Any]) -> Iterator[Any]:
+    if len(batches) > 1:
+        yield pa.concat_batches(batches)
+    elif batches:
+        yield batches[0]

@@ -1,0 +1,218 @@
+"""Reading the server's files: what the options and filters ask for, resolved against what there is.
+
+`batch` plans a read; `Files` is the same as the source of a stream (see `offsets`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from pyspark_topics import offsets, plan
+from pyspark_topics.directory import places
+from pyspark_topics.offsets import Gap, Offsets, Position
+from pyspark_topics.options import EARLIEST, LATEST, BadOption, Bound, Options
+from pyspark_topics.plan import Piece, Range, Survey
+from pyspark_topics.rows import Counters
+from pyspark_topics.topic import Topic
+from pyspark_topics.where import ALL, MAX_I64, Where
+
+
+class FilePartition(InputPartition):  # type: ignore[misc]  # pyspark is untyped to mypy here
+    """One segment, or one file of one shard's log, or a part of it."""
+
+    def __init__(self, piece: Piece) -> None:
+        super().__init__(piece)
+        self.piece = piece
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A row that tells of records that are gone."""
+
+    shard: int
+    gap: Gap
+
+
+class LossPartition(InputPartition):  # type: ignore[misc]
+    """All rows that tell of losses."""
+
+    def __init__(self, losses: list[Loss]) -> None:
+        super().__init__(losses)
+        self.losses = losses
+
+
+def batch(options: Options, where: Where, counters: Counters) -> list[InputPartition]:
+    """The tasks of a batch read. Raises `BadOption`, `DataLoss`, and as `plan.survey` does."""
+    found = plan.survey(
+        places(options.paths, options.cold), options.topics, where, fail=options.fail_on_data_loss, counters=counters
+    )
+    _all_exist(found.topics, options.starting, where)
+    _all_exist(found.topics, options.ending, where)
+    ranges = {}
+    told: list[Loss] = []
+    gone: list[Gap] = []
+    for topic in found.topics:
+        allowed = _range(topic, options)
+        ranges[topic.shard.path, topic.ident] = allowed
+        explicit = options.starting.seqs.get(topic.name, EARLIEST) > 0
+        if explicit or options.tombstones:
+            gaps = _gaps(topic, allowed.low, min(allowed.high, topic.head), found)
+            told += [Loss(topic.shard.number, gap) for gap in gaps]
+            gone += gaps if explicit else []
+    offsets.report(gone, options.fail_on_data_loss and not options.tombstones)
+    pieces = plan.narrow(found.pieces, ranges, counters)
+    partitions: list[InputPartition] = [FilePartition(piece) for piece in plan.split(pieces, options.min_partitions)]
+    if options.tombstones and told:
+        partitions.append(LossPartition(told))
+    return partitions
+
+
+def _all_exist(topics: Collection[Topic], bound: Bound, where: Where) -> None:
+    there = {topic.name for topic in topics}
+    for name in {*bound.seqs, *bound.times}:
+        if name not in there and where == ALL:
+            raise BadOption(f'option {bound.option} names the topic "{name}", which does not exist')
+
+
+def _range(topic: Topic, options: Options) -> Range:
+    since, until = options.starting.time_of(topic.name), options.ending.time_of(topic.name)
+    low, high = 1, topic.head
+    if since is None:
+        low = _seq(topic, options.starting, 1)
+    if until is None:
+        high = _seq(topic, options.ending, 1) - 1
+    return Range(low, high, since or 0, MAX_I64 if until is None else until - 1)
+
+
+def _seq(topic: Topic, bound: Bound, earliest: int) -> int:
+    seq = bound.seq_of(topic.name)
+    if seq > topic.head + 1:
+        raise BadOption(
+            f'option {bound.option} = {seq} for topic "{topic.name}": its last seq is {topic.head}, so it is '
+            f"{topic.head + 1} at most"
+        )
+    return {EARLIEST: earliest, LATEST: topic.head + 1}.get(seq, seq)
+
+
+def _gaps(topic: Topic, low: int, high: int, found: Survey) -> list[Gap]:
+    """What a diff that reads seqs `low` to `high` shows as tombstones."""
+    topic.expired()
+    if not topic.losses.between(low, high, topic.floor):
+        return []
+    first = _first_live(topic, found)
+    return [Gap(topic.name, *loss) for loss in topic.losses.between(low, high, first)]
+
+
+_SEQ = pa.schema([pa.field("offset", pa.int64())])
+
+
+def _first_live(topic: Topic, found: Survey) -> int:
+    key = topic.shard.path, topic.ident
+    for piece in plan.narrow(found.pieces, {key: Range(topic.floor, topic.head)}):
+        for rows in plan.read(piece, _SEQ):
+            return int(rows["offset"][0].as_py())
+    return topic.head + 1
+
+
+def read(partition: InputPartition, schema: Any, counters: Counters | None = None) -> Iterator[Any]:
+    """The rows of one task as `pa.RecordBatch`es."""
+    if isinstance(partition, FilePartition):
+        yield from plan.read(partition.piece, schema, counters=counters)
+    elif isinstance(partition, LossPartition):
+        yield _loss_rows(partition.losses, schema)
+    # Else it is one that Spark makes when there is none.
+
+
+def _loss_rows(losses: list[Loss], schema: Any) -> Any:
+    columns = {
+        "topic": [loss.gap.topic for loss in losses],
+        "partition": [loss.shard for loss in losses],
+        "offset": [loss.gap.first for loss in losses],
+        "gap_to": [loss.gap.last for loss in losses],
+        "gap_reason": [loss.gap.reason for loss in losses],
+    }
+    arrays = [pa.array(columns.get(field.name, [None] * len(losses)), field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class Files:
+    """The source of a stream over directories."""
+
+    def __init__(self, options: Options, schema: Any) -> None:
+        self._options = options
+        self._schema = schema
+
+    def _survey(self) -> Survey:
+        options = self._options
+        found = plan.survey(places(options.paths, options.cold), options.topics, fail=options.fail_on_data_loss)
+        names = [topic.name for topic in found.topics]
+        if len(set(names)) < len(names):
+            twice = next(name for name in sorted(names) if names.count(name) > 1)
+            raise BadOption(f'the topic "{twice}" is in more than one path; read each path with a stream of its own')
+        return found
+
+    def earliest(self) -> Offsets:
+        topics = self._survey().topics
+        for topic in topics:
+            topic.expired()
+        return {topic.name: Position(topic.floor, topic.epoch) for topic in topics}
+
+    def latest(self) -> Offsets:
+        return {topic.name: Position(topic.head + 1, topic.epoch) for topic in self._survey().topics}
+
+    def since(self, times: Mapping[str, int]) -> Offsets:
+        return {
+            topic.name: Position(topic.first_since(times[topic.name]), topic.epoch)
+            for topic in self._survey().topics
+            if topic.name in times
+        }
+
+    def weigh(self, start: Offsets, end: Offsets) -> dict[str, list[offsets.Piece]]:
+        found = {}
+        topics = {topic.name: topic for topic in self._survey().topics}
+        floors = {name: Position(topic.floor, topic.epoch) for name, topic in topics.items()}
+        for name, (low, stop) in offsets.unread(start, end, floors).items():
+            pieces = []
+            for _, entry in topics[name].batches(low, stop - 1) if name in topics else ():
+                first, last = max(entry.first_seq, low), min(entry.first_seq + entry.count, stop)
+                pieces.append((first, last, entry.length * (last - first) // entry.count))
+            if pieces:
+                found[name] = pieces
+        return found
+
+    def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
+        found = self._survey()
+        topics = {topic.name: topic for topic in found.topics}
+        # What was made anew after `end` was chosen holds nothing of this batch.
+        known = {
+            name: topic
+            for name, topic in topics.items()
+            if name not in end or not offsets.recreated(end[name], Position(topic.head + 1, topic.epoch))
+        }
+        gaps = offsets.vanished(start, end, known)
+        ranges = {}
+        losses = []
+        for name, (low, stop) in offsets.unread(start, end, {}).items():
+            if (topic := known.get(name)) is not None:
+                ranges[topic.shard.path, topic.ident] = Range(low, stop - 1)
+                missing = _gaps(topic, low, stop - 1, found)
+                losses += [Loss(topic.shard.number, gap) for gap in missing]
+                gaps += missing
+        options = self._options
+        offsets.report(gaps, options.fail_on_data_loss)
+        pieces = plan.split(plan.narrow(found.pieces, ranges), options.min_partitions)
+        partitions: list[InputPartition] = [FilePartition(piece) for piece in pieces]
+        if options.tombstones and losses:
+            partitions.append(LossPartition(losses))
+        return partitions
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return read(partition, self._schema)
+
+    def committed(self, end: Offsets) -> None:
+        """Nothing is kept: the server knows of no reader of its files."""

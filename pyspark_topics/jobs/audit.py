@@ -1,0 +1,366 @@
+"""`topics-spark audit`: is what lies in a data directory what it should be? The service may run meanwhile.
+
+check         an error is                                                 looked at by
+checksum      a frame whose checksum, or header, is not right             a task per file
+index         an entry of .idx that does not describe its frame           a task per segment
+seqs          a batch before the one before it; a hole in the log         those tasks, and planning on the driver
+duplicates    a seq that two segments, or two frames of the log, have;    the driver, from what the tasks saw;
+              a seq that a read gives twice                               a read
+routers       a copy that is not as its source; with `exactly_once` also  joins of source and destination
+              one that is there twice, or out of order; a copy that is
+              missing
+
+What is unusual but may be in order is a note: an index that is missing (the server makes it anew), seqs of a segment
+without records (the checkpoint was made after they were deleted), copies missing from a destination that itself lost or
+deleted records. Files that vanish because the server makes a checkpoint are looked for again where they went.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from pyspark_topics import catalog, frames
+from pyspark_topics.directory import Shard, shards
+from pyspark_topics.errors import CorruptFile, UnknownFormat
+from pyspark_topics.logfile import LogFile
+from pyspark_topics.segment import Segment, data_path
+
+TRIES = 4
+"""How often files that vanished are looked for again."""
+_ENTRY = struct.Struct("<QQIIqqqII")
+_CHECKSUM = struct.Struct("<Q")
+assert _ENTRY.size + _CHECKSUM.size == 64
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`severity` is `error` or `note`."""
+
+    severity: str
+    check: str
+    place: str
+    topic: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A file for one task. A segment has a topic; a log has frame numbers."""
+
+    path: str
+    shard: int
+    topic_id: int = 0
+    topic: str = ""
+    size: int = 0
+    first: int = 0
+    until: int | None = None
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a task saw of its file. `runs` are seqs without holes: topic id, first, last."""
+
+    unit: Unit
+    findings: list[Finding]
+    runs: list[tuple[int, int, int]]
+    frames: int = 0
+    records: int = 0
+    bytes: int = 0
+    gone: bool = False
+
+
+def files(spark: Any, path: str, cold: str | None = None, tasks: int = 64) -> tuple[list[Finding], dict[str, int]]:
+    """Checksums, indexes, and what seqs there are, file by file. Raises `NotADataDirectory`, `UnknownFormat`."""
+    findings: list[Finding] = []
+    totals = {"files": 0, "frames": 0, "records": 0, "bytes": 0}
+    for shard in shards(path, cold):
+        done: dict[str, Seen] = {}
+        for _ in range(TRIES):
+            units, problems = _units(shard)
+            todo = [unit for unit in units if unit.path not in done]
+            if todo:
+                slices = min(len(todo), tasks)
+                for seen in spark.sparkContext.parallelize(todo, slices).map(examine).collect():
+                    if not seen.gone:
+                        done[seen.unit.path] = seen
+            missing = [unit for unit in todo if unit.path not in done]
+            if not missing:
+                break
+        findings += problems
+        findings += [Finding("error", "checksum", unit.path, unit.topic, "the file is missing") for unit in missing]
+        for seen in done.values():
+            findings += seen.findings
+            totals["files"] += 1
+            totals["frames"] += seen.frames
+            totals["records"] += seen.records
+            totals["bytes"] += seen.bytes
+        findings += _overlaps([done[unit.path] for unit in units if unit.path in done])
+    return findings, totals
+
+
+def _units(shard: Shard) -> tuple[list[Unit], list[Finding]]:
+    try:
+        newest = catalog.newest(shard.path)
+    except FileNotFoundError:
+        newest = catalog.newest(shard.path)  # a checkpoint removed it just now; there is a newer one
+    except CorruptFile as error:
+        return [], [Finding("error", "checksum", str(shard.path), "", str(error))]
+    found = [
+        Unit(str(data_path(shard.base(cold), topic["id"], first)), shard.number, topic["id"], topic["name"], size)
+        for topic in newest.topics
+        for first, size, _, _, cold in topic["segments"]
+    ]
+    logs = sorted((shard.path / "wal").glob("wal-*.log"))
+    firsts = [int(log.stem.removeprefix("wal-")) for log in logs]
+    for log, first, until in zip(logs, firsts, [*firsts[1:], None], strict=False):
+        try:
+            if log.stat().st_size:
+                found.append(Unit(str(log), shard.number, first=first, until=until))
+        except FileNotFoundError:
+            pass
+    return found, []
+
+
+def examine(unit: Unit) -> Seen:
+    """All frames of a file, and its index."""
+    seen = Seen(unit, [], [])
+    try:
+        if unit.first:
+            _log(unit, seen)
+        else:
+            _segment(unit, seen)
+    except FileNotFoundError:
+        seen.gone = True
+    except (CorruptFile, UnknownFormat) as error:
+        seen.findings.append(Finding("error", "checksum", unit.path, unit.topic, str(error)))
+    return seen
+
+
+def _log(unit: Unit, seen: Seen) -> None:
+    file = LogFile(unit.path, unit.first, unit.until)
+    for head in file.heads():
+        try:
+            frames.verify(file.view, head)
+        except frames.FrameError as error:
+            file.ends_at(head.offset, head.frame_no, error)
+            return
+        _saw(seen, head)
+
+
+def _segment(unit: Unit, seen: Seen) -> None:
+    file = Segment(unit.path, unit.topic_id, unit.size)
+    heads = []
+    offset = 0
+    while offset < len(file.view):
+        try:
+            head = frames.Head(file.view, offset)
+            frames.verify(file.view, head)
+        except frames.FrameError as error:
+            place = f"{unit.path}, byte {offset}"
+            seen.findings.append(Finding("error", "checksum", place, unit.topic, str(error)))
+            return
+        heads.append(head)
+        _saw(seen, head)
+        offset += head.length
+    seen.findings += _index(unit, file, heads)
+
+
+def _saw(seen: Seen, head: frames.Head) -> None:
+    seen.frames += 1
+    seen.bytes += head.length
+    if head.kind != frames.BATCH:
+        return
+    seen.records += head.count
+    last = head.first_seq + head.count - 1
+    runs, unit = seen.runs, seen.unit
+    if not unit.first and runs and head.first_seq <= runs[-1][2]:
+        text = f"a batch from seq {head.first_seq} on follows one up to {runs[-1][2]}"
+        seen.findings.append(Finding("error", "seqs", f"{unit.path}, byte {head.offset}", unit.topic, text))
+    if runs and runs[-1][0] == head.topic_id and runs[-1][2] + 1 == head.first_seq:
+        runs[-1] = (head.topic_id, runs[-1][1], last)
+    else:
+        runs.append((head.topic_id, head.first_seq, last))
+
+
+def _index(unit: Unit, file: Segment, heads: Sequence[frames.Head]) -> Iterator[Finding]:
+    path = Path(unit.path).with_suffix(".idx")
+
+    def found(severity: str, text: str) -> Finding:
+        return Finding(severity, "index", str(path), unit.topic, text)
+
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        yield found("note", "there is none; the server makes it anew")
+        return
+    if len(raw) < 64 * len(heads):
+        yield found("error", f"{len(raw) // 64} entries for {len(heads)} batches")
+    for number, head in enumerate(heads[: len(raw) // 64]):
+        entry = raw[64 * number : 64 * number + 64]
+        if xxhash.xxh3_64_intdigest(entry[:56]) != _CHECKSUM.unpack_from(entry, 56)[0]:
+            yield found("error", f"entry {number}: its checksum is not right")
+            continue
+        first, offset, length, count, first_ts, last_ts, _, flags_at, _ = _ENTRY.unpack_from(entry)
+        times = frames.Records(file.buffer, file.view, head).times
+        last = head.ts_ms if times is None or not head.count else times[head.count - 1].as_py()
+        said = (first, offset, length, count, first_ts, last_ts, flags_at)
+        right: tuple[Any, ...] = (head.first_seq, head.offset, head.length, head.count, head.ts_ms, last)
+        right = (*right, frames.HEADER_BYTES + head.body_len + 8)
+        if said != right:
+            yield found("error", f"entry {number} says {said}, the frame at byte {head.offset} {right}")
+
+
+def _overlaps(seen: Iterable[Seen]) -> list[Finding]:
+    """Segments against each other, and files of the log too. What a segment has may also be in the log."""
+    findings = []
+    reached: dict[tuple[bool, int], tuple[int, str]] = {}
+    ordered = sorted(seen, key=lambda one: (one.unit.first, one.unit.path))
+    for one in ordered:
+        for topic_id, first, last in one.runs:
+            key = (bool(one.unit.first), topic_id)
+            before, where = reached.get(key, (0, ""))
+            if first <= before and where != one.unit.path:
+                text = f"seqs {first} to {min(last, before)} of topic id {topic_id} are also in {where}"
+                findings.append(Finding("error", "duplicates", one.unit.path, one.unit.topic, text))
+            elif not one.unit.first and before and first > before + 1:
+                text = f"no records for seqs {before + 1} to {first - 1}: deleted before a checkpoint, or lost to a cap"
+                findings.append(Finding("note", "seqs", one.unit.path, one.unit.topic, text))
+            reached[key] = (max(before, last), one.unit.path)
+    return findings
+
+
+COLUMNS = "topic string, offset long, node string, tag string, value binary, meta binary"
+
+
+def rows(spark: Any, path: str, cold: str | None = None) -> list[Finding]:
+    """What a read gives twice; and what planning a read finds wrong."""
+    from pyspark.sql import functions as f
+
+    try:
+        twice = (
+            _read(spark, path, cold, "topic string, offset long")
+            .groupBy("topic", "offset")
+            .count()
+            .where("count > 1")
+            .groupBy("topic")
+            .agg(f.count("*"), f.min("offset"))
+            .collect()
+        )
+    except Exception as error:  # Spark wraps what the tasks raise
+        if "CorruptFile" not in str(error):
+            raise
+        line = next(line for line in str(error).splitlines() if "CorruptFile" in line)
+        return [Finding("error", "seqs", path, "", line.strip())]
+    return [
+        Finding("error", "duplicates", path, topic, f"{count} seqs are read more than once, the first of them {first}")
+        for topic, count, first in twice
+    ]
+
+
+def routers(spark: Any, path: str, cold: str | None = None) -> list[Finding]:
+    """Every router's destination against its source, as far as both have the records; up to the last checkpoint."""
+    findings: list[Finding] = []
+    for shard in shards(path, cold):
+        try:
+            newest = catalog.newest(shard.path)
+        except (CorruptFile, FileNotFoundError):
+            continue  # `files` tells
+        for topic in newest.topics:
+            lane = topic.get("routers")
+            for name, config, since, _, _ in lane["routers"] if lane else ():
+                findings += _router(spark, path, cold, topic["name"], lane, name, config, since)
+    return findings
+
+
+def _router(
+    spark: Any, path: str, cold: str | None, dest: str, lane: Any, name: str, config: Any, since: int
+) -> Iterator[Finding]:
+    from pyspark.sql import functions as f
+
+    place = f"router {name}: {lane['source']} -> {dest}"
+    source = _read(spark, path, cold, COLUMNS, lane["source"]).where(f.col("offset").between(since + 1, lane["cursor"]))
+    match = config.get("filter")
+    if match:
+        _, operator, pattern = match if isinstance(match, list | tuple) else ("tag", "Eq", match)
+        tag = f.col("tag")
+        source = source.where(
+            tag.startswith(pattern.removesuffix("*")) if operator == "Glob" else tag == f.lit(pattern)
+        )
+    copies = _read(spark, path, cold, COLUMNS, dest)
+    same = ["value", *(["tag"] if config["preserve_tag"] else []), *(["node"] if config["preserve_node"] else [])]
+    low, high, count = copies.agg(f.min("offset"), f.max("offset"), f.count("*")).first()
+    whole = bool(count) and low == 1 and high == count
+    if config["guarantee"] != "exactly_once":
+        # Copies carry no mark of their source, and may be there twice: each must be there as often as in the source.
+        wanted = source.groupBy(*same).agg(f.count("*").alias("wanted"))
+        there = copies.groupBy(*same).agg(f.count("*").alias("there"))
+        condition = [f.col(f"w.{column}").eqNullSafe(f.col(f"t.{column}")) for column in same]
+        joined = wanted.alias("w").join(there.alias("t"), condition, "left")
+        missing = joined.agg(f.sum(f.greatest(f.col("wanted") - f.coalesce("there", f.lit(0)), f.lit(0)))).first()[0]
+        if missing:
+            yield _missing(place, dest, int(missing), whole)
+        return
+    stamp = f.from_json(f.col("meta").cast("string"), "_topics_router struct<router: string, epoch: long, seq: long>")
+    marked = (
+        copies.withColumn("stamp", stamp["_topics_router"])
+        .where((f.col("stamp.router") == name) & (f.col("stamp.epoch") == lane["epoch"]))
+        .withColumn("seq", f.col("stamp.seq"))
+        .where(f.col("seq") <= lane["cursor"])
+    )
+    repeated, first = marked.groupBy("seq").count().where("count > 1").agg(f.count("*"), f.min("seq")).first()
+    if repeated:
+        yield Finding(
+            "error", "routers", place, dest, f"{repeated} records were copied more than once, seq {first} first"
+        )
+    joined = source.alias("s").join(marked.alias("d"), f.col("s.offset") == f.col("d.seq"), "left")
+    differs = f.lit(False)
+    for column in same:
+        differs = differs | ~f.col(f"s.{column}").eqNullSafe(f.col(f"d.{column}"))
+    lowest = marked.agg(f.min("seq")).first()[0] or since + 1
+    copied = f.col("d.seq").isNotNull()
+    missing, altered, example = joined.agg(
+        f.count(f.when(~copied & (f.col("s.offset") >= lowest), 1)),
+        f.count(f.when(copied & differs, 1)),
+        f.min(f.when(copied & differs, f.col("s.offset"))),
+    ).first()
+    if missing:
+        yield _missing(place, dest, missing, whole)
+    if altered:
+        yield Finding("error", "routers", place, dest, f"{altered} copies are not as their source, seq {example} first")
+    from pyspark.sql import Window
+
+    before = f.lag("seq").over(Window.partitionBy("topic").orderBy("offset"))
+    disorder = marked.select((f.col("seq") < before).alias("late")).where("late").count()
+    if disorder:
+        yield Finding("error", "routers", place, dest, f"{disorder} copies stand before one of an earlier record")
+
+
+def _missing(place: str, dest: str, count: int, whole: bool) -> Finding:
+    if whole:
+        return Finding("error", "routers", place, dest, f"{count} copies are missing, and nothing was deleted there")
+    return Finding("note", "routers", place, dest, f"{count} copies are missing; records there are deleted or expired")
+
+
+def _read(spark: Any, path: str, cold: str | None, columns: str, topic: str = "") -> Any:
+    reading = spark.read.format("topics").schema(columns)
+    if cold:
+        reading = reading.option("coldPath", cold)
+    return (reading.option("subscribe", topic) if topic else reading).load(path)
+
+
+def run(spark: Any, path: str, cold: str | None = None) -> dict[str, Any]:
+    """All of it. `clean` is whether there is no error. Raises `NotADataDirectory`, `UnknownFormat`."""
+    findings, totals = files(spark, path, cold)
+    damaged = any(finding.severity == "error" for finding in findings)
+    if not damaged:
+        # Reading damaged files would only fail, and say it once more.
+        findings += rows(spark, path, cold)
+        findings += routers(spark, path, cold)
+    clean = not any(finding.severity == "error" for finding in findings)
+    return {"clean": clean, **totals, "findings": [asdict(finding) for finding in findings]}

@@ -1,0 +1,181 @@
+"""`topics-spark`: the jobs as a command. The last line of output is a JSON object, what was done.
+
+Also for spark-submit: `spark-submit … path/to/pyspark_topics/jobs/__main__.py archive …`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pyspark_topics.jobs.session import session
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="topics-spark", description="Jobs on topics, run by Spark")
+    top.add_argument("--master", default="", help="as of spark-submit; default: its, or all cores of this machine")
+    top.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark; repeatable")
+    jobs = top.add_subparsers(dest="job", required=True)
+
+    archive = jobs.add_parser("archive", help="topics to Parquet, by topic and date; each run adds what is new")
+    _source(archive)
+    archive.add_argument("--to", required=True, metavar="DIR", help="the archive: a directory of any kind Spark knows")
+    archive.add_argument(
+        "--allow-loss", action="store_true", help="go on where records were lost before they were read"
+    )
+    archive.set_defaults(run=_archive)
+
+    replay = jobs.add_parser("replay", help="Parquet or JSON Lines into topics")
+    replay.add_argument("--from", required=True, dest="origin", metavar="DIR", help="an archive, or other such files")
+    replay.add_argument("--format", default="", choices=["parquet", "jsonl"], help="default: what the files' names say")
+    _service(replay, required=True)
+    replay.add_argument("--topic", action="append", default=[], help="only this topic; repeatable")
+    replay.add_argument("--into", default="", metavar="TOPIC", help="one topic for everything")
+    replay.add_argument("--prefix", default="", help="put this before each topic's name")
+    replay.add_argument("--topic-config", default="", metavar="JSON", help="configuration of topics that are created")
+    replay.add_argument("--run-id", default="", help="what makes a repeated run the same; default: made of the input")
+    replay.add_argument("--tasks", type=int, default=8, help="topics are spread over as many tasks (default 8)")
+    replay.set_defaults(run=_replay)
+
+    report = jobs.add_parser("report", help="counts, bytes, rates, gaps and sizes, by topic, tag, node, hour")
+    _source(report, required=False)
+    report.add_argument("--archive", default="", metavar="DIR", help="read an archive instead")
+    report.add_argument("--by", default="topic", metavar="A,B", help="some of topic,tag,node,hour (default topic)")
+    report.add_argument("--parquet", default="", metavar="DIR", help="write the rows there, over what there is")
+    report.add_argument("--svg", default="", metavar="FILE", help="draw the records there")
+    report.set_defaults(run=_report)
+
+    audit = jobs.add_parser("audit", help="checksums, indexes, seqs, duplicates, routers; exit status 1 if not clean")
+    audit.add_argument("--path", required=True, metavar="DIR", help="the data directory; the service may run")
+    audit.add_argument("--cold-path", default=None, metavar="DIR", help="its cold tier, if it has one")
+    audit.set_defaults(run=_audit)
+    return top
+
+
+def _source(job: argparse.ArgumentParser, *, required: bool = True) -> None:
+    either = job.add_mutually_exclusive_group(required=required)
+    either.add_argument("--path", default="", metavar="DIR", help="read the files of this data directory")
+    either.add_argument("--url", default="", help="read from the service at this address")
+    job.add_argument("--cold-path", default="", metavar="DIR", help="the cold tier of the data directory")
+    job.add_argument("--token", default=None, help="API key (default: the environment's TOPICS_TOKEN)")
+    topics = job.add_mutually_exclusive_group()
+    topics.add_argument("--subscribe", default="", metavar="A,B", help="these topics")
+    topics.add_argument("--subscribe-pattern", default="", metavar="REGEX", help="topics whose whole name matches")
+
+
+def _service(job: argparse.ArgumentParser, *, required: bool) -> None:
+    job.add_argument("--url", required=required, help="address of the service")
+    job.add_argument("--token", default=None, help="API key (default: the environment's TOPICS_TOKEN)")
+
+
+def _options(given: argparse.Namespace) -> dict[str, str]:
+    """What was said, as options of a read or a write."""
+    token = os.environ.get("TOPICS_TOKEN", "") if given.token is None else given.token
+    named = {
+        "path": getattr(given, "path", ""),
+        "url": given.url,
+        "token": token if given.url else "",
+        "coldPath": getattr(given, "cold_path", ""),
+        "subscribe": getattr(given, "subscribe", ""),
+        "subscribePattern": getattr(given, "subscribe_pattern", ""),
+        "topicConfig": getattr(given, "topic_config", ""),
+        "runId": getattr(given, "run_id", ""),
+    }
+    return {name: value for name, value in named.items() if value}
+
+
+def _archive(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
+    from pyspark_topics.jobs import archive
+    from pyspark_topics.jobs.store import Store
+    from pyspark_topics.sources import positions
+
+    options = _options(given)
+    lenient = {"failOnDataLoss": "false"} if given.allow_loss else {}
+    return archive.run(
+        spark, positions(options | lenient), options, Store(spark, given.to), fail_on_data_loss=not given.allow_loss
+    )
+
+
+def _replay(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
+    from pyspark_topics.jobs import replay
+    from pyspark_topics.jobs.store import Store
+
+    return replay.run(
+        spark,
+        Store(spark, given.origin),
+        _options(given),
+        form=given.format,
+        only=given.topic,
+        into=given.into,
+        prefix=given.prefix,
+        tasks=given.tasks,
+    )
+
+
+def _report(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
+    from pyspark_topics.jobs import picture, report
+
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
+    if given.archive:
+        frame = spark.read.parquet(given.archive)
+    else:
+        columns = "topic string, offset long, timestamp timestamp, node string, tag string, value binary, meta binary"
+        frame = spark.read.format("topics").schema(columns).options(**_options(given)).load()
+    by = [name.strip() for name in given.by.split(",")]
+    measured = report.measure(frame, by)
+    if given.parquet:
+        measured.write.mode("overwrite").parquet(given.parquet)
+        measured = spark.read.parquet(given.parquet).orderBy(*by)
+    rows = measured.collect()
+    sys.stdout.write(report.table(rows))
+    if given.svg:
+        title = f"Records by {', '.join(by)}: {given.archive or given.path or given.url}"
+        Path(given.svg).write_text(picture.svg(rows, by, title))
+    return {"groups": len(rows), "records": sum(row["records"] for row in rows)}
+
+
+def _audit(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
+    from pyspark_topics.jobs import audit
+
+    return audit.run(spark, given.path, given.cold_path)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = parser().parse_args(arguments)
+    if given.job == "report" and not (given.path or given.url or given.archive):
+        parser().error("report: one of --path, --url, --archive is needed")
+    if given.job == "audit" and not Path(given.path).is_dir():
+        # A mistyped path is not worth the start of Spark.
+        sys.stderr.write(f"topics-spark audit: {given.path}: there is no such directory\n")
+        return 2
+    settings = dict(setting.partition("=")[::2] for setting in given.conf)
+    run: Callable[[Any, argparse.Namespace], dict[str, Any]] = given.run
+    try:
+        spark = session(given.job, given.master, settings)
+    except FileNotFoundError as error:
+        sys.stderr.write(f"topics-spark: {error}\n")
+        return 2
+    try:
+        done = run(spark, given)
+    except Exception as error:
+        if os.environ.get("TOPICS_SPARK_TRACEBACK"):
+            raise
+        sys.stderr.write(f"topics-spark {given.job}: {_sentence(error)}\n")
+        return 2
+    finally:
+        spark.stop()
+    sys.stdout.write(json.dumps({"job": given.job, **done}) + "\n")
+    return 0 if done.get("clean", True) else 1
+
+
+def _sentence(error: Exception) -> str:
+    """What happened. Spark wraps what tasks raise in pages of traceback; the last line that names an error is ours."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    ours = [line for line in lines if line.startswith("pyspark_topics.")]
+    return ours[-1] if ours else f"{type(error).__name__}: {lines[0] if lines else ''}"

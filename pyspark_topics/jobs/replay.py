@@ -1,0 +1,131 @@
+"""`topics-spark replay`: records from Parquet or JSON Lines into topics.
+
+Parquet is what `archive` wrote, or has the columns of `writer`. A line of JSON is an object: `topic`, `data` (or
+`value`), and if there are some `tag`, `node`, `meta`, also as a diff shows them (`$tag`, `$node`, `$seq`, `$ts`).
+`data` and `meta` are passed on as the text they are.
+
+The records of a topic are written by one task in the order of epoch and seq where these are known, else as the files
+have them. They get new seqs and times. A run that is repeated with the same input, into the same service, within the
+topics' idempotency window, goes on where the first one stopped: its `runId` is made of the files' names and sizes and
+of what is done with them. Beyond that window all is written again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pyspark_topics.client import json_members
+from pyspark_topics.jobs.store import Store
+
+FORMATS = ("parquet", "jsonl")
+LINES = "topic string, value string, tag string, node string, meta string, offset long"
+ORDER = ("epoch", "offset")
+
+
+class ReplayError(ValueError):
+    """The input cannot be replayed. The text says why, and what to do."""
+
+
+def run(
+    spark: Any,
+    store: Store,
+    options: Mapping[str, str],
+    *,
+    form: str = "",
+    only: Iterable[str] = (),
+    into: str = "",
+    prefix: str = "",
+    tasks: int = 8,
+) -> dict[str, Any]:
+    """Write what lies in `store`. `options` are the writer's. `form`: one of `FORMATS`, by default what the files'
+    names say. `only`: topics to take. `into`: one topic for all; `prefix`: put before each name.
+
+    Raises `ReplayError`, `ServiceError`, and whatever Spark raises.
+    """
+    from pyspark.sql import functions as f
+
+    spark.conf.set("spark.sql.sources.partitionColumnTypeInference.enabled", "false")
+    files = sorted(store.files(""))
+    files = [(name, size) for name, size in files if not any(part[0] in "._" for part in name.split("/"))]
+    form = form or _form(store, files)
+    frame = _lines(spark, store.root) if form == "jsonl" else spark.read.parquet(store.root)
+    if "value" not in frame.columns and "data" not in frame.columns:
+        raise ReplayError(f"{store.root}: no column value (or data) among {', '.join(frame.columns)}")
+    if into:
+        frame = frame.withColumn("topic", f.lit(into))
+    elif "topic" not in frame.columns:
+        raise ReplayError(f"{store.root}: no column topic among {', '.join(frame.columns)}; name one by --into")
+    chosen = sorted(set(only))
+    if chosen:
+        frame = frame.where(f.col("topic").isin(chosen))
+    if prefix:
+        frame = frame.withColumn("topic", f.concat(f.lit(prefix), "topic"))
+    frame = frame.repartition(tasks, "topic").sortWithinPartitions(
+        "topic", *[column for column in ORDER if column in frame.columns]
+    )
+    from pyspark_topics.writer import COLUMNS
+
+    frame = frame.select(*[column for column in frame.columns if column in COLUMNS])
+    asked = json.dumps([files, form, chosen, into, prefix, tasks, sorted(frame.columns)])
+    run_id = "replay-" + hashlib.sha256(asked.encode()).hexdigest()[:32]
+    counted = f.count("*")
+    observed = _Count(frame, counted)
+    observed.frame.write.format("topics").options(**{"runId": run_id, **options}).mode("append").save()
+    return {"records": observed.count(), "files": len(files), "run_id": run_id}
+
+
+class _Count:
+    """How many rows went through a frame."""
+
+    def __init__(self, frame: Any, counted: Any) -> None:
+        from pyspark.sql import Observation
+
+        self._seen = Observation()
+        self.frame = frame.observe(self._seen, counted.alias("rows"))
+
+    def count(self) -> int:
+        return int(self._seen.get["rows"])
+
+
+def _form(store: Store, files: list[tuple[str, int]]) -> str:
+    endings = {name.removesuffix(".gz").rpartition(".")[2] for name, _ in files}
+    if endings == {"parquet"}:
+        return "parquet"
+    if endings and endings <= {"jsonl", "ndjson", "json"}:
+        return "jsonl"
+    raise ReplayError(
+        f"{store.root}: files end with {', '.join(sorted(endings)) or 'nothing'}; say --format parquet or jsonl"
+    )
+
+
+def _lines(spark: Any, root: str) -> Any:
+    return spark.createDataFrame(spark.sparkContext.textFile(root).mapPartitions(_parsed), LINES)
+
+
+def _parsed(lines: Iterator[str]) -> Iterator[tuple[Any, ...]]:
+    """A line at a time: Spark's own reader would not keep `data` as it was written."""
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            members = json_members(line)
+            plain = {name.removeprefix("$"): text for name, text in members.items()}
+            names = {name: _string(plain.get(name)) for name in ("topic", "tag", "node")}
+            data = plain.get("data", plain.get("value"))
+            if data is None:
+                raise ValueError("neither data nor value is there")
+            meta = plain.get("meta")
+            seq = int(plain["seq"]) if "seq" in plain else None
+        except ValueError as error:
+            raise ReplayError(f"{line[:200]!r} is not a record: {error}") from error
+        yield names["topic"], data, names["tag"], names["node"], None if meta == "null" else meta, seq
+
+
+def _string(text: str | None) -> str | None:
+    value = None if text is None else json.loads(text)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{text} is not a string")
+    return value

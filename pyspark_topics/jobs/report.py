@@ -1,0 +1,92 @@
+"""`topics-spark report`: how much of what is in the topics: a table, Parquet files, a picture.
+
+Records are grouped by any of `topic`, `tag`, `node`, `hour` (UTC). For each group:
+
+    records, bytes              bytes of data, tag, node and meta
+    records_per_s, bytes_per_s  over the hour, or without `hour` from the first to the last record; null where that is
+                                no time
+    gaps                        seqs of the topic within the group that no record has (deleted, expired, evicted); null
+                                unless the group is made of `topic`, or of `topic` and `hour`: elsewhere it means
+                                nothing. An hour also has those between the hour before and its first record
+    p50_bytes, p99_bytes        of a record, within 1 %
+    first_time, last_time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+DIMENSIONS = ("topic", "tag", "node", "hour")
+ACCURACY = 1000
+"""Of percentiles: the relative error of the rank is its inverse."""
+
+
+def measure(frame: Any, by: Sequence[str]) -> Any:
+    """A row for each group of `frame`, which has the columns of a read or of an archive. Raises `ValueError`."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    wrong = [name for name in by if name not in DIMENSIONS]
+    if wrong or not by or len(set(by)) < len(by):
+        raise ValueError(f"by {','.join(by)!r}: say some of {', '.join(DIMENSIONS)}, each once")
+    size = f.octet_length("value")
+    for name in ("tag", "node", "meta"):
+        if name in frame.columns:
+            size = size + f.coalesce(f.octet_length(name), f.lit(0))
+    rows = frame.withColumn("hour", f.date_trunc("hour", "timestamp")).withColumn("size", size)
+    groups = rows.groupBy(*by).agg(
+        f.count("*").alias("records"),
+        f.sum("size").alias("bytes"),
+        f.percentile_approx("size", [0.5, 0.99], ACCURACY).alias("sizes"),
+        f.min("timestamp").alias("first_time"),
+        f.max("timestamp").alias("last_time"),
+        f.min("offset").alias("low"),
+        f.max("offset").alias("high"),
+    )
+    gaps = f.lit(None).cast("long")
+    if set(by) == {"topic"}:
+        gaps = f.col("high") - f.col("low") + 1 - f.col("records")
+    elif set(by) == {"topic", "hour"}:
+        # Times never decrease with seq, so hours of a topic are ranges of seqs.
+        before = f.lag("high").over(Window.partitionBy("topic").orderBy("hour"))
+        gaps = f.col("high") - f.coalesce(before, f.col("low") - 1) - f.col("records")
+    seconds = f.lit(3600.0)
+    if "hour" not in by:
+        seconds = f.nullif((f.unix_micros("last_time") - f.unix_micros("first_time")).cast("double") / 1e6, f.lit(0.0))
+    return groups.select(
+        *by,
+        "records",
+        "bytes",
+        (f.col("records") / seconds).alias("records_per_s"),
+        (f.col("bytes") / seconds).alias("bytes_per_s"),
+        gaps.alias("gaps"),
+        f.col("sizes")[0].alias("p50_bytes"),
+        f.col("sizes")[1].alias("p99_bytes"),
+        "first_time",
+        "last_time",
+    ).orderBy(*by)
+
+
+def table(rows: Sequence[Any]) -> str:
+    """Rows as text, in columns: numbers to the right."""
+    if not rows:
+        return "no records\n"
+    names = rows[0].asDict().keys()
+    cells = [[_shown(row[name]) for name in names] for row in rows]
+    widths = [max(len(name), *(len(line[n]) for line in cells)) for n, name in enumerate(names)]
+    right = [isinstance(rows[0][name], int | float) for name in names]
+
+    def line(parts: Sequence[str]) -> str:
+        padded = (p.rjust(w) if r else p.ljust(w) for p, w, r in zip(parts, widths, right, strict=True))
+        return "  ".join(padded).rstrip() + "\n"
+
+    return line(list(names)) + "".join(map(line, cells))
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,306 @@
+"""What a user may say in `.option(name, value)`, checked: names as of Spark's Kafka source where it has the same thing.
+
+    path, paths               data directories, shard directories, backups, cold tiers: see `directory`
+    coldPath                  the server's TOPICS_COLD_DIR, one for each path
+    url, token                a running service instead of files: see `feed`
+    subscribe                 "orders,returns"
+    subscribePattern          a regular expression that the whole name of a topic matches
+    assign                    {"orders": [0]}: topic and shard, or ["orders", "returns"]
+    startingOffsets           "earliest", "latest", or {"orders": 23}, {"orders": {"0": 23}}: first seq to read, -2 for
+                              the earliest, -1 for the latest. A topic that is not named begins at its earliest
+    endingOffsets             "latest", or the same JSON: one past the last seq to read. Batch only
+    startingTimestamp         ms since 1970, for all topics; startingOffsetsByTimestamp: {"orders": 1700000000000}
+    endingTimestamp           likewise, exclusive; endingOffsetsByTimestamp. Batch only
+    failOnDataLoss            "true" (the default), "false"
+    includeHeaders            "true": column `headers`
+    includeTombstones         "true": rows, and columns, for seqs that were lost
+    minPartitions             split files until there are as many tasks
+    maxOffsetsPerTrigger      records, and
+    maxBytesPerTrigger        bytes, that a micro-batch has at most. Streams only
+    consumerGroup             the named cursor that is to show how far a stream is
+
+Spark makes option names lower case at will, so case does not matter. Names that nobody knows are ignored, as everywhere
+in Spark, unless they look like a slip of one of these.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+NAMES = tuple(
+    """
+    path paths coldPath url token subscribe subscribePattern assign startingOffsets endingOffsets startingTimestamp
+    startingOffsetsByTimestamp endingTimestamp endingOffsetsByTimestamp failOnDataLoss includeHeaders includeTombstones
+    minPartitions maxOffsetsPerTrigger maxBytesPerTrigger consumerGroup
+    """.split()  # noqa: SIM905 - as a list it would be a page
+)
+EARLIEST, LATEST = -2, -1
+
+
+class BadOption(ValueError):
+    """An option is wrong. The text names it, what it was, and what it may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """Which topics are meant. `name in topics` tells, for names that are in the right shard."""
+
+    names: frozenset[str] = frozenset()
+    pattern: re.Pattern[str] | None = None
+    shards: Mapping[str, frozenset[int]] = field(default_factory=dict)
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, str):
+            return False
+        if self.pattern is not None:
+            return self.pattern.fullmatch(name) is not None
+        return not self.names or name in self.names
+
+    def in_shard(self, number: int) -> Topics:
+        """Those that were not assigned to other shards."""
+        if not self.shards:
+            return self
+        return Topics(frozenset(name for name in self.names if number in self.shards.get(name, (number,))) or _NOBODY)
+
+
+_NOBODY = frozenset({""})
+"""No topic has this name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where to begin or to end: `default` (`EARLIEST` or `LATEST`), but for topics in `seqs`, or in `times` (ms), and
+    in time `time_ms` if that is given. A seq may be `EARLIEST` or `LATEST` too."""
+
+    option: str
+    default: int
+    seqs: Mapping[str, int] = field(default_factory=dict)
+    times: Mapping[str, int] = field(default_factory=dict)
+    time_ms: int | None = None
+
+    def time_of(self, topic: str) -> int | None:
+        """Milliseconds since 1970, if it is a matter of time."""
+        return self.times.get(topic, self.time_ms)
+
+    def seq_of(self, topic: str) -> int:
+        """A seq, `EARLIEST` or `LATEST`."""
+        return self.seqs.get(topic, self.default)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    paths: tuple[str, ...]
+    cold: tuple[str, ...]
+    topics: Topics
+    starting: Bound
+    ending: Bound
+    fail_on_data_loss: bool
+    headers: bool
+    tombstones: bool
+    min_partitions: int
+    max_offsets: int
+    """0: no limit."""
+    max_bytes: int
+    """0: no limit."""
+    url: str
+    token: str
+    consumer_group: str
+
+
+def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
+    """Raises `BadOption`."""
+    options = _Given(given)
+    options.slips()
+    paths = options.directories("paths") or options.directories("path")
+    url = options.text("url")
+    if url and paths:
+        raise BadOption(f"path and url exclude each other: read files ({paths[0]}) or ask a service ({url})")
+    if not url and not paths:
+        raise BadOption(
+            'no path: say spark.read.format("topics").load("<the server\'s data directory>"), or .option("url", …)'
+        )
+    cold = options.directories("coldPath")
+    topics = _topics(options)
+    if streaming:
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+            options.refuse(name, "a stream has no end; leave it out, or use spark.read")
+    else:
+        for name in ("maxOffsetsPerTrigger", "maxBytesPerTrigger"):
+            options.refuse(name, "only a stream has triggers; leave it out, or use spark.readStream")
+    if not url:
+        options.refuse("token", "files need no token; it goes with url")
+        if options.text("consumerGroup"):
+            options.refuse("consumerGroup", "a cursor is kept by the service, so it goes with url")
+    return Options(
+        paths=tuple(paths),
+        cold=tuple(cold),
+        topics=topics,
+        starting=_bound(options, "starting", LATEST if streaming else EARLIEST, topics, streaming),
+        ending=_bound(options, "ending", LATEST, topics, streaming),
+        fail_on_data_loss=options.flag("failOnDataLoss", True),
+        headers=options.flag("includeHeaders", False),
+        tombstones=options.flag("includeTombstones", False),
+        min_partitions=options.number("minPartitions"),
+        max_offsets=options.number("maxOffsetsPerTrigger"),
+        max_bytes=options.number("maxBytesPerTrigger"),
+        url=url,
+        token=options.text("token"),
+        consumer_group=options.text("consumerGroup"),
+    )
+
+
+class _Given:
+    """Options by name, whatever its case."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._names = list(given)
+        self._given = {name.lower(): str(value) for name, value in given.items()}
+
+    def text(self, name: str) -> str:
+        return self._given.get(name.lower(), "").strip()
+
+    def refuse(self, name: str, why: str) -> None:
+        if value := self.text(name):
+            shown = "" if name == "token" else f" = {value!r}"
+            raise BadOption(f"option {name}{shown}: {why}")
+
+    def slips(self) -> None:
+        known = {name.lower(): name for name in NAMES}
+        for name in self._names:
+            near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.85)
+            if name.lower() not in known and near:
+                raise BadOption(f"option {name} is not known; did you mean {known[near[0]]}?")
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.text(name).lower() or str(default).lower()
+        if value not in ("true", "false"):
+            raise BadOption(f"option {name} = {self.text(name)!r}: it is true or false")
+        return value == "true"
+
+    def number(self, name: str) -> int:
+        """A positive number, 0 if it was not given."""
+        value = self.text(name)
+        if value and not (value.isascii() and value.isdecimal() and 0 < int(value) < 2**63):
+            raise BadOption(f"option {name} = {value!r}: it is a whole number, 1 or more")
+        return int(value or 0)
+
+    def time(self, name: str) -> int | None:
+        value = self.text(name)
+        if not value:
+            return None
+        return _time(f"option {name}", value)
+
+    def directories(self, name: str) -> list[str]:
+        """One directory, or a JSON list of them."""
+        value = self.text(name)
+        listed: Any = [value] if value else []
+        if value.startswith("["):
+            listed = self.json(name, '["/one", "/another"]')
+            if not all(isinstance(path, str) for path in listed):
+                raise BadOption(f"option {name} = {value!r}: a JSON list of directories must hold strings")
+        return [_local(name, path) for path in listed]
+
+    def json(self, name: str, like: str) -> Any:
+        try:
+            return json.loads(self.text(name))
+        except ValueError as error:
+            raise BadOption(f"option {name} = {self.text(name)!r}: not JSON ({error}); it looks like {like}") from None
+
+
+def _local(option: str, path: str) -> str:
+    scheme, colon, rest = path.partition(":")
+    if colon and scheme == "file":
+        return "/" + rest.lstrip("/")
+    if colon and rest.startswith("//"):
+        raise BadOption(f"option {option} = {path!r}: files are read where they lie; give a local or mounted directory")
+    return path
+
+
+def _time(what: str, value: Any) -> int:
+    text = str(value)
+    if isinstance(value, bool) or not (text.isascii() and text.isdecimal() and int(text) < 2**62):
+        raise BadOption(f"{what} = {value!r}: it is a time in milliseconds since 1970")
+    return int(text)
+
+
+def _topics(options: _Given) -> Topics:
+    given = [name for name in ("subscribe", "subscribePattern", "assign") if options.text(name)]
+    if len(given) > 1:
+        raise BadOption(f"options {' and '.join(given)} exclude each other: give one of them, or none for all topics")
+    if not given:
+        return Topics()
+    value = options.text(given[0])
+    if given[0] == "subscribe":
+        return Topics(frozenset(filter(None, map(str.strip, value.split(",")))) or _NOBODY)
+    if given[0] == "subscribePattern":
+        try:
+            return Topics(pattern=re.compile(value))
+        except re.error as error:
+            raise BadOption(f"option subscribePattern = {value!r}: not a regular expression: {error}") from None
+    like = '{"orders": [0]} (topic and shard), or ["orders", "returns"]'
+    assigned = options.json("assign", like)
+    if isinstance(assigned, list) and assigned and all(isinstance(name, str) for name in assigned):
+        return Topics(frozenset(assigned))
+    if not (
+        isinstance(assigned, dict)
+        and assigned
+        and all(
+            isinstance(shards, list) and shards and all(isinstance(shard, int) for shard in shards)
+            for shards in assigned.values()
+        )
+    ):
+        raise BadOption(f"option assign = {value!r}: it looks like {like}")
+    return Topics(frozenset(assigned), shards={name: frozenset(shards) for name, shards in assigned.items()})
+
+
+def _bound(options: _Given, kind: str, default: int, topics: Topics, streaming: bool) -> Bound:
+    offsets, by_time, at = f"{kind}Offsets", f"{kind}OffsetsByTimestamp", f"{kind}Timestamp"
+    given = [name for name in (offsets, by_time, at) if options.text(name)]
+    if len(given) > 1:
+        raise BadOption(f"options {' and '.join(given)} exclude each other: give one of them")
+    if not given:
+        return Bound(offsets, default)
+    (name,) = given
+    if name == at:
+        return Bound(name, default, time_ms=options.time(at))
+    value = options.text(name)
+    word = value.lower()
+    if name == offsets and word in ("earliest", "latest"):
+        if kind == "ending" and word == "earliest":
+            raise BadOption("option endingOffsets = 'earliest': nothing would be left to read; it is latest, or JSON")
+        if kind == "starting" and word == "latest" and not streaming:
+            raise BadOption(
+                "option startingOffsets = 'latest': nothing would be left to read; it is earliest, or JSON. "
+                "Only a stream can begin at the latest"
+            )
+        return Bound(name, EARLIEST if word == "earliest" else LATEST)
+    like = '{"orders": 1700000000000}' if name == by_time else '"earliest", "latest", or {"orders": 23}'
+    named = options.json(name, like)
+    if not isinstance(named, dict):
+        raise BadOption(f"option {name} = {value!r}: it looks like {like}")
+    places = {}
+    for topic, place in named.items():
+        if topic not in topics:
+            raise BadOption(f'option {name} names the topic "{topic}", which is not one of those that are read')
+        if isinstance(place, dict) and len(place) == 1:
+            (place,) = place.values()  # Kafka's form, by partition. A topic is in one shard only
+        if name == by_time:
+            places[topic] = _time(f'option {name}, topic "{topic}"', place)
+        else:
+            places[topic] = _seq(name, topic, place, kind)
+    if name == by_time:
+        return Bound(name, default if kind == "ending" else EARLIEST, times=places)
+    return Bound(name, LATEST if kind == "ending" else EARLIEST, seqs=places)
+
+
+def _seq(name: str, topic: str, place: Any, kind: str) -> int:
+    lowest = LATEST if kind == "ending" else EARLIEST
+    if isinstance(place, bool) or not isinstance(place, int) or not lowest <= place < 2**63:
+        also = "-1 for the latest" if kind == "ending" else "-2 for the earliest, -1 for the latest"
+        raise BadOption(f'option {name}, topic "{topic}" = {place!r}: it is a seq, or {also}')
+    return place

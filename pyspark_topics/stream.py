@@ -1,0 +1,157 @@
+"""What Spark asks of a stream, answered by any `Source`: where it begins, how much comes next, and who reads it.
+
+Until Spark 4.1 a Python stream is asked for its latest offset without being told where it stands. It then knows where
+it stands from the batch before, so limits hold but for the first batch after a restart, and for `Trigger.AvailableNow`,
+which reads all there is in one batch. From 4.2 on (`LIMITS`), Spark passes the place and the limit, and both hold
+always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from pyspark_topics import offsets
+from pyspark_topics.offsets import Offsets, Position, Source
+from pyspark_topics.options import EARLIEST, LATEST, BadOption, Bound, Options
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+
+    LIMITS = True
+except ImportError:
+    LIMITS = False
+
+
+class StreamReader(DataSourceStreamReader):  # type: ignore[misc]  # pyspark is untyped to mypy here
+    """For Spark 4.0 and 4.1."""
+
+    def __init__(self, source: Source, options: Options) -> None:
+        self._source = source
+        self._options = options
+        self._place: Offsets | None = None
+        """Where the stream stands, if that is known."""
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._place = begin(self._source, self._options.starting)
+        return offsets.dump(self._place)
+
+    def latestOffset(self) -> dict[str, Any]:
+        latest = self._source.latest()
+        if self._place is None:
+            return offsets.dump(latest)
+        options = self._options
+        return offsets.dump(self._cut(self._place, latest, options.max_offsets, options.max_bytes))
+
+    def _cut(self, start: Offsets, latest: Offsets, max_offsets: int, max_bytes: int) -> Offsets:
+        """As much of what there is as the limits allow; 0 is no limit."""
+        end = offsets.onward(start, latest)
+        if max_offsets:
+            unread = offsets.unread(start, end, self._source.earliest())
+            end = offsets.limit(start, end, offsets.records(unread), max_offsets)
+        if max_bytes:
+            end = offsets.limit(start, end, self._source.weigh(start, end), max_bytes)
+        return end
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._place = offsets.load(end)
+        if start == end:
+            return []
+        return self._source.partitions(offsets.load(start), self._place)
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return self._source.read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._source.committed(offsets.load(end))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_place": None}
+
+
+def begin(source: Source, starting: Bound) -> Offsets:
+    """Where a new stream begins. Raises `BadOption`."""
+    latest = source.latest()
+    if starting.default == LATEST and not starting.seqs and not starting.times and starting.time_ms is None:
+        return dict(sorted(latest.items()))
+    earliest = source.earliest()
+    times = {topic: ms for topic in latest if (ms := starting.time_of(topic)) is not None}
+    since = source.since(times) if times else {}
+    found = {}
+    for topic in sorted(latest):
+        first = earliest.get(topic, Position(1, latest[topic].epoch))
+        if topic in since:
+            found[topic] = since[topic]
+            continue
+        seq = starting.seq_of(topic)
+        if seq > latest[topic].seq:
+            raise BadOption(
+                f'option {starting.option} = {seq} for topic "{topic}": its last seq is {latest[topic].seq - 1}, so it '
+                f"is {latest[topic].seq} at most"
+            )
+        found[topic] = {EARLIEST: first, LATEST: latest[topic]}.get(seq, first._replace(seq=seq))
+    for topic in {*starting.seqs, *starting.times} - found.keys():
+        raise BadOption(f'option {starting.option} names the topic "{topic}", which does not exist')
+    return found
+
+
+def finish(source: Source, ending: Bound, start: Offsets) -> Offsets:
+    """Where a batch read of the topics in `start` ends. Raises `BadOption`."""
+    latest = {topic: at for topic, at in source.latest().items() if topic in start}
+    times = {topic: ms for topic in latest if (ms := ending.time_of(topic)) is not None}
+    until = source.since(times) if times else {}
+    found = {}
+    for topic, last in latest.items():
+        seq = ending.seq_of(topic)
+        if seq > last.seq:
+            raise BadOption(
+                f'option {ending.option} = {seq} for topic "{topic}": its last seq is {last.seq - 1}, so it is '
+                f"{last.seq} at most"
+            )
+        found[topic] = until.get(topic) or (last if seq == LATEST else last._replace(seq=seq))
+        # An end before the start is no earlier instance of the topic; there is just nothing to read.
+        found[topic] = found[topic]._replace(seq=max(found[topic].seq, start[topic].seq))
+    for topic in {*ending.seqs, *ending.times} - found.keys():
+        raise BadOption(f'option {ending.option} names the topic "{topic}", which does not exist')
+    return found
+
+
+if LIMITS:
+
+    class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+        """From Spark 4.2 on."""
+
+        _target: Offsets | None = None
+        _latest: Offsets | None = None
+
+        def getDefaultReadLimit(self) -> Any:
+            options = self._options
+            if options.max_offsets:
+                return ReadMaxRows(options.max_offsets)
+            return ReadMaxBytes(options.max_bytes) if options.max_bytes else ReadAllAvailable()
+
+        def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # type: ignore[override]
+            self._latest = self._source.latest() if self._target is None else self._target
+            place = offsets.load(start)
+            rows = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
+            size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 0
+            # Spark knows one limit at a time. If there are two, the other one goes with that of records.
+            return offsets.dump(self._cut(place, self._latest, rows, size or (rows and self._options.max_bytes)))
+
+        def prepareForTriggerAvailableNow(self) -> None:
+            self._target = self._source.latest()
+
+        def reportLatestOffset(self) -> dict[str, Any] | None:
+            return None if self._latest is None else offsets.dump(self._latest)
+
+
+def reader(source: Source, options: Options) -> StreamReader:
+    """What this version of Spark wants."""
+    return LimitedStreamReader(source, options) if LIMITS else StreamReader(source, options)

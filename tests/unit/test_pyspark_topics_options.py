@@ -1,0 +1,109 @@
+"""What users may say, and that what they may not say is refused with a sentence that names it."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from pyspark_topics.columns import headers, spark_schema
+from pyspark_topics.options import EARLIEST, LATEST, BadOption, parse
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "no path"),
+        ({"path": "/d", "url": "http://x"}, "path and url exclude each other"),
+        ({"path": "s3://bucket/d"}, "local or mounted"),
+        ({"path": "[1]"}, "must hold strings"),
+        ({"path": '["/d"'}, "not JSON"),
+        ({"path": "/d", "subscribe": "a", "subscribePattern": "a.*"}, "subscribe and subscribePattern exclude"),
+        ({"path": "/d", "subscribePattern": "a("}, r"subscribePattern = 'a\(': not a regular expression"),
+        ({"path": "/d", "assign": "orders"}, "assign = 'orders': not JSON"),
+        ({"path": "/d", "assign": '{"orders": 0}'}, "it looks like"),
+        ({"path": "/d", "startingOffsets": "late"}, "startingOffsets = 'late': not JSON"),
+        ({"path": "/d", "startingOffsets": "latest"}, "Only a stream"),
+        ({"path": "/d", "startingOffsets": '{"a": "x"}'}, "startingOffsets, topic \"a\" = 'x': it is a seq"),
+        ({"path": "/d", "startingOffsets": '{"a": -3}'}, "-2 for the earliest"),
+        ({"path": "/d", "endingOffsets": "earliest"}, "nothing would be left"),
+        ({"path": "/d", "endingOffsets": '{"a": -2}'}, "-1 for the latest"),
+        ({"path": "/d", "subscribe": "b", "startingOffsets": '{"a": 3}'}, 'names the topic "a", which is not one'),
+        ({"path": "/d", "startingOffsets": "earliest", "startingTimestamp": "5"}, "exclude each other"),
+        ({"path": "/d", "startingTimestamp": "yesterday"}, "milliseconds since 1970"),
+        ({"path": "/d", "startingOffsetsByTimestamp": '{"a": true}'}, 'topic "a" = True: it is a time'),
+        ({"path": "/d", "failOnDataLoss": "maybe"}, "failOnDataLoss = 'maybe': it is true or false"),
+        ({"path": "/d", "minPartitions": "0"}, "minPartitions = '0': it is a whole number"),
+        ({"path": "/d", "maxOffsetsPerTrigger": "5"}, "only a stream has triggers"),
+        ({"path": "/d", "token": "secret"}, "option token: files need no token"),
+        ({"path": "/d", "consumerGroup": "g"}, "it goes with url"),
+        ({"path": "/d", "subscribePatern": "a"}, "did you mean subscribePattern"),
+    ],
+)
+def test_wrong_and_contradictory_options_are_refused(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(BadOption, match=sentence) as caught:
+        parse(options)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_stream_has_no_end_but_triggers() -> None:
+    options = parse({"path": "/d", "maxoffsetspertrigger": "10", "maxBytesPerTrigger": "1000"}, streaming=True)
+    assert (options.max_offsets, options.max_bytes, options.starting.default) == (10, 1000, LATEST)
+    for option, value in (("endingOffsets", "latest"), ("endingTimestamp", "1")):
+        with pytest.raises(BadOption, match="a stream has no end"):
+            parse({"path": "/d", option: value}, streaming=True)
+
+
+def test_both_forms_of_offsets_say_the_same() -> None:
+    flat = parse({"path": "/d", "startingOffsets": '{"a": 23, "b": -2}'}).starting
+    nested = parse({"path": "/d", "startingOffsets": '{"a": {"0": 23}, "b": {"1": -2}}'}).starting
+    assert flat == nested
+    assert [flat.seq_of(topic) for topic in ("a", "b", "c")] == [23, EARLIEST, EARLIEST]
+    ending = parse({"path": "/d", "endingOffsets": '{"a": 30}'}).ending
+    assert [ending.seq_of(topic) for topic in ("a", "b")] == [30, LATEST]
+
+
+def test_topics_are_chosen_by_name_by_pattern_or_by_shard() -> None:
+    named = parse({"path": "/d", "subscribe": " a, b ,"}).topics
+    assert [name in named for name in ("a", "b", "c")] == [True, True, False]
+    matched = parse({"path": "/d", "subscribePattern": "a[0-9]+"}).topics
+    assert [name in matched for name in ("a1", "a", "a1b")] == [True, False, False]
+    assigned = parse({"path": "/d", "assign": '{"a": [0], "b": [1]}'}).topics
+    assert [(name, n) for name in "ab" for n in (0, 1) if name in assigned.in_shard(n)] == [("a", 0), ("b", 1)]
+    assert "a" not in assigned.in_shard(7)
+    listed = parse({"path": "/d", "assign": '["a"]'}).topics
+    assert ["a" in listed.in_shard(5), "b" in listed] == [True, False]
+    assert "x" not in parse({"path": "/d", "subscribe": ","}).topics
+
+
+def test_paths_come_one_or_many() -> None:
+    assert parse({"path": "file:///data"}).paths == ("/data",)
+    assert parse({"paths": '["/a", "file:/b"]'}).paths == ("/a", "/b")
+
+
+def test_columns_depend_on_the_options() -> None:
+    plain = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "node", "tag"]
+    assert spark_schema(parse({"path": "/d"})).fieldNames() == plain
+    more = {"path": "/d", "includeHeaders": "true", "includeTombstones": "true"}
+    assert spark_schema(parse(more)).fieldNames() == [*plain, "headers", "gap_to", "gap_reason"]
+
+
+def test_headers_are_the_members_of_meta_as_they_were_written() -> None:
+    metas = [
+        None,
+        b"{}",
+        b'{"a":1.0,"b":"x\\"}","c":{"d":[1e3,{}]},"a":null}',
+        b' { "k" : 123456789012345678901234567890 , "l":true } ',
+        '{"ü":"ß"}'.encode(),
+        b"{}",
+    ]
+    got = headers(pa.array(metas, pa.binary())).to_pylist()
+    assert [row if row is None else [(h["key"], h["value"]) for h in row] for row in got] == [
+        None,
+        [],
+        [("a", b"1.0"), ("b", b'"x\\"}"'), ("c", b'{"d":[1e3,{}]}'), ("a", b"null")],
+        [("k", b"123456789012345678901234567890"), ("l", b"true")],
+        [("ü", '"ß"'.encode())],
+        [],
+    ]
+    huge = b'{"n":' + b"7" * 10_000 + b"}"
+    assert headers(pa.array([huge], pa.binary())).to_pylist()[0][0]["value"] == b"7" * 10_000
