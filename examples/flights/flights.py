@@ -102,8 +102,8 @@ def source() -> Path:
 
 
 def load_csv(path: Path | None = None) -> dict[str, list[Flight]]:
-    """All flights of a zipped CSV file, by default the package's, by carrier, in its order. Equal values are kept once,
-    so this takes about 80 MB."""
+    """All flights of a zipped CSV file, by default the package's, by carrier, in the file's order. Equal values are
+    kept once, so this takes about 80 MB."""
     flights: dict[str, list[Flight]] = {}
     with zipfile.ZipFile(path or source()) as archive, archive.open("flights.csv") as raw:
         rows = csv.reader(io.TextIOWrapper(raw, encoding="utf-8", newline=""))
