@@ -23,11 +23,11 @@ from pyspark_topics.where import ALL, MAX_I64, Where
 
 
 class FilePartition(InputPartition):  # type: ignore[misc]  # pyspark is untyped to mypy here
-    """One segment, or one file of one shard's log, or a part of it."""
+    """What one task reads: a segment, a file of a shard's log, a part of one, or several small ones."""
 
-    def __init__(self, piece: Piece) -> None:
-        super().__init__(piece)
-        self.piece = piece
+    def __init__(self, pieces: list[Piece]) -> None:
+        super().__init__(pieces)
+        self.pieces = pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def batch(options: Options, where: Where, counters: Counters) -> list[InputParti
             gone += gaps if explicit else []
     offsets.report(gone, options.fail_on_data_loss and not options.tombstones)
     pieces = plan.narrow(found.pieces, ranges, counters)
-    partitions: list[InputPartition] = [FilePartition(piece) for piece in plan.split(pieces, options.min_partitions)]
+    partitions: list[InputPartition] = [*map(FilePartition, plan.tasks(pieces, options.min_partitions))]
     if options.tombstones and told:
         partitions.append(LossPartition(told))
     return partitions
@@ -122,7 +122,8 @@ def _first_live(topic: Topic, found: Survey) -> int:
 def read(partition: InputPartition, schema: Any, counters: Counters | None = None) -> Iterator[Any]:
     """The rows of one task as `pa.RecordBatch`es."""
     if isinstance(partition, FilePartition):
-        yield from plan.read(partition.piece, schema, counters=counters)
+        for piece in partition.pieces:
+            yield from plan.read(piece, schema, counters=counters)
     elif isinstance(partition, LossPartition):
         yield _loss_rows(partition.losses, schema)
     # Else it is one that Spark makes when there is none.
@@ -205,8 +206,8 @@ class Files:
                 gaps += missing
         options = self._options
         offsets.report(gaps, options.fail_on_data_loss)
-        pieces = plan.split(plan.narrow(found.pieces, ranges), options.min_partitions)
-        partitions: list[InputPartition] = [FilePartition(piece) for piece in pieces]
+        pieces = plan.narrow(found.pieces, ranges)
+        partitions: list[InputPartition] = [*map(FilePartition, plan.tasks(pieces, options.min_partitions))]
         if options.tombstones and losses:
             partitions.append(LossPartition(losses))
         return partitions

@@ -1,4 +1,4 @@
-"""What to read, as a list of pieces: one per segment and per file of the log that hold something wanted.
+"""What to read, as a list of pieces: one per segment and per file of the log that hold something wanted, and by task.
 
 Planning reads the newest catalog of each shard and walks the headers of the log after it. What is read is the state at
 that moment, one moment per shard: each piece names its topics and, for each, a range of seqs. Ranges never overlap, so
@@ -20,6 +20,7 @@ be had without it, up to a whole shard whose catalogs are all unreadable.
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Collection, Container, Iterator, Mapping
@@ -41,6 +42,8 @@ from pyspark_topics.where import ALL, MAX_I64, Where
 
 TRIES = 8
 """How often files may vanish in a row. Each time takes the server a whole checkpoint."""
+TASK_BYTES = 64 << 20
+"""As much as one task gets of several files, at most."""
 _FILE = re.compile(r"wal-(\d{20})\.log")
 
 
@@ -155,8 +158,28 @@ def narrow(
     return found
 
 
-def split(pieces: list[Piece], least: int) -> list[Piece]:
-    """The same in `least` pieces or a few more, if there are enough seqs: the largest are cut into ranges of seqs."""
+def tasks(pieces: list[Piece], least: int = 0) -> list[list[Piece]]:
+    """Pieces by task: small ones of a shard together, as a task costs Spark about what reading some megabytes does.
+
+    If `least` is given, there is one task for each piece, and large pieces are cut into ranges of seqs until there are
+    that many tasks or a few more (if there are enough seqs).
+    """
+    if least:
+        return [[part] for part in _split(pieces, least)]
+    total = sum(piece.end for piece in pieces)
+    most = min(TASK_BYTES, max(total // (2 * (os.cpu_count() or 1)), TASK_BYTES // 16))
+    found: list[list[Piece]] = []
+    size = most
+    for piece in pieces:
+        if size + piece.end > most or found[-1][-1].shard != piece.shard:
+            found.append([])
+            size = 0
+        found[-1].append(piece)
+        size += piece.end
+    return found
+
+
+def _split(pieces: list[Piece], least: int) -> list[Piece]:
     total = sum(piece.end for piece in pieces)
     found = []
     for piece in pieces:

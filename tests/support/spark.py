@@ -61,6 +61,8 @@ class Spark:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=environment,
+            # Else Python would look for packages where the tests are run.
+            cwd=root,
             text=True,
         )
 

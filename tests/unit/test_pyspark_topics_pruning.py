@@ -106,7 +106,8 @@ def test_topics_that_a_filter_leaves_out_are_not_even_planned(grown: Scene) -> N
     for condition in (EqualTo(("topic",), "b"), In(("topic",), ("b", "x")), StringStartsWith(("topic",), "b")):
         reader = Reader({"path": str(grown.path)}, EVERYTHING)
         reader.pushFilters([condition])
-        named = {wanted.name for part in reader.partitions() for wanted in part.piece.rows.values()}  # type: ignore[attr-defined]
+        pieces = [piece for part in reader.partitions() for piece in part.pieces]  # type: ignore[attr-defined]
+        named = {wanted.name for piece in pieces for wanted in piece.rows.values()}
         assert named == {"b"}
 
 

@@ -1,0 +1,200 @@
+"""How fast does Spark read the server's files, beside the same records as Parquet and as JSON Lines?
+
+    make bench-spark                      a table, in three minutes or so
+    python bench/spark.py --json          the same as JSON
+    python bench/spark.py --records N --dir DIR
+
+Needs Java. A service takes the records over HTTP (5 million by default, 200 bytes of data each, a tag for every ten,
+eight topics in two shards) and goes on running, with its checkpoints, while Spark (`local[2]`) reads its files. Spark
+then writes what it read as Parquet, uncompressed, and as JSON Lines, and reads these with its own readers, in the same
+session. Every query is run `RUNS` times after one that does not count; what is shown is the fastest, and the sums of
+all readers are compared. "topics, selected" names the columns it needs by `.schema(…)`: Spark tells its own
+readers what a query needs, and Python sources not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import os
+import platform
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from server import Server
+
+TOPICS = 8
+PER_WRITE = 5000
+RUNS = 3
+VALUE = b'{"id":"%08x","kind":"page_view","path":"/products/%04d","user":%d,"ms":41.7,"ok":true,"note":"%s"}'
+NOTE = b"x" * 200
+
+
+def body(topic: int, first: int, count: int) -> bytes:
+    """A write. Records of a topic are numbered from 0; their data is 200 bytes."""
+    records = []
+    for n in range(first, first + count):
+        value = VALUE % (n * 2654435761 % 2**32, n % 10_000, 10_000 + n % 90_000, b"")
+        value = value[:-2] + NOTE[: 200 - len(value)] + b'"}'
+        records.append(b'{"tag":"job-%d","data":%b}' % (n // 10, value))
+    return b'{"records":[' + b",".join(records) + b"]}"
+
+
+def load(port: int, records: int) -> None:
+    """All topics, two writers."""
+
+    def write(topics: range) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        for topic in topics:
+            for first in range(0, records // TOPICS, PER_WRITE):
+                count = min(PER_WRITE, records // TOPICS - first)
+                connection.request(
+                    "POST", f"/v0/topics/bench{topic}", body(topic, first, count), {"Content-Type": "application/json"}
+                )
+                response = connection.getresponse()
+                answer = response.read()
+                if response.status not in (200, 201):
+                    raise SystemExit(f"the service answered {response.status}: {answer[:300]!r}")
+        connection.close()
+
+    writers = [threading.Thread(target=write, args=(range(start, TOPICS, 2),)) for start in range(2)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+
+
+def session() -> Any:
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    from pyspark_topics import DefaultSource
+
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("bench")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.memory", "3g")
+        .config("spark.sql.python.filterPushdown.enabled", "true")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(DefaultSource)
+    return spark
+
+
+def queries(records: int) -> dict[str, tuple[str, str, int]]:
+    """Name → the columns it needs, the query, and how many records it is about."""
+    each = records // TOPICS
+    low = each // 2
+    return {
+        "count": ("offset long", "select count(*) n from {}", records),
+        "sum(length(value))": ("value binary", "select sum(length(value)) n from {}", records),
+        "one topic, a tenth of its seqs": (
+            "topic string, offset long, value binary",
+            f"select sum(length(value)) n from {{}} where topic = 'bench3' and offset > {low} "
+            f"and offset <= {low + each // 10}",
+            each // 10,
+        ),
+        "a prefix of tags": (
+            "tag string, value binary",
+            "select sum(length(value)) n from {} where tag like 'job-12%'",
+            records,
+        ),
+    }
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    best, answer = float("inf"), work()
+    for _ in range(RUNS):
+        started = time.perf_counter()
+        answer = work()
+        best = min(best, time.perf_counter() - started)
+    return best, answer
+
+
+def measure(spark: Any, data: Path, folder: Path, records: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    everything = spark.read.format("topics").load(str(data))
+    say("Spark writes Parquet and JSON Lines")
+    parquet, lines = str(folder / "parquet"), str(folder / "json")
+    everything.write.option("compression", "none").parquet(parquet)
+    text = spark.read.parquet(parquet).selectExpr("topic", "offset", "timestamp", "tag", "cast(value as string) value")
+    text.write.json(lines)
+    frames = {
+        "topics": lambda columns: spark.read.format("topics").load(str(data)),
+        "topics, selected": lambda columns: spark.read.format("topics").schema(columns).load(str(data)),
+        "Parquet": lambda columns: spark.read.parquet(parquet),
+        "JSON Lines": lambda columns: spark.read.schema(text.schema).json(lines),
+    }
+    found = []
+    for name, (columns, query, about) in queries(records).items():
+        answers = {}
+        for reader, make in frames.items():
+            say(f"{name}: {reader}")
+
+            def run(make: Any = make, query: str = query, columns: str = columns) -> int:
+                make(columns).createOrReplaceTempView("records")
+                return int(spark.sql(query.format("records")).collect()[0]["n"] or 0)
+
+            seconds, answers[reader] = timed(run)
+            found.append({"query": name, "reader": reader, "seconds": seconds, "records": about})
+        if len(set(answers.values())) > 1:
+            raise SystemExit(f"{name}: the readers do not agree: {answers}")
+    return found
+
+
+def table(rows: list[dict[str, Any]]) -> Table:
+    shown = Table("query", "reader", "s", "records/s", "MB/s", "topics is", box=box.SIMPLE)
+    for column in shown.columns[2:]:
+        column.justify = "right"
+    for row in rows:
+        ours = next(r["seconds"] for r in rows if r["query"] == row["query"] and r["reader"] == "topics, selected")
+        rate = row["records"] / row["seconds"]
+        shown.add_row(
+            row["query"],
+            row["reader"],
+            f"{row['seconds']:.2f}",
+            f"{rate:,.0f}".replace(",", " "),
+            f"{rate * 200 / 1e6:,.0f}".replace(",", " "),
+            f"{row['seconds'] / ours:.2f} × as fast",
+        )
+    return shown
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=5_000_000)
+    parser.add_argument("--dir", type=Path)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    console = Console(stderr=True)
+    records = given.records // TOPICS * TOPICS
+    with tempfile.TemporaryDirectory(prefix="topics-bench-", dir=given.dir) as name:
+        folder = Path(name)
+        with Server(folder / "data", 2) as server:
+            console.print(f"{records:,} records into the service")
+            load(server.port, records)
+            spark = session()
+            rows = measure(spark, folder / "data", folder, records, console.print)
+            version = spark.version
+            spark.stop()
+    if given.json:
+        print(json.dumps({"spark": version, "python": platform.python_version(), "records": records, "rows": rows}))
+    else:
+        Console(width=110).print(table(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""The package as a user installs it, alone, with the oldest Spark and the newest: batch, filters and streams.
+
+    pytest -m long tests/e2e/test_spark_versions.py
+
+makes an environment for each. TOPICS_SPARK_PYTHON names the Python of one that is there, with pyspark in it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.service import Service
+from tests.support.spark import ROOT, Spark, SparkError
+
+pytestmark = [pytest.mark.spark, pytest.mark.long]
+
+VERSIONS = ["4.0.*", "4.*"]
+CODE = """
+import os, pyspark, pyspark_topics
+version = pyspark.__version__
+place = pyspark_topics.__file__
+def stream(options):
+    frame = spark.readStream.format("topics").options(**options).load({path!r})
+    query = (
+        frame.selectExpr("topic", "offset", "cast(value as string) value")
+        .writeStream.format("parquet").option("checkpointLocation", {work!r} + "/checkpoint")
+        .trigger(availableNow=True).start({work!r} + "/sink")
+    )
+    query.awaitTermination()
+    rows = spark.read.parquet({work!r} + "/sink").orderBy("topic", "offset").collect()
+    return [[p.numInputRows for p in query.recentProgress], [[r.topic, r.offset, r.value] for r in rows]]
+"""
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
+    home = tmp_path_factory.mktemp("venv")
+    if given := os.environ.get("TOPICS_SPARK_PYTHON"):
+        if request.param != VERSIONS[0]:
+            pytest.skip("TOPICS_SPARK_PYTHON names one environment")
+        made, packages = given, ["--no-deps"]
+    else:
+        subprocess.run([sys.executable, "-m", "venv", str(home / "env")], check=True)
+        made, packages = str(home / "env" / "bin" / "python"), [f"pyspark=={request.param}"]
+    pip = [made, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    target = home / "package"
+    subprocess.run([*pip, "--target", str(target), "--no-deps", str(ROOT / "packages" / "pyspark-topics")], check=True)
+    if "--no-deps" not in packages:
+        subprocess.run([*pip, *packages, "pyarrow>=18", "xxhash"], check=True)
+    return f"{made}:{target}"
+
+
+@pytest.fixture(scope="module")
+def spark(python: str) -> Iterator[Spark]:
+    made, _, package = python.partition(":")
+    session = Spark(python=made, root=Path(package))
+    yield session
+    session.close()
+
+
+@pytest.fixture(scope="module")
+def loaded(shared: Service) -> Service:
+    records = [{"data": n, "tag": f"t{n % 3}", "node": f"n{n % 2}", "meta": {"n": n}} for n in range(300)]
+    for topic in ("s1", "s2", "s3"):
+        status, answer = shared.request("POST", f"/v0/topics/{topic}", {"records": records})
+        assert status in (200, 201), answer
+    return shared
+
+
+def test_the_package_is_the_installed_one_and_reads(spark: Spark, python: str, loaded: Service, tmp_path: Path) -> None:
+    version, place = spark.run(CODE.format(path="", work="") + "answer = [version, place]")
+    assert place.startswith(python.partition(":")[2])
+    print(f"Spark {version}")  # noqa: T201 - which version "the newest" was
+    rows = spark.query(
+        loaded.data_dir,
+        "select topic, count(*) n, sum(cast(cast(value as string) as int)) total, min(timestampType) kind, "
+        "count(headers) headers, sum(size(headers)) members from topics where tag = 't1' group by topic order by topic",
+        subscribe="s1,s2",
+        includeHeaders="true",
+    )
+    one = {"n": 100, "total": sum(range(1, 300, 3)), "kind": 1, "headers": 100, "members": 100}
+    assert rows == [{"topic": topic, **one} for topic in ("s1", "s2")]
+    with pytest.raises(SparkError, match="did you mean subscribePattern"):
+        spark.query(loaded.data_dir, "select * from topics", subscribePatern="s.*")
+
+
+def test_filters_are_right_whether_pushed_down_or_not(spark: Spark, loaded: Service) -> None:
+    query = "select count(*) n from topics where {}"
+    filters = ["topic = 's2' and offset > 290", "tag like 't2%' and node = 'n1'", "timestamp > timestamp'2000-01-01'"]
+    found = []
+    for enabled in ("false", "true"):
+        spark.run(f"spark.conf.set('spark.sql.python.filterPushdown.enabled', '{enabled}')")
+        found.append([spark.query(loaded.data_dir, query.format(one), subscribe="s1,s2,s3")[0]["n"] for one in filters])
+    assert found[0] == found[1] == [10, 150, 900]
+
+
+def test_a_stream_goes_on_from_its_checkpoint(spark: Spark, loaded: Service, tmp_path: Path) -> None:
+    code = CODE.format(path=str(loaded.data_dir), work=str(tmp_path))
+
+    def go() -> Any:
+        options = {"subscribePattern": "s[12]|late.*", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "200"}
+        return spark.run(code + f"answer = [version, *stream({options!r})]")
+
+    version, sizes, rows = go()
+    assert rows == [[topic, n + 1, str(n)] for topic in ("s1", "s2") for n in range(300)]
+    # Only from 4.2 on does Spark tell the source where a stream stands.
+    admits = tuple(map(int, version.split(".")[:2])) >= (4, 2)
+    assert max(sizes) == (200 if admits else 600)
+    topic = f"late{version.replace('.', '')}"
+    status, answer = loaded.request("POST", f"/v0/topics/{topic}", {"records": [{"data": "x"}]})
+    assert status in (200, 201), answer
+    _, _, more = go()
+    assert sorted(more) == sorted([*rows, [topic, 1, '"x"']])
