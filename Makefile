@@ -8,6 +8,7 @@
 # make bench-live  how fast records reach watchers, and what a watcher costs
 # make bench-routers what routers cost the writer, and how fast copies arrive
 # make bench-growth what an operation and a record cost as a topic grows
+# make bench-spark how fast Spark reads the files, beside Parquet and JSON Lines
 # make bench-protocols  commands per second over Walrus and Rog
 # make reference docs/configuration.md, from the settings themselves
 # make clean       remove what was installed and cached; data stays

@@ -13,7 +13,7 @@ from tests.support.service import Service
 from tests.support.spark import Spark
 from tests.support.spark_cluster import Cluster
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 COUNT = 2000
 
 

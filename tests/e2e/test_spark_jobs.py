@@ -99,7 +99,7 @@ def test_each_run_archives_what_is_new(service: Service, spark: Spark, tmp_path:
     place = ["--path", str(service.data_dir)] if way == "path" else ["--url", service.url]
     archive = ["archive", *place, "--subscribe-pattern", f"inc{way}.*", "--to", str(tmp_path / "a")]
     expected = []
-    for run in range(3):
+    for run in range(2):
         for topic in (f"inc{way}:a", f"inc{way}:{run}"):
             first = 1 + sum(name == topic for name, _ in expected)
             write(service, topic, *[{"run": run, "n": n} for n in range(50)])
@@ -313,8 +313,6 @@ def test_an_audit_finds_what_was_done_to_the_files(spark: Spark, tmp_path: Path)
     clean, found, texts = audited(spark, service.data_dir)
     assert (clean, found) == (False, [("error", "checksum")])
     assert texts == [f"{segments[-1]}: the file is missing"]
-    segments[-1].write_bytes(data)
-    assert audited(spark, service.data_dir)[0]
 
 
 def test_an_audit_compares_routers_destinations_with_their_source(spark: Spark, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ class Writer(threading.Thread):
     def run(self) -> None:
         try:
             with Client(self._url, patience_s=120) as client:
-                while not self._stop_now.wait(0.02):
+                while not self._stop_now.wait(0.1):
                     for topic in range(TOPICS):
                         records = [{"data": [topic, self.written + n], "tag": "x"} for n in range(PER_WRITE)]
                         body = {"records": records, "idempotency_key": f"w/{self.written}"}
@@ -129,6 +129,7 @@ def survive(
     service.request("PUT", "/v0/topics/out", {"idempotency_window_ms": 3_600_000})
     place = {"url": service.url} if reading == "url" else {"path": str(service.data_dir)}
     source = {**place, "subscribePattern": "in:.*", "startingOffsets": "earliest", "minPartitions": "4"}
+    source |= {"maxOffsetsPerTrigger": "2000"}  # small batches, so that kills come between them as well
     source |= {"retryTimeoutMs": "120000"} if reading == "url" else {}
     sink = {"url": service.url, "topic": "out", "checkpointLocation": str(tmp_path / "checkpoint")}
     sink |= {"maxRecordsPerRequest": "37", "retryTimeoutMs": "120000"}
