@@ -27,7 +27,7 @@ from gateway.rog import Rog
 from gateway.shards import Shards
 from gateway.tcp import Listening, TcpServer
 from gateway.walrus import Walrus
-from proto.control import CONTROL_FD_VARIABLE, Drain, Drained, Keys, Ping, Pong, Ready, Start, Stop
+from proto.control import CONTROL_FD_VARIABLE, Complete, Drain, Drained, Keys, Ping, Pong, Ready, Start, Stop
 from proto.control import Shards as ShardStates
 from proto.keys import Key
 from proto.limits import Limits
@@ -148,6 +148,7 @@ async def serve(link: ControlLink) -> None:
         if tracing.wanted(os.environ):
             nursery.start_soon(gateway.begin_tracing)
         await link.send(Ready())
+        nursery.start_soon(_tell_complete, gateway, link)
         _log.info("gateway_ready", address=_shown(listener), shards=start.shards)
         while True:
             message = await link.receive()
@@ -171,6 +172,14 @@ async def serve(link: ControlLink) -> None:
     for each in (listener, *walrus, *rog):
         each.close()
     _log.info("gateway_stopped")
+
+
+async def _tell_complete(gateway: Gateway, link: ControlLink) -> None:
+    await gateway.shards.complete.wait()
+    try:
+        await link.send(Complete())
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass  # the supervisor is gone, which ends this process anyway
 
 
 async def _drain(gateway: Gateway, link: ControlLink) -> None:

@@ -40,6 +40,8 @@ class Shards:
         self.ledger = Ledger(shards)
         self.links = Links(shards, request_timeout_ms / 1000, opened=_greet, heard=self._heard_from)
         self._heard: list[Link | None] = [None] * shards
+        self.complete = trio.Event()
+        """Every shard has served at the same time, once."""
         self.run = self.links.run
         self.update = self.links.update
         self.end_parked = self.links.end_parked
@@ -59,6 +61,8 @@ class Shards:
         if link is not self._heard[index]:
             self.ledger.reborn(index, link.first_id)
             self._heard[index] = link
+            if self.ready:
+                self.complete.set()
         self.ledger.heard(index, reply.id, reply.counters[0], reply.counters[2])
 
     def serving(self, index: int) -> bool:

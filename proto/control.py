@@ -7,7 +7,7 @@ end-of-file on it is exact and immediate knowledge that the other side is gone.
     supervisor → gateway    Start(...), Shards([...]) at every change, Keys([...]) when they were read anew, Drain()
     supervisor → both       Ping()*, answered by Pong() from the child's event loop: it is alive and not stuck
     shard → supervisor      Progress(...)*, Ready(), Failed(...)
-    gateway → supervisor    Ready(), Drained(), Failed(...)
+    gateway → supervisor    Ready(), Complete(), Drained(), Failed(...)
 
 `Failed` announces an exit that a restart cannot mend (corrupt file, unknown format): the supervisor stops the whole
 service and shows the message. Any other exit of a child is an accident, and the child is started again.
@@ -103,6 +103,11 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
+class Complete:
+    """Gateway: every shard serves and has answered it, so `/v0/ready` says yes. Once in its life."""
+
+
+@dataclass(frozen=True, slots=True)
 class Drain:
     """Gateway: refuse new work, finish what is in flight, answer `Drained`."""
 
@@ -132,9 +137,9 @@ class Failed:
     message: str
 
 
-Control = Start | Keys | Shards | Progress | Ready | Drain | Drained | Stop | Ping | Pong | Failed
+Control = Start | Keys | Shards | Progress | Ready | Complete | Drain | Drained | Stop | Ping | Pong | Failed
 _TYPES: dict[str, type[Any]] = {
-    t.__name__: t for t in (Start, Keys, Shards, Progress, Ready, Drain, Drained, Stop, Ping, Pong, Failed)
+    t.__name__: t for t in (Start, Keys, Shards, Progress, Ready, Complete, Drain, Drained, Stop, Ping, Pong, Failed)
 }
 
 

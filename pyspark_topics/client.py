@@ -140,6 +140,8 @@ class Client:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ServiceError(f"url {url!r}: give the service's address, such as http://127.0.0.1:4000")
+        if parts.username or parts.password:
+            raise ServiceError("url: it holds a user's name or password, which would be shown; give a key as token")
         self.url = url.rstrip("/")
         self._prefix = parts.path.rstrip("/").removesuffix("/v0")
         self._make: Callable[..., http.client.HTTPConnection] = (

@@ -21,6 +21,7 @@ import trio
 
 from proto.control import (
     CONTROL_FD_VARIABLE,
+    Complete,
     Control,
     ControlError,
     Drain,
@@ -82,6 +83,8 @@ class Child:
         self.total_bytes = 0
         self.heard_at = 0.0
         """When the present incarnation last said something, or was started; trio's clock."""
+        self.complete = False
+        """Whether the present incarnation, a gateway, has reached every shard."""
         self.reason = ""
         """Why it is in state failed."""
         self.permanent = False
@@ -155,6 +158,7 @@ class Child:
         """One incarnation, from its start to its exit status (negative: the signal that ended it)."""
         self.incarnation += 1
         self._failure = None
+        self.complete = False
         launch = self._prepare(self.incarnation)
         try:
             process, link = self._spawn(launch.inherit)
@@ -246,6 +250,9 @@ class Child:
                     self._changed(self)
             case Ready():
                 self._apply(Event.READY)
+            case Complete():
+                self.complete = True
+                self._changed(self)
             case Drained():
                 self.drained.set()
             case Failed():

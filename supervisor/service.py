@@ -3,7 +3,7 @@
 1  data directory locked, runtime directory made, socket bound; any of these refused: nothing is started
 2  shards and gateway start at once; the gateway answers from its first moment
 3  shards report phases (open → replay → derive → ready), which are passed on to the gateway
-4  all ready: systemd and the terminal are told
+4  all ready, and the gateway has reached every shard: systemd and the terminal are told
 5  a child that dies is started again, the others go on; for one that hangs there is `watchdog`
 6  SIGHUP: keys are read anew
 7  SIGTERM or SIGINT: the gateway drains, then stops, then the shards close; each step has a deadline
@@ -262,7 +262,10 @@ class Service:
                 news.set()
         key = (child.state, child.phase, child.incarnation)
         if self._seen.get(child.name) == key:
-            self._report_progress(child)
+            if child is self._gateway:
+                self._report_readiness()
+            else:
+                self._report_progress(child)
             return
         self._seen[child.name] = key
         try:
@@ -296,7 +299,8 @@ class Service:
         down = [child.name for child in self._children if child.state is not State.SERVING]
         if self._announced:
             self._notifier.status("not ready: " + ", ".join(down) if down else f"serving {self._url}")
-        elif not down:
+        elif not down and self._gateway.complete:
+            # Only now /v0/ready says so, too: that shards serve has to reach the gateway, and the gateway them.
             self._announced = True
             self._notifier.ready(f"serving {self._url}")
             self._log.info(

@@ -33,7 +33,7 @@ def parser() -> argparse.ArgumentParser:
     replay = jobs.add_parser("replay", help="Parquet or JSON Lines into topics")
     replay.add_argument("--from", required=True, dest="origin", metavar="DIR", help="an archive, or other such files")
     replay.add_argument("--format", default="", choices=["parquet", "jsonl"], help="default: what the files' names say")
-    _service(replay, required=True)
+    _service(replay)
     replay.add_argument("--topic", action="append", default=[], help="only this topic; repeatable")
     replay.add_argument("--into", default="", metavar="TOPIC", help="one topic for everything")
     replay.add_argument("--prefix", default="", help="put this before each topic's name")
@@ -68,8 +68,9 @@ def _source(job: argparse.ArgumentParser, *, required: bool = True) -> None:
     topics.add_argument("--subscribe-pattern", default="", metavar="REGEX", help="topics whose whole name matches")
 
 
-def _service(job: argparse.ArgumentParser, *, required: bool) -> None:
-    job.add_argument("--url", required=required, help="address of the service")
+def _service(job: argparse.ArgumentParser) -> None:
+    known = os.environ.get("TOPICS_URL", "")
+    job.add_argument("--url", default=known, required=not known, help="address of the service (TOPICS_URL)")
     job.add_argument("--token", default=None, help="API key (default: the environment's TOPICS_TOKEN)")
 
 

@@ -118,3 +118,30 @@ def test_a_stream_goes_on_from_its_checkpoint(spark: Spark, loaded: Service, tmp
     assert status in (200, 201), answer
     _, _, more = go()
     assert sorted(more) == sorted([*rows, [topic, 1, '"x"']])
+
+
+def test_it_writes_streams_through_a_service_and_runs_the_jobs(spark: Spark, loaded: Service, tmp_path: Path) -> None:
+    said = spark.run(f"""
+        from pyspark_topics.jobs.cli import parser
+        import pyspark
+        name = "w" + pyspark.__version__
+        service, work, data = {{"url": {loaded.url!r}}}, {str(tmp_path)!r}, {str(loaded.data_dir)!r}
+        rows = spark.range(0, 2500, 1, 2).selectExpr("to_json(struct(id)) value", "string(id) key")
+        rows.write.format("topics").options(**service, topic=name).mode("append").save()
+        for _ in range(2):
+            stream = spark.readStream.format("topics").options(**service, subscribe=name, startingOffsets="earliest")
+            sink = stream.load().writeStream.format("topics").options(**service, topic=name + ".copy")
+            sink = sink.option("checkpointLocation", work + "/copy").trigger(availableNow=True)
+            sink.start().awaitTermination()
+        def job(*arguments):
+            given = parser().parse_args(arguments)
+            return given.run(spark, given)
+        archived = job("archive", "--path", data, "--subscribe", name, "--to", work + "/a")
+        job("replay", "--from", work + "/a", "--url", service["url"], "--into", name + ".again")
+        clean = job("audit", "--path", data)["clean"]
+        answer = [name, archived["records"], clean]
+    """)
+    assert said[1:] == [2500, True]
+    for topic in (said[0], f"{said[0]}.copy", f"{said[0]}.again"):
+        _, state = loaded.request("GET", f"/v0/topics/{topic}")
+        assert (topic, state["head_seq"]) == (topic, 2500)

@@ -143,6 +143,21 @@ def test_a_slow_replay_is_told_as_it_goes_and_gets_the_time_it_needs(manager: Ma
         service.close()
 
 
+def test_systemd_is_told_of_readiness_when_clients_are_served(manager: Manager, tmp_path: Path) -> None:
+    """Not a moment before: what systemd starts next may ask at once."""
+    service = Service(tmp_path, NOTIFY_SOCKET=manager.path)
+    try:
+        for _ in range(3):
+            service.start(wait=False)
+            until(lambda: manager.hears(READY="1"), "READY")
+            service.port = int(service.status()["url"].rpartition(":")[2])
+            status, answer = service.request("GET", "/v0/ready")
+            assert status == 200, answer
+            assert service.stop() == 0
+    finally:
+        service.close()
+
+
 def test_ready_fed_reloaded_hung_ended_started_again_and_drained(manager: Manager, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("first\n")

@@ -27,6 +27,7 @@ from pathlib import Path
 
 from proto.control import (
     CONTROL_FD_VARIABLE,
+    Complete,
     Control,
     Decoder,
     Drain,
@@ -77,6 +78,8 @@ def main() -> int:
                     control.sendall(b"\4\0\0\0nope")
                 case Start(), _:
                     say(Ready())
+                    if message.role == "gateway":
+                        say(Complete())
                     if behaviour == "hang-up":
                         control.shutdown(socket.SHUT_RDWR)
                         time.sleep(60)

@@ -192,6 +192,7 @@ def test_topics_come_page_by_page(scripted: Callable[..., Scripted]) -> None:
     [
         {},
         {"url": "localhost:4000"},
+        {"url": "http://key:secret@localhost:4000"},
         {"url": "http://h", "compression": "zip"},
         {"url": "http://h", "retryTimeoutMs": "x"},
     ],
