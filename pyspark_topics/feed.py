@@ -1,4 +1,4 @@
-"""A running service as a source of `offsets`: option `url`. Records come by diff, one task per topic.
+"""A running service as a source of `offsets`: option `url`. Records come by diff.
 
 Files give more per second; a service is there for clusters that do not see its disk, and gives ephemeral topics too.
 Positions carry the topics' epochs, so a topic that was deleted and created again is told from the one that was read,
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +32,7 @@ from pyspark_topics.options import Options
 
 DIFF_RECORDS = 1000
 DIFF_BYTES = 8 << 20
+TASK_RECORDS = 50_000
 BATCH_ROWS = 10_000
 BATCH_BYTES = 16 << 20
 """Diffs are joined until they hold this much; Spark is slow with small batches."""
@@ -42,13 +42,20 @@ CURSOR_PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Range(InputPartition):  # type: ignore[misc]  # pyspark is untyped to mypy here
+class Range:
     """Records `first` to `stop`, exclusive, of one instance of a topic."""
 
     topic: str
     epoch: int
     first: int
     stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Task(InputPartition):  # type: ignore[misc]  # pyspark is untyped to mypy here
+    """What one task reads."""
+
+    ranges: tuple[Range, ...]
 
 
 @dataclass(slots=True)
@@ -87,7 +94,7 @@ class Feed:
             weights[name] = [(low, stop, int((stop - low) * mean) or 1)]
         return weights
 
-    def partitions(self, start: Offsets, end: Offsets) -> Sequence[Range]:
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[Task]:
         """Raises `offsets.DataLoss`."""
         # What was made anew after `end` was chosen holds nothing of this batch.
         earliest = {
@@ -96,57 +103,60 @@ class Feed:
             if topic not in end or not (at.epoch and end[topic].epoch and at.epoch != end[topic].epoch)
         }
         gaps = offsets.vanished(start, end, earliest)
-        found = []
+        unread = offsets.unread(start, end, {})
         with self.endpoint.client() as client:
-            for topic, (first, stop) in offsets.unread(start, end, {}).items():
-                if topic not in earliest:
-                    continue
-                if first < (there := min(earliest[topic].seq, stop)):
+            for topic, (first, stop) in unread.items():
+                if topic in earliest and first < earliest[topic].seq:
                     lost = self._gap(client, topic, first)
                     if lost is not None:
                         gaps.append(lost._replace(last=min(lost.last, stop - 1)))
-                    if not self.options.tombstones:
-                        first = there
-                if first < stop:
-                    found.append(Range(topic, end[topic].epoch, first, stop))
         offsets.report(gaps, self._fail)
-        return split(found, self.options.min_partitions)
+        return [
+            Task(tuple(Range(topic, end[topic].epoch, *seqs) for topic, *seqs in shares if topic in earliest))
+            for shares in offsets.shares(unread, TASK_RECORDS, self.options.min_partitions)
+        ]
 
     @property
     def _fail(self) -> bool:
         return self.options.fail_on_data_loss
 
-    def read(self, partition: Range) -> Iterator[Any]:
+    def read(self, partition: Task) -> Iterator[Any]:
         """Raises `offsets.DataLoss`, `ServiceError`."""
-        topic, position = partition.topic, partition.first
         waiting: list[Any] = []
         rows = size = 0
         with self.endpoint.client() as client:
-            while position < partition.stop:
-                diff = self._diff(client, topic, position, min(partition.stop - position, DIFF_RECORDS))
-                if diff is None:
-                    offsets.report([Gap(topic, position, partition.stop - 1, "deleted")], self._fail)
-                    break
-                if diff.gap is not None or diff.next_from_seq < position:
-                    gap = _lost(diff, partition, position)
-                    offsets.report([gap], self._fail)
-                    if self.options.tombstones:
-                        waiting.append(self._told_gap(gap))
-                    if gap.reason == "recreated":
-                        break
-                records = diff.records
-                if diff.next_from_seq >= partition.stop:
-                    records = records.slice(0, pc.sum(pc.less(records["seq"], partition.stop)).as_py() or 0)
-                if len(records):
-                    waiting.append(self._rows(topic, records))
-                    rows += len(records)
-                    size += records.nbytes
-                position = diff.next_from_seq + 1
-                if rows >= BATCH_ROWS or size >= BATCH_BYTES:
-                    yield from _joined(waiting)
-                    waiting, rows, size = [], 0, 0
-            self._check_epoch(client, partition)
-        yield from _joined(waiting)
+            for part in partition.ranges:
+                for batch in self._read(client, part):
+                    waiting.append(batch)
+                    rows += len(batch)
+                    size += batch.nbytes
+                    if rows >= BATCH_ROWS or size >= BATCH_BYTES:
+                        yield pa.concat_batches(waiting)
+                        waiting, rows, size = [], 0, 0
+        if waiting:
+            yield pa.concat_batches(waiting)
+
+    def _read(self, client: Client, part: Range) -> Iterator[Any]:
+        topic, position = part.topic, part.first
+        while position < part.stop:
+            diff = self._diff(client, topic, position, min(part.stop - position, DIFF_RECORDS))
+            if diff is None:
+                offsets.report([Gap(topic, position, part.stop - 1, "deleted")], self._fail)
+                return
+            if diff.gap is not None or diff.next_from_seq < position:
+                gap = _lost(diff, part, position)
+                offsets.report([gap], self._fail)
+                if self.options.tombstones:
+                    yield self._told_gap(gap)
+                if gap.reason == "recreated":
+                    return
+            records = diff.records
+            if diff.next_from_seq >= part.stop:
+                records = records.slice(0, pc.sum(pc.less(records["seq"], part.stop)).as_py() or 0)
+            if len(records):
+                yield self._rows(topic, records)
+            position = diff.next_from_seq + 1
+        self._check_epoch(client, part)
 
     def committed(self, end: Offsets) -> None:
         if not self.options.consumer_group:
@@ -248,18 +258,6 @@ def _first_since(client: Client, state: Mapping[str, Any], time_ms: int) -> int:
     return int(low)
 
 
-def split(ranges: list[Range], least: int) -> list[Range]:
-    """As many ranges as `least` asks for, or the same ones: each is cut into equal parts, the larger into more."""
-    total = sum(part.stop - part.first for part in ranges)
-    found = []
-    for part in ranges:
-        span = part.stop - part.first
-        parts = min(max(-(-least * span // total), 1), span) if least > len(ranges) else 1
-        cuts = [part.first + span * n // parts for n in range(parts + 1)]
-        found += [Range(part.topic, part.epoch, low, high) for low, high in pairwise(cuts)]
-    return found
-
-
 def _lost(diff: Diff, partition: Range, position: int) -> Gap:
     """The gap that a diff from `position` on told, as far as it matters here."""
     last = partition.stop - 1
@@ -267,10 +265,3 @@ def _lost(diff: Diff, partition: Range, position: int) -> Gap:
         # The topic ends before a place that it had reached.
         return Gap(partition.topic, position, last, "recreated")
     return Gap(partition.topic, position, min(diff.gap.last, last), diff.gap.reason)
-
-
-def _joined(batches: list[Any]) -> Iterator[Any]:
-    if len(batches) > 1:
-        yield pa.concat_batches(batches)
-    elif batches:
-        yield batches[0]

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -141,6 +142,31 @@ def _loss_rows(losses: list[Loss], schema: Any) -> Any:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+TASK_RECORDS = 100_000
+"""Of one task of a stream."""
+
+
+def _by_topic(pieces: Collection[Piece]) -> dict[tuple[Path, int], list[Piece]]:
+    """Each piece once for each of its topics."""
+    found: dict[tuple[Path, int], list[Piece]] = {}
+    for piece in pieces:
+        for ident, rows in piece.rows.items():
+            found.setdefault((piece.shard.path, ident), []).append(replace(piece, rows={ident: rows}))
+    return found
+
+
+def _share(
+    share: offsets.Share, topics: Mapping[str, Topic], pieces: Mapping[tuple[Path, int], list[Piece]]
+) -> list[Piece]:
+    """The pieces that hold a share of a topic, in order of seq."""
+    name, first, stop = share
+    if (topic := topics.get(name)) is None:
+        return []
+    key = topic.shard.path, topic.ident
+    found = plan.narrow(pieces.get(key, []), {key: Range(first, stop - 1)})
+    return sorted(found, key=lambda piece: piece.rows[topic.ident].low)
+
+
 class Files:
     """The source of a stream over directories."""
 
@@ -196,18 +222,20 @@ class Files:
             if name not in end or not offsets.recreated(end[name], Position(topic.head + 1, topic.epoch))
         }
         gaps = offsets.vanished(start, end, known)
-        ranges = {}
         losses = []
-        for name, (low, stop) in offsets.unread(start, end, {}).items():
+        unread = offsets.unread(start, end, {})
+        for name, (low, stop) in unread.items():
             if (topic := known.get(name)) is not None:
-                ranges[topic.shard.path, topic.ident] = Range(low, stop - 1)
                 missing = _gaps(topic, low, stop - 1, found)
                 losses += [Loss(topic.shard.number, gap) for gap in missing]
                 gaps += missing
         options = self._options
         offsets.report(gaps, options.fail_on_data_loss)
-        pieces = plan.narrow(found.pieces, ranges)
-        partitions: list[InputPartition] = [*map(FilePartition, plan.tasks(pieces, options.min_partitions))]
+        pieces = _by_topic(found.pieces)
+        partitions: list[InputPartition] = [
+            FilePartition([piece for share in shares for piece in _share(share, known, pieces)])
+            for shares in offsets.shares(unread, TASK_RECORDS, options.min_partitions)
+        ]
         if options.tombstones and losses:
             partitions.append(LossPartition(losses))
         return partitions

@@ -200,6 +200,33 @@ def records(unread: Mapping[str, tuple[int, int]]) -> dict[str, list[Piece]]:
     return {topic: [(first, stop, stop - first)] for topic, (first, stop) in unread.items()}
 
 
+Share = tuple[str, int, int]
+"""Topic, first seq, one past the last."""
+
+
+def shares(unread: Mapping[str, tuple[int, int]], most: int, least: int) -> list[list[Share]]:
+    """What each task of a batch reads: `most` seqs, or fewer so that there are at least `least` tasks if there are as
+    many seqs. Small topics go together, large ones are cut.
+
+    Only the positions decide. When Spark repeats a batch, the service may have moved its records to other files or
+    deleted some; a sink that knows rows by task and order, as `writer` does, still gets the same ones.
+    """
+    total = sum(stop - first for first, stop in unread.values())
+    size = max(min(most, total // max(least, 1)), 1)
+    tasks: list[list[Share]] = []
+    room = 0
+    for topic, (first, stop) in sorted(unread.items()):
+        while first < stop:
+            if not room:
+                tasks.append([])
+                room = size
+            cut = min(first + room, stop)
+            tasks[-1].append((topic, first, cut))
+            room -= cut - first
+            first = cut
+    return tasks
+
+
 def _reach(pieces: Sequence[Piece], share: int, end: int) -> int:
     """One past the last seq that `share` pays for, one record at least. Inside a piece all records weigh the same."""
     left = share

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pyspark_topics import offsets
+from pyspark_topics import offsets, sources
 from pyspark_topics.client import Endpoint, Unavailable
-from pyspark_topics.feed import Feed, Range, split
+from pyspark_topics.feed import Feed
 from pyspark_topics.offsets import DataLoss, Position
 from pyspark_topics.options import parse
 from tests.support.service import Service
@@ -186,13 +186,50 @@ def test_weights_are_what_the_service_holds(shared: Service) -> None:
     assert source.weigh(source.latest(), source.latest()) == {}
 
 
-def test_ranges_are_split_where_more_tasks_are_wanted() -> None:
-    ranges = [Range("a", 1, 1, 101), Range("b", 1, 5, 6)]
-    assert split(ranges, 0) == split(ranges, 2) == ranges
-    many = split(ranges, 5)
+def test_shares_cover_what_is_unread_and_small_topics_go_together() -> None:
+    unread = {"b": (5, 6), "a": (1, 101), "c": (1, 1)}
+    assert offsets.shares(unread, 1000, 0) == [[("a", 1, 101), ("b", 5, 6)]]
+    assert offsets.shares(unread, 60, 0) == [[("a", 1, 61)], [("a", 61, 101), ("b", 5, 6)]]
+    many = offsets.shares(unread, 1000, 5)
     assert len(many) >= 5
-    assert [seq for r in many for seq in range(r.first, r.stop)] == [*range(1, 101), 5]
-    assert len(split(ranges, 1000)) == 101
+    assert [(topic, seq) for task in many for topic, first, stop in task for seq in range(first, stop)] == [
+        *(("a", seq) for seq in range(1, 101)),
+        ("b", 5),
+    ]
+    assert len(offsets.shares(unread, 1000, 1000)) == 101
+    assert offsets.shares({}, 1000, 3) == []
+
+
+@pytest.mark.parametrize("way", ["url", "path"])
+def test_a_batch_that_is_repeated_has_the_same_rows_in_the_same_tasks(
+    new_service: Callable[..., Service], way: str
+) -> None:
+    """Whatever the service does with its files meanwhile. The writer's keys rest on it."""
+    settings = {"TOPICS_CHECKPOINT_INTERVAL_MS": "3600000", "TOPICS_SEGMENT_MAX_EVENTS": "70"}
+    service = new_service(**settings).start()
+    for n in range(6):
+        for topic in ("a", "b", "c"):
+            write(service, topic, *range(20 + n))
+    given = {"minPartitions": "4"} | ({"url": service.url} if way == "url" else {"path": str(service.data_dir)})
+
+    def tasks(start: offsets.Offsets, end: offsets.Offsets) -> list[list[tuple[str, int, bytes]]]:
+        source = sources.source(given, parse(given, streaming=True), SCHEMA)
+        names = ("topic", "offset", "value")
+        return [
+            [tuple(row[name] for name in names) for batch in source.read(part) for row in batch.to_pylist()]
+            for part in source.partitions(start, end)
+        ]
+
+    end = sources.positions(given).latest()
+    start = {"a": end["a"]._replace(seq=31)}
+    before = tasks(start, end)
+    assert len(before) >= 4
+    assert sum(map(len, before)) == 3 * 135 - 30
+    for topic in ("a", "c", "d"):
+        write(service, topic, *range(50))
+    service.restart()  # which makes a checkpoint: what was in the log is in segments now
+    assert list(service.data_dir.rglob("*.data"))
+    assert tasks(start, end) == before
 
 
 def test_a_service_that_restarts_is_waited_for(new_service: Callable[..., Service], tmp_path: Path) -> None:
