@@ -80,7 +80,17 @@ def test_its_health_check_knows_a_service_from_none(shared: Service) -> None:
 SETUP = """
 set -e
 mount --bind "$DATA" /mnt
+exec 3< "$CHECKOUT" 4< "$PREFIX"
 mount -t tmpfs tmpfs /tmp
+# A checkout, or its Python, that lies in the other /tmp is still needed.
+for kept in "3 $CHECKOUT" "4 $PREFIX"; do
+    if [ ! -d "${kept#? }" ]; then
+        mkdir -p "${kept#? }"
+        mount --no-canonicalize --bind "/proc/self/fd/${kept%% *}" "${kept#? }"
+    fi
+done
+exec 3<&- 4<&-
+cd "$CHECKOUT"
 mount -o remount,bind,ro /
 if touch /written 2>/dev/null; then exit 9; fi
 exec "$@"
@@ -91,7 +101,8 @@ def contained(data: Path, *command: str) -> list[str]:
     """A command as process 1, with a root that is read-only, a volume for its data at /mnt, and /tmp."""
     user = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
     spaces = ["--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
-    return ["env", f"DATA={data}", "unshare", *user, *spaces, "sh", "-c", SETUP, "sh", *command]
+    places = [f"DATA={data}", f"CHECKOUT={ROOT}", f"PREFIX={sys.prefix}"]
+    return ["env", *places, "unshare", *user, *spaces, "sh", "-c", SETUP, "sh", *command]
 
 
 @contextmanager
