@@ -19,6 +19,7 @@ from tests.support.scene import Scene
 ROOT = Path(__file__).parents[2]
 READ = """
 import json, sys
+known = {*sys.stdlib_module_names, *sys.modules}  # some systems have Python load modules of theirs at its start
 sys.path[:] = json.loads(sys.argv[1]) + [path for path in sys.path if "-packages" not in path]
 import pyspark_topics.jobs.cli
 from pyspark_topics.columns import spark_schema
@@ -27,7 +28,7 @@ from pyspark_topics.options import parse
 given = {"path": sys.argv[2]}
 reader = Reader(given, spark_schema(parse(given)))
 rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
-known = {*sys.stdlib_module_names, "__main__", "__mp_main__", "pyspark", "py4j", "pyarrow", "pyspark_topics"}
+known |= {"__main__", "__mp_main__", "pyspark", "py4j", "pyarrow", "pyspark_topics"}
 others = {name.partition(".")[0] for name in sys.modules} - known
 print(json.dumps([sorted(row["value"].decode() for row in rows), sorted(others)]))
 """
