@@ -66,7 +66,7 @@ class Mover:
         self._leaving: set[tuple[int, str]] = set()
         """(Topic's id, target) of batches that have arrived and are being deleted."""
         self._single: set[tuple[int, str]] = set()
-        """Of targets that refused a batch: they are sent letter by letter."""
+        """Of targets that refused a batch: they are sent letter by letter, until the outbox is empty."""
         self._errands: dict[int, list[Errand]] = {}
         self.refused: set[str] = set()
         """Targets that refused, or were away, at the last `carry`."""
@@ -174,6 +174,7 @@ class Mover:
                     progress |= await self._send(peers, topic, target, letters)
             if not topic.outbox:
                 self._topics.pop(ident, None)
+                self._single = {each for each in self._single if each[0] != ident}
         return progress
 
     async def _send(self, peers: Asking, topic: Topic, target: str, letters: dict[int, Letter]) -> bool:
@@ -183,7 +184,6 @@ class Mover:
             topic.outbox.gone(gone)
             self._settled(topic, (), gone, None)
         if not found:
-            self._single.discard((topic.id, target))
             return bool(gone)
         seqs = [each[0] for each in found]
         deliveries = [letters[seq].deliveries for seq in seqs]

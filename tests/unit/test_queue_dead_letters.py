@@ -247,6 +247,14 @@ async def test_a_full_target_takes_what_fits_and_the_rest_waits(there: There) ->
     assert await carry(here, there)
     assert [r["data"] for r in copies(there)] == [1, 2]
     assert here.everything("q") == []
+    assert not await carry(here, there)
+    there.shard.call("configure", "dlq", {"cap_records": 0})
+    seqs = here.append("q", 3, 4)["seqs"]
+    for _ in range(2):
+        here.call("claim", "q", {"node": "w", "max": 2})
+        here.call("nack", "q", {"node": "w", "seqs": seqs})
+    assert await carry(here, there)  # in one batch again
+    assert [r["data"] for r in copies(there)] == [1, 2, 3, 4]
 
 
 async def test_letters_that_are_refused_go_where_the_queue_sends_them_now(there: There) -> None:
