@@ -7,7 +7,7 @@
 Needs Java. A service takes the records over HTTP (5 million by default, 200 bytes of data each, a tag for every ten,
 eight topics in two shards) and goes on running, with its checkpoints, while Spark (`local[2]`) reads its files. Spark
 then writes what it read as Parquet, uncompressed, and as JSON Lines, and reads these with its own readers, in the same
-session. Every query is run twice; what is shown is the faster run, and the sums of all readers are compared. "topics,
+session. Every query is run three times; what is shown is the fastest run, and the sums of all readers are compared. "topics,
 selected" names the columns it needs by `.schema(…)`: Spark tells its own readers what a query needs, and Python
 sources not.
 """
@@ -34,7 +34,7 @@ from server import Server
 
 TOPICS = 8
 PER_WRITE = 5000
-RUNS = 2
+RUNS = 3
 VALUE = b'{"id":"%08x","kind":"page_view","path":"/products/%04d","user":%d,"ms":41.7,"ok":true,"note":"%s"}'
 NOTE = b"x" * 200
 

@@ -25,6 +25,7 @@ import re
 import time
 from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,11 @@ from pyspark_topics.where import ALL, MAX_I64, Where
 
 TRIES = 8
 """How often files may vanish in a row. Each time takes the server a whole checkpoint."""
-TASK_BYTES = 64 << 20
-"""As much as one task gets of several files, at most."""
+TASK_BYTES = 256 << 20
+"""About as much as one task gets of several files, at most: half a second to a second of work."""
+LEAST_TASK_BYTES = 8 << 20
+"""Less is not worth a task. One costs Spark up to 80 ms beside its work: in what it says to Python before a task there
+are two pauses of 40 ms, where one side of the socket delays an acknowledgement for which the other waits."""
 _FILE = re.compile(r"wal-(\d{20})\.log")
 
 
@@ -159,7 +163,7 @@ def narrow(
 
 
 def tasks(pieces: list[Piece], least: int = 0) -> list[list[Piece]]:
-    """Pieces by task: small ones of a shard together, as a task costs Spark about what reading some megabytes does.
+    """Pieces by task: small ones of a shard together, in tasks of about the same size, as few as keep every core busy.
 
     If `least` is given, there is one task for each piece, and large pieces are cut into ranges of seqs until there are
     that many tasks or a few more (if there are enough seqs).
@@ -167,15 +171,16 @@ def tasks(pieces: list[Piece], least: int = 0) -> list[list[Piece]]:
     if least:
         return [[part] for part in _split(pieces, least)]
     total = sum(piece.end for piece in pieces)
-    most = min(TASK_BYTES, max(total // (2 * (os.cpu_count() or 1)), TASK_BYTES // 16))
+    most = min(TASK_BYTES, max(total // (os.cpu_count() or 1), LEAST_TASK_BYTES))
     found: list[list[Piece]] = []
-    size = most
-    for piece in pieces:
-        if size + piece.end > most or found[-1][-1].shard != piece.shard:
-            found.append([])
-            size = 0
-        found[-1].append(piece)
-        size += piece.end
+    for _, of_shard in groupby(pieces, key=lambda piece: piece.shard):
+        together = list(of_shard)
+        size = sum(piece.end for piece in together) or 1
+        count = -(-size // most)
+        starts = accumulate((piece.end for piece in together[:-1]), initial=0)
+        places = [start * count // size for start in starts]
+        for _, part in groupby(zip(places, together, strict=True), key=lambda placed: placed[0]):
+            found.append([piece for _, piece in part])
     return found
 
 

@@ -24,9 +24,10 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from pyspark_topics import files
+from pyspark_topics import files, plan
 from pyspark_topics.columns import EVERYTHING, arrow_schema
 from pyspark_topics.datasource import Reader
+from pyspark_topics.directory import Shard
 from pyspark_topics.rows import Counters
 from pyspark_topics.where import ALL, MAX_I64, Where, conditions
 from tests.support.scene import Scene
@@ -190,6 +191,28 @@ def test_files_are_cut_until_there_are_enough_tasks(grown: Scene, least: int) ->
     assert len(parts) >= least
     rows = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
     assert seqs(rows) == [(topic, seq) for topic in "ab" for seq in range(1, 501)]
+
+
+def test_tasks_are_few_and_of_about_the_same_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files stay in order, whole, in one task each, and with their shard."""
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    mib = 1 << 20
+    shards = [Shard(number, Path(f"shard-{number:02}")) for number in range(2)]
+    sizes = [[2 * mib] * 270, [2 * mib, 60 * mib, 3 * mib, 64 * mib, 1]]
+    pieces = [
+        plan.Piece(shard, f"{shard.path}/{n}", size, {}, 0)
+        for shard, own in zip(shards, sizes, strict=True)
+        for n, size in enumerate(own)
+    ]
+    found = plan.tasks(pieces)
+    assert [piece for part in found for piece in part] == pieces
+    assert all(len({piece.shard for piece in part}) == 1 for part in found)
+    even = [sum(piece.end for piece in part) for part in found if part[0].shard == shards[0]]
+    assert max(even) <= plan.TASK_BYTES
+    assert max(even) - min(even) <= 2 * mib
+    assert len(found) <= len(even) + 3
+    # A little is read by one task, not by one for each file.
+    assert len(plan.tasks(pieces[:3])) == 1
 
 
 def test_an_index_that_is_missing_or_damaged_is_done_without(tmp_path: Path) -> None:
