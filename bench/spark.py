@@ -7,9 +7,9 @@
 Needs Java. A service takes the records over HTTP (5 million by default, 200 bytes of data each, a tag for every ten,
 eight topics in two shards) and goes on running, with its checkpoints, while Spark (`local[2]`) reads its files. Spark
 then writes what it read as Parquet, uncompressed, and as JSON Lines, and reads these with its own readers, in the same
-session. Every query is run three times; what is shown is the fastest run, and the sums of all readers are compared. "topics,
-selected" names the columns it needs by `.schema(…)`: Spark tells its own readers what a query needs, and Python
-sources not.
+session. Every query is run three times; what is shown is the fastest run, and the sums of all readers are compared.
+"topics, selected" names the columns it needs by `.schema(…)`: Spark tells its own readers what a query needs, and
+Python sources not.
 """
 
 from __future__ import annotations

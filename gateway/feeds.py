@@ -55,6 +55,9 @@ class Member(Protocol):
     def take(self, batch: Batch) -> None:
         """A batch came."""
 
+    def paced(self, error: TopicsError) -> None:
+        """The shard is too busy for this topic: what there is comes later."""
+
     def fall_behind(self) -> None:
         """The feed is no more. The member has left already."""
 
@@ -102,6 +105,11 @@ class Feed:
                     if error.code is ErrorCode.INTERNAL:
                         self._end(lambda member: member.fall_behind())
                         return
+                    if error.code is ErrorCode.THROTTLED:
+                        for member in tuple(self.members):
+                            member.paced(error)
+                        await trio.sleep((error.retry_after_ms or 0) / 1000)
+                        continue
                     await trio.sleep(retry_s)
                     retry_s = min(2 * retry_s, LAST_RETRY_S)
                     continue

@@ -45,6 +45,7 @@ GOING_AWAY = 1001
 _CODES = {
     401: ErrorCode.UNAUTHORIZED,
     408: ErrorCode.REQUEST_TIMEOUT,
+    429: ErrorCode.THROTTLED,
     500: ErrorCode.INTERNAL,
     503: ErrorCode.SHUTTING_DOWN,
 }
@@ -120,8 +121,12 @@ class SocketStream(Stream):
         if text:
             await self._socket.send(text)
 
-    def problem(self, code: int, message: str, topics: list[str] | None = None) -> Item:
+    def problem(
+        self, code: int, message: str, topics: list[str] | None = None, retry_after_ms: int | None = None
+    ) -> Item:
         fields: dict[str, Any] = {"op": "error", "code": _CODES[code].value, "message": message}
+        if retry_after_ms is not None:
+            fields["retry_after_ms"] = retry_after_ms
         if topics:
             fields["topics"] = topics
         return Item("raw", None, _encode(fields), None, 0)

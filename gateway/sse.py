@@ -136,8 +136,10 @@ class EventStream(Stream):
             return form
         return _frame(item.kind.encode(), _encode(item.what), self._ids.current())
 
-    def problem(self, code: int, message: str, topics: list[str] | None = None) -> Item:
-        return Item("raw", None, error_frame(code, message, topics), None, 0)
+    def problem(
+        self, code: int, message: str, topics: list[str] | None = None, retry_after_ms: int | None = None
+    ) -> Item:
+        return Item("raw", None, error_frame(code, message, topics, retry_after_ms), None, 0)
 
     def tick(self, now: float) -> None:
         super().tick(now)
@@ -154,8 +156,10 @@ class EventStream(Stream):
         self.end(self.problem(410, "the watch session is gone; make a new one with POST /v0/watch"))
 
 
-def error_frame(code: int, message: str, topics: list[str] | None = None) -> bytes:
+def error_frame(code: int, message: str, topics: list[str] | None = None, retry_after_ms: int | None = None) -> bytes:
     fields: dict[str, Any] = {"code": code, "error": message}
+    if retry_after_ms is not None:
+        fields["retry_after_ms"] = retry_after_ms
     if topics:
         fields["topics"] = topics
     return b"event: error\ndata: %b\n\n" % _encode(fields)

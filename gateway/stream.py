@@ -52,6 +52,8 @@ class Stream(ABC):
         """Whose stream this is."""
         self.feeds = live.feeds
         self.tracks: dict[str, Track] = {}
+        self.paced: dict[str, TopicsError] = {}
+        """Topics that come later, for a reason the client has yet to be told."""
         self.generation = generation
         self._live = live
         self._limits = live.limits
@@ -83,11 +85,17 @@ class Stream(ABC):
         the client is not there."""
 
     @abstractmethod
-    def problem(self, code: int, message: str, topics: list[str] | None = None) -> Item:
+    def problem(
+        self, code: int, message: str, topics: list[str] | None = None, retry_after_ms: int | None = None
+    ) -> Item:
         """An error frame."""
 
     def tick(self, now: float) -> None:
-        """Every now and then: go up the ladder of the slow."""
+        """Every now and then: tell of topics that are paced, go up the ladder of the slow."""
+        if self.paced and not self.sending:
+            paced, self.paced = self.paced, {}
+            error = next(iter(paced.values()))
+            self.put(self.problem(error.status, error.message, sorted(paced), error.retry_after_ms))
         if self._last_item is not None:
             if now >= self._end_by:
                 self.abort()
@@ -113,6 +121,7 @@ class Stream(ABC):
 
     def drop(self, name: str) -> bool:
         """Watch a topic no longer; False if it was not watched."""
+        self.paced.pop(name, None)
         track = self.tracks.pop(name, None)
         if track is None:
             return False

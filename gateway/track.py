@@ -95,6 +95,9 @@ class Track:
             self._leave()
             self.stream.behind(self)
 
+    def paced(self, error: TopicsError) -> None:
+        self.stream.paced[self.name] = error
+
     def fall_behind(self) -> None:
         self.feed = None
         self.stream.behind(self)
@@ -170,6 +173,10 @@ class Track:
         elif error.code is ErrorCode.INTERNAL:
             self.over()
             self.stream.put(self.stream.problem(500, error.message, [self.name]))
+        elif error.code is ErrorCode.THROTTLED:
+            self.paced(error)
+            self.retry_at = now + (error.retry_after_ms or 0) / 1000
+            self.stream.behind(self)
         else:
             self.retry_at = now + self.retry_s
             self.retry_s = min(2 * self.retry_s, LAST_RETRY_S)

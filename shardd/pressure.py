@@ -2,7 +2,7 @@
 
     above 0.2   deliveries are held back for up to 20 ms, so that each carries more records
     above 0.4   the group-commit window widens, up to 10 ms, so that fewer syncs serve more writes
-    above 0.8   routers and topics of negative priority wait, until pressure is below 0.6
+    above 0.8   routers and topics of negative priority wait, until pressure is below 0.6; streams are told so
     1.0         as long as the queue of writes is full, they are refused with `429 throttled`, unless they ask not to be
 
 All of it costs latency, never data. The functions here decide; `shardd.scheduler`, `shardd.commit` and `shardd.writes`
@@ -33,6 +33,8 @@ COALESCE_ABOVE, MAX_COALESCE = 0.2, 0.020
 WIDEN_ABOVE, MAX_WINDOW = 0.4, 0.010
 HOLD_ABOVE, RELEASE_BELOW = 0.8, 0.6
 MIN_RETRY_MS, MAX_RETRY_MS = 100, 5000
+PACE_MS = 1000
+"""When a stream whose topic waits looks again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,15 @@ class Pressure:
             "disable_backpressure to wait with them",
             {"retry_after_ms": after_ms},
             retry_after_ms=after_ms,
+        )
+
+    def paced(self) -> TopicsError:
+        """`429 throttled` for the feed of a topic that has to wait."""
+        return TopicsError(
+            ErrorCode.THROTTLED,
+            "watch throttled under CPU pressure: topics of negative priority wait",
+            {"retry_after_ms": PACE_MS},
+            retry_after_ms=PACE_MS,
         )
 
     def _reach(self, level: float) -> None:

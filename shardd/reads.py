@@ -4,6 +4,7 @@ asked ──► answered                    records, a tombstone, or nothing and
   │
   └────► parked ──► answered          records came, or the time is up
               ├───► 404               the topic was deleted
+              ├───► 429               pressure holds the topic back, and the read is a stream's, which tells its client
               └───► dropped           the caller went away
 
 Which topic's readers are answered first when there is much to do is up to `shardd.scheduler`.
@@ -81,6 +82,8 @@ class Reads:
     def feed(self, topic: Topic, request: Request, caller: Hashable, respond: Respond) -> None:
         """The same for a read of `shardd.feeds`."""
         read = feed_read(request.options)
+        if self._scheduler.holds(topic) and read.from_seq < topic.head_seq:
+            raise self._scheduler.pressure.paced()
         self._take(topic, read, request, caller, respond, touch=bool(request.options["touch"]))
 
     def _take(
@@ -143,6 +146,15 @@ class Reads:
                 self._over(waiting)
                 waiting.respond(_reply(waiting.ident, found, self._clock.monotonic() - max(since, waiting.since)))
         return len(rendered)
+
+    def pace(self) -> None:
+        """Send those away who feed streams from topics that are held back: they tell their clients, and come again.
+        Who asked for a diff waits as long as it said."""
+        for topic in self._scheduler.held():
+            for waiting in list(self._by_topic.get(topic.id, {}).values()):
+                if isinstance(waiting.read, FeedRead):
+                    self._over(waiting)
+                    waiting.respond(Reply(waiting.ident, error=self._scheduler.pressure.paced()))
 
     def expire(self) -> None:
         """Answer the parked reads whose time is up with what there is."""

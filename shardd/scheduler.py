@@ -164,6 +164,15 @@ class Scheduler:
                 work.since = work.ready_at = self._clock.monotonic()
                 work.move(self._gathering if self.pressure.coalesce_s else self._bands[self._band(work, 0.0)])
 
+    def holds(self, topic: Topic) -> bool:
+        """Must deliveries of the topic wait until pressure falls?"""
+        return self.pressure.holding and _is_low(topic)
+
+    def held(self) -> list[Topic]:
+        """The topics that have something to deliver and must wait until pressure falls. Work in the background is not
+        meant."""
+        return [work.topic for work in self._held if not work.background]
+
     def boost(self, topic: Topic) -> int:
         """What the topic's priority has gained by waiting."""
         return age_boost(self.waited(topic))
@@ -240,8 +249,12 @@ class Scheduler:
 
 def _may_wait(work: _Work) -> bool:
     """Must this wait while pressure is so high that somebody must?"""
-    priority = work.topic.config.priority
-    return work.background or (priority is not None and priority < 0)
+    return work.background or _is_low(work.topic)
+
+
+def _is_low(topic: Topic) -> bool:
+    priority = topic.config.priority
+    return priority is not None and priority < 0
 
 
 def _nothing() -> None:

@@ -314,6 +314,7 @@ class Shard:
         self.pressure.sample(Sample(self.scheduler.depth, self.scheduler.take_delay(), lag_s, queue))
         self.commits.widen(self.pressure.level)
         self.scheduler.deliver()
+        self.reads.pace()
 
     def maintain(self) -> None:
         """Now and then: let go of what is out of date."""

@@ -527,6 +527,31 @@ class TestDelivery:
         assert reply.performance["throttle_wait_ms"] == pytest.approx(30_000)
         assert b'"$seq":2' in reply.body
 
+    def test_a_feed_of_a_held_topic_is_told_to_come_back(self, shard: Harness) -> None:
+        """§7.5: the topics of a stream are paced, and it says so."""
+        feed = {"limit": 10, "budget": 1000, "nodes": (), "tags": True, "meta": True, "data": True, "strong": False}
+        feed |= {"epoch": 0, "from_seq": 1, "wait_ms": 30_000, "touch": False}
+        shard.call("configure", "a", {"priority": -1})
+        shard.append("a", 1)
+        poll = park(shard, "a")
+        waiting = shard.send("feed", "a", **feed)
+        press(shard, 1.0)
+        assert answered(shard, waiting) is None, "nothing has come that could be held back"
+        append(shard, "a")
+        shard.clock.advance(20)
+        shard.shard.sample(FULL_LAG)
+        reply = answered(shard, waiting)
+        assert reply is not None
+        assert reply.error is not None
+        assert (reply.error.code, reply.error.retry_after_ms) == (ErrorCode.THROTTLED, 1000)
+        again = shard.reply("feed", "a", **feed)
+        assert again.error is not None
+        assert again.error.code == ErrorCode.THROTTLED
+        assert answered(shard, poll) is None, "a poll just waits"
+        press(shard, 0.0)
+        assert b'"$seq":2' in shard.reply("feed", "a", **feed).body
+        assert answered(shard, poll) is not None
+
     def test_a_held_topic_is_delivered_by_the_sample_that_ends_the_holding(self, shard: Harness) -> None:
         shard.call("configure", "a", {"priority": -1})
         shard.append("a", 1)
