@@ -39,6 +39,8 @@ demo-spark: $(VENV)/.demo $(VENV)/.test
 reference: $(VENV)/.run
 	@$(BIN)/topics config --markdown > docs/configuration.md
 
+bench-spark: $(VENV)/.test
+
 bench-%: $(VENV)/.run
 	@$(BIN)/python bench/$*.py $(ARGS)
 
@@ -56,9 +58,9 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml
 	@$(PIP) --editable .
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.run pyproject.toml
+$(VENV)/.test: $(VENV)/.run pyproject.toml packages/pyspark-topics/pyproject.toml
 	@echo "installing what tests need"
-	@$(PIP) --editable '.[dev,spark]'
+	@$(PIP) --editable '.[dev,spark]' --editable packages/pyspark-topics
 	@touch $@
 
 $(VENV)/.fuzz: $(VENV)/.test pyproject.toml

@@ -1,8 +1,9 @@
-"""Does it stay fast as a topic grows, and what does a record cost? Half a minute or more, four tables.
+"""Does it stay fast as a topic grows, or the number of topics, and what does a record cost? Some minutes, five tables.
 
     make bench-growth                     the tables
     python bench/growth.py --json         the same as JSON
     python bench/growth.py --dir DIR      with data below DIR instead of the system's temporary directory
+    python bench/growth.py --sizes        the table of many topics only; --topics without numbers: all others only
 
 One shard without sockets, on a real disk with the real clock: requests go in and answers come out by function call,
 while syncs and checkpoints run beside it as they do in production. Every size and every recovery has a process of its
@@ -12,11 +13,17 @@ The time of an operation is what the shard works on it, from handing it in until
 request only the decoding counts. "Others wait" is the longest that the loop was kept from taking requests meanwhile.
 Single-record writes come in groups of 16, as they do from a busy socket. What is shown is the median; JSON has the
 99th percentile and the longest as well. "Growth" is the slowest size over the fastest.
+
+Many topics: each has one record of 200 bytes. "All changed" and "1 % changed" are checkpoints while the loop does
+nothing else; a checkpoint of a changed topic syncs two files. The longest stall is the most that a task of the loop was
+late which wants to run every millisecond, so on a busy machine it has what other programs took; the longest slice is
+processor time, and has not. The start follows an orderly stop, in a new process; memory is that process's.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import platform
@@ -25,7 +32,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +43,17 @@ from rich.console import Console
 from rich.table import Table
 
 from proto.limits import Limits
+from proto.memory import give_back
 from proto.message import Message, Reply, Request
 from shardd.clock import SystemClock
 from shardd.disk import RealDisk
-from shardd.memory import give_back
+from shardd.garbage import calm
 from shardd.shard import Shard
 
 SIZES = (10_000, 100_000, 1_000_000, 5_000_000)
+TOPICS = (1_000, 20_000, 100_000)
+TOPICS_TIME_LIMIT = 900.0
+"""Seconds for the table of many topics."""
 TIME_LIMIT = 350.0
 """Seconds for everything."""
 CHECK_INTERVAL = 0.5
@@ -327,6 +338,94 @@ def stage_write(path: Path, checkpoint: bool) -> dict[str, Any]:
     return {"records": driver.head}
 
 
+async def exhausted(slices: Generator[None, None, Any], work: list[float]) -> Any:
+    """All slices, with everything else between them. Adds the processor time of each to `work`."""
+    while True:
+        start = time.thread_time()
+        try:
+            next(slices)
+        except StopIteration as end:
+            return end.value
+        finally:
+            work.append(time.thread_time() - start)
+        await trio.lowlevel.checkpoint()
+
+
+async def checkpoint_in_slices(shard: Shard) -> dict[str, float]:
+    """A checkpoint as the server makes it: how long it took, and how late the loop was at most."""
+    late: list[float] = []
+    work: list[float] = []
+
+    async def tick() -> None:
+        while True:
+            due = time.perf_counter() + 0.001
+            await trio.sleep(0.001)
+            late.append(time.perf_counter() - due)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tick)
+        await trio.sleep(0.02)
+        start = time.perf_counter()
+        plan = await exhausted(shard.planning(), work)
+        await trio.to_thread.run_sync(shard.checkpoints.write, plan)
+        await exhausted(shard.ending(plan), work)
+        took = time.perf_counter() - start
+        await trio.sleep(0.02)
+        nursery.cancel_scope.cancel()
+    return {"s": round(took, 2), "stall_ms": round(max(late) * 1000, 1), "slice_ms": round(max(work) * 1000, 1)}
+
+
+def stage_topics(path: Path, count: int) -> dict[str, Any]:
+    """Topics with a record each, and checkpoints after all of them and after a hundredth of them had another one."""
+    shard = Shard(RealDisk(), SystemClock(), path, Limits(max_topics=0))
+    for _ in shard.recover():
+        pass
+    calm()
+    body = b'{"records":[{"data":%b}]}' % payload(200)
+
+    def respond(message: Message) -> None:
+        if isinstance(message, Reply) and message.error is not None:
+            raise message.error
+
+    def change(chosen: range) -> None:
+        for n in chosen:
+            shard.handle(Request(n, "append", f"topic:{n}", {}, body), "bench", respond)
+            if n % 64 == 63:
+                shard.flush()
+            if n % 4096 == 4095:
+                shard.commits.sync_now()  # no more than may wait
+        shard.flush()
+        shard.commits.sync_now()
+
+    change(range(count))
+    result = {"topics": count, "all": trio.run(checkpoint_in_slices, shard)}
+    change(range(0, count, 100))
+    result["one_percent"] = trio.run(checkpoint_in_slices, shard)
+    shard.close()
+    return result
+
+
+def stage_start(path: Path) -> dict[str, Any]:
+    gc.disable()  # as the server does
+    shard = Shard(RealDisk(), SystemClock(), path, Limits())
+    start = time.perf_counter()
+    for _ in shard.recover():
+        pass
+    return {"start_s": round(time.perf_counter() - start, 2), "resident_mb": resident()}
+
+
+def many(folder: Path, counts: list[int], say: Callable[[str], None]) -> list[dict[str, Any]]:
+    deadline = time.monotonic() + TOPICS_TIME_LIMIT
+    rows = []
+    for count in counts:
+        say(f"{count:,} topics")
+        with tempfile.TemporaryDirectory(dir=folder) as place:
+            path = str(Path(place) / "shard")
+            row = in_process(deadline, "topics", path, str(count))
+            rows.append(row | in_process(deadline, "start", path, ""))
+    return rows
+
+
 def in_process(deadline: float, *arguments: str) -> dict[str, Any]:
     """The JSON that a stage prints in a process of its own."""
     command = [sys.executable, "-P", __file__, "--stage", *arguments]
@@ -341,16 +440,23 @@ def run_stage(name: str, path: Path, argument: str) -> dict[str, Any]:
         return stage_size(path, int(argument))
     if name == "write":
         return stage_write(path, argument == "checkpoint")
+    if name == "topics":
+        return stage_topics(path, int(argument))
+    if name == "start":
+        return stage_start(path)
     return stage_serve(path)
 
 
-def run(folder: Path, sizes: list[int], say: Callable[[str], None]) -> dict[str, Any]:
+def run(folder: Path, sizes: list[int], counts: list[int], say: Callable[[str], None]) -> dict[str, Any]:
     """All stages. Raises `subprocess.TimeoutExpired` when they take too long."""
-    deadline = time.monotonic() + TIME_LIMIT
     result: dict[str, Any] = {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     }
     result["sizes"] = []
+    result["topics"] = many(folder, counts, say)
+    if not sizes:
+        return result
+    deadline = time.monotonic() + TIME_LIMIT
     for size in sizes:
         say(f"{size:,} records")
         with tempfile.TemporaryDirectory(dir=folder) as place:
@@ -368,7 +474,27 @@ def run(folder: Path, sizes: list[int], say: Callable[[str], None]) -> dict[str,
     return result
 
 
+def table_of_topics(rows: list[dict[str, Any]]) -> Table:
+    table = Table("", box=box.SIMPLE_HEAD, title="One shard, by number of topics")
+    for row in rows:
+        table.add_column(f"{row['topics']:,}", justify="right")
+    table.add_row("start, s", *(f"{row['start_s']:.2f}" for row in rows))
+    for name, label in (("all", "all changed"), ("one_percent", "1 % changed")):
+        table.add_row(f"checkpoint, {label}: s", *(f"{row[name]['s']:.2f}" for row in rows))
+        table.add_row(f"checkpoint, {label}: longest stall, ms", *(f"{row[name]['stall_ms']:.0f}" for row in rows))
+        table.add_row(f"checkpoint, {label}: longest slice, ms", *(f"{row[name]['slice_ms']:.1f}" for row in rows))
+    table.add_row("resident after the start, MB", *(_mb(row["resident_mb"]) for row in rows))
+    return table
+
+
 def tables(result: dict[str, Any]) -> list[Table]:
+    return [
+        *([table_of_topics(result["topics"])] if result["topics"] else []),
+        *(tables_of_sizes(result) if result["sizes"] else []),
+    ]
+
+
+def tables_of_sizes(result: dict[str, Any]) -> list[Table]:
     sizes = result["sizes"]
     times = Table(
         "median, µs", box=box.SIMPLE_HEAD, title="Time per operation, by records in the topic (200-byte data)"
@@ -415,7 +541,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="How one shard does as a topic grows.")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--dir", type=Path, default=Path(tempfile.gettempdir()), help="where the data goes")
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), help="records per topic")
+    parser.add_argument("--sizes", type=int, nargs="*", default=list(SIZES), help="records per topic")
+    parser.add_argument("--topics", type=int, nargs="*", default=list(TOPICS), help="numbers of topics")
     parser.add_argument("--stage", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.stage:
@@ -426,9 +553,9 @@ def main() -> None:
     start = time.monotonic()
     try:
         with console.status("starting") as status:
-            result = run(options.dir, sorted(options.sizes), status.update)
+            result = run(options.dir, sorted(options.sizes), sorted(options.topics), status.update)
     except subprocess.TimeoutExpired:
-        sys.exit(f"not done after {TIME_LIMIT:.0f} s: the machine is busy or slow. Try fewer --sizes")
+        sys.exit("not done in time: the machine is busy or slow. Try fewer --topics or --sizes")
     result["seconds"] = round(time.monotonic() - start)
     if options.json:
         print(json.dumps(result, indent=2))

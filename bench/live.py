@@ -62,7 +62,7 @@ class Watchers:
             status, made = self.server.request("POST", "/v0/watch", {"topics": {t: {"tail": True} for t in topics}})
             assert status == 200, made
             sock = socket.create_connection(("127.0.0.1", self.server.port))
-            sock.sendall(f"GET {made['stream_url']} HTTP/1.1\r\nHost: bench\r\n\r\n".encode())
+            sock.sendall(f"GET {made['stream_url']} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             sock.setblocking(False)
             self.selector.register(sock, selectors.EVENT_READ)
             self.sockets.append(sock)
@@ -108,7 +108,8 @@ class Writer:
     def send(self, topic: str) -> None:
         body = b'{"records":[{"data":%d}]}' % time.perf_counter_ns()
         head = (
-            f"POST /v0/topics/{topic}?return_seqs=false HTTP/1.1\r\nHost: bench\r\ncontent-type: application/json\r\n"
+            f"POST /v0/topics/{topic}?return_seqs=false HTTP/1.1\r\nHost: localhost\r\n"
+            "content-type: application/json\r\n"
         )
         self._socket.sendall(head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body)
 
@@ -185,7 +186,7 @@ def memory(server: Server, count: int) -> list[Row]:
     plain = []
     for _ in range(count):
         plain.append(socket.create_connection(("127.0.0.1", server.port)))
-        plain[-1].sendall(b"GET /v0/health HTTP/1.1\r\nHost: bench\r\n\r\n")
+        plain[-1].sendall(b"GET /v0/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         plain[-1].recv(65536)
     plain_kib = (resident(server) - before) / count
     for sock in plain:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from gateway.operations import Operation
@@ -17,6 +18,8 @@ from proto.keys import Key, Scope
 
 EVERYBODY = Key(b"")
 """Who asks where no keys are configured."""
+UNPROVEN = Key(b"", Scope(0))
+"""Who opens a WebSocket without a key, and is to send one in its first message."""
 
 
 class Keyring:
@@ -24,13 +27,36 @@ class Keyring:
 
     def __init__(self, keys: Sequence[Key] | None) -> None:
         self._keys = keys
+        self._lasting: dict[object, tuple[Key, Callable[[], object]]] = {}
+        """What lasts only as long as its key does: whose it is, and what ends it."""
 
     @property
     def open(self) -> bool:
         return self._keys is None
 
     def replace(self, keys: Sequence[Key]) -> None:
+        """From now on these are known and no others. What lasts for keys that are gone, or changed, ends."""
         self._keys = keys
+        known = frozenset(keys)
+        for key, end in tuple(self._lasting.values()):
+            if key not in known:
+                end()
+
+    def knows(self, key: Key) -> bool:
+        """Whether the key may still do what it could when it was identified."""
+        return self._keys is None or key in self._keys
+
+    @contextmanager
+    def while_known(self, key: Key, end: Callable[[], object]) -> Iterator[None]:
+        """Call `end` if the key goes while this lasts, at once if it is gone already."""
+        entry = object()
+        self._lasting[entry] = (key, end)
+        try:
+            if not self.knows(key):
+                end()
+            yield
+        finally:
+            del self._lasting[entry]
 
     def identify(self, authorization: bytes) -> Key:
         """The key that an Authorization header presents. Raises `401 unauthorized`.
@@ -41,20 +67,24 @@ class Keyring:
         if keys is None:
             return EVERYBODY
         if not authorization:
-            raise _unauthorized("this needs a key: send the header `Authorization: Bearer <key>`")
+            raise unauthorized("this needs a key: send the header `Authorization: Bearer <key>`")
         scheme, _, token = authorization.partition(b" ")
         token = token.strip(b" \t")
         if scheme.lower() != b"bearer" or not token:
-            raise _unauthorized("the Authorization header must read `Bearer <key>`")
+            raise unauthorized("the Authorization header must read `Bearer <key>`")
         digest = hashlib.sha256(token).digest()
         same = [hmac.compare_digest(key.digest, digest) for key in keys]
         if True not in same:
-            raise _unauthorized("this key is not known here")
+            raise unauthorized("this key is not known here")
         return keys[same.index(True)]
 
 
-def _unauthorized(message: str) -> TopicsError:
+def unauthorized(message: str) -> TopicsError:
     return TopicsError(ErrorCode.UNAUTHORIZED, message)
+
+
+def key_is_gone() -> TopicsError:
+    return unauthorized("the service's keys have changed, and this one is gone or may do something else; connect again")
 
 
 def check_scope(key: Key, scope: Scope) -> None:

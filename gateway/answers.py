@@ -1,4 +1,7 @@
-"""How results and errors become JSON answers: the canonical error body and the `performance` block."""
+"""How results and errors become JSON answers: the canonical error body and the `performance` block.
+
+Each ends with a newline, so that a shell's prompt, and the next answer in a file, begin on a line of their own.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ def performance(started: float, figures: dict[str, float]) -> bytes:
 
 
 def timed(body: bytes, started: float, figures: dict[str, float]) -> bytes:
-    """`body`, a JSON object, with `performance` as its last member. The object itself is not parsed."""
+    """`body`, a JSON object, with `performance` as its last member, and a newline. The object itself is not parsed."""
     comma = b"," if len(body) > 2 else b""
-    return b"".join((memoryview(body)[:-1], comma, b'"performance":', performance(started, figures), b"}"))
+    return b"".join((memoryview(body)[:-1], comma, b'"performance":', performance(started, figures), b"}\n"))
 
 
 def success(reply: Reply, started: float) -> Response:
@@ -40,7 +43,7 @@ def success(reply: Reply, started: float) -> Response:
 
 def plain(value: Any, status: int = 200) -> Response:
     """A JSON answer without `performance`: probes and documents."""
-    return Response(status, _encode(value))
+    return Response(status, _encode(value) + b"\n")
 
 
 def failure(error: TopicsError, started: float | None, figures: dict[str, float] | None = None) -> Response:
@@ -51,6 +54,8 @@ def failure(error: TopicsError, started: float | None, figures: dict[str, float]
     body = _encode({"error": content})
     if started is not None:
         body = timed(body, started, figures or {})
+    else:
+        body += b"\n"
     headers: list[tuple[bytes, bytes]] = []
     if error.retry_after_ms is not None:
         headers.append((b"retry-after", b"%d" % max(1, ceil(error.retry_after_ms / 1000))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, MutableMapping
+from http import HTTPStatus
 from time import monotonic
 from typing import Any, Protocol
 
@@ -10,8 +11,10 @@ import trio
 
 from gateway import answers, websocket
 from gateway.api import Api
-from gateway.budget import Budget
+from gateway.budget import Budget, Hold
+from gateway.carried import Carried
 from gateway.chunks import too_large
+from gateway.connection import FIRST_GROWTH_BYTES, GROWTH
 from gateway.flight import Flight
 from gateway.http import ClientGone, Request, Response
 from gateway.pace import Pace
@@ -33,56 +36,83 @@ class Pages(Protocol):
 
 
 class AsgiRequest(Request):
-    __slots__ = ("_body", "_budget", "_limit", "_pace", "_receive", "_scope", "reserved")
+    __slots__ = ("_begun", "_body", "_carried", "_ended", "_limit", "_pace", "_receive")
 
-    def __init__(self, scope: Scope, receive: Receive, limits: Limits, budget: Budget) -> None:
+    def __init__(
+        self, scope: Scope, receive: Receive, limits: Limits, budget: Budget, carried: Carried | None = None
+    ) -> None:
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             headers[name] = headers[name] + b", " + value if name in headers else value
         super().__init__(
-            scope["method"], scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1"), headers
+            scope["method"],
+            scope["raw_path"].decode("latin-1"),
+            scope["query_string"].decode("latin-1"),
+            headers,
+            budget,
         )
-        self.reserved = 0
         self._receive = receive
         self._limit = limits.max_body_bytes
         self._pace = Pace(limits)
-        self._budget = budget
         self._body: bytes | None = None
+        self._carried = carried
+        self._begun = b""
+        """The beginning of the body, where only its bytes tell whether there is one."""
+        self._ended = False
+        """Whether the client said that there is no more of it."""
 
-    @property
-    def has_body(self) -> bool:
-        return b"transfer-encoding" in self.headers or self.headers.get(b"content-length", b"0") != b"0"
+    async def has_body(self) -> bool:
+        """HTTP/2 frames a body by itself: without Content-Length, the end of the stream decides."""
+        if b"content-length" in self.headers:
+            return self.headers[b"content-length"] != b"0"
+        if self._body is None and not self._begun:
+            self._pace.begin()
+            while not self._begun and not self._ended:
+                self._begun = await self._piece()
+        return bool(self._begun or self._body)
 
     async def body(self) -> bytes:
         if self._body is None:
             announced = self.headers.get(b"content-length", b"")
-            length = int(announced) if announced.isdigit() else self._limit
+            length = int(announced) if announced.isdigit() else min(FIRST_GROWTH_BYTES, self._limit)
             if length > self._limit:
                 raise too_large(self._limit)
-            self.reserved = await self._budget.reserve(length)
-            self._body = await self._read()
-            self.reserved = self._budget.shrink(self.reserved, len(self._body))
+            hold = self.hold_body()
+            await hold.grow(length)
+            self._body = await self._read(hold)
+            hold.set(len(self._body))
         return self._body
 
-    async def _read(self) -> bytes:
-        pieces: list[bytes] = []
-        size = 0
-        more = True
+    async def _read(self, hold: Hold) -> bytes:
+        body = bytearray(self._begun)
+        self._begun = b""
         self._pace.begin()
-        while more:
-            with trio.move_on_after(max(self._pace.deadline() - monotonic(), 0)) as patience:
-                message = await self._receive()
-            if patience.cancelled_caught:
-                raise TopicsError(ErrorCode.REQUEST_TIMEOUT, "the client sent its request body too slowly")
-            if message["type"] != "http.request":
-                raise ClientGone
-            pieces.append(message.get("body", b""))
-            size += len(pieces[-1])
-            self._pace.received = size
-            if size > self._limit:
+        while not self._ended:
+            if len(body) >= hold.size:
+                since = monotonic()
+                await hold.grow(min(max(GROWTH * len(body), FIRST_GROWTH_BYTES), self._limit))
+                self._pace.excuse(monotonic() - since)
+            body += await self._piece()
+            self._pace.received = len(body)
+            if len(body) > self._limit:
                 raise too_large(self._limit)
-            more = message.get("more_body", False)
-        return b"".join(pieces)
+        return bytes(body)
+
+    async def _piece(self) -> bytes:
+        """What comes next of the body; b"" is possible, `_ended` says whether it was the last."""
+        if self._carried is not None:
+            self._carried.wants(self)
+        with trio.move_on_after(max(self._pace.deadline() - monotonic(), 0)) as patience:
+            message = await self._receive()
+        if self._carried is not None:
+            self._carried.has(self)
+        if patience.cancelled_caught:
+            raise TopicsError(ErrorCode.REQUEST_TIMEOUT, "the client sent its request body too slowly")
+        if message["type"] != "http.request":
+            raise ClientGone
+        self._ended = not message.get("more_body", False)
+        piece: bytes = message.get("body", b"")
+        return piece
 
     async def disconnected(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -113,16 +143,24 @@ class AsgiApi:
             self._flight.leave()
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._pages.owns(scope["path"]):
+        carried: Carried | None = scope.get("state", {}).get("carried")
+        request = AsgiRequest(scope, receive, self._limits, self._budget, carried)
+        if carried is not None:
+            carried.opened(request)
+        try:
+            await self._carry_out(request, scope, receive, send)
+        finally:
+            if carried is not None:
+                carried.closed(request)
+
+    async def _carry_out(self, request: AsgiRequest, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._pages.owns(scope["path"]) and self._api.origins.admits(request):
             await self._page(scope, receive, send)
             return
-        request = AsgiRequest(scope, receive, self._limits, self._budget)
         try:
             await _answer(await self._api.handle(request), request, send)
         finally:
             request.finish()
-            if request.reserved:
-                self._budget.release(request.reserved)
 
     async def _page(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the pages' application, and keep it from cancelling its own last send:
@@ -149,12 +187,14 @@ class AsgiApi:
 
 
 def _headers(response: Response) -> list[tuple[bytes, bytes]]:
+    if response.status == HTTPStatus.NO_CONTENT:
+        return list(response.headers)
     return [(b"content-type", response.content_type), *response.headers]
 
 
 async def _answer(response: Response, request: AsgiRequest, send: Send) -> None:
     headers = _headers(response)
-    if response.live is None:
+    if response.live is None and response.status != HTTPStatus.NO_CONTENT:
         headers.append((b"content-length", b"%d" % len(response.body)))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     if response.live is not None and request.method != "HEAD":

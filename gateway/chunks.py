@@ -29,12 +29,14 @@ class State(Enum):
 
 
 class ChunkDecoder:
-    """Feed it bytes, get payload back. `size` is the payload announced so far; one above `limit` raises
-    `413 payload_too_large` before its bytes arrive. When `done`, `rest` is what follows the body."""
+    """Feed it bytes; the payload gathers in `body`, one buffer however many chunks there are. `size` is the payload
+    announced so far; one above `limit` raises `413 payload_too_large` before its bytes arrive. When `done`, `rest` is
+    what follows the body."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.size = 0
+        self.body = bytearray()
         self.rest = b""
         self._state = State.SIZE
         self._missing = 0
@@ -44,17 +46,16 @@ class ChunkDecoder:
     def done(self) -> bool:
         return self._state is State.DONE
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Payload found in `data`, in pieces. Raises `400 invalid_request` for anything but the grammar above."""
+    def feed(self, data: bytes) -> None:
+        """Take what came next. Raises `400 invalid_request` for anything but the grammar above."""
         buffer = self.rest + data if self.rest else data
-        pieces: list[bytes] = []
         at = 0
         while self._state is not State.DONE:
             if self._state is State.DATA:
                 piece = buffer[at : at + self._missing]
                 if not piece:
                     break
-                pieces.append(piece)
+                self.body += piece
                 at += len(piece)
                 self._missing -= len(piece)
                 if self._missing:
@@ -83,7 +84,6 @@ class ChunkDecoder:
                 else:
                     self._trailer_line(line)
         self.rest = buffer[at:]
-        return pieces
 
     def _size_line(self, line: bytes) -> None:
         match = _SIZE_LINE.fullmatch(line)

@@ -20,20 +20,27 @@ from trio.lowlevel import wait_readable, wait_writable
 
 from gateway import answers, websocket, wire
 from gateway.api import Api
-from gateway.budget import Budget
+from gateway.budget import FREE_BYTES, Budget, Hold, Kind
+from gateway.carried import Carried
 from gateway.chunks import ChunkDecoder, too_large
 from gateway.flight import Flight
 from gateway.head import CHUNKED, PREFACE, Head, check_beginning, parse
 from gateway.http import ClientGone, Request, Response
-from gateway.pace import Pace
+from gateway.pace import Pace, due
 from gateway.routes import unknown_path
 from proto.errors import ErrorCode, TopicsError, invalid
-from proto.limits import Limits
+from proto.limits import MAX_HEADER_BYTES, Limits
 
 RECEIVE_BYTES = 64 << 10
+CHUNKED_BYTES = 16 << 10
+"""Read at a time of a body in chunked framing: chunks of a byte or two take the processor a thousand times longer."""
 LINGER_PAUSE_S = 2.0
 """How long a client whose request was refused may pause while it still sends."""
 LINGER_TOTAL_S = 15.0
+SMALL_HEAD_BYTES = 8 << 10
+"""What each connection may hold uncounted: the beginning of a head, or what came ahead of its turn."""
+FIRST_GROWTH_BYTES, GROWTH = 256 << 10, 4
+"""How a body of unknown length grows."""
 GATHER_BYTES = 64 << 10
 """Bodies above this are sent from where they are; below, joining them with the head is cheaper."""
 
@@ -47,8 +54,9 @@ class Handover(Protocol):
     def owns(self, path: str) -> bool:
         """Whether a request for this path is served there."""
 
-    async def serve(self, raw: socket.socket, read: bytes, *, http2: bool) -> None:
-        """Serve a connection to its end, beginning with bytes already `read`. Closes it."""
+    async def serve(self, raw: socket.socket, read: bytes, carried: Carried | None) -> None:
+        """Serve a connection to its end, beginning with bytes already `read`. Closes it. `carried` is told of the
+        streams of one that speaks HTTP/2; without it, the connection has one request of HTTP/1.1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +75,7 @@ class Http1Request(Request):
 
     def __init__(self, connection: Connection, head: Head) -> None:
         path, _, query = head.target.partition("?")
-        super().__init__(head.method, path, query, head.headers)
+        super().__init__(head.method, path, query, head.headers, connection.budget)
         self.head = head
         self.upgrade = head.upgrade
         self.read = head.length == 0
@@ -75,8 +83,7 @@ class Http1Request(Request):
         self._connection = connection
         self._body = b""
 
-    @property
-    def has_body(self) -> bool:
+    async def has_body(self) -> bool:
         return self.head.length != 0
 
     async def body(self) -> bytes:
@@ -87,8 +94,10 @@ class Http1Request(Request):
                 raise too_large(connection.limits.max_body_bytes)
             if 0 <= length <= len(connection.buffer):
                 self._body = connection.take(length)
+                if length > FREE_BYTES:
+                    self.hold_body().set(length)
             else:
-                self._body = await connection.receive_body(self.head)
+                self._body = await connection.receive_body(self.head, self.hold_body())
             self.read = True
         return self._body
 
@@ -103,13 +112,14 @@ class Connection:
         "_front",
         "_owned",
         "_raw",
+        "budget",
         "buffer",
         "deadline",
         "expired",
+        "head_hold",
         "limits",
         "pace",
         "phase",
-        "reserved",
         "scope",
         "starved_since",
         "waiting",
@@ -123,7 +133,8 @@ class Connection:
         self.deadline = math.inf
         self.phase = "idle"
         self.expired = False
-        self.reserved = 0
+        self.budget = front.budget
+        self.head_hold: Hold | None = None
         self.waiting = False
         """Between requests, or in the middle of a head: nothing is lost but patience when this connection ends."""
         self.starved_since = math.inf
@@ -155,6 +166,12 @@ class Connection:
         self.expired = True
         self.deadline = math.inf
         self.scope.cancel()
+        if not self._owned:
+            # What Hypercorn is sending it shields from being cancelled, also to a client that does not read.
+            try:
+                self._raw.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # it is closed already
 
     def evict(self) -> None:
         """End the connection without a word, for somebody else."""
@@ -180,7 +197,7 @@ class Connection:
                 # What follows is not HTTP, so none of it may be read as a request.
                 await self._refuse(unknown_path(request.path))
                 return
-            if front.handover.owns(request.path):
+            if front.handover.owns(request.path) and front.api.origins.admits(request):
                 self.buffer = b""
                 await self._hand_over(head.plain(), http2=False)
                 return
@@ -204,9 +221,6 @@ class Connection:
                     )
             finally:
                 request.finish()
-                if self.reserved:
-                    front.budget.release(self.reserved)
-                    self.reserved = 0
                 front.flight.leave()
             if not keep:
                 if not request.read:
@@ -225,6 +239,9 @@ class Connection:
             return await self._receive_head()
         finally:
             self.waiting = False
+            if self.head_hold is not None:
+                self.head_hold.release()
+                self.head_hold = None
 
     async def _receive_head(self) -> bytes | None:
         raw = self._raw
@@ -246,6 +263,9 @@ class Connection:
                     begun = True
                     self.phase = "request head"
                     self.deadline = monotonic() + limits.header_timeout_ms / 1000
+                if len(buffer) > SMALL_HEAD_BYTES:
+                    self.head_hold = self.head_hold or self.budget.hold(Kind.HEAD)
+                    await self.head_hold.grow(MAX_HEADER_BYTES)
             await wait_readable(raw)
             try:
                 data = raw.recv(RECEIVE_BYTES)
@@ -266,13 +286,12 @@ class Connection:
         self.buffer = buffer[size:]
         return buffer[:size]
 
-    async def receive_body(self, head: Head) -> bytes:
+    async def receive_body(self, head: Head, hold: Hold) -> bytes:
         """The rest of a body that did not come with its head. Raises 400, 413, 429."""
-        budget = self._front.budget
         early = bool(self.buffer)
         self.deadline = math.inf
         if head.length != CHUNKED:
-            self.reserved = await budget.reserve(head.length)
+            await hold.grow(head.length)
             if head.expects_continue and not early:
                 await self._ask_for_body()
             pieces = [self.take(len(self.buffer))]
@@ -285,18 +304,23 @@ class Connection:
             return b"".join(pieces)
         limit = self.limits.max_body_bytes
         decoder = ChunkDecoder(limit)
-        pieces = decoder.feed(self.take(len(self.buffer)))
+        decoder.feed(self.take(len(self.buffer)))
         if not decoder.done:
-            # How long it will be is unknown, so it gets what it may become.
-            self.reserved = await budget.reserve(limit)
+            await hold.grow(min(FIRST_GROWTH_BYTES, limit))
             if head.expects_continue and not early:
                 await self._ask_for_body()
             self.pace.begin()
             while not decoder.done:
-                pieces += decoder.feed(await self._receive(RECEIVE_BYTES))
+                if len(decoder.body) + CHUNKED_BYTES > hold.size:
+                    # How long it will be is unknown: it gets more as it comes, and meanwhile its client waits.
+                    self.deadline = math.inf
+                    since = monotonic()
+                    await hold.grow(min(GROWTH * hold.size, limit))
+                    self.pace.excuse(monotonic() - since)
+                decoder.feed(await self._receive(CHUNKED_BYTES))
         self.buffer = decoder.rest
-        body = b"".join(pieces)
-        self.reserved = budget.shrink(self.reserved, len(body))
+        body = bytes(decoder.body)
+        hold.set(len(body))
         self.deadline = math.inf
         return body
 
@@ -326,10 +350,10 @@ class Connection:
 
     async def disconnected(self) -> None:
         """Return when the client closed its side. A request sent ahead is kept for its turn."""
-        while len(self.buffer) < RECEIVE_BYTES:
+        while len(self.buffer) < SMALL_HEAD_BYTES:
             await wait_readable(self._raw)
             try:
-                data = self._raw.recv(RECEIVE_BYTES)
+                data = self._raw.recv(SMALL_HEAD_BYTES)
             except BlockingIOError:
                 continue
             except OSError:
@@ -363,11 +387,14 @@ class Connection:
             views = [memoryview(head + body)]
         else:
             views = [memoryview(head), memoryview(body)]
+        limits = self.limits
+        total, begun = 0, 0.0
         while True:
             try:
                 sent = self._raw.sendmsg(views) if len(views) > 1 else self._raw.send(views[0])
             except BlockingIOError:
                 sent = 0
+            total += sent
             while views and sent >= len(views[0]):
                 sent -= len(views.pop(0))
             if not views:
@@ -375,7 +402,10 @@ class Connection:
             if sent:
                 views[0] = views[0][sent:]
             self.phase = "idle"  # who does not read his answer gets no other one
-            self.deadline = math.inf if forever else monotonic() + self.limits.body_timeout_ms / 1000
+            if not forever:
+                now = monotonic()
+                begun = begun or now
+                self.deadline = due(now, begun, total, limits.body_timeout_ms / 1000, limits.min_download_rate)
             await wait_writable(self._raw)
         self.deadline = math.inf
 
@@ -427,5 +457,7 @@ class Connection:
 
     async def _hand_over(self, raw: bytes, *, http2: bool) -> None:
         self._owned = False
+        self.phase = "idle"
         self.deadline = math.inf
-        await self._front.handover.serve(self._raw, raw + self.buffer, http2=http2)
+        carried = Carried(self, self.limits.idle_timeout_ms) if http2 else None
+        await self._front.handover.serve(self._raw, raw + self.buffer, carried)

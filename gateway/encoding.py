@@ -20,6 +20,8 @@ IN_THREAD = 64 << 10
 MAX_MEMBERS = 100
 """Each member of a gzip body costs a copy of all that follows it, and millions of empty ones would fit into a body."""
 LEVEL = 5
+MAX_RATIO = 1032
+"""Deflate makes no more of a byte."""
 _GZIP = 16 + zlib.MAX_WBITS
 _WEIGHT = re.compile(rb"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
 

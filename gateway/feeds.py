@@ -20,11 +20,12 @@ from typing import Any, Protocol
 import structlog
 import trio
 
+from gateway.budget import Budget, Hold, Kind
 from gateway.shards import Shards
 from gateway.subscription import Options
 from proto import trace
 from proto.errors import ErrorCode, TopicsError
-from proto.limits import MAX_WAIT_MS
+from proto.limits import MAX_WAIT_MS, Limits
 from proto.message import Reply
 
 _log: Any = structlog.get_logger()
@@ -36,14 +37,21 @@ class Batch:
     """Records of one topic, rendered. `payload` is b"" if none of them was to be shown. `forms` is for those who send
     it: what they made of it, to be shared by all who make the same."""
 
-    __slots__ = ("forms", "from_seq", "head", "payload", "to_seq")
+    __slots__ = ("forms", "from_seq", "head", "hold", "payload", "to_seq")
 
-    def __init__(self, payload: bytes, from_seq: int, to_seq: int, head: int) -> None:
+    def __init__(self, payload: bytes, from_seq: int, to_seq: int, head: int, hold: Hold) -> None:
         self.payload = payload
         self.from_seq = from_seq
         self.to_seq = to_seq
         self.head = head
         self.forms: dict[Any, bytes] = {}
+        self.hold = hold
+        """Counts it, until no stream has it any more."""
+
+    def keep(self, kind: Any, form: bytes) -> None:
+        """Share a form."""
+        self.forms[kind] = form
+        self.hold.set(self.hold.size + len(form))
 
 
 class Member(Protocol):
@@ -65,9 +73,14 @@ class Member(Protocol):
         """The topic is no more. The member has left already."""
 
 
-def feed_options(options: Options, epoch: int, seq: int, wait_ms: int, *, touch: bool) -> dict[str, Any]:
+def frame_bytes(options: Options, limits: Limits) -> int:
+    """The most payload of a frame, unless a single record has more: four frames fit into what may wait for a stream."""
+    return max(min(options.budget, limits.watch_queue_bytes // 4), 1)
+
+
+def feed_options(options: Options, epoch: int, seq: int, wait_ms: int, budget: int, *, touch: bool) -> dict[str, Any]:
     """The options of a `feed` request."""
-    return {**options.as_map(), "epoch": epoch, "from_seq": seq, "wait_ms": wait_ms, "touch": touch}
+    return {**options.as_map(), "budget": budget, "epoch": epoch, "from_seq": seq, "wait_ms": wait_ms, "touch": touch}
 
 
 class Feed:
@@ -91,9 +104,10 @@ class Feed:
 
     async def _follow(self) -> None:
         retry_s = FIRST_RETRY_S
+        most = frame_bytes(self.options, self._feeds.limits)
         with self.scope:
             while True:
-                options = feed_options(self.options, self.epoch, self.seq, MAX_WAIT_MS, touch=False)
+                options = feed_options(self.options, self.epoch, self.seq, MAX_WAIT_MS, most, touch=False)
                 try:
                     reply = await self._feeds.shards.call("feed", self.topic, options)
                     if reply.error is not None:
@@ -124,7 +138,10 @@ class Feed:
         assert extra is not None
         if "gap" in extra or extra["epoch"] != self.epoch:
             return False
-        batch = Batch(reply.body, self.seq, extra["to"], extra["head"])
+        hold = self._feeds.budget.hold(Kind.STREAM)
+        if not hold.take(len(reply.body)):
+            return False  # each reads it when there is memory for it
+        batch = Batch(reply.body, self.seq, extra["to"], extra["head"], hold)
         self.seq = batch.to_seq
         for member in tuple(self.members):
             member.take(batch)
@@ -140,8 +157,10 @@ class Feed:
 class Feeds:
     """The feeds there are. `nursery` runs them."""
 
-    def __init__(self, shards: Shards) -> None:
+    def __init__(self, shards: Shards, limits: Limits, budget: Budget) -> None:
         self.shards = shards
+        self.limits = limits
+        self.budget = budget
         self.nursery: trio.Nursery | None = None
         self._feeds: dict[tuple[str, Options], Feed] = {}
 

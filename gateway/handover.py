@@ -15,6 +15,7 @@ import trio
 from gateway.api import Api
 from gateway.asgi import AsgiApi
 from gateway.budget import Budget
+from gateway.carried import Carried
 from gateway.flight import Flight
 from gateway.paths import is_page
 from proto.limits import MAX_HEADER_BYTES, Limits
@@ -115,12 +116,15 @@ class HypercornHandover:
         if self._prepared.is_set():
             await self._context.terminated.set()
 
-    async def serve(self, raw: socket.socket, read: bytes, *, http2: bool) -> None:
+    async def serve(self, raw: socket.socket, read: bytes, carried: Carried | None) -> None:
+        http2 = carried is not None
         try:
             await self._prepared.wait()
             stream = _Replayed(raw, read, last=not http2)
             # HTTP/2 has many requests to a connection, the pages have one.
-            await self._server(self._app, self._configs[http2], self._context, self._state({}), stream)
+            await self._server(
+                self._app, self._configs[http2], self._context, self._state({"carried": carried}), stream
+            )
         except* self._broken as group:
             # What is no HTTP makes the libraries below Hypercorn raise in the middle of an answer.
             _log.debug("protocol_broken", http2=http2, error=repr(group.exceptions[0]))

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from gateway.budget import Budget, Hold, Kind
 from gateway.slots import Slot
 from proto import trace
 from proto.keys import Key
@@ -25,13 +26,29 @@ class Request(ABC):
     """One request. `path` is the raw path, percent-encoded, without the query; `query` is raw too, without its `?`.
     `headers` has lower-case names; a header that came more than once has its values joined by `, `.
 
-    `slot` is what the request holds of a cap; whoever runs the request calls `finish` when it is over, however it
-    ended.
+    `slot` and the holds are what the request has of caps and of memory; its server calls `finish` when it is over,
+    however it ended.
     """
 
-    __slots__ = ("headers", "key", "method", "path", "query", "received_bytes", "slot", "traceparent", "upgrade")
+    __slots__ = (
+        "answer_hold",
+        "body_hold",
+        "budget",
+        "headers",
+        "key",
+        "method",
+        "path",
+        "query",
+        "received_bytes",
+        "slot",
+        "traceparent",
+        "upgrade",
+    )
 
-    def __init__(self, method: str, path: str, query: str, headers: dict[bytes, bytes]) -> None:
+    def __init__(self, method: str, path: str, query: str, headers: dict[bytes, bytes], budget: Budget) -> None:
+        self.budget = budget
+        self.body_hold: Hold | None = None
+        self.answer_hold: Hold | None = None
         self.method = method
         self.path = path
         self.query = query
@@ -45,7 +62,23 @@ class Request(ABC):
         self.upgrade = b""
         """The protocol that the client would rather speak, and may, in lower case."""
 
+    def hold_body(self) -> Hold:
+        """What is counted for the body, until `finish`."""
+        if self.body_hold is None:
+            self.body_hold = self.budget.hold(Kind.BODY, self.key)
+        return self.body_hold
+
+    def hold_answer(self) -> Hold:
+        """What is counted for the answer, until `finish`."""
+        if self.answer_hold is None:
+            self.answer_hold = self.budget.hold(Kind.ANSWER, self.key)
+        return self.answer_hold
+
     def finish(self) -> None:
+        if self.body_hold is not None:
+            self.body_hold.release()
+        if self.answer_hold is not None:
+            self.answer_hold.release()
         if self.slot is not None:
             self.slot.release()
         if self.traceparent:
@@ -55,10 +88,9 @@ class Request(ABC):
         """The value of a header, any case, or b"" without one."""
         return self.headers.get(name.lower(), b"")
 
-    @property
     @abstractmethod
-    def has_body(self) -> bool:
-        """Whether a body was announced. A chunked one may still turn out empty."""
+    async def has_body(self) -> bool:
+        """Whether a body was announced or has begun. A chunked one may still turn out empty."""
 
     @abstractmethod
     async def body(self) -> bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 import structlog
 import trio
 
-from gateway.access import check_name
+from gateway.access import Keyring, check_name
+from gateway.budget import Budget
 from gateway.feeds import Feeds
 from gateway.http import Gone, Request, Response, Write
 from gateway.positions import rewound
@@ -32,10 +32,11 @@ _log: Any = structlog.get_logger()
 
 
 class Live:
-    def __init__(self, shards: Shards, limits: Limits) -> None:
+    def __init__(self, shards: Shards, limits: Limits, keyring: Keyring, budget: Budget) -> None:
+        self.keyring = keyring
         self.limits = limits
         self.shards = shards
-        self.feeds = Feeds(shards)
+        self.feeds = Feeds(shards, limits, budget)
         self.sessions = Sessions(shards, limits)
         self.streams: dict[Stream, None] = {}
         self._draining = False
@@ -115,12 +116,6 @@ class Live:
         finally:
             self.sessions.end(stream)
         return not stream.gone
-
-    def keys_replaced(self, keys: Sequence[Key]) -> None:
-        """End the streams of keys that are gone, or may do something else now."""
-        for stream in tuple(self.streams):
-            if stream.key not in keys:
-                stream.end(stream.problem(401, "the service's keys have changed; connect again"))
 
     async def drain(self) -> None:
         """End every stream with a last frame, and tell the shards how far each got."""

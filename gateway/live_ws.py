@@ -8,6 +8,7 @@ queue as the answers, so an answer is never overtaken by what follows from it.
     unsubscribe  topic or topics (a list)                         unsubscribed, with those that were subscribed
     publish      the body of an append, plus topic, return_seqs   ack
     ping                                                          pong
+    auth         token: first, within 5 s, where no key came      authenticated
 
 A command that fails is answered with `error`, and the socket stays open. Nothing outlives the socket: its client
 begins again where it was, with `from_seq`.
@@ -25,7 +26,8 @@ import trio
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from gateway import answers
-from gateway.access import check_name, check_scope, restrictions
+from gateway.access import Keyring, check_name, check_scope, restrictions, unauthorized
+from gateway.chunks import too_large
 from gateway.feeds import Batch
 from gateway.http import ClientGone
 from gateway.operations import OPERATIONS
@@ -34,13 +36,15 @@ from gateway.shards import Shards
 from gateway.stream import Shown, Stream
 from gateway.subscription import Start, Wish, begun, check_topics, described, options_of, resolve
 from gateway.track import Item
-from proto.body import parse
+from proto.body import Form, parse
 from proto.errors import ErrorCode, TopicsError, invalid
 from proto.keys import Key, Scope
 from proto.message import Reply
 from proto.names import check_topic
 
 MAX_REQUEST_ID_BYTES = 1024
+MAX_PARAMETERS_BYTES = 1 << 20
+"""What a command may have that brings no records: names in Python take many times what they take as JSON."""
 GOING_AWAY = 1001
 _CODES = {
     401: ErrorCode.UNAUTHORIZED,
@@ -64,8 +68,8 @@ class Socket(Protocol):
     @property
     def key(self) -> Key: ...
 
-    async def receive(self) -> str:
-        """The next text message. Raises `ClientGone` when there will be none."""
+    async def receive(self) -> bytes:
+        """The next text message, UTF-8. Raises `ClientGone` when there will be none."""
 
     async def send(self, text: bytes) -> None:
         """Returns when the socket has taken it. Raises `ClientGone`."""
@@ -74,23 +78,27 @@ class Socket(Protocol):
 
 
 class Command(Struct):
+    """What every command has, and all that a ping has."""
+
     op: str
     request_id: Raw | UnsetType = UNSET
 
 
-class Subscribe(Wish):
+class Subscribe(Wish, kw_only=True):
+    op: str
+    request_id: Raw | UnsetType = UNSET
     topic: str | None = None
     from_seq: int | None = None
     tail: bool | None = None
     lenient: bool | None = None
 
 
-class Unsubscribe(Struct):
+class Unsubscribe(Command, kw_only=True):
     topic: str | None = None
     topics: list[str] | None = None
 
 
-class Publish(Struct):
+class Publish(Command, kw_only=True):
     topic: str
     records: Raw
     node: Raw | UnsetType = UNSET
@@ -101,10 +109,16 @@ class Publish(Struct):
     return_seqs: bool | None = None
 
 
+class Auth(Command, kw_only=True):
+    token: str
+
+
 _decode_command = msgspec.json.Decoder(Command).decode
-_decode_subscribe = msgspec.json.Decoder(Subscribe).decode
-_decode_unsubscribe = msgspec.json.Decoder(Unsubscribe).decode
-_decode_publish = msgspec.json.Decoder(Publish).decode
+_PING = Form(Command)
+_SUBSCRIBE = Form(Subscribe)
+_UNSUBSCRIBE = Form(Unsubscribe)
+_PUBLISH = Form(Publish)
+_AUTH = Form(Auth)
 
 
 class SocketStream(Stream):
@@ -152,7 +166,8 @@ def _form(item: Item) -> bytes:
         batch: Batch = item.what
         form = batch.forms.get(SocketStream)
         if form is None:
-            form = batch.forms[SocketStream] = b'{"op":"record",' + batch.payload[1:]
+            form = b'{"op":"record",' + batch.payload[1:]
+            batch.keep(SocketStream, form)
         return form
     return _encode({"op": _KINDS[item.kind], **item.what})
 
@@ -163,6 +178,7 @@ class Conversation:
     def __init__(self, live: Shown, shards: Shards, quota: Quota, socket: Socket) -> None:
         self.stream = SocketStream(live, socket)
         self._limits = live.limits
+        self._keyring = live.keyring
         self._shards = shards
         self._quota = quota
         self._socket = socket
@@ -171,6 +187,7 @@ class Conversation:
             "unsubscribe": self._unsubscribe,
             "publish": self._publish,
             "ping": self._ping,
+            "auth": self._auth,
         }
 
     async def run(self) -> None:
@@ -187,10 +204,12 @@ class Conversation:
         while True:
             await self.stream.room()
             try:
-                text = await self._socket.receive()
+                message = await self._socket.receive()
             except (OSError, ClientGone):
                 return
-            answer = await self._answer(text.encode())
+            if self.stream.ending:
+                return  # nothing is carried out for a client that is told the end, such as that of its key
+            answer = await self._answer(message)
             if answer:
                 self.stream.say(answer)
 
@@ -205,6 +224,8 @@ class Conversation:
             handler = self._handlers.get(command.op)
             if handler is None:
                 raise invalid(f"op {command.op[:64]!r} is not known; use {', '.join(self._handlers)}", field="op")
+            if command.op != "publish" and len(body) > MAX_PARAMETERS_BYTES:
+                raise too_large(MAX_PARAMETERS_BYTES)
             return await handler(body, _head(request_id))
         except TopicsError as error:
             return _failure(error, request_id)
@@ -215,7 +236,7 @@ class Conversation:
     async def _subscribe(self, body: bytes, head: bytes) -> bytes:
         key = self._socket.key
         check_scope(key, Scope.READ)
-        asked = parse(_decode_subscribe, body)
+        asked, ignored = _SUBSCRIBE.read(body)
         if (asked.topic is None) == (asked.topics is None):
             raise invalid("subscribe needs either topic or topics", field="topic")
         starts: Mapping[str, Start | None] = asked.topics or {}
@@ -230,25 +251,25 @@ class Conversation:
         options = options_of(asked, self._limits)
         found = await resolve(self._shards, starts, lenient=bool(asked.lenient))
         # The answer first: what follows is about what it names.
-        self.stream.say(b'{"op":"subscribed"%b,"topics":%b}' % (head, _encode(described(found))))
+        self.stream.say(b'{"op":"subscribed"%b,"topics":%b%b}' % (head, _encode(described(found)), _tail(ignored)))
         for name, each in found.items():
             self.stream.add(name, options, each.position)
         return b""
 
     async def _unsubscribe(self, body: bytes, head: bytes) -> bytes:
-        asked = parse(_decode_unsubscribe, body)
+        asked, ignored = _UNSUBSCRIBE.read(body)
         if (asked.topic is None) == (asked.topics is None):
             raise invalid("unsubscribe needs either topic or topics", field="topic")
         names = asked.topics or []
         if asked.topic is not None:
             names = [asked.topic]
         ended = [name for name in dict.fromkeys(names) if self.stream.drop(name)]
-        return b'{"op":"unsubscribed"%b,"topics":%b}' % (head, _encode(ended))
+        return b'{"op":"unsubscribed"%b,"topics":%b%b}' % (head, _encode(ended), _tail(ignored))
 
     async def _publish(self, body: bytes, head: bytes) -> bytes:
         started = perf_counter()
         key = self._socket.key
-        asked = parse(_decode_publish, body)
+        asked, ignored = _PUBLISH.read(body)
         configures = asked.config is not UNSET and bytes(asked.config) != b"null"
         check_scope(key, Scope.WRITE | Scope.ADMIN if configures else Scope.WRITE)
         check_topic(asked.topic)
@@ -259,19 +280,49 @@ class Conversation:
         reply = await self._quota.call("append", asked.topic, options, b"{%b}" % write)
         if reply.error is not None:
             raise reply.error
-        return _ack(reply, head, started)
+        return _ack(reply, head, started, _tail(ignored))
 
     async def _ping(self, body: bytes, head: bytes) -> bytes:
-        return b'{"op":"pong"%b}' % head
+        _, ignored = _PING.read(body)
+        return b'{"op":"pong"%b%b}' % (head, _tail(ignored))
+
+    async def _auth(self, body: bytes, head: bytes) -> bytes:
+        """Where nobody is asked for a key, a client may present one all the same."""
+        _, ignored = _AUTH.read(body)
+        if not self._keyring.open:
+            raise invalid("this socket has its key already", field="op")
+        return authenticated(head, _tail(ignored))
 
 
-def _ack(reply: Reply, head: bytes, started: float) -> bytes:
+def prove(message: bytes, keyring: Keyring) -> tuple[Key, bytes]:
+    """The key in the first message of a socket that was opened without one, and the answer. Raises `400`, `401`."""
+    if parse(_decode_command, message).op != "auth":
+        raise unauthorized('this needs a key: send it with the upgrade, or first of all {"op":"auth","token":"<key>"}')
+    asked, ignored = _AUTH.read(message)
+    key = keyring.identify(b"Bearer " + asked.token.encode())
+    return key, authenticated(_head(asked.request_id), _tail(ignored))
+
+
+def authenticated(head: bytes, tail: bytes) -> bytes:
+    return b'{"op":"authenticated"%b%b}' % (head, tail)
+
+
+def refusal(error: TopicsError) -> bytes:
+    """An error that belongs to no command."""
+    return _failure(error, UNSET)
+
+
+def _ack(reply: Reply, head: bytes, started: float, tail: bytes) -> bytes:
     figures = answers.performance(started, reply.performance)
-    return b'{"op":"ack"%b,%b,"performance":%b}' % (head, reply.body[1:-1], figures)
+    return b'{"op":"ack"%b,%b%b,"performance":%b}' % (head, reply.body[1:-1], tail, figures)
 
 
 def _head(request_id: Raw | UnsetType) -> bytes:
     return b"" if request_id is UNSET else b',"request_id":%b' % bytes(request_id)
+
+
+def _tail(ignored: list[str]) -> bytes:
+    return b',"ignored":%b' % _encode(ignored) if ignored else b""
 
 
 def _failure(error: TopicsError, request_id: Raw | UnsetType) -> bytes:

@@ -16,7 +16,7 @@ import trio
 from gateway import tracing
 from gateway.access import Keyring
 from gateway.api import Api
-from gateway.budget import TOTAL_BYTES, Budget
+from gateway.budget import Budget
 from gateway.connection import Front
 from gateway.flight import Flight
 from gateway.handover import HypercornHandover
@@ -32,9 +32,15 @@ from proto.control import Shards as ShardStates
 from proto.keys import Key
 from proto.limits import Limits
 from proto.log import configure
+from proto.memory import give_back
 from proto.orphan import die_with_parent
+from proto.secrecy import leave_no_core
+from proto.shares import gateway_share, window
 from proto.transport import ControlLink
 
+TIDY_S = 5.0
+BUSY_BYTES = 8 << 20
+"""After a time in which clients had this much more in flight than now, the heap is looked at."""
 STOP_S = 1.0
 """How long the end of the process may take."""
 
@@ -47,11 +53,21 @@ class Gateway:
     def __init__(self, start: Start) -> None:
         self.limits = Limits(**start.limits)
         self.flight = Flight()
-        # A body of the largest size allowed must always fit.
-        budget = Budget(max(TOTAL_BYTES, self.limits.max_body_bytes), self.limits.body_timeout_ms)
-        self.shards = Shards(start.shards, self.limits.request_timeout_ms)
+        self.budget = budget = Budget(gateway_share(self.limits.memory_bytes), self.limits.body_timeout_ms)
+        self.shards = Shards(
+            start.shards, self.limits.request_timeout_ms, window(self.limits.memory_bytes, start.shards)
+        )
         self.keyring = Keyring(None if start.keys is None else [Key.from_map(each) for each in start.keys])
-        self.api = Api(self.shards, self.flight, self.limits, self.keyring, budget, probe_auth=start.probe_auth)
+        self.api = Api(
+            self.shards,
+            self.flight,
+            self.limits,
+            self.keyring,
+            budget,
+            probe_auth=start.probe_auth,
+            hosts=start.hosts,
+            cors_origins=start.cors_origins,
+        )
         self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
         self.tracing: tracing.Tracing | None = None
         if start.request_log:
@@ -65,6 +81,15 @@ class Gateway:
         self.rog_server = TcpServer("rog", self.limits, self.flight, budget)
         self._accepting = trio.CancelScope()
 
+    async def tidy(self) -> None:
+        """Give memory back to the system once a busy time is over."""
+        budget = self.budget
+        while True:
+            await trio.sleep(TIDY_S)
+            if budget.highest - budget.used > BUSY_BYTES:  # what was counted is a part of what the heap held
+                budget.highest = budget.used
+                await trio.to_thread.run_sync(give_back)
+
     async def begin_tracing(self) -> None:
         self.tracing = await trio.to_thread.run_sync(tracing.load)
         if self.tracing is not None:
@@ -72,9 +97,8 @@ class Gateway:
             _log.info("spans_are_sent")
 
     def replace_keys(self, keys: list[Key]) -> None:
-        """From now on these are known and no others."""
+        """From now on these are known and no others; what lasts ends with its key."""
         self.keyring.replace(keys)
-        self.api.live.keys_replaced(keys)
 
     async def accept(
         self,
@@ -85,6 +109,7 @@ class Gateway:
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
         """Serve connections until drained or cancelled. Of the `walrus` listeners, each is a node."""
+        self.api.origins.listens(listener.getsockname())
         with self._accepting:
             async with trio.open_nursery() as nursery:
                 if walrus:
@@ -142,9 +167,11 @@ async def serve(link: ControlLink) -> None:
     async with trio.open_nursery() as nursery:
         await nursery.start(gateway.shards.run)
         await nursery.start(gateway.api.live.run)
+        nursery.start_soon(gateway.api.quota.allowances.run)
         gateway.shards.update(ShardStates(start.states).parsed())
         await nursery.start(gateway.accept, listener, walrus, rog)
         nursery.start_soon(gateway.handover.prepare)
+        nursery.start_soon(gateway.tidy)
         if tracing.wanted(os.environ):
             nursery.start_soon(gateway.begin_tracing)
         await link.send(Ready())
@@ -212,6 +239,7 @@ async def _run(descriptor: int) -> None:
 def run() -> int:
     """Run the process; returns its exit status."""
     die_with_parent()
+    leave_no_core()
     configure("gateway")
     # A terminal's Ctrl-C and a service manager's SIGTERM reach the whole group; the supervisor decides what they mean.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -16,6 +16,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gateway.accept import named, weight
+from gateway.http import JSON
 from gateway.probes import uptime_ms
 from gateway.shards import Shards
 from proto.control import PHASES
@@ -32,10 +34,14 @@ _TOPIC_GAUGES = (
     ("topics_topic_records_live", "Live records per topic."),
     ("topics_topic_bytes_live", "Live payload bytes per topic."),
 )
-_QUEUE_GAUGES = (
+_QUEUE_METRICS = (
     ("topics_topic_queue_ready", "Claimable jobs per queue."),
     ("topics_topic_queue_in_flight", "Jobs that workers hold per queue."),
+    ("topics_topic_queue_dead_lettered", "Jobs that went to the dead-letter topic per queue."),
+    ("topics_topic_queue_dead_lettering", "Dead letters per queue that are on their way, or wait until they may go."),
+    ("topics_topic_queue_oldest_waiting_ms", "For how long the oldest claimable job has been there, per queue."),
 )
+_QUEUE_COUNTERS = {"topics_topic_queue_dead_lettered"}
 _WAL_COUNTERS = (
     ("frames_total", "Frames appended to the WAL."),
     ("batches_total", "Groups of frames written together."),
@@ -77,6 +83,7 @@ class Snapshot:
     max_topics: int
     incarnations: list[int]
     protocols: Sequence[Protocol] = ()
+    hangs: Sequence[int] = ()
     uptime_ms: int = field(default_factory=uptime_ms)
 
 
@@ -140,21 +147,35 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield by_class
     yield GaugeMetricFamily("topics_records_live", "Live records.", records)
     yield GaugeMetricFamily("topics_bytes_live", "Live payload bytes.", size)
+    yield GaugeMetricFamily(
+        "topics_quarantined", "Topics whose files cannot be read.", _total(stats, "topics_quarantined")
+    )
     yield GaugeMetricFamily("topics_queue_topics", "Topics that are queues.", _total(stats, "queue_topics"))
     yield GaugeMetricFamily(
         "topics_queue_leases_in_flight", "Jobs that workers hold.", _total(stats, "queue_leases_in_flight")
     )
+    yield GaugeMetricFamily(
+        "topics_letters_waiting",
+        "Dead letters, and redrives of them, that have not arrived yet.",
+        _total(stats, "letters_waiting"),
+    )
     yield GaugeMetricFamily("topics_routers", "Routers.", _total(stats, "routers"))
+    yield GaugeMetricFamily(
+        "topics_routers_waiting",
+        "Routers that wait because the cap over all topics is reached.",
+        _total(stats, "routers_waiting"),
+    )
     yield CounterMetricFamily(
         "topics_router_copies_total", "Records copied by routers.", _total(stats, "router_copies")
     )
     yield GaugeMetricFamily("topics_sse_connections", "Open event streams.", snapshot.streams)
     yield GaugeMetricFamily("topics_watch_sessions", "Watch sessions.", _total(stats, "watch_sessions"))
     ready = all(snapshot.serving) and not snapshot.draining
-    yield GaugeMetricFamily("topics_ready", "1 when every shard serves.", int(ready))
+    yield GaugeMetricFamily("topics_ready", "1 when every shard serves and answers.", int(ready))
     yield GaugeMetricFamily("topics_recovery_progress", "Share of the boot that is done.", snapshot.progress)
     yield GaugeMetricFamily("topics_uptime_ms", "Milliseconds the gateway has served.", snapshot.uptime_ms)
     yield from _shard_families(snapshot)
+    yield from _clock_families([shard["clock"] for shard in stats if "clock" in shard])
     yield from _disk_families([shard["disk"] for shard in stats if "disk" in shard])
     yield from _request_families(snapshot)
     for protocol in snapshot.protocols:
@@ -170,7 +191,7 @@ def _total(maps: Iterable[Mapping[str, Any]], key: str) -> float:
 
 
 def _shard_families(snapshot: Snapshot) -> Iterator[Metric]:
-    up = GaugeMetricFamily("topics_shard_up", "1 when the shard serves.", labels=["shard"])
+    up = GaugeMetricFamily("topics_shard_up", "1 when the shard serves and answers.", labels=["shard"])
     phase = GaugeMetricFamily("topics_shard_phase", "1 for the phase the shard is in.", labels=["shard", "phase"])
     for index, (serving, current) in enumerate(zip(snapshot.serving, snapshot.phases, strict=True)):
         up.add_metric([str(index)], int(serving))
@@ -182,6 +203,20 @@ def _shard_families(snapshot: Snapshot) -> Iterator[Metric]:
     for index, incarnation in enumerate(snapshot.incarnations):
         restarts.add_metric([str(index)], max(incarnation - 1, 0))
     yield restarts
+    hangs = CounterMetricFamily(
+        "topics_shard_hangs", "How often the shard was killed because it did not answer.", labels=["shard"]
+    )
+    for index, times in enumerate(snapshot.hangs):
+        hangs.add_metric([str(index)], times)
+    yield hangs
+
+
+def _clock_families(clocks: list[Mapping[str, Any]]) -> Iterator[Metric]:
+    yield CounterMetricFamily(
+        "topics_clock_steps", "Steps of the wall clock that shards noticed.", _total(clocks, "steps")
+    )
+    furthest = max((float(clock["offset_ms"]) for clock in clocks), key=abs, default=0.0)
+    yield GaugeMetricFamily("topics_clock_offset_ms", "Wall clock ahead of shard time, where most.", furthest)
 
 
 def _disk_families(disks: list[Mapping[str, Any]]) -> Iterator[Metric]:
@@ -226,17 +261,19 @@ def _topic_families(stats: list[Mapping[str, Any]], most: int) -> Iterator[Metri
             family.add_metric([row[0]], row[column])
         yield family
     queues, _ = _first(stats, "per_queue", most)
-    for column, (name, summary) in enumerate(_QUEUE_GAUGES, 1):
-        family = GaugeMetricFamily(name, summary, labels=["topic"])
+    for column, (name, summary) in enumerate(_QUEUE_METRICS, 1):
+        kind = CounterMetricFamily if name in _QUEUE_COUNTERS else GaugeMetricFamily
+        of_queues = kind(name, summary, labels=["topic"])
         for row in queues:
-            family.add_metric([row[0]], row[column])
-        yield family
+            of_queues.add_metric([row[0]], row[column])
+        yield of_queues
     yield GaugeMetricFamily(
         "topics_topic_metrics_truncated", "1 when the per-topic metrics leave topics out.", int(truncated)
     )
 
 
 def _cursor_families(stats: list[Mapping[str, Any]], most: int) -> Iterator[Metric]:
+    yield GaugeMetricFamily("topics_cursors", "Named cursors.", _total(stats, "cursors"))
     rows, truncated = _first(stats, "cursor_lag", most)
     family = GaugeMetricFamily(
         "topics_cursor_lag", "Records between a named cursor and the head of its topic.", labels=["topic", "cursor"]
@@ -283,6 +320,12 @@ class _Once(Collector):
 
     def collect(self) -> Iterable[Metric]:
         return self._metrics
+
+
+def as_json(accept: bytes) -> bool:
+    """Which form an Accept header asks for: JSON if it is wanted more than text, or as much and by its name."""
+    wanted = weight(accept, JSON)
+    return wanted > weight(accept, b"text/plain") or (named(accept, JSON) and wanted == weight(accept, b"text/plain"))
 
 
 def text(snapshot: Snapshot) -> bytes:

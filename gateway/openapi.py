@@ -23,6 +23,7 @@ _REQUESTS: dict[str, dict[str, Any]] = {
     "delete_records": {"$ref": "#/components/schemas/Delete"},
     "put_cursor": {"$ref": "#/components/schemas/Position"},
     "put_router": {"$ref": "#/components/schemas/Router"},
+    "make_ticket": {"$ref": "#/components/schemas/Ticket"},
     "watch": {"$ref": "#/components/schemas/Watch"},
     "claim": {"$ref": "#/components/schemas/Claim"},
     "ack": {"$ref": "#/components/schemas/Jobs"},
@@ -168,26 +169,53 @@ _JOBS = {
 _SCHEMAS["Claim"] = {
     "type": "object",
     "required": ["node"],
-    "properties": {"node": _JOBS["node"], "max": _U64, "lease_ms": _U64},
+    "properties": {
+        "node": _JOBS["node"],
+        "max": {"type": "integer"},
+        "lease_ms": {"type": "integer"},
+        "wait_ms": {
+            "type": "integer",
+            "description": "how long to wait for a job when there is none (an extension), at most 30 000",
+        },
+    },
 }
 _SCHEMAS["Jobs"] = {"type": "object", "required": ["node", "seqs"], "properties": _JOBS}
-_SCHEMAS["Nack"] = {"type": "object", "required": ["node", "seqs"], "properties": {**_JOBS, "delay_ms": _U64}}
+_SCHEMAS["Nack"] = {
+    "type": "object",
+    "required": ["node", "seqs"],
+    "properties": {**_JOBS, "delay_ms": {"type": "integer"}},
+}
 _SCHEMAS["Extend"] = {
     "type": "object",
     "required": ["node", "seqs", "lease_ms"],
-    "properties": {**_JOBS, "lease_ms": _U64},
+    "properties": {**_JOBS, "lease_ms": {"type": "integer"}},
 }
-_SCHEMAS["Peek"] = {"type": "object", "properties": {"from_seq": _U64, "max": _U64}}
+_OLD_NAME = {**_U64, "deprecated": True}
+_SCHEMAS["Peek"] = {
+    "type": "object",
+    "properties": {
+        "first_seq": {**_U64, "description": "the first one, inclusive"},
+        "from_seq": _OLD_NAME,
+        "max": {"type": "integer"},
+    },
+}
 _SCHEMAS["Redrive"] = {
     "type": "object",
     "required": ["queue"],
     "properties": {
         "queue": {"type": "string", "description": "where the jobs came from, and go back to"},
-        "from_seq": _U64,
-        "to_seq": {**_U64, "description": "the last one, inclusive"},
+        "first_seq": {**_U64, "description": "the first one, inclusive"},
+        "last_seq": {**_U64, "description": "the last one, inclusive"},
+        "from_seq": _OLD_NAME,
+        "to_seq": _OLD_NAME,
         "match": _SCHEMAS["Delete"]["properties"]["match"],
-        "max": _U64,
+        "max": {"type": "integer"},
     },
+}
+_SCHEMAS["Ticket"] = {
+    "type": "object",
+    "required": ["path"],
+    "properties": {"path": {"type": "string", "description": "of the stream or WebSocket that it is for"}},
 }
 _SCHEMAS["Router"] = {
     "type": "object",
@@ -216,7 +244,9 @@ def _parameters(operation: Operation) -> list[dict[str, Any]]:
         if f"{{{name}}}" in operation.path:
             found.append({"name": name, "in": "path", "required": True, "schema": schema})
     for param in operation.query:
-        of_param = {"type": param.type, "default": param.default}
+        of_param: dict[str, Any] = {"type": param.type}
+        if param.default is not None:
+            of_param["default"] = param.default
         found.append({"name": param.name, "in": "query", "description": param.summary, "schema": of_param})
     return found
 

@@ -25,11 +25,11 @@ class Body(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A query parameter; `default` is what the handler or the shard gets when it is absent."""
+    """A query parameter; `default` is what the handler or the shard gets when it is absent; None: it gets none."""
 
     name: str
     type: Literal["boolean", "integer", "string"]
-    default: QueryValue
+    default: QueryValue | None
     summary: str
 
 
@@ -43,7 +43,8 @@ class Operation:
 
     `scope` is all that a key must have; None leaves the operation open to everybody, but a `probe` asks for any key
     when the service is set up so. `grows` operations may create topics or add bytes, `streams` hold a slot of the
-    event streams instead of one of their key's requests. `upgrades` ones leave HTTP."""
+    event streams instead of one of their key's requests. `upgrades` ones leave HTTP. `records` ones answer with
+    records, up to the `max_batch_bytes` of their body."""
 
     name: str
     method: str
@@ -60,6 +61,7 @@ class Operation:
     grows: bool = False
     streams: bool = False
     upgrades: bool = False
+    records: bool = False
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -70,6 +72,8 @@ class Operation:
         """Whether it answers with an event stream, which a browser's EventSource can open."""
         return self.streams and not self.upgrades
 
+
+_TICKET = Param("ticket", "string", "", "in place of a key: one of POST /v0/tickets for this path")
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
@@ -131,6 +135,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "Records after a cursor, optionally waiting for some to arrive",
         Scope.READ,
         shard_op="diff",
+        records=True,
         body=Body.OPTIONAL,
     ),
     Operation(
@@ -149,6 +154,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "Lease jobs of a queue to a worker",
         Scope.READ | Scope.WRITE,
         shard_op="claim",
+        records=True,
         body=Body.REQUIRED,
     ),
     Operation(
@@ -185,6 +191,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "Look at the jobs of a queue without leasing any (an extension of the contract)",
         Scope.READ,
         shard_op="peek_jobs",
+        records=True,
         body=Body.OPTIONAL,
     ),
     Operation(
@@ -206,7 +213,8 @@ OPERATIONS: tuple[Operation, ...] = (
         query=(
             Param("node", "string", "", "who the jobs are leased to"),
             Param("max", "integer", 1, "jobs that this stream may hold at a time"),
-            Param("lease_ms", "integer", 0, "how long each may be held, in ms; 0 means as the queue says"),
+            Param("lease_ms", "integer", None, "how long each may be held, in ms; absent: as the queue says"),
+            _TICKET,
         ),
         streams=True,
     ),
@@ -225,6 +233,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/watch/{wid}",
         "The events of a watch session, as text/event-stream",
         Scope.READ,
+        query=(_TICKET,),
         streams=True,
     ),
     Operation(
@@ -233,8 +242,18 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/ws",
         "A WebSocket for publishing and subscribing; its commands ask for the scopes",
         Scope(0),
+        query=(_TICKET,),
         streams=True,
         upgrades=True,
+    ),
+    Operation(
+        "make_ticket",
+        "POST",
+        "/v0/tickets",
+        "A ticket that opens one stream or WebSocket, once, within a minute, for pages that cannot send headers "
+        "(an extension of the contract)",
+        Scope(0),
+        body=Body.REQUIRED,
     ),
     Operation(
         "list_cursors",

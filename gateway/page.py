@@ -1,10 +1,14 @@
-"""The status page: one self-contained HTML document."""
+"""The status page: one self-contained HTML document.
+
+A key that it is given stays in the page: it is sent as a header, and never shown. So links to what needs a key are
+fetched by the page and shown in it, and the commands of the quick start take the key from the shell's environment.
+"""
 
 from __future__ import annotations
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 
-HTML = """<!doctype html>
+HTML = r"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -34,7 +38,10 @@ HTML = """<!doctype html>
   th { font-weight: 500; font-size: .85rem; text-align: left; }
   th, td { padding: .45rem .5rem; border-bottom: 1px solid var(--line); }
   td:not(:first-child), th:not(:first-child) { text-align: right; }
-  td:first-child { font-family: ui-monospace, monospace; word-break: break-all; }
+  td:not(:first-child) { white-space: nowrap; }
+  td:first-child { font-family: ui-monospace, monospace; }
+  .wide { overflow-x: auto; }
+  p { overflow-wrap: break-word; }
   pre { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; padding: 1rem; overflow-x: auto;
         font: 13px/1.6 ui-monospace, monospace; margin: 0; }
   a { color: var(--accent); }
@@ -50,6 +57,7 @@ HTML = """<!doctype html>
   <form id="asking" hidden>
     <label>This service asks for a key: <input id="key" type="password" autocomplete="off" size="40"></label>
     <button>show</button>
+    <p id="refused" class="bad" role="alert" hidden></p>
   </form>
   <div class="cards">
     <div class="card"><span class="soft">topics</span><b id="topics">–</b></div>
@@ -58,15 +66,16 @@ HTML = """<!doctype html>
     <div class="card"><span class="soft">up for</span><b id="uptime">–</b></div>
   </div>
   <h2>Topics</h2>
-  <table>
+  <div class="wide"><table>
     <thead><tr><th>name</th><th>head</th><th>earliest</th><th>records</th><th>bytes</th></tr></thead>
     <tbody id="rows"><tr><td colspan="5" class="soft">asking…</td></tr></tbody>
-  </table>
+  </table></div>
   <button id="more" hidden>more</button>
   <h2>Quick start</h2>
   <pre id="start"></pre>
-  <p class="soft"><a href="/v0/openapi.json">OpenAPI</a> · <a href="/v0/metrics">metrics</a> ·
+  <p class="soft" id="links"><a href="/v0/openapi.json">OpenAPI</a> · <a href="/v0/metrics">metrics</a> ·
     <a href="/v0/health">health</a> · <a href="/v0/ready">ready</a></p>
+  <pre id="shown" hidden></pre>
 </main>
 <script>
 const at = id => document.getElementById(id);
@@ -86,13 +95,35 @@ function span(ms) {
 }
 let next = null, pages = 1;
 // Kept in this page only, and sent as a header: never in an address, a cookie or a store.
-let key = "";
-const ask = async (path, headers = {}) => {
-  const answer = await fetch(path, {headers: key ? {...headers, authorization: "Bearer " + key} : headers});
-  at("asking").hidden = answer.status !== 401 && answer.status !== 403;
-  return answer;
-};
+let key = "", keyed = false;
+const ask = (path, headers = {}) =>
+  fetch(path, {headers: key ? {...headers, authorization: "Bearer " + key} : headers});
 at("asking").onsubmit = event => { event.preventDefault(); key = at("key").value.trim(); refresh(); };
+async function admitted(answer) {
+  const refused = answer.status === 401 || answer.status === 403;
+  if (answer.ok || refused) at("asking").hidden = !refused;
+  if (refused && !keyed) { keyed = true; start(); }
+  at("refused").hidden = !(refused && key);
+  if (refused && key) {
+    const said = (await answer.json()).error.message;
+    at("refused").textContent = (answer.status === 401 ? "This key is wrong: " : "This key may not do that: ") + said;
+  }
+  return answer.ok;
+}
+at("links").onclick = async event => {
+  const path = event.target.getAttribute("href");
+  if (!path || !keyed) return;
+  event.preventDefault();
+  const answer = await ask(path);
+  const text = await answer.text();
+  at("shown").hidden = false;
+  at("shown").textContent = text;
+  await admitted(new Response(text, {status: answer.status}));
+};
+// A name may be broken behind what separates its parts, and nowhere else.
+function named(cell, name) {
+  for (const part of name.split(/(?<=[:._-])/)) cell.append(part, document.createElement("wbr"));
+}
 async function load() {
   const entries = [];
   let cursor = null;
@@ -100,7 +131,7 @@ async function load() {
     const query = new URLSearchParams({page_size: "100"});
     if (cursor) query.set("cursor", cursor);
     const answer = await ask("/v0/topics?" + query);
-    if (!answer.ok) return;
+    if (!await admitted(answer)) return;
     const list = await answer.json();
     entries.push(...list.topics);
     cursor = list.next_cursor ?? null;
@@ -109,7 +140,8 @@ async function load() {
   next = cursor;
   const rows = entries.map(t => {
     const row = document.createElement("tr");
-    for (const value of [t.topic, whole(t.head_seq), whole(t.earliest_seq), whole(t.count), size(t.bytes)])
+    named(row.appendChild(document.createElement("td")), t.topic);
+    for (const value of [whole(t.head_seq), whole(t.earliest_seq), whole(t.count), size(t.bytes)])
       row.appendChild(document.createElement("td")).textContent = value;
     return row;
   });
@@ -131,12 +163,13 @@ async function refresh() {
     const progress = body.error?.detail?.replay_progress;
     at("why").textContent = progress === undefined ? "" : Math.floor(progress * 100) + " % replayed";
     const answer = await ask("/v0/metrics", {accept: "application/json"});
-    if (!answer.ok) return;
-    const metrics = await answer.json();
-    at("topics").textContent = whole(metrics.topics_topics);
-    at("records").textContent = whole(metrics.topics_records_live);
-    at("bytes").textContent = size(metrics.topics_bytes_live);
-    at("uptime").textContent = span(metrics.topics_uptime_ms);
+    if (await admitted(answer)) {
+      const metrics = await answer.json();
+      at("topics").textContent = whole(metrics.topics_topics);
+      at("records").textContent = whole(metrics.topics_records_live);
+      at("bytes").textContent = size(metrics.topics_bytes_live);
+      at("uptime").textContent = span(metrics.topics_uptime_ms);
+    }
     if (ready.ok) await load();
   } catch (error) {
     at("state").className = "bad";
@@ -144,13 +177,21 @@ async function refresh() {
   }
 }
 at("more").onclick = () => { pages += 1; load(); };
-at("start").textContent = `curl -X POST ${location.origin}/v0/topics/jobs -H 'Content-Type: application/json' \\
-  -d '{"records": [{"data": {"hello": "world"}, "tag": "first"}]}'
+function start() {
+  const more = keyed ? ` \\
+  -H "Authorization: Bearer $TOPICS_TOKEN"` : "";
+  const json = ` \\
+  -H 'Content-Type: application/json'${more} \\
+  -d `;
+  const jobs = location.origin + "/v0/topics/jobs";
+  at("start").textContent = `${keyed ? "# export TOPICS_TOKEN=...   your key\n\n" : ""}curl ${jobs}${json}\
+'{"records": [{"data": {"hello": "world"}, "tag": "first"}]}'
 
-curl -X POST ${location.origin}/v0/topics/jobs/diff -H 'Content-Type: application/json' \\
-  -d '{"from_seq": 0, "include_tags": true}'
+curl ${jobs}/diff${json}'{"from_seq": 0, "include_tags": true}'
 
-curl ${location.origin}/v0/topics/jobs`;
+curl ${jobs}${more}`;
+}
+start();
 refresh();
 setInterval(refresh, 5000);
 </script>

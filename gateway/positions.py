@@ -6,7 +6,8 @@ Both say where *all* topics are; clients send them back as they are.
 
 Seqs begin anew when a topic is deleted and made again. Whenever a session learns of that, it begins a new generation,
 and each position remembers in which one it was `born`. An id of an earlier generation than a topic's position is from
-before, so it means the beginning of the topic that is there now. The map names the generation, once there was one, as
+before, so it means the beginning of the topic that is there now. A deletion that was told begins a generation, too: a
+client that comes back with an id from before was not told. The map names the generation, once there was one, as
 `$generation`, which cannot be a topic.
 """
 
@@ -24,6 +25,8 @@ MAX_MAP_BYTES = 4 << 10
 """Larger maps become tokens: proxies and this server bound the header that brings them back."""
 GONE = -1
 """The epoch of a position in a topic that is not there any more."""
+TOLD = -2
+"""The same, and the session's client was told so."""
 _GENERATION = "$generation"
 _TOKEN = "c."
 

@@ -4,7 +4,8 @@ The ledger books for every request the most it may add, so what others *may* add
 refusal is therefore looked at again:
 
 1  what the shards last said they hold already fills the cap: refused
-2  else the room is only booked: wait until nothing is in flight, ask again alone, and that answer counts
+2  else the room is only booked: have what is lent given back, wait until nothing is in flight, ask again alone, and
+   that answer counts
 
 Only requests that were refused once pay for this, and only near a cap do they make others wait.
 """
@@ -16,6 +17,7 @@ from typing import Any
 
 import trio
 
+from gateway.allowances import Allowances
 from gateway.ledger import Growth
 from gateway.shards import Shards
 from proto.errors import ErrorCode, TopicsError, not_ready
@@ -40,6 +42,7 @@ class Quota:
         self._alone: trio.Event | None = None
         self._turn = trio.Lock()
         self._asked_at = 0.0
+        self.allowances = Allowances(shards, limits)
 
     async def call(self, op: str, topic: str, options: dict[str, Any], body: bytes) -> Reply:
         """As `Shards.call`, for requests that may create a topic or add bytes."""
@@ -57,8 +60,10 @@ class Quota:
         async with self._turn:
             mine = self._alone = trio.Event()
             try:
-                await self._settle()
-                return await self._send(op, topic, options, body)
+                with self.allowances.held_back():
+                    await self.allowances.recall()
+                    await self._settle()
+                    return await self._send(op, topic, options, body)
             finally:
                 self._alone = None
                 mine.set()

@@ -5,7 +5,7 @@ definition last, so what a log promises is always there; if it dies in between, 
 takes them over. A partition's topic that was deleted over HTTP is made again by the next publish.
 
 A message is kept as base64 in `data`, with `meta` `{"encoding":"base64"}`. A record that somebody else wrote is fetched
-as its string, or as its JSON text if it is none.
+as its string, or as its JSON text if it is none (or one with a lone surrogate, which no text can hold).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from proto.message import Reply
 from proto.names import RULE, is_topic
 from proto.rog import Ack, Command, Create, Fetch, Publish
 from proto.steps import Steps
+from proto.surrogates import apply
 
 META = b'{"encoding":"base64"}'
 MAX_REMEMBERED = 100_000
@@ -200,8 +201,11 @@ def _check_found(reply: Reply) -> None:
 def _message(data: bytes, meta: bytes | None) -> bytes:
     if data[:1] != b'"':
         return data
-    text = _text(data).encode()
-    if meta is not None and b"base64" in meta and _meta(meta).encoding == "base64":
+    found, mask = apply(_text, data)
+    if mask is not None:
+        return data
+    text = found.encode()
+    if meta is not None and b"base64" in meta and apply(_meta, meta)[0].encoding == "base64":
         try:
             return b64decode(text, validate=True)
         except BadBase64:

@@ -59,6 +59,17 @@ class Routes:
 
     def find(self, method: str, path: str) -> tuple[Operation, list[str]]:
         """The operation and the decoded values of the path's parameters, unchecked. Raises `404`, `405`, `400`."""
+        node, values = self._node(path)
+        operation = node.operations.get(method)
+        if operation is None:
+            raise method_not_allowed(method, sorted(node.operations))
+        return operation, values
+
+    def methods(self, path: str) -> list[str]:
+        """What is served at a path. Raises `404`, `400`."""
+        return sorted(self._node(path)[0].operations)
+
+    def _node(self, path: str) -> tuple[_Node, list[str]]:
         node = self._root
         values: list[str] = []
         for segment in path.split("/")[1:]:
@@ -71,12 +82,9 @@ class Routes:
                     raise unknown_path(path)
                 values.append(segment)
             node = following
-        operation = node.operations.get(method)
-        if operation is None:
-            if not node.operations:
-                raise unknown_path(path)
-            raise method_not_allowed(method, sorted(node.operations))
-        return operation, values
+        if not node.operations:
+            raise unknown_path(path)
+        return node, values
 
 
 def unknown_path(path: str) -> TopicsError:
@@ -88,12 +96,12 @@ def unknown_path(path: str) -> TopicsError:
 
 def method_not_allowed(method: str, allowed: list[str]) -> TopicsError:
     return TopicsError(
-        ErrorCode.METHOD_NOT_ALLOWED, f"{method} is not served here, only {', '.join(allowed)}", {"allow": allowed}
+        ErrorCode.METHOD_NOT_ALLOWED, f"{method[:32]} is not served here, only {', '.join(allowed)}", {"allow": allowed}
     )
 
 
 def defaults(operation: Operation) -> dict[str, QueryValue]:
-    return {param.name: param.default for param in operation.query}
+    return {param.name: param.default for param in operation.query if param.default is not None}
 
 
 def parse_query(operation: Operation, query: str) -> dict[str, QueryValue]:
@@ -116,7 +124,7 @@ def parse_query(operation: Operation, query: str) -> dict[str, QueryValue]:
 
 def _value(param: Param, text: str) -> QueryValue:
     if param.type == "boolean":
-        if (flag := _BOOLEANS.get(text)) is None:
+        if (flag := _BOOLEANS.get(text.lower())) is None:
             raise invalid(f"query parameter {param.name} must be true or false", field=param.name)
         return flag
     if param.type == "integer":

@@ -22,7 +22,7 @@ from gateway.positions import Position
 from gateway.shards import Shards
 from gateway.slots import cap_reached
 from gateway.subscription import Options
-from proto.errors import ErrorCode, TopicsError, invalid
+from proto.errors import ErrorCode, TopicsError
 from proto.keys import Key
 from proto.limits import Limits
 from proto.link import Pending
@@ -84,8 +84,11 @@ class Sessions:
     def __init__(self, shards: Shards, limits: Limits) -> None:
         self._shards = shards
         self._most = limits.max_watch_sessions
+        self._most_owned = limits.max_watch_sessions_per_key
         self._word_s = min(limits.watch_session_ttl_ms / 4000, 10.0)
         self._counts: list[int | None] = [None] * len(shards.states)
+        self._owned: dict[bytes, list[int | None]] = {}
+        """Of each key that made one, how many sessions each shard said last that it has. More only by this gateway."""
         self._making = trio.Lock()
         self._streams: dict[str, Streaming] = {}
         self._progress: dict[str, Progress] = {}
@@ -109,38 +112,52 @@ class Sessions:
             "options": {**options.as_map(), "heartbeat_ms": heartbeat_ms},
         }
         body = _encode(topics)
-        if not self._most:
+        # Without keys there is nobody to attribute use to.
+        bounds: list[tuple[str, int, list[int | None]]] = []
+        if self._most:
+            bounds.append(("room", self._most, self._counts))
+        if self._most_owned and key.digest:
+            counts = self._owned.setdefault(key.digest, [None] * len(self._counts))
+            bounds.append(("room_owned", self._most_owned, counts))
+        if not bounds:
             self._heard(wid, await self._shards.call("session_make", wid, asked, body))
             return wid
         async with self._making:
-            if None in self._counts:
-                await self._count()
+            if any(None in counts for _, _, counts in bounds):
+                await self._count(key.digest)
             for last in (False, True):
                 index = self._shards.index_of(wid)
-                others = sum(count or 0 for at, count in enumerate(self._counts) if at != index)
+                room = {
+                    name: most - sum(count or 0 for at, count in enumerate(counts) if at != index)
+                    for name, most, counts in bounds
+                }
                 try:
-                    reply = await self._shards.call("session_make", wid, {**asked, "room": self._most - others}, body)
-                    self._heard(wid, reply)
+                    self._heard(wid, await self._shards.call("session_make", wid, asked | room, body), key.digest)
                     return wid
                 except TopicsError as error:
                     if last or error.code is not ErrorCode.THROTTLED:
                         raise
                 # What the other shards said last may have ended meanwhile.
-                await self._count()
+                await self._count(key.digest)
         raise cap_reached("max_watch_sessions", self._most, "wait until one ends")
 
-    def _heard(self, wid: str, reply: Reply) -> Mapping[str, Any]:
+    def _heard(self, wid: str, reply: Reply, owner: bytes = b"") -> Mapping[str, Any]:
         if reply.error is not None:
             raise reply.error
         assert reply.extra is not None
-        self._counts[self._shards.index_of(wid)] = int(reply.extra["sessions"])
+        self._told(self._shards.index_of(wid), reply.extra, owner)
         return reply.extra
 
-    async def _count(self) -> None:
-        """Ask the shards that serve how many sessions they have."""
+    def _told(self, index: int, extra: Mapping[str, Any], owner: bytes) -> None:
+        self._counts[index] = int(extra["sessions"])
+        if owner in self._owned:
+            self._owned[owner][index] = int(extra["owned"])
+
+    async def _count(self, owner: bytes) -> None:
+        """Ask the shards that serve how many sessions they have, and how many of one key."""
         for index in range(len(self._counts)):
             try:
-                pending = self._shards.ask(index, "session_count", {})
+                pending = self._shards.ask(index, "session_count", {"owner": owner})
                 try:
                     reply = await pending.reply()
                 finally:
@@ -148,7 +165,7 @@ class Sessions:
             except TopicsError:
                 continue  # it is away: what it said last holds
             if reply.extra is not None:
-                self._counts[index] = int(reply.extra["sessions"])
+                self._told(index, reply.extra, owner)
 
     # Opening
 
@@ -164,7 +181,10 @@ class Sessions:
     async def look(self, wid: str, key: Key) -> Opened:
         """The session, for its owner. Raises `400`, `401`, `404`, `503`."""
         if WID.fullmatch(wid) is None:
-            raise invalid("this is not a watch session; POST /v0/watch makes one", field="wid")
+            # No shard has made it, whatever it looks like; none needs to be asked.
+            raise TopicsError(
+                ErrorCode.NOT_FOUND, "there is no such watch session; make one with POST /v0/watch", {"wid": wid[:64]}
+            )
         reply = await self._shards.call("session_open", wid, {"owner": key.digest})
         return Opened(self._heard(wid, reply))
 

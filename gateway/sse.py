@@ -14,12 +14,12 @@ data: {"code":…,"error":…}
 
 from __future__ import annotations
 
-from functools import lru_cache
 from time import time
 from typing import Any
 
 import msgspec
 
+from gateway.accept import named, weight
 from gateway.feeds import Batch
 from gateway.http import Response, Write
 from gateway.positions import Ids, Position
@@ -29,7 +29,8 @@ from gateway.track import Item, Track
 from proto.errors import ErrorCode, TopicsError
 from proto.keys import Key
 
-CONTENT_TYPE = b"text/event-stream; charset=utf-8"
+MEDIA = b"text/event-stream"
+CONTENT_TYPE = MEDIA + b"; charset=utf-8"
 HEADERS = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 RETRY = b"retry: 2000\n\n"
 GATHER_BYTES = 64 << 10
@@ -38,40 +39,16 @@ GATHER_BYTES = 64 << 10
 _encode = msgspec.json.Encoder().encode
 
 
-@lru_cache(256)
-def accepted(accept: bytes) -> bool:
-    """Whether an Accept header has room for an event stream; the most specific range that matches decides."""
-    best = (0, 1.0)
-    if not accept.strip():
-        return True
-    found = False
-    for item in accept.lower().split(b","):
-        name, *parameters = [part.strip() for part in item.split(b";")]
-        rank = {b"*/*": 1, b"text/*": 2, b"text/event-stream": 3}.get(name, 0)
-        if not rank:
-            continue
-        weight = 1.0
-        for parameter in parameters:
-            if parameter.startswith(b"q="):
-                try:
-                    weight = float(parameter[2:])
-                except ValueError:
-                    weight = 0.0
-        if rank >= best[0]:
-            best = (rank, weight)
-        found = True
-    return found and best[1] > 0
-
-
 def check_accept(accept: bytes) -> None:
     """Raises `406 not_acceptable`."""
-    if not accepted(accept):
+    if not weight(accept, MEDIA):
         raise TopicsError(ErrorCode.NOT_ACCEPTABLE, "this is an event stream: send `Accept: text/event-stream`")
 
 
 def retries(error: TopicsError, accept: bytes) -> bool:
-    """Whether a client that opens a stream and gets this error should just open it again."""
-    return error.status == 503 and accepted(accept)
+    """Whether a client that opens a stream and gets this error is to be told so in a stream. One that names the type is
+    a browser's EventSource or like it; any other one understands a status and `Retry-After`."""
+    return error.status == 503 and named(accept, MEDIA)
 
 
 def come_back(error: TopicsError) -> Response:
@@ -132,7 +109,7 @@ class EventStream(Stream):
                 return form
             form = _frame(b"record", batch.payload, self._ids.current())
             if shared:
-                batch.forms[EventStream] = form
+                batch.keep(EventStream, form)
             return form
         return _frame(item.kind.encode(), _encode(item.what), self._ids.current())
 

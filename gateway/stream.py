@@ -19,7 +19,9 @@ from typing import Protocol
 
 import trio
 
-from gateway.feeds import Feeds, feed_options
+from gateway.access import Keyring, key_is_gone
+from gateway.budget import Hold, Kind
+from gateway.feeds import Feeds, feed_options, frame_bytes
 from gateway.http import ClientGone, Gone
 from gateway.positions import Position
 from gateway.subscription import Options
@@ -29,7 +31,6 @@ from proto.keys import Key
 from proto.limits import Limits
 from proto.link import Pending
 
-READ_AHEAD_BYTES = 4 << 20
 MOST_READS = 16
 """What a stream that is behind asks for at a time."""
 LAST_WORD_S = 1.0
@@ -40,6 +41,7 @@ class Shown(Protocol):
     """What a stream needs of its surroundings."""
 
     feeds: Feeds
+    keyring: Keyring
     limits: Limits
     streams: dict[Stream, None]
 
@@ -60,6 +62,9 @@ class Stream(ABC):
         self.most = most_items
         self.queue: deque[Item] = deque()
         self._queued_bytes = 0
+        self._sending_bytes = 0
+        self._in_hand: list[Hold] = []
+        """Of what is being sent."""
         self._behind: deque[Track] = deque()
         self._catching_up = False
         self._nursery: trio.Nursery | None = None
@@ -146,7 +151,7 @@ class Stream(ABC):
         """Read for the tracks that are behind, some at a time, in turn, as long as the client takes what is read."""
         try:
             while self._behind:
-                while len(self.queue) > self.most // 2 or self._queued_bytes > self._limits.watch_queue_bytes // 2:
+                while not self._has_room():
                     self._roomy = trio.Event()
                     await self._roomy.wait()
                 if not await self._read_some():
@@ -160,6 +165,7 @@ class Stream(ABC):
         now = monotonic()
         chosen: list[Track] = []
         most = MOST_READS
+        left = self._limits.watch_queue_bytes - self._held_bytes
         for _ in range(len(self._behind)):
             track = self._behind.popleft()
             if track.state is not State.BEHIND:
@@ -168,20 +174,26 @@ class Stream(ABC):
                 self._behind.append(track)
                 continue
             chosen.append(track)
-            most = min(most, max(READ_AHEAD_BYTES // track.options.budget, 1))
+            most = min(most, max(left // self._frame_bytes(track), 1))
             if len(chosen) >= most:
                 break
-        asked: list[tuple[Track, Position, Pending]] = []
+        asked: list[tuple[Track, Position, Pending, Hold]] = []
         shards = self.feeds.shards
         try:
             for track in chosen:
-                options = feed_options(track.options, track.epoch, track.seq, 0, touch=track.first)
+                most = self._frame_bytes(track)
+                hold = self.feeds.budget.hold(Kind.STREAM, self.key)
                 try:
+                    await hold.grow(most)
+                    if track.state is not State.BEHIND:
+                        continue
+                    options = feed_options(track.options, track.epoch, track.seq, 0, most, touch=track.first)
                     pending = shards.ask(shards.index_of(track.name), "feed", options, track.name)
-                    asked.append((track, track.position, pending))
+                    asked.append((track, track.position, pending, hold))
                 except TopicsError as error:
-                    track.failed(error, now)
-            for track, position, pending in asked:
+                    if track.state is State.BEHIND:
+                        track.failed(error, now)
+            for track, position, pending, hold in asked:
                 try:
                     reply = await pending.reply()
                     if reply.error is not None:
@@ -191,11 +203,11 @@ class Stream(ABC):
                         track.failed(error, monotonic())
                 else:
                     if track.state is State.BEHIND and track.position == position:
-                        track.read(reply)
+                        track.read(reply, hold)
                     else:  # what was queued was let go meanwhile, and this with it
                         self.behind(track)
         finally:
-            for _, _, pending in asked:
+            for _, _, pending, _ in asked:
                 pending.abandon()
         return bool(chosen)
 
@@ -204,7 +216,7 @@ class Stream(ABC):
     def offer(self, item: Item) -> bool:
         """Queue what can be read again later; False if there is no room for it."""
         if len(self.queue) >= self.most or (
-            self.queue and self._queued_bytes + item.size > self._limits.watch_queue_bytes
+            self._held_bytes and self._held_bytes + item.size > self._limits.watch_queue_bytes
         ):
             if self._full_since is None:
                 self._full_since = monotonic()
@@ -228,13 +240,35 @@ class Stream(ABC):
         """The front of the queue, which is handed to the connection now."""
         item = self.queue.popleft()
         self._queued_bytes -= item.size
+        self._sending_bytes += item.size
+        if item.kind == "record":
+            self._in_hand.append(item.what.hold)
         if item.track is not None and item.after is not None:
             item.track.handed = item.after
             self.moved(item.track)
-        if len(self.queue) <= self.most // 2 and self._queued_bytes <= self._limits.watch_queue_bytes // 2:
+        self._look_for_room()
+        return item
+
+    def _sent(self) -> None:
+        """What was taken is with the connection."""
+        self._in_hand.clear()
+        self._sending_bytes = 0
+        self._look_for_room()
+
+    @property
+    def _held_bytes(self) -> int:
+        return self._queued_bytes + self._sending_bytes
+
+    def _frame_bytes(self, track: Track) -> int:
+        return frame_bytes(track.options, self._limits)
+
+    def _has_room(self) -> bool:
+        return len(self.queue) <= self.most // 2 and self._held_bytes <= self._limits.watch_queue_bytes // 2
+
+    def _look_for_room(self) -> None:
+        if self._has_room():
             self._full_since = None
             self._roomy.set()
-        return item
 
     def moved(self, track: Track) -> None:
         """A track's `handed` has changed. For who remembers it."""
@@ -260,6 +294,16 @@ class Stream(ABC):
         self._roomy.set()
 
     # Life
+
+    def revoke(self) -> None:
+        """End because the key is gone."""
+        error = key_is_gone()
+        self.end(self.problem(error.status, error.message))
+
+    @property
+    def ending(self) -> bool:
+        """Whether its last frame is decided."""
+        return self._last_item is not None
 
     @property
     def sending(self) -> bool:
@@ -288,7 +332,8 @@ class Stream(ABC):
                         nursery.start_soon(self._until, gone)
                     self._start_catching_up()
                     try:
-                        await self._send_all()
+                        with self._live.keyring.while_known(self.key, self.revoke):
+                            await self._send_all()
                     finally:
                         self._nursery = None  # before it closes: feeds may still have something for us
                     nursery.cancel_scope.cancel()
@@ -296,6 +341,9 @@ class Stream(ABC):
             for track in self.tracks.values():
                 track.over()
             del self._live.streams[self]
+            # Streams and tracks refer to each other: what they hold would stay until the garbage collector looks.
+            self.queue.clear()
+            self._in_hand.clear()
             self.ended.set()
 
     async def _until(self, gone: Gone) -> None:
@@ -311,10 +359,12 @@ class Stream(ABC):
                     continue
                 self._sending_since = monotonic()
                 await self.send()
+                self._sent()
                 self.sent_at = monotonic()
                 self._sending_since = None
                 self._let_go = False
             self.queue = deque([self._last_item])
+            self._in_hand.clear()
             await self.send()
         except (OSError, ClientGone):
             self.gone = True

@@ -15,9 +15,10 @@ from msgspec import Struct
 from gateway.access import check_name
 from gateway.positions import GONE, Position, decode
 from gateway.shards import Shards
+from proto.body import Form
 from proto.errors import invalid, topic_not_found
 from proto.keys import Key
-from proto.limits import DEFAULT_BATCH_BYTES, DEFAULT_LIMIT, MAX_BATCH_BYTES, MAX_U64, Limits
+from proto.limits import DEFAULT_BATCH_BYTES, DEFAULT_LIMIT, MAX_BATCH_BYTES, MAX_U64, Limits, clamped
 from proto.link import Pending
 from proto.names import check_topic
 
@@ -50,11 +51,12 @@ class Wish(Struct):
     consistency: Literal["eventual", "strong"] | None = None
 
 
-decode_wish = msgspec.json.Decoder(Wish).decode
+WISH = Form(Wish)
 
 
 class Options(Struct, frozen=True):
-    """What is shown of the records, and how many at a time. Watchers with equal options are fed the same bytes."""
+    """What is shown of the records, and how many at a time. Watchers with equal options are fed the same bytes. Without
+    `data` there is no `meta` either: only `$seq`, `$ts`, `$tag`, `$node` are left."""
 
     limit: int
     budget: int
@@ -73,21 +75,17 @@ class Options(Struct, frozen=True):
 
 
 def options_of(wish: Wish, limits: Limits) -> Options:
-    """Raises `400` for numbers below 0."""
-    for name in ("limit", "max_batch_bytes", "heartbeat_ms"):
-        value = getattr(wish, name)
-        if value is not None and not 0 <= value <= MAX_U64:
-            raise invalid(f"{name} is {value}, but must be between 0 and {MAX_U64}", field=name)
+    """With numbers that are out of range clamped."""
     budget = wish.max_batch_bytes
     if budget is None:
         budget = DEFAULT_FRAME_BYTES
     node = wish.node
     return Options(
-        min(wish.limit or DEFAULT_LIMIT, limits.max_limit),
-        min(budget or DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES),
+        clamped(wish.limit, DEFAULT_LIMIT, limits.max_limit),
+        clamped(budget, DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES),
         tuple(sorted({node} if isinstance(node, str) else set(node or ()))),
         bool(wish.include_tags),
-        wish.include_meta is not False,
+        wish.include_meta is not False and wish.include_data is not False,
         wish.include_data is not False,
         wish.consistency == "strong",
     )

@@ -20,9 +20,9 @@ import structlog
 import trio
 from trio.lowlevel import wait_readable, wait_writable
 
-from gateway.budget import Budget
+from gateway.budget import Budget, Kind
 from gateway.flight import Flight
-from gateway.pace import Pace
+from gateway.pace import Pace, due
 from proto.errors import TopicsError
 from proto.limits import Limits
 from proto.steps import ProtocolError, Skip, Steps
@@ -81,7 +81,7 @@ class TcpConnection:
 
     async def _serve(self) -> None:
         while not self._flight.draining:
-            reserved = 0
+            hold = self._budget.hold(Kind.BODY)
             try:
                 try:
                     steps = self._talk.read()
@@ -89,7 +89,7 @@ class TcpConnection:
                     self._wait()
                     while True:
                         if isinstance(wanted, int) and wanted > RECEIVE_BYTES:
-                            reserved = await self._budget.reserve(wanted)
+                            await hold.grow(wanted)
                         piece = await self._take(wanted)
                         if piece is None:
                             return
@@ -107,8 +107,7 @@ class TcpConnection:
                     await self._linger()
                     return
             finally:
-                if reserved:
-                    self._budget.release(reserved)
+                hold.release()
         await self._linger()  # drained: what was sent ahead is not carried out
 
     async def _carry_out(self, command: Any) -> None:
@@ -164,6 +163,7 @@ class TcpConnection:
     async def _send(self, answer: bytes) -> None:
         self.deadline = self.since = math.inf
         view = memoryview(answer)
+        limits, begun = self._limits, monotonic()
         while True:
             try:
                 view = view[self._raw.send(view) :]
@@ -171,7 +171,8 @@ class TcpConnection:
                 pass
             if not view:
                 return
-            self.deadline = monotonic() + self._limits.body_timeout_ms / 1000
+            moved = len(answer) - len(view)
+            self.deadline = due(monotonic(), begun, moved, limits.body_timeout_ms / 1000, limits.min_download_rate)
             await wait_writable(self._raw)
 
     async def _linger(self) -> None:

@@ -16,8 +16,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gateway.budget import Hold
 from gateway.feeds import FIRST_RETRY_S, LAST_RETRY_S, Batch, Feed
-from gateway.positions import Position
+from gateway.positions import TOLD, Position
 from gateway.subscription import Options
 from proto.errors import ErrorCode, TopicsError
 from proto.message import Reply
@@ -103,11 +104,16 @@ class Track:
         self.stream.behind(self)
 
     def deleted(self) -> None:
+        """Tell the client, once in a session: the position remembers that it was told."""
         self.feed = None
         self.over()
+        if self.epoch == TOLD:
+            return
         head = max(self.head, self.seq if self.epoch > 0 else 0)
         fields = {"topic": self.name, "head_seq": head, "reason": "deleted"}
-        self.stream.put(Item("topic-deleted", self, fields, self.position, 0))
+        self.stream.generation += 1
+        after = Position(TOLD, self.seq, self.stream.generation)
+        self.stream.put(Item("topic-deleted", self, fields, after, 0))
 
     # What the stream does with it
 
@@ -125,8 +131,8 @@ class Track:
         self._leave()
         self.epoch, self.seq, self.born = self.handed
 
-    def read(self, reply: Reply) -> None:
-        """What it asked for itself."""
+    def read(self, reply: Reply, hold: Hold) -> None:
+        """What it asked for itself, and what counts it."""
         extra = reply.extra
         assert extra is not None
         head, earliest = extra["head"], extra["earliest"]
@@ -134,7 +140,8 @@ class Track:
         if (gap := extra.get("gap")) is not None:
             self._lost(gap, extra["epoch"], earliest, head)
         self.epoch = extra["epoch"]
-        batch = Batch(reply.body, self.seq, extra["to"], head)
+        hold.set(len(reply.body))
+        batch = Batch(reply.body, self.seq, extra["to"], head, hold)
         if batch.payload or batch.to_seq > self.seq:
             self.seq = max(batch.to_seq, self.seq)
             kind = "record" if batch.payload else "moved"
@@ -149,12 +156,12 @@ class Track:
             self.state = State.LIVE
             self.stream.put(Item("caught-up", self, {"topic": self.name, "head_seq": head}, self.position, 0))
 
-    def _lost(self, gap: tuple[int, int, str], epoch: int, earliest: int, head: int) -> None:
-        gap_from, gap_to, reason = gap
+    def _lost(self, gap: tuple[int, int, str, str | None], epoch: int, earliest: int, head: int) -> None:
+        gap_from, gap_to, reason, cause = gap
         if reason == "recreated":
             self.stream.generation += 1
             self.born = self.stream.generation
-        elif self.first:
+        elif self.first and reason != "source_trim":
             reason = "from_seq_too_old"
         self.epoch, self.seq = epoch, earliest - 1
         fields = {
@@ -165,6 +172,8 @@ class Track:
             "earliest_seq": earliest,
             "head_seq": head,
         }
+        if cause is not None:
+            fields["cause"] = cause
         self.stream.put(Item("tombstone", self, fields, self.position, 0))
 
     def failed(self, error: TopicsError, now: float) -> None:

@@ -22,6 +22,7 @@ from proto.limits import Limits
 from proto.message import Reply
 from proto.names import shard_of
 from proto.steps import Steps
+from proto.surrogates import apply
 from proto.walrus import EMPTY, MAX_FRAME_BYTES, OK, Command, Get, Put, Register, State
 
 CURSOR = "walrus"
@@ -62,7 +63,7 @@ class Walrus:
         if reply.extra is None:
             return EMPTY
         data = reply.body
-        content = _text(data).encode() if data[:1] == b'"' else data
+        content = _content(data)
         if len(content) + 3 > MAX_FRAME_BYTES:
             seq = reply.extra["seq"]
             return walrus.failure(f"record {seq} has {len(content)} bytes and does not fit a frame; it is passed over")
@@ -143,6 +144,14 @@ class WalrusTalk:
         if isinstance(command, State):
             return await served.state(command.topic)
         return await served.metrics(self._node)
+
+
+def _content(data: bytes) -> bytes:
+    """A string's text, or the JSON text of anything else, also of a string that holds a lone surrogate."""
+    if data[:1] != b'"':
+        return data
+    text, mask = apply(_text, data)
+    return text.encode() if mask is None else data
 
 
 def _check(reply: Reply) -> Reply:

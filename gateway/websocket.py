@@ -4,7 +4,8 @@
                      └─► 400, 403 like any other answer
 
 wsproto does the handshake and reads frames; text frames to send are made here, because one rendered batch goes to many
-sockets as it is. Compression is not agreed to.
+sockets as it is. Compression is not agreed to. What came is looked at a small piece at a time, and other connections
+have their turn between two pieces: a thousand frames fit into what one read of a socket brings.
 
     the client sends           what it gets
     a binary message           close 1003
@@ -12,6 +13,7 @@ sockets as it is. Compression is not agreed to.
     more than a body may have  close 1009
     ping                       pong, as soon as its messages are read again
     nothing for a while        ping; close if nothing comes then either
+    frames that bring nothing  close 1008 above some hundreds: pongs, pings, tiny fragments
     a large message, slowly    close 1008: its place is wanted by others
 """
 
@@ -20,17 +22,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 from time import monotonic
-from urllib.parse import urlsplit
 
 import trio
 from wsproto import ConnectionType, WSConnection
-from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Event, Ping, TextMessage
+from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
-from gateway.budget import Budget
+from gateway.budget import Budget, Kind
 from gateway.http import Channel, ClientGone
-from gateway.pace import Pace
-from proto.errors import ErrorCode, TopicsError, invalid
+from gateway.pace import Allowance, Pace
+from proto.errors import TopicsError, invalid
 from proto.keys import Key
 from proto.limits import Limits
 
@@ -40,24 +41,18 @@ CLOSE_S = 2.0
 MAX_REASON_CHARS = 100
 SMALL_MESSAGE_BYTES = 64 << 10
 """Larger messages are counted with the bodies of requests."""
-UNSUPPORTED, TOO_SLOW, TOO_LARGE, TRY_LATER = 1003, 1008, 1009, 1013
+GROWTH = 4
+PIECE_BYTES = 1 << 10
+"""Looked at in one go, unless it is the middle of a message."""
+SMALL_FRAME_BYTES = 64
+"""A fragment below this brings nothing."""
+IDLE_FRAMES, IDLE_FRAMES_PER_S = 300, 50
+"""Frames that bring nothing: how many at once, and how many a second in the long run."""
+UNSUPPORTED, TOO_SLOW, POLICY, TOO_LARGE, TRY_LATER = 1003, 1008, 1008, 1009, 1013
 
 
 def not_an_upgrade() -> TopicsError:
     return invalid(f"{PATH} is a WebSocket: connect with an HTTP/1.1 upgrade (Upgrade: websocket)")
-
-
-def check_origin(headers: Mapping[bytes, bytes]) -> None:
-    """Raises `403 forbidden` for a browser on another site's page. Where nobody is asked for a key, only the origin
-    tells such a page from a client of this machine, and browsers let any page open any WebSocket."""
-    origin = headers.get(b"origin", b"")
-    if origin and urlsplit(origin).netloc.lower() != headers.get(b"host", b"").lower():
-        raise TopicsError(
-            ErrorCode.FORBIDDEN,
-            "without keys, a browser may connect only from a page of this service's own origin; serve the page and the "
-            "service from one origin, or configure keys",
-            {"reason": "origin"},
-        )
 
 
 def accept(path: str, headers: Mapping[bytes, bytes]) -> tuple[bytes, WSConnection]:
@@ -69,6 +64,8 @@ def accept(path: str, headers: Mapping[bytes, bytes]) -> tuple[bytes, WSConnecti
         return connection.send(AcceptConnection()), connection
     except (RemoteProtocolError, LocalProtocolError) as error:
         raise invalid(f"not a WebSocket upgrade: {error}") from None
+    except UnicodeError:  # of the host, which wsproto decodes
+        raise invalid("not a WebSocket upgrade: a header is not text") from None
 
 
 class WebSocket:
@@ -76,19 +73,38 @@ class WebSocket:
 
     def __init__(self, connection: WSConnection, channel: Channel, key: Key, limits: Limits, budget: Budget) -> None:
         self.key = key
+        self._budget = budget
         self._connection = connection
         self._channel = channel
         self._most = limits.max_body_bytes
         self._ping_s = limits.websocket_ping_ms / 1000
-        self._budget = budget
-        self._reserved = 0
+        self._hold = budget.hold(Kind.BODY, key)
         self._pace = Pace(limits)
         self._sending = trio.Lock()
         self._events: list[Event] = []
+        self._unread = b""
+        """Came, and is still to be looked at."""
+        self._inside = False
+        """In the middle of a message."""
+        self._idle = Allowance(IDLE_FRAMES, IDLE_FRAMES_PER_S)
+        self._stuck_s = limits.slow_consumer_timeout_ms / 1000
         self._closing = False
 
-    async def receive(self) -> str:
-        """The next text message. Raises `ClientGone` when there will be none; the client has been told why."""
+    def belongs_to(self, key: Key) -> None:
+        """Whose socket it is, if that was not known when it was opened."""
+        self.key = key
+        self._hold = self._budget.hold(Kind.BODY, key)
+
+    async def first(self, most: int) -> bytes:
+        """A message of a client that is not known yet, so it may be small only. Raises `ClientGone`."""
+        usual, self._most = self._most, most
+        try:
+            return await self.receive()
+        finally:
+            self._most = usual
+
+    async def receive(self) -> bytes:
+        """The next text message, UTF-8. Raises `ClientGone` when there will be none; the client has been told why."""
         self._release()
         try:
             return await self._message()
@@ -96,27 +112,43 @@ class WebSocket:
             self._release()
             raise
 
-    async def _message(self) -> str:
-        pieces: list[str] = []
-        size = 0
+    async def _message(self) -> bytes:
+        message = bytearray()
         while True:
             event = await self._next()
             if isinstance(event, TextMessage):
-                pieces.append(event.data)
-                size += len(event.data)
-                if size > self._most:
+                piece = event.data.encode()
+                if len(message) + len(piece) > self._most:
                     await self._refuse(TOO_LARGE, f"a message may have {self._most} bytes")
-                if size > SMALL_MESSAGE_BYTES and not self._reserved:
-                    await self._reserve()
+                if event.message_finished and not message:
+                    return piece
+                message += piece
+                if len(message) > max(self._hold.size, SMALL_MESSAGE_BYTES) and not event.message_finished:
+                    await self._reserve(len(message))
                 if event.message_finished:
-                    return pieces[0] if len(pieces) == 1 else "".join(pieces)
+                    return bytes(message)
+                if event.frame_finished and len(piece) < SMALL_FRAME_BYTES:
+                    await self._brought_nothing()
             elif isinstance(event, BytesMessage):
                 await self._refuse(UNSUPPORTED, "messages are text: JSON")
             elif isinstance(event, Ping):
-                await self._write(self._connection.send(event.response()))
+                await self._brought_nothing()
+                await self._pong(event)
+            elif isinstance(event, Pong):
+                await self._brought_nothing()
             elif isinstance(event, CloseConnection):
                 await self._answer_close(event)
                 raise ClientGone
+
+    async def _brought_nothing(self) -> None:
+        if not self._idle.spend(monotonic()):
+            await self._refuse(TOO_SLOW, "too many control frames or tiny fragments")
+
+    async def _pong(self, ping: Ping) -> None:
+        with trio.move_on_after(self._stuck_s):
+            await self._write(self._connection.send(ping.response()))
+            return
+        raise ClientGone
 
     async def send(self, text: bytes) -> None:
         """Send a text message, UTF-8; returns when the socket has taken it. Raises `ClientGone`, OSError."""
@@ -157,19 +189,26 @@ class WebSocket:
 
     async def _next(self) -> Event:
         while not self._events:
-            data = await self._read()
-            if not data:
-                raise ClientGone
+            if self._unread:
+                await trio.lowlevel.checkpoint()
+            else:
+                self._unread = await self._read()
+                if not self._unread:
+                    raise ClientGone
+            size = len(self._unread) if self._inside else PIECE_BYTES
+            piece, self._unread = self._unread[:size], self._unread[size:]
             try:
-                self._connection.receive_data(data)
+                self._connection.receive_data(piece)
             except RemoteProtocolError:
                 raise ClientGone from None  # bytes after the close
             self._events = list(self._connection.events())[::-1]
+            last = self._events[0] if self._events else None
+            self._inside = isinstance(last, TextMessage) and not last.frame_finished
         return self._events.pop()
 
     async def _read(self) -> bytes:
         """What comes next; a client that is silent is asked whether it is there, once. Raises `ClientGone`."""
-        if self._reserved:
+        if self._hold.size:
             with trio.move_on_after(max(self._pace.deadline() - monotonic(), 0)):
                 data = await self._channel.receive_some()
                 self._pace.received += len(data)
@@ -191,14 +230,16 @@ class WebSocket:
         async with self._sending:
             await self._channel.send_some(data)
 
-    async def _reserve(self) -> None:
+    async def _reserve(self, size: int) -> None:
+        """Its size is not told, so a message gets more as it comes."""
+        if not self._hold.size:
+            self._pace.begin()
+        since = monotonic()
         try:
-            self._reserved = await self._budget.reserve(self._most)
+            await self._hold.grow(min(GROWTH * size, self._most))
         except TopicsError as error:
             await self._refuse(TRY_LATER, error.message[:MAX_REASON_CHARS])
-        self._pace.begin()
+        self._pace.excuse(monotonic() - since)
 
     def _release(self) -> None:
-        if self._reserved:
-            self._budget.release(self._reserved)
-            self._reserved = 0
+        self._hold.release()

@@ -35,10 +35,15 @@ _date = _Date()
 
 def head(response: Response, keep: bool, *, http_1_0: bool = False) -> bytes:
     """Status line and headers, empty line included. `keep` says whether the connection can be used again."""
-    parts = [_status_line(response.status), b"content-type: ", response.content_type, b"\r\n", _date.line()]
+    bodiless = response.status == HTTPStatus.NO_CONTENT
+    parts = [_status_line(response.status), _date.line()]
+    if not bodiless:
+        parts += (b"content-type: ", response.content_type, b"\r\n")
     for name, value in response.headers:
         parts += (name, b": ", value, b"\r\n")
-    if response.live is None:
+    if bodiless:
+        pass  # has no body, so it says nothing of one
+    elif response.live is None:
         parts.append(b"content-length: %d\r\n" % len(response.body))
     elif not http_1_0:
         parts.append(b"transfer-encoding: chunked\r\n")

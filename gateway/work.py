@@ -21,11 +21,14 @@ import msgspec
 import trio
 from msgspec import Raw
 
+from gateway.access import Keyring, key_is_gone
 from gateway.http import ClientGone, Gone, Request, Response, Write
 from gateway.shards import Shards
 from gateway.sse import CONTENT_TYPE, HEADERS, RETRY, check_accept, error_frame
 from proto.errors import TopicsError, invalid, shutting_down
+from proto.keys import Key
 from proto.limits import Limits
+from proto.surrogates import decode
 
 HEARTBEAT_S = 15.0
 GOODBYE_S = 5.0
@@ -38,25 +41,26 @@ _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 
 
 class Work:
-    def __init__(self, shards: Shards, limits: Limits) -> None:
+    def __init__(self, shards: Shards, limits: Limits, keyring: Keyring) -> None:
+        self._keyring = keyring
         self._shards = shards
         self._limits = limits
         self._open: dict[str, trio.CancelScope] = {}
         self._draining = False
         self._over = trio.Event()
 
-    async def open(self, topic: str, options: Mapping[str, Any], request: Request) -> Response:
+    async def open(self, topic: str, options: Mapping[str, Any], request: Request, key: Key) -> Response:
         """The answer that streams jobs. Raises `400`, `404`, `406`, `409`, `503`."""
         check_accept(request.header(b"accept"))
         if not options["node"]:
             raise invalid("node is missing: who the jobs are leased to", field="node")
-        asked = {**{name: options[name] for name in ("node", "max", "lease_ms")}, "stream": secrets.token_hex(8)}
+        asked = {**{name: options.get(name) for name in ("node", "max", "lease_ms")}, "stream": secrets.token_hex(8)}
         reply = await self._shards.call("work_open", topic, asked)
         if reply.error is not None:
             raise reply.error
-        return Response(200, content_type=CONTENT_TYPE, headers=HEADERS, live=partial(self._run, topic, asked))
+        return Response(200, content_type=CONTENT_TYPE, headers=HEADERS, live=partial(self._run, topic, asked, key))
 
-    async def _run(self, topic: str, asked: dict[str, Any], write: Write, gone: Gone) -> bool:
+    async def _run(self, topic: str, asked: dict[str, Any], key: Key, write: Write, gone: Gone) -> bool:
         """Stream until something ends it; whether that was ours, or the client just went."""
         stream = asked["stream"]
         left = False
@@ -64,8 +68,14 @@ class Work:
         scope = self._open[stream] = trio.CancelScope()
         if self._draining:
             scope.cancel()
+
+        def revoke() -> None:
+            nonlocal last
+            last = key_is_gone()
+            scope.cancel()
+
         try:
-            with scope:
+            with self._keyring.while_known(key, revoke), scope:
                 async with trio.open_nursery() as nursery:
 
                     async def watch() -> None:
@@ -76,6 +86,7 @@ class Work:
 
                     nursery.start_soon(watch)
                     try:
+                        await trio.lowlevel.checkpoint_if_cancelled()  # it may be over before it began
                         await self._push(topic, asked, write)
                     except TopicsError as error:
                         last = error
@@ -113,7 +124,7 @@ class Work:
             if reply.error is not None:
                 raise reply.error
             seqs = (reply.extra or {}).get("seqs", ())
-            frames = [_frame(name, seq, bytes(job)) for seq, job in zip(seqs, _jobs(reply.body), strict=True)]
+            frames = [_frame(name, seq, bytes(job)) for seq, job in zip(seqs, decode(_jobs, reply.body), strict=True)]
             await self._send(write, b"".join(frames) or _heartbeat())
 
     async def _send(self, write: Write, piece: bytes) -> None:

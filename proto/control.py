@@ -9,8 +9,9 @@ end-of-file on it is exact and immediate knowledge that the other side is gone.
     shard → supervisor      Progress(...)*, Ready(), Failed(...)
     gateway → supervisor    Ready(), Complete(), Drained(), Failed(...)
 
-`Failed` announces an exit that a restart cannot mend (corrupt file, unknown format): the supervisor stops the whole
-service and shows the message. Any other exit of a child is an accident, and the child is started again.
+`Failed` announces an exit that a restart cannot mend by itself (corrupt file, unknown format): the supervisor shows
+the message and starts the shard again after a long pause. Any other exit is an accident, and the child is started
+again at once. A shard that has not got further than that is in phase `failed` between its starts.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CONTROL_FD_VARIABLE = "TOPICS_CONTROL_FD"
 EXIT_PERMANENT = 3
 """Exit status of a child that said `Failed`."""
 
-PHASES = ("down", "open", "replay", "derive", "ready", "stopping")
+PHASES = ("down", "open", "replay", "derive", "ready", "stopping", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ class ShardState:
     incarnation: int = 0
     done_bytes: int = 0
     total_bytes: int = 0
+    hangs: int = 0
+    """How often it was killed because it did not answer."""
 
     @property
     def progress(self) -> float:
@@ -69,6 +72,10 @@ class Start:
     keys: list[dict[str, Any]] | None = None
     probe_auth: bool = False
     request_log: bool = False
+    hosts: list[str] = field(default_factory=list)
+    """Names that a request may give as its Host when nobody is asked for a key, besides those of this machine."""
+    cors_origins: list[str] = field(default_factory=list)
+    """Origins of other sites whose pages may use the service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +111,8 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Gateway: every shard serves and has answered it, so `/v0/ready` says yes. Once in its life."""
+    """Gateway: every shard serves and has answered it, but those in phase `failed`; at least one does. Once in its
+    life."""
 
 
 @dataclass(frozen=True, slots=True)

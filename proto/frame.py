@@ -58,6 +58,8 @@ FORMAT_VERSION = 1
 MAGIC = b"TPCF"
 HEADER = struct.Struct("<4sBBHIIQQQQqIHBB")
 assert HEADER.size == 64
+KIND_AT = 5
+"""Where in a frame its kind is."""
 CHECKSUM = struct.Struct("<Q")
 DELETED = 0xD5
 FLAG_TS_COLUMN = 1

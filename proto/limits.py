@@ -49,6 +49,9 @@ class Limits(BaseSettings):
     max_total_bytes: int = Field(0, ge=0, description="retained bytes of all topics together, 0 for no limit")
     max_inflight_per_key: int = Field(1000, ge=0, description="requests of one key at a time, 0 for no limit")
     max_watch_sessions: int = Field(10_000, ge=0, description="watch sessions of the service, 0 for no limit")
+    max_watch_sessions_per_key: int = Field(1000, ge=0, description="watch sessions of one key, 0 for no limit")
+    max_tickets_per_key: int = Field(1000, ge=0, description="unused tickets of one key, 0 for no limit")
+    max_cursors_per_topic: int = Field(1000, ge=0, description="named cursors of one topic, 0 for no limit")
     max_sse_connections: int = Field(10_000, ge=0, description="open streams, 0 for no limit")
     max_sse_connections_per_key: int = Field(1000, ge=0, description="open streams of one key, 0 for no limit")
     max_connections: int = Field(12_000, ge=0, description="open connections, 0 for as many as descriptors allow")
@@ -57,6 +60,14 @@ class Limits(BaseSettings):
     )
     min_free_bytes: int = Field(
         64 << 20, ge=0, description="free bytes of the data directory's disk below which nothing is written, 0 for none"
+    )
+    memory_bytes: int = Field(
+        0,
+        ge=0,
+        description="bytes held for clients at once by all processes; 0: an eighth of the machine's, 256 MiB to 1 GiB",
+    )
+    min_download_rate: int = Field(
+        64 << 10, ge=0, description="bytes per second below which an answer is read too slowly, 0 for any pace"
     )
     metrics_max_topics: int = Field(1000, ge=0, le=100_000, description="topics with metrics of their own, and cursors")
     header_timeout_ms: int = Field(10_000, ge=1, description="time a client has to send a request's head")
@@ -96,3 +107,8 @@ class Limits(BaseSettings):
     wal_sync_window_ms: float = Field(
         0.5, ge=0, le=1000, description="longest pause before writes that wait for no sync are synced"
     )
+
+
+def clamped(asked: int | None, default: int, most: int, least: int = 1) -> int:
+    """A number that a request names. None and 0 mean the default, what is out of range the nearest that is in it."""
+    return min(max(asked or default, least), most)

@@ -1,6 +1,17 @@
 """Asking shards: the connection to each incarnation of a shard, and the requests that wait for its replies.
 
 The gateway asks all shards; a shard asks the others.
+
+**Deadlines.** A request that is not answered within `timeout_s` is given up. Its deadline, which travels with it, is a
+fifth of that, or five seconds, earlier: a shard begins nothing that is past its deadline. What became of a request is
+told in `outcome` of the error:
+
+    not_done    it never reached a shard that could carry it out, or the shard found it past its deadline
+    unknown     it was sent, and no answer came: it may have been carried out before, and is not begun any more
+
+**Silence.** With `probing`, a link from which nothing came for a tick is asked for a sign (`ping`), and its silence is
+counted from then on, in ticks of this process, so that a pause of the asker is not taken for one of the shard. A shard
+that has been silent for `SILENT_S` is not sent anything more until it answers again.
 """
 
 from __future__ import annotations
@@ -17,13 +28,19 @@ from proto import trace
 from proto.control import ShardState
 from proto.errors import TopicsError, not_ready, shutting_down
 from proto.limits import MAX_WAIT_MS
-from proto.message import Cancel, Parked, Reply, Request, decode
+from proto.message import Cancel, Parked, Reply, Request, Taken, decode
+from proto.shares import DEFAULT_BYTES, window
 from proto.transport import MessageSocket
+from proto.window import SMALL_BYTES, Window
 
 _log: Any = structlog.get_logger()
 
 
 _SWEEP_S = 1.0
+ANSWERS_S = 3.0
+"""A shard that has been silent for longer does not count as one that answers."""
+SILENT_S = 10.0
+_GRACE_S = 5.0
 
 
 class Pending:
@@ -72,6 +89,10 @@ class Pending:
         """Nobody waits for this any more. Does nothing once the reply has come."""
         self.link.abandon(self)
 
+    def take_back(self) -> None:
+        """The reply has come, but cannot be passed on: what it hands over, if anything, is not taken."""
+        self.link.cancel(self.id)
+
 
 class Link:
     """The connection to one incarnation of one shard."""
@@ -85,18 +106,70 @@ class Link:
         self._owner = owner
         self._socket = MessageSocket.dealer(state.endpoint)
         self._closed = False
+        self._window = Window(owner.window_bytes)
+        self._queue: dict[int, Request] = {}
+        """What has no room in the window yet, in order."""
+        self._taken = 0
+        """Bytes of replies that the shard was not told of yet."""
+        self._heard = True
+        self._probed = False
+        self.silent_s = 0.0
+        """How long the shard has not answered, while it was asked for a sign."""
 
     def ask(self, op: str, topic: str, options: dict[str, Any], body: bytes) -> Pending:
         ident = next(self._owner.ids)
         self.first_id = self.first_id or ident
-        pending = Pending(self, ident, time.monotonic() + self._owner.timeout_s)
+        timeout_s = self._owner.timeout_s
+        now = time.monotonic()
+        pending = Pending(self, ident, now + timeout_s)
         self.waiting[ident] = pending
-        self._socket.send(Request(ident, op, topic, options, body, trace.current()).encode())
+        deadline_ns = int((now + timeout_s - min(timeout_s / 5, _GRACE_S)) * 1e9)
+        request = Request(ident, op, topic, options, body, trace.current(), deadline_ns)
+        if self._queue or not self._window.fits(len(body)):
+            self._queue[ident] = request
+        else:
+            self._hand_over(request)
         return pending
 
+    def _hand_over(self, request: Request) -> None:
+        self._window.sent(request.id, len(request.body))
+        self._socket.send(request.encode())
+
+    def _hand_over_more(self) -> None:
+        while self._queue:
+            request = next(iter(self._queue.values()))
+            if not self._window.fits(len(request.body)):
+                return
+            del self._queue[request.id]
+            self._hand_over(request)
+
+    def _tell_taken(self) -> None:
+        if self._taken * 8 >= self._window.most:
+            self._socket.send(Taken(self._taken).encode())
+            self._taken = 0
+
+    def look(self, elapsed_s: float) -> None:
+        """A tick is over: count silence, and ask for a sign where nothing is heard."""
+        if self._heard:
+            self._heard = self._probed = False
+            self.silent_s = 0.0
+        elif self._probed:
+            self.silent_s += elapsed_s
+        else:
+            self._probed = True
+            self._socket.send(Request(next(self._owner.ids), "ping").encode())
+
     def abandon(self, pending: Pending) -> None:
-        if self.waiting.pop(pending.id, None) is not None and not self._closed:
-            self._socket.send(Cancel(pending.id).encode())
+        if self.waiting.pop(pending.id, None) is not None:
+            self.cancel(pending.id)
+
+    def cancel(self, ident: int) -> None:
+        if self._queue.pop(ident, None) is not None:
+            self._owner.withdrawn(self, ident)
+            self._hand_over_more()
+        elif not self._closed:
+            self._window.given_up(ident)
+            self._socket.send(Cancel(ident).encode())
 
     async def run(self) -> None:
         try:
@@ -109,6 +182,7 @@ class Link:
             self._socket.close()
 
     def _take(self, messages: list[list[bytes]]) -> None:
+        self._heard, self.silent_s = True, 0.0
         for frames in messages:
             try:
                 message = decode(frames)
@@ -117,11 +191,14 @@ class Link:
                 _log.error("shard_message_unreadable", shard=self.state.index, error=repr(error))
                 continue
             if isinstance(message, Reply):
+                self._taken += len(message.body) if len(message.body) > SMALL_BYTES else 0
+                self._window.answered(message.id)
                 self._owner.heard(self, message)
                 pending = self.waiting.pop(message.id, None)
                 if pending is not None:
                     pending.resolve(message)
             elif isinstance(message, Parked) and (pending := self.waiting.get(message.id)) is not None:
+                self._window.answered(message.id)
                 if self._owner.closing:
                     self.abandon(pending)
                     pending.resolve(shutting_down())
@@ -129,16 +206,30 @@ class Link:
                 pending.parked = True
                 pending.deadline = time.monotonic() + MAX_WAIT_MS / 1000 + self._owner.timeout_s
                 pending.resolve(message)
+        self._tell_taken()
+        self._hand_over_more()
 
     def sweep(self, now: float) -> None:
         """Give up on what has waited too long."""
         for pending in [p for p in self.waiting.values() if p.deadline <= now]:
+            unsent = pending.id in self._queue
             self.abandon(pending)
+            if unsent:
+                pending.resolve(
+                    not_ready(
+                        f"shard {self.state.index} does not take its requests in time; this one never reached it",
+                        shard=self.state.index,
+                        outcome="not_done",
+                    )
+                )
+                continue
             _log.warning("shard_silent", shard=self.state.index, request=pending.id)
             pending.resolve(
                 not_ready(
-                    f"shard {self.state.index} has not answered in time; the request may have taken effect",
+                    f"shard {self.state.index} has not answered in time; the request may have taken effect, and will "
+                    "not any more if it has not",
                     shard=self.state.index,
+                    outcome="unknown",
                 )
             )
 
@@ -150,6 +241,7 @@ class Link:
     def fail(self) -> None:
         """Fail every waiter and end `run`; harmless a second time."""
         self._closed = True
+        self._queue.clear()
         self.scope.cancel()
         waiting, self.waiting = self.waiting, {}
         for pending in waiting.values():
@@ -157,6 +249,7 @@ class Link:
                 not_ready(
                     f"shard {self.state.index} went away before it answered; the request may have taken effect",
                     shard=self.state.index,
+                    outcome="unknown",
                 )
             )
 
@@ -165,7 +258,7 @@ class Links:
     """A link to each shard in one of `phases`, kept up with what the supervisor says of them. `run` serves them.
 
     `opened` is called with each new link once it can be asked, `heard` with every reply that comes from the present
-    incarnation of a shard, before whoever waits for it.
+    incarnation of a shard, before whoever waits for it; `withdrawn` with a request that was given up and never sent.
     """
 
     def __init__(
@@ -175,7 +268,13 @@ class Links:
         phases: Iterable[str] = ("ready",),
         opened: Callable[[Link], object] = lambda link: None,
         heard: Callable[[Link, Reply], object] = lambda link, reply: None,
+        *,
+        probing: bool = False,
+        window_bytes: int = window(DEFAULT_BYTES, 1),
+        withdrawn: Callable[[Link, int], object] = lambda link, ident: None,
     ) -> None:
+        self.window_bytes = window_bytes
+        self.withdrawn = withdrawn
         self.states = [ShardState(index) for index in range(shards)]
         self.timeout_s = timeout_s
         self.ids: Iterator[int] = count(1)
@@ -183,6 +282,7 @@ class Links:
         """Nothing may stay parked any more."""
         self.opened = opened
         self._heard = heard
+        self._probing = probing
         self._phases = frozenset(phases)
         self._links: list[Link | None] = [None] * shards
         self._nursery: trio.Nursery | None = None
@@ -193,11 +293,15 @@ class Links:
             self.update(self.states)
             task_status.started()
             try:
+                tick_s, last = min(_SWEEP_S, self.timeout_s / 4), time.monotonic()
                 while True:
-                    await trio.sleep(min(_SWEEP_S, self.timeout_s / 4))
+                    await trio.sleep(tick_s)
                     now = time.monotonic()
                     for link in self.open():
                         link.sweep(now)
+                        if self._probing:
+                            link.look(min(now - last, 2 * tick_s))
+                    last = now
             finally:
                 self._nursery = None
 
@@ -235,10 +339,21 @@ class Links:
         state = self.states[index]
         if link is None or state.phase not in self._phases:
             raise not_ready(
-                f"shard {index} is not serving yet (phase {state.phase}); retry shortly",
+                f"shard {index} cannot start, and is tried again now and then; the service's log says why"
+                if state.phase == "failed"
+                else f"shard {index} is not serving yet (phase {state.phase}); retry shortly",
                 shard=index,
                 phase=state.phase,
                 replay_progress=self.progress,
+                outcome="not_done",
+            )
+        if link.silent_s >= SILENT_S:
+            raise not_ready(
+                f"shard {index} has not answered for {link.silent_s:.0f} s and gets no more requests until it does; "
+                "this one was not carried out",
+                shard=index,
+                phase=state.phase,
+                outcome="not_done",
             )
         return link
 

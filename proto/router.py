@@ -11,6 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from proto.body import Form
 from proto.errors import ErrorCode, TopicsError, invalid
 from proto.match import parse_match
 from proto.names import check_topic
@@ -33,7 +34,7 @@ class RouterConfig(Struct, frozen=True):
     guarantee: Guarantee = "at_least_once"
 
 
-class RouterPatch(Struct, frozen=True):
+class RouterPatch(Struct, frozen=True, forbid_unknown_fields=True):
     """A router as sent. A field left out, or null where null means nothing, keeps what is."""
 
     source: str | None = None
@@ -46,7 +47,7 @@ class RouterPatch(Struct, frozen=True):
     guarantee: Guarantee | None = None
 
 
-decode_patch = msgspec.json.Decoder(RouterPatch).decode
+PATCH = Form(RouterPatch, RouterPatch)
 
 
 def apply(current: RouterConfig | None, patch: RouterPatch) -> RouterConfig:

@@ -30,6 +30,8 @@ from pyspark_topics.xxh3 import digest
 MAGIC = b"TPCC"
 HEAD = struct.Struct("<4sIQQ")
 assert HEAD.size == 24
+HELD_VERSION = 2
+"""Of a catalog in which frames of a topic that the server could not read are held back."""
 _NAME = re.compile(r"catalog-(\d{20})\.cbor")
 
 
@@ -96,8 +98,10 @@ def _read(path: Path) -> Catalog | str:
     body = raw[HEAD.size :]
     if magic != MAGIC or length != len(body) or digest(body) != checksum:
         return "not whole (magic, length or checksum)"
-    if version != VERSION:
-        raise UnknownFormat(f"{path}: catalog version {version}, known here: {VERSION}; update pyspark_topics to match")
+    if version not in (VERSION, HELD_VERSION):
+        raise UnknownFormat(
+            f"{path}: catalog version {version}, known here: {HELD_VERSION}; update pyspark_topics to match"
+        )
     match = _NAME.fullmatch(path.name)
     assert match is not None
     try:

@@ -27,7 +27,14 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import pyarrow as pa
 
+from pyspark_topics.errors import log
+
 PATIENCE_S = 60.0
+REACH_S = 6.0
+"""How long a service may take to answer at all before something is begun; with what begins, told within 10 s."""
+REACH_TIMEOUT_S = 2.0
+TELL_EVERY_S = 2.0
+"""How often a call that is tried again says so."""
 TIMEOUT_S = 90.0
 """Longer than the service takes to say 503 by itself."""
 GZIP_FROM_BYTES = 1024
@@ -86,12 +93,15 @@ class Appended:
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where the service is, as the options say; unlike a client it can be sent to tasks. Options: `url`, `token`,
-    `compression` (`gzip` or `none`, the default; for slow links), `retryTimeoutMs` (default 60000)."""
+    `compression` (`gzip` or `none`, the default; for slow links), `retryTimeoutMs` (default 60000).
+
+    `reach_s` is the patience of `reach`, `retryTimeoutMs` if that was given."""
 
     url: str
     token: str = field(default="", repr=False)
     compress: bool = False
     patience_s: float = PATIENCE_S
+    reach_s: float = REACH_S
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Endpoint:
@@ -103,10 +113,22 @@ class Endpoint:
         if compression not in ("none", "gzip"):
             raise ServiceError(f"compression {compression!r}: say gzip or none")
         patience_ms = integer(given, "retryTimeoutMs", int(PATIENCE_S * 1000), least=0)
-        return cls(given["url"], given.get("token", ""), compression == "gzip", patience_ms / 1000)
+        reach_s = patience_ms / 1000 if "retrytimeoutms" in given else REACH_S
+        return cls(given["url"], given.get("token", ""), compression == "gzip", patience_ms / 1000, reach_s)
 
     def client(self) -> Client:
         return Client(self.url, self.token, compress=self.compress, patience_s=self.patience_s)
+
+    def reach(self) -> None:
+        """See that there is a service, and tell soon if there is none: what was begun may wait for one that is away,
+        what is to begin need not. Raises `Unavailable`."""
+        with Client(self.url, self.token, patience_s=self.reach_s, timeout_s=REACH_TIMEOUT_S) as client:
+            try:
+                client.call("GET", "/v0/health")
+            except Unavailable:
+                raise
+            except ServiceError:
+                pass  # it answers; what it has against this key or address is told by what is asked next
 
 
 def integer(options: Mapping[str, str], name: str, default: int, *, least: int = 1) -> int:
@@ -222,6 +244,7 @@ class Client:
                 body = gzip.compress(body, 1)
         deadline = self._clock() + self._patience_s
         attempt = 0
+        told = -TELL_EVERY_S
         while True:
             wait_s, problem, status, code = 0.0, "", 0, ""
             try:
@@ -244,6 +267,9 @@ class Client:
                     status,
                     code,
                 )
+            if self._clock() - told >= TELL_EVERY_S:
+                told = self._clock()
+                log.warning("%s: %s; trying for %d s more", self.url, problem, deadline - told)
             self._pause(wait_s)
 
     def _ask(self, method: str, target: str, body: bytes | None, headers: dict[str, str]) -> tuple[int, Any, bytes]:

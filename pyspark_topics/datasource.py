@@ -103,7 +103,7 @@ class ServiceReader(DataSourceReader):  # type: ignore[misc]
         self._source = source(given, self._options, arrow_schema(schema))
 
     def partitions(self) -> Sequence[InputPartition]:
-        start = stream.begin(self._source, self._options.starting)
+        start = stream.begin(self._source, self._options.starting, self._options.topics)
         return self._source.partitions(start, stream.finish(self._source, self._options.ending, start))
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

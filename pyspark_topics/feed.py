@@ -69,6 +69,9 @@ class Feed:
 
     # What `offsets.Source` asks for
 
+    def reach(self) -> None:
+        self.endpoint.reach()
+
     def earliest(self) -> Offsets:
         return {topic["topic"]: Position(topic["earliest_seq"], topic.get("epoch", 0)) for topic in self._topics()}
 

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark_topics import offsets, plan
 from pyspark_topics.directory import places
 from pyspark_topics.offsets import Gap, Offsets, Position
-from pyspark_topics.options import EARLIEST, LATEST, BadOption, Bound, Options
+from pyspark_topics.options import EARLIEST, LATEST, BadOption, Bound, Options, all_there
 from pyspark_topics.plan import Piece, Range, Survey
 from pyspark_topics.rows import Counters
 from pyspark_topics.topic import Topic
@@ -52,6 +52,8 @@ def batch(options: Options, where: Where, counters: Counters) -> list[InputParti
     found = plan.survey(
         places(options.paths, options.cold), options.topics, where, fail=options.fail_on_data_loss, counters=counters
     )
+    if where == ALL:  # else topics may be left out for another reason
+        all_there(options.topics, {topic.name for topic in found.topics})
     _all_exist(found.topics, options.starting, where)
     _all_exist(found.topics, options.ending, where)
     ranges = {}
@@ -182,6 +184,9 @@ class Files:
             twice = next(name for name in sorted(names) if names.count(name) > 1)
             raise BadOption(f'the topic "{twice}" is in more than one path; read each path with a stream of its own')
         return found
+
+    def reach(self) -> None:
+        """Whether a directory is there is told by every survey."""
 
     def earliest(self) -> Offsets:
         topics = self._survey().topics

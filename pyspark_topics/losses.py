@@ -2,13 +2,16 @@
 
 Records are lost from the front, so losses are runs `(upto, reason)`: everything live up to `upto`, from where the run
 before it ended, went for that reason. Deletions are no losses. Besides these there are ranges of seqs, between records,
-that never had any: a router's source had lost what was to be copied.
+that have none: a router's source had lost what was to be copied, or an ephemeral topic was stopped. The latter is told
+as `cap`, as the server does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+_TOLD = {"restart": "cap"}
 
 
 @dataclass(slots=True)
@@ -17,6 +20,14 @@ class Losses:
 
     runs: list[tuple[int, str]] = field(default_factory=list)
     inner: Sequence[tuple[int, int, str]] = ()
+
+    def __post_init__(self) -> None:
+        self.runs = [(upto, _TOLD.get(reason, reason)) for upto, reason in self.runs]
+        self.inner = [(first, last, _TOLD.get(reason, reason)) for first, last, reason in self.inner]
+
+    def tail(self, first: int, last: int) -> None:
+        """A stop took these, behind all that there is."""
+        self.inner = [*self.inner, (first, last, "cap")]
 
     @property
     def floor(self) -> int:
@@ -30,17 +41,16 @@ class Losses:
             self.runs.pop()
         self.runs.append((upto, reason))
 
-    def reason(self, first: int) -> str:
-        """Why records from `first` on are missing."""
-        reasons = {reason for upto, reason in self.runs if upto >= first}
-        return reasons.pop() if len(reasons) == 1 else "mixed"
-
     def between(self, low: int, high: int, earliest: int) -> list[tuple[int, int, str]]:
         """What a reader who wants seqs `low` to `high` is told: first and last seq, reason. The topic's first live
         record is `earliest`. The first gap begins at `low` at the earliest, as a tombstone does."""
         found = []
-        if low < self.floor:
-            found.append((low, min(max(earliest - 1, low), high), self.reason(low)))
+        # A range that nothing is left before is lost from the front.
+        front = [(last, reason) for _, last, reason in self.inner if last < earliest]
+        if low < max([self.floor, *(last + 1 for last, _ in front)]):
+            reasons = {reason for upto, reason in [*self.runs, *front] if upto >= low}
+            reason = reasons.pop() if len(reasons) == 1 else "mixed"
+            found.append((low, min(max(earliest - 1, low), high), reason))
             low = earliest
         for first, last, reason in self.inner:
             if last >= low and first <= high and last >= earliest:

@@ -66,6 +66,9 @@ class Source(Protocol):
     All methods but `read` are called on the driver, one at a time, by one thread.
     """
 
+    def reach(self) -> None:
+        """Raise, within seconds, if there is nothing to read from: asked before something new is begun."""
+
     def earliest(self) -> Offsets:
         """The first live record of each topic that is subscribed now; one past its last one if there is none."""
 

@@ -3,7 +3,7 @@
     path, paths               data directories, shard directories, backups, cold tiers: see `directory`
     coldPath                  the server's TOPICS_COLD_DIR, one for each path
     url, token                a running service instead of files: see `feed`
-    subscribe                 "orders,returns"
+    subscribe                 "orders,returns"; they must exist when a read or a new stream begins
     subscribePattern          a regular expression that the whole name of a topic matches
     assign                    {"orders": [0]}: topic and shard, or ["orders", "returns"]
     startingOffsets           "earliest", "latest", or {"orders": 23}, {"orders": {"0": 23}}: first seq to read, -2 for
@@ -28,7 +28,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,6 +66,16 @@ class Topics:
         if not self.shards:
             return self
         return Topics(frozenset(name for name in self.names if number in self.shards.get(name, (number,))) or _NOBODY)
+
+
+def all_there(topics: Topics, there: Collection[str]) -> None:
+    """Raise `BadOption` if a topic was named that is not there. A pattern may match nothing."""
+    for name in sorted(topics.names - _NOBODY):
+        if name not in there:
+            raise BadOption(
+                f'option {"assign" if topics.shards else "subscribe"} names the topic "{name}", which does not exist: '
+                "make it first, or say subscribePattern, which may match topics that are made later"
+            )
 
 
 _NOBODY = frozenset({""})

@@ -21,6 +21,7 @@ from typing import Any
 from pyspark_topics import frames
 from pyspark_topics.catalog import Catalog
 from pyspark_topics.directory import Shard
+from pyspark_topics.errors import CorruptFile, tell
 from pyspark_topics.frames import FrameError, Head
 from pyspark_topics.logfile import LogFile
 from pyspark_topics.losses import Losses
@@ -43,10 +44,14 @@ class Replay:
         self._fail = fail
         self._next_id = catalog.next_id
         self._gone: set[int] = set()
+        self._as_of: dict[int, int] = {entry["id"]: entry["as_of"] for entry in catalog.topics if "as_of" in entry}
         self._subscribe = subscribe
         for entry in catalog.topics:
             topic = self._create(entry["id"], entry["name"], entry["config"], entry["epoch"])
             if topic is not None:
+                if entry.get("held"):
+                    what = "could not be read by the server, which holds back what was written last"
+                    tell(CorruptFile(f'{shard.path}: topic "{entry["name"]}" {what}: salvage it there first'), fail)
                 self._load(topic, entry)
 
     def _create(self, ident: int, name: str, config: dict[str, Any], epoch: int) -> Topic | None:
@@ -91,6 +96,8 @@ class Replay:
             del self.topics[head.topic_id]
             self._gone.add(head.topic_id)
             return
+        if head.frame_no <= self._as_of.get(head.topic_id, 0):
+            return
         topic = self.topics[head.topic_id]
         if topic is not None and head.kind == frames.ROUTER:
             about = frames.fields(log.view, head)
@@ -108,6 +115,8 @@ class Replay:
                 topic.configured(
                     about["config"], about["now"], about["next_seq"], about.get("floor", 0), about.get("lost", -1)
                 )
+            elif head.kind == frames.CEILING and "floor" in about:
+                topic.pushed_out(about["floor"], about["now"])
             elif head.kind == frames.CEILING:
                 topic.skipped(about.get("next_seq", 0))
             else:

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_topics import offsets
 from pyspark_topics.offsets import Offsets, Position, Source
-from pyspark_topics.options import EARLIEST, LATEST, BadOption, Bound, Options
+from pyspark_topics.options import EARLIEST, LATEST, BadOption, Bound, Options, Topics, all_there
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -40,7 +40,7 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]  # pyspark is 
         """Where the stream stands, if that is known."""
 
     def initialOffset(self) -> dict[str, Any]:
-        self._place = begin(self._source, self._options.starting)
+        self._place = begin(self._source, self._options.starting, self._options.topics)
         return offsets.dump(self._place)
 
     def latestOffset(self) -> dict[str, Any]:
@@ -76,9 +76,11 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]  # pyspark is 
         return self.__dict__ | {"_place": None}
 
 
-def begin(source: Source, starting: Bound) -> Offsets:
-    """Where a new stream begins. Raises `BadOption`."""
+def begin(source: Source, starting: Bound, topics: Topics) -> Offsets:
+    """Where a new stream of `topics` begins. Raises `BadOption`."""
+    source.reach()
     latest = source.latest()
+    all_there(topics, latest)
     if starting.default == LATEST and not starting.seqs and not starting.times and starting.time_ms is None:
         return dict(sorted(latest.items()))
     earliest = source.earliest()

@@ -121,9 +121,8 @@ class Topic:
     def configured(self, config: dict[str, Any], now_ms: int, next_seq: int, floor: int, lost: int) -> None:
         self.settle(now_ms)
         if self.ephemeral and self.head + 1 < next_seq:
-            # What was written as such is in no file, and what was before is gone.
-            self.floor = next_seq
-            self.losses.add(next_seq - 1, "cap")
+            # What was written as such is in no file.
+            self.losses.tail(self.head + 1, next_seq - 1)
         self._take(config)
         self.skipped(next_seq)
         if floor > self.floor:
@@ -131,6 +130,12 @@ class Topic:
         self.losses.add(lost, "cap")
         self._grown = True
         self.settle(now_ms)
+
+    def pushed_out(self, floor: int, now_ms: int) -> None:
+        """Records before this went by a cap, because of some that no file has."""
+        self.expire(now_ms)
+        self.floor = max(self.floor, floor)
+        self.losses.add(floor - 1, "cap")
 
     def skipped(self, next_seq: int) -> None:
         """Seqs below `next_seq` are used, though there may be no records."""

@@ -6,6 +6,7 @@ Nothing here runs once per record in Python: fields are pulled out, measured and
 
 from __future__ import annotations
 
+import re
 from itertools import accumulate, repeat
 from operator import add, attrgetter, getitem, itemgetter
 from typing import Any
@@ -13,10 +14,12 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from proto.body import parse
+from proto.body import Form, parse
 from proto.errors import ErrorCode, TopicsError, invalid
 from proto.frame import Column, Columns, Encoding, constant, optional
 from proto.limits import MAX_META_KEYS, MAX_PUBLISH_DELAY_MS, Limits
+from proto.message import Request
+from proto.surrogates import MAX_MASKED_BYTES, Mask, apply
 from shardd.config import ConfigPatch
 
 _ABSENT = Raw(b"")
@@ -41,28 +44,49 @@ class Write(Struct):
     disable_backpressure: bool | None = None
 
 
-_decode = msgspec.json.Decoder(Write).decode
+class _Outline(Struct):
+    """A write whose records are not looked at."""
+
+    records: Raw
+    node: str | None = None
+    idempotency_key: str | None = None
+    create: bool | None = None
+    config: ConfigPatch | None = None
+    disable_backpressure: bool | None = None
+
+
+class _Records(Struct):
+    records: list[WriteRecord]
+
+
+_SMALLEST_RECORD = len(b'{"data":1},')
+_BUILT_ANYWAY = 4
+"""Times the most records of a write that are built without a second look."""
+_BEHIND = re.compile(r"trailing characters \(byte (\d+)\)")
+_COMMA = ord(",")
+_FORM = Form(Write, ConfigPatch)
+_OUTLINE = Form(_Outline, ConfigPatch)
+_decode_records = msgspec.json.Decoder(_Records).decode
+_skip = msgspec.json.Decoder(Raw).decode
 _count_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-def parse_write(body: bytes, limits: Limits, *, stamped: bool = False) -> tuple[Write, Columns]:
-    """The request, and its records as a batch whose `ts` is still 0.
+def parse_write(request: Request, limits: Limits) -> tuple[Write, Columns]:
+    """What it says, and its records as a batch whose `ts` is still 0.
 
-    `stamped`: the engine has added to each `meta`, which may be larger for that.
+    Option `stamped`: the engine has added to each `meta`, which may be larger for that.
 
     Raises `400 invalid_request`, `batch_too_large` or `record_too_large`.
     """
-    write = parse(_decode, body)
+    stamped = bool(request.options.get("stamped"))
+    masked = len(request.body) if stamped else MAX_MASKED_BYTES
+    write, request.ignored = _parse(request.body, limits.max_batch_records, masked)
     records = write.records
     count = len(records)
     if not count:
         raise invalid("records must hold at least one record", field="records")
     if count > limits.max_batch_records:
-        raise TopicsError(
-            ErrorCode.BATCH_TOO_LARGE,
-            f"{count} records in one write, at most {limits.max_batch_records} are allowed",
-            {"records": count, "max": limits.max_batch_records},
-        )
+        raise _batch_too_large(limits.max_batch_records, records=count)
     data = list(map(attrgetter("data"), records))
     data_sizes = list(map(len, data))
     meta, meta_sizes = _meta(list(map(attrgetter("meta"), records)), None if stamped else limits)
@@ -76,6 +100,60 @@ def parse_write(body: bytes, limits: Limits, *, stamped: bool = False) -> tuple[
         meta,
     )
     return write, columns
+
+
+def _parse(body: bytes, most: int, masked: int) -> tuple[Write, list[str]]:
+    """The request, and the names of what it says in vain.
+
+    A body that may hold far more records than `most` is refused before any of them is built: an object in Python takes
+    many times the eleven bytes of `{"data":1},`, and a gzip body of 128 KB holds six million.
+
+    Raises `400 invalid_request`, `batch_too_large`."""
+    slack = _BUILT_ANYWAY * most
+    if len(body) <= slack * _SMALLEST_RECORD or most_records(body) <= slack:
+        return _FORM.read(body, masked)
+    outline, ignored = _OUTLINE.read(body, masked)
+    records = bytes(outline.records)
+    if records[:1] == b"[" and not has_at_most(records, most):
+        raise _batch_too_large(most)
+    fields = {name: getattr(outline, name) for name in Write.__struct_fields__ if name != "records"}
+    return Write(parse(_decode_records, b'{"records":%b}' % records, masked).records, **fields), ignored
+
+
+def most_records(body: bytes) -> int:
+    """No more records than this are in a body: each is an object and has `data`, which may be spelled with escapes."""
+    return min(body.count(b"{"), body.count(b'"data"') + body.count(rb"\u006") + body.count(rb"\u007"))
+
+
+def has_at_most(array: bytes, most: int) -> bool:
+    """Whether a JSON array, known to be well-formed, has at most `most` elements; `most` is 1 or more.
+
+    Walks from one to the next without building any, as far as it must: the parser is asked for one value, and its error
+    says where it stumbled over what follows."""
+    view = memoryview(array)
+    at = 1
+    for _ in range(most):
+        try:
+            _skip(view[at:])
+        except msgspec.DecodeError as error:
+            found = _BEHIND.search(str(error))
+            if found is None:
+                # A lone surrogate, or the end of an empty array.
+                return array.strip(b"[] \t\r\n") == b"" or has_at_most(Mask(array).text, most)
+            at += int(found[1]) - 1  # it tells where it was after the first byte too many
+        if array[at] != _COMMA:
+            return True
+        at += 1
+    return False
+
+
+def _batch_too_large(most: int, **counted: int) -> TopicsError:
+    many = f"{counted['records']}" if counted else f"more than {most}"
+    return TopicsError(
+        ErrorCode.BATCH_TOO_LARGE,
+        f"{many} records in one write, at most {most} are allowed",
+        {**counted, "max": most},
+    )
 
 
 def delays(write: Write) -> list[int] | None:
@@ -163,6 +241,6 @@ def _meta(values: list[Raw], limits: Limits | None) -> tuple[Column | None, list
         )
     if largest >= _SMALLEST_META:
         for index, size in enumerate(sizes):
-            if size >= _SMALLEST_META and len(_count_keys(filled[index])) > MAX_META_KEYS:
+            if size >= _SMALLEST_META and len(apply(_count_keys, filled[index])[0]) > MAX_META_KEYS:
                 raise invalid(f"meta of records[{index}] has more than {MAX_META_KEYS} keys", field="meta", index=index)
     return optional(cells), sizes

@@ -28,8 +28,8 @@ class Stored(Protocol):
     def segment(self) -> Any:
         """The segment it is in."""
 
-    def load(self, *, again: bool = True) -> memoryview:
-        """The frame's bytes. Valid as long as the view is held. `again`: look at the checksum even if it was right."""
+    def load(self) -> memoryview:
+        """The frame's bytes, whole. Valid as long as the view is held."""
 
 
 class Batch:
@@ -42,6 +42,7 @@ class Batch:
     __slots__ = (
         "buffer",
         "count",
+        "filed",
         "first_seq",
         "first_ts",
         "flags",
@@ -61,6 +62,8 @@ class Batch:
         self.stored: Stored | None = None
         self.written = 0
         """`deleted` as the file has it."""
+        self.filed = 0
+        """The check of the delete flags that the file has, see `shardd.segment`."""
         self.first_seq = first_seq
         self.count = count
         ts = columns.ts
@@ -90,7 +93,15 @@ class Batch:
             batch.flags = bytearray(flags)
             batch._recount()
         batch.written = batch.deleted
+        batch.filed = 0
         return batch
+
+    def resume(self, start: int, flags: bytes | None, live_size: int) -> None:
+        """What is gone of it, as somebody remembers: nothing is read."""
+        self.start = start
+        self.flags = None if flags is None else bytearray(flags)
+        self.live = self.count - start if flags is None else self.mask(start, self.count).count(1)
+        self.live_size = live_size
 
     @property
     def deleted(self) -> int:
@@ -122,13 +133,12 @@ class Batch:
             return self.last_seq
         return self.first_seq + len(self.flags.rstrip(bytes([DELETED]))) - 1
 
-    def columns(self, *, again: bool = True) -> Columns:
-        """The records. `again` False: for counting and choosing only, so a checksum that was right need not be looked
-        at again. Raises the error of the file."""
+    def columns(self) -> Columns:
+        """The records. Raises the error of the file."""
         if self.buffer is not None:
             return decode_batch(self.buffer)
         assert self.stored is not None
-        return decode_batch(self.stored.load(again=again))
+        return decode_batch(self.stored.load())
 
     def mask(self, start: int, stop: int) -> bytes:
         """1 for each record of the range that is not deleted, 0 for the others."""
@@ -180,7 +190,7 @@ class Batch:
         """The records, for counting only. None if the file is damaged: what nobody can read must still be able to go,
         so its bytes are then taken in proportion to its records."""
         try:
-            return self.columns(again=False)
+            return self.columns()
         except SegmentError:
             return None
 

@@ -1,10 +1,15 @@
 """Claims: who gets which jobs, now or when there are some; and acks, nacks and extends.
 
 A claim of a queue without `claim_jitter_ms` is served at once. Otherwise the first claimer opens a window, and when it
-closes everybody who came in it is served in one pass: each gets a share in proportion to its `max`, dealt in turn.
+closes all claimers that came in it are served in one pass: each gets a share in proportion to its `max`, dealt in turn
+in the order of arrival.
 
-Streams (`work_take`) wait until there are jobs and they hold less than their `max`; what makes jobs claimable opens a
-window too (one without width, unless there is jitter), so that they and the pollers share fairly.
+Claims with `wait_ms` wait for jobs that long, and streams (`work_take`) until there are jobs and they hold less than
+their `max`. What makes jobs claimable opens a window too (one without width, unless there is jitter), so that all of
+them share fairly. A claim that finds others waiting joins them, behind.
+
+A client that leaves while its claim waits is taken out. One that leaves at the moment its jobs are on their way to it
+(`cancel` comes after the answer) gives them back, and the delivery does not count: nothing is held for it.
 
 An ack is a deletion (see `shardd.removal`), as durable as the queue's class says. All other changes are LEASE frames if
 `leases_durable`, and in memory only if not (see `shardd.queue`). If the process dies before the frame is written,
@@ -13,7 +18,9 @@ nothing happened and nobody was told; after it, the change is there whether or n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from math import inf
 from typing import Any
 
 from proto.errors import TopicsError, invalid, topic_not_found
@@ -21,6 +28,7 @@ from proto.frame import Kind
 from proto.limits import MAX_BATCH_BYTES
 from proto.message import Parked, Reply, Request
 from shardd.commit import Timing
+from shardd.damage import SegmentError
 from shardd.jobs import (
     Claimed,
     ClaimRequest,
@@ -31,27 +39,31 @@ from shardd.jobs import (
     clamped_lease,
     fresh,
     lease_id,
+    longest_wait,
     new_tokens,
     not_a_queue,
     one,
     parse_claim,
     parse_hold,
     size_of,
+    token_of,
 )
 from shardd.outbox import Letter
-from shardd.queue import Job, Queue
+from shardd.queue import Job, Queue, State
 from shardd.removal import Saved, remove
 from shardd.staging import Respond, Staging, performance, refuse, to_json
 from shardd.topic import Topic
 
+REMEMBERED = 10_000
+"""Jobs of claims that had to wait, which come back if the client turns out to be gone."""
 STREAM_WAIT_S = 15.0
 """A stream that waited so long for jobs is told that there are none, and asks again."""
 
 
 class Claimer:
-    """One that waits for jobs. `stream` is empty for a poller."""
+    """One that waits for jobs. `stream` is empty for a poller; a `patient` one would rather wait than get none."""
 
-    __slots__ = ("deadline", "ident", "key", "lease_ms", "max", "node", "respond", "stream")
+    __slots__ = ("deadline", "ident", "key", "lease_ms", "max", "node", "patience_s", "respond", "stream")
 
     def __init__(self, asked: ClaimRequest, stream: str, key: Hashable, ident: int, respond: Respond) -> None:
         assert asked.max is not None
@@ -62,7 +74,12 @@ class Claimer:
         self.key = key
         self.ident = ident
         self.respond = respond
-        self.deadline = 0.0
+        self.patience_s = STREAM_WAIT_S if stream else (asked.wait_ms or 0) / 1000
+        self.deadline = inf
+
+    @property
+    def patient(self) -> bool:
+        return self.patience_s > 0
 
     def wants(self, queue: Queue) -> int:
         return max(self.max - queue.streams.get(self.stream, 0), 0) if self.stream else self.max
@@ -99,17 +116,20 @@ class Claims:
         self._doomed = doomed
         self._cohorts: dict[int, _Cohort] = {}
         self._by_key: dict[Hashable, _Cohort] = {}
+        self._sent: OrderedDict[Hashable, tuple[Topic, list[tuple[int, int]]]] = OrderedDict()
+        """Of the latest claims that had to wait and got jobs: their seqs and tokens."""
+        self._jobs_sent = 0
         staging.jobs_changed = self.changed
 
     # Who waits
 
     def claim(self, request: Request, caller: Hashable, respond: Respond) -> None:
-        asked = parse_claim(request.body, self._staging.limits)
+        asked = parse_claim(request, self._staging.limits)
         topic = self._topic(request)
         self._take(topic, Claimer(asked, "", (caller, request.id), request.id, respond))
 
     def work_open(self, request: Request, caller: Hashable, respond: Respond) -> None:
-        """A stream begins, or is refused. Options: `node`, `max`, `lease_ms` (0: the topic's)."""
+        """A stream begins, or is refused. Options: `node`, `max`, `lease_ms` (None: the topic's)."""
         self._stream_claim(request)
         self._topic(request)
         respond(Reply(request.id))
@@ -124,7 +144,7 @@ class Claims:
 
     def _stream_claim(self, request: Request) -> ClaimRequest:
         options = request.options
-        asked = ClaimRequest(options["node"], options["max"], options["lease_ms"] or None)
+        asked = ClaimRequest(options["node"], options["max"], options["lease_ms"])
         check_claim(asked, self._staging.limits)
         return asked
 
@@ -148,29 +168,68 @@ class Claims:
         queue = self._current(topic)
         jitter = topic.config.claim_jitter_ms / 1000
         may = claimer.wants(queue) and queue.ready(topic.records)
-        if not jitter and topic.id not in self._cohorts and (may or not claimer.stream):
+        if not jitter and topic.id not in self._cohorts and (may or not claimer.patient):
             self._serve(topic, [claimer])
             return
         now = self._clock.monotonic()
-        claimer.deadline = now + STREAM_WAIT_S
+        if claimer.patient:
+            claimer.deadline = now + claimer.patience_s
         cohort = self._cohorts.setdefault(topic.id, _Cohort(topic))
         cohort.claimers[claimer.key] = claimer
         self._by_key[claimer.key] = cohort
-        if cohort.due is None and (may or not claimer.stream):
+        if cohort.due is None and (may or not claimer.patient):
             cohort.due = now + jitter
         claimer.respond(Parked(claimer.ident))
         self._staging.scheduler.more()
 
     def cancel(self, caller: Hashable, ident: int) -> None:
-        """The caller went away. Nothing if it does not wait (any more)."""
-        cohort = self._by_key.get((caller, ident))
+        """The caller went away. It gets nothing, or what it was sent just now comes back."""
+        key = (caller, ident)
+        cohort = self._by_key.get(key)
         if cohort is not None:
-            self._leave(cohort, cohort.claimers[(caller, ident)])
+            self._leave(cohort, cohort.claimers[key])
+        elif key in self._sent:
+            self._take_back(*self._forget(key))
+
+    def _remember(self, claimer: Claimer, topic: Topic, part: list[Claimed]) -> None:
+        self._sent[claimer.key] = topic, [(job.seq, token_of(job.lease_id)) for job in part]
+        self._jobs_sent += len(part)
+        while self._jobs_sent > REMEMBERED:
+            self._forget(next(iter(self._sent)))
+
+    def _forget(self, key: Hashable) -> tuple[Topic, list[tuple[int, int]]]:
+        topic, leases = self._sent.pop(key)
+        self._jobs_sent -= len(leases)
+        return topic, leases
+
+    def _take_back(self, topic: Topic, leases: list[tuple[int, int]]) -> None:
+        """Jobs on their way to a client that is gone. Those that it had all the same, and used, stay as they are."""
+        queue = topic.queue
+        if queue is None or self._staging.directory.assigned.get(topic.name) is not topic:
+            return
+        now = self._clock.now_ms()
+        before: Saved = {}
+        for seq, token in leases:
+            job = queue.jobs.get(seq)
+            if job is not None and job.state is State.LEASED and job.token == token:
+                before[seq] = job.saved()
+                job.deliveries -= 1
+                queue.release(seq, job, now, now)
+        self._change(topic, before, lambda timing: self.changed(topic), lambda error: None)
 
     def _leave(self, cohort: _Cohort, claimer: Claimer) -> None:
         del cohort.claimers[claimer.key], self._by_key[claimer.key]
         if not cohort.claimers:
             self._cohorts.pop(cohort.topic.id, None)
+
+    def refuse(self, topic: Topic, error: TopicsError) -> None:
+        """Whoever waits for jobs of this topic waits in vain."""
+        cohort = self._cohorts.get(topic.id)
+        if cohort is None:
+            return
+        for claimer in list(cohort.claimers.values()):
+            self._leave(cohort, claimer)
+            refuse(claimer.ident, claimer.respond, error)
 
     def changed(self, topic: Topic) -> None:
         """There may be jobs, or room for some; or the topic is gone."""
@@ -184,10 +243,10 @@ class Claims:
         times = []
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         for cohort in self._cohorts.values():
+            times.append(min(claimer.deadline for claimer in cohort.claimers.values()))
             if cohort.due is not None:
                 times.append(cohort.due)
                 continue
-            times.append(min(claimer.deadline for claimer in cohort.claimers.values()))
             queue = cohort.topic.queue
             if queue is not None and queue.next_wake is not None:
                 times.append(now + max(queue.next_wake - now_ms, 0) / 1000)
@@ -198,18 +257,24 @@ class Claims:
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         for cohort in list(self._cohorts.values()):
             topic, queue = cohort.topic, cohort.topic.queue
-            if self._staging.directory.visible.get(topic.name) is not topic:
+            now_there = self._staging.directory.visible.get(topic.name)
+            if now_there is not topic:
+                a_log = now_there is not None and now_there.queue is None
                 for claimer in list(cohort.claimers.values()):
                     self._leave(cohort, claimer)
-                    refuse(claimer.ident, claimer.respond, topic_not_found(topic.name))
+                    gone = not_a_queue(topic.name) if a_log else topic_not_found(topic.name)
+                    refuse(claimer.ident, claimer.respond, gone)
                 continue
             if cohort.due is None and queue is not None and queue.next_wake is not None and queue.next_wake <= now_ms:
                 queue.expire(now_ms)
                 self.changed(topic)
             if cohort.due is not None and cohort.due <= now:
                 cohort.due = None
-                self._serve(topic, list(cohort.claimers.values()), cohort)
-            for claimer in [c for c in cohort.claimers.values() if c.stream and c.deadline <= now]:
+                try:
+                    self._serve(topic, list(cohort.claimers.values()), cohort)
+                except SegmentError:
+                    continue  # the topic is set apart, and whoever waits is told
+            for claimer in [c for c in cohort.claimers.values() if c.deadline <= now]:
                 self._leave(cohort, claimer)
                 self._answer(topic, claimer, [], Timing())
         self._staging.commits.flush()
@@ -242,7 +307,7 @@ class Claims:
         return queue
 
     def _serve(self, topic: Topic, claimers: list[Claimer], cohort: _Cohort | None = None) -> None:
-        """One pass: jobs to all of these. Pollers are answered in any case, streams only if they got some."""
+        """One pass: jobs to all of these. The patient ones are answered only if they got some."""
         queue = self._current(topic)
         wants = [claimer.wants(queue) for claimer in claimers]
         before: Saved = {}
@@ -261,22 +326,25 @@ class Claims:
             job = queue.lease(each[0], claimer.node, token, deadline, claimer.stream)
             parts[place].append(claimed(each, token, deadline, job.deliveries))
             place = (place + 1) % len(claimers)
-        served = [(c, part) for c, part in zip(claimers, parts, strict=True) if part or not c.stream]
+        served = [(c, part) for c, part in zip(claimers, parts, strict=True) if part or not c.patient]
         if cohort is not None:
-            for claimer, _ in served:
+            for claimer, part in served:
                 self._leave(cohort, claimer)
+                if part and not claimer.stream:
+                    self._remember(claimer, topic, part)
+        if doomed:  # before the answers, which count what is left
+            self._doomed(topic, doomed)
+        targets = sorted({letter.target for letter in doomed.values()}) if topic.config.auto_create else []
 
         def done(timing: Timing) -> None:
             for claimer, part in served:
-                self._answer(topic, claimer, part, timing)
+                self._answer(topic, claimer, part, timing, targets)
 
         def failed(error: TopicsError) -> None:
             for claimer, _ in served:
                 refuse(claimer.ident, claimer.respond, error)
 
         self._change(topic, before, done, failed)
-        if doomed:
-            self._doomed(topic, doomed)
         if found and len(found) < sum(wants) and queue.ready(topic.records):
             self.changed(topic)  # the byte budget was used up
 
@@ -301,7 +369,11 @@ class Claims:
         before.update((each[0], None) for each in new)
         return found + new, doomed
 
-    def _answer(self, topic: Topic, claimer: Claimer, part: list[Claimed], timing: Timing) -> None:
+    def _answer(
+        self, topic: Topic, claimer: Claimer, part: list[Claimed], timing: Timing, dead_letters: Sequence[str] = ()
+    ) -> None:
+        """`dead_letters` are topics that dead letters are on their way to, and that are made if they do not exist: the
+        gateway sees to that before the client has its answer."""
         part.sort(key=_seq)
         if claimer.stream:
             claimer.respond(Reply(claimer.ident, to_json(part), extra={"seqs": list(map(_seq, part))}))
@@ -312,12 +384,13 @@ class Claims:
             "count": len(part),
             "ready": self._current(topic).ready(topic.records),
         }
-        claimer.respond(Reply(claimer.ident, to_json(body), performance=performance(timing)))
+        extra = {"dead_letters": dead_letters} if dead_letters else None
+        claimer.respond(Reply(claimer.ident, to_json(body), performance=performance(timing), extra=extra))
 
     # Ack, nack, extend
 
     def ack(self, request: Request, caller: Hashable, respond: Respond) -> None:
-        asked, tokens = parse_hold(request.body, self._staging.limits)
+        asked, tokens = parse_hold(request, self._staging.limits)
         topic = self._topic(request)
         queue = self._current(topic)
         before: Saved = {}
@@ -340,7 +413,7 @@ class Claims:
         remove(self._staging, topic, sorted(before), before, done, lambda error: refuse(request.id, respond, error))
 
     def nack(self, request: Request, caller: Hashable, respond: Respond) -> None:
-        asked, tokens = parse_hold(request.body, self._staging.limits)
+        asked, tokens = parse_hold(request, self._staging.limits)
         delay = clamped_delay(asked)
         topic = self._topic(request)
         queue, now = self._current(topic), self._clock.now_ms()
@@ -362,25 +435,23 @@ class Claims:
         self._change(topic, before, done, lambda error: refuse(request.id, respond, error))
 
     def extend(self, request: Request, caller: Hashable, respond: Respond) -> None:
-        asked, tokens = parse_hold(request.body, self._staging.limits)
+        asked, tokens = parse_hold(request, self._staging.limits)
         if asked.lease_ms is None:
             raise invalid("lease_ms is missing: for how long, from now on, in ms", field="lease_ms")
-        if asked.lease_ms < 0:
-            raise invalid(f"lease_ms is {asked.lease_ms}, but must not be negative", field="lease_ms")
         topic = self._topic(request)
         queue = self._current(topic)
         deadline = self._clock.now_ms() + clamped_lease(asked.lease_ms)
         before: Saved = {}
         skipped = []
         ids: dict[str, str] = {}
-        for seq, token, new in zip(asked.seqs, tokens, new_tokens(len(asked.seqs)), strict=True):
+        for seq, token in zip(asked.seqs, tokens, strict=True):
             job = None if seq in before else queue.holder(seq, asked.node, token)
             if job is None:
                 skipped.append(seq)
             else:
                 before[seq] = job.saved()
-                queue.extend(seq, job, new, deadline)
-                ids[str(seq)] = lease_id(new)
+                queue.extend(seq, job, deadline)
+                ids[str(seq)] = lease_id(job.token)
 
         def done(timing: Timing) -> None:
             body = {
@@ -403,6 +474,17 @@ class Claims:
         queue = self._current(topic)
         return {**self._counts(topic), "dead_lettered": queue.dead_lettered}
 
+    def row(self, topic: Topic) -> list[Any]:
+        """A queue's row in the statistics."""
+        queue = self._current(topic)
+        counts = self._counts(topic)
+        letters = 0 if not topic.outbox else len(topic.outbox.letters)
+        try:
+            age = longest_wait(topic, queue, self._clock.now_ms())
+        except SegmentError:
+            age = 0  # a file that cannot be read is this queue's trouble, and told by those that need its jobs
+        return [topic.name, counts["ready"], counts["in_flight"], queue.dead_lettered, letters, age]
+
     def _change(
         self, topic: Topic, before: Saved, done: Callable[[Timing], None], failed: Callable[[TopicsError], None]
     ) -> None:
@@ -422,7 +504,7 @@ class Claims:
 
         def commit(timing: Timing) -> None:
             queue.unlogged = not config.leases_durable
-            done(timing)
+            done(timing if config.durability == "fsync" else Timing(timing.write_ms))
 
         def undo(error: TopicsError) -> None:
             for seq, saved in before.items():

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 import trio
 
 from proto.errors import ErrorCode, TopicsError
-from proto.frame import Frame
+from proto.frame import KIND_AT, Frame, Kind
 from shardd.clock import Clock
+from shardd.disk import is_full
 from shardd.pressure import widening_s
 from shardd.wal import SyncJob, Wal, WalError
 
@@ -66,8 +67,16 @@ class Commits:
         self.sync_begins: Callable[[], None] = _nothing
         self.sync_ended: Callable[[bool], None] = lambda good: None
         """Called around each sync. A good one covers everything that was visible when it began."""
+        self.logged: Callable[[Frame], None] = lambda frame: None
+        """Called with each frame that is staged and no batch."""
+        self.out_of_room: Callable[[], TopicsError] | None = None
+        """Makes the answer for what a full disk did not take."""
         self.sync_counts = [0] * (len(SYNC_BOUNDS_US) + 1)
         self.sync_sum_us = 0.0
+
+    def rotate(self) -> None:
+        """Begin a new file of the log as soon as everything is synced."""
+        self._wal.rotate()
 
     @property
     def synced_no(self) -> int:
@@ -106,6 +115,8 @@ class Commits:
         number = self._wal.next_no - 1
         if encode is not None:
             number, frame = self._wal.stage(encode)
+            if frame.head[KIND_AT] != Kind.BATCH:
+                self.logged(frame)
         self._staged.append(_Entry(number, gated, commit, undo))
         self._staged_gated += gated
         return number, frame
@@ -137,6 +148,8 @@ class Commits:
             self._urgent.set()
 
     def _failure(self, error: WalError) -> TopicsError:
+        if self._wal.read_only is None and self.out_of_room and error.cause is not None and is_full(error.cause):
+            return self.out_of_room()
         if self._wal.read_only is None:
             message, reason = "nothing was written. Free space or mend the disk, then try again", "write_failed"
         else:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from proto.body import Form
 from proto.errors import ErrorCode, TopicsError, invalid
 from proto.limits import MAX_U64
 from proto.names import check_topic
@@ -40,7 +41,7 @@ class TopicConfig(Struct, frozen=True):
     leases_durable: bool = False
 
 
-class ConfigPatch(Struct, frozen=True):
+class ConfigPatch(Struct, frozen=True, forbid_unknown_fields=True):
     """A configuration as sent. A field left out, or null where null means nothing, keeps what is."""
 
     type: Literal["log", "queue"] | None = None
@@ -63,14 +64,14 @@ class ConfigPatch(Struct, frozen=True):
 
 
 _NULLABLE = ("priority", "dead_letter")
-_U64 = ("ttl_ms", "cap_records", "cap_bytes", "idempotency_window_ms", "lease_ms", "claim_jitter_ms", "max_deliveries")
+_U64 = ("ttl_ms", "cap_records", "cap_bytes", "idempotency_window_ms", "max_deliveries")
 _CLAMPS = {
     "priority": (-MAX_PRIORITY, MAX_PRIORITY),
     "lease_ms": (MIN_LEASE_MS, MAX_LEASE_MS),
     "claim_jitter_ms": (0, MAX_CLAIM_JITTER_MS),
 }
 
-decode_patch = msgspec.json.Decoder(ConfigPatch).decode
+PATCH = Form(ConfigPatch, ConfigPatch)
 
 
 def apply(topic: str, current: TopicConfig | None, patch: ConfigPatch) -> TopicConfig:
@@ -83,11 +84,11 @@ def apply(topic: str, current: TopicConfig | None, patch: ConfigPatch) -> TopicC
         value = getattr(patch, name)
         if value is UNSET or (value is None and name not in _NULLABLE):
             continue
-        if name in _U64 and not 0 <= value <= MAX_U64:
-            raise invalid(f"{name} is {value}, but must be between 0 and {MAX_U64}", field=name)
         if name in _CLAMPS and value is not None:
             low, high = _CLAMPS[name]
             value = min(max(value, low), high)
+        elif name in _U64 and not 0 <= value <= MAX_U64:
+            raise invalid(f"{name} is {value}, but must be between 0 and {MAX_U64}", field=name)
         fields[name] = value
     if current is not None and fields.get("type", current.type) != current.type:
         raise TopicsError(

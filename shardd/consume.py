@@ -25,7 +25,7 @@ from proto.frame import Kind
 from proto.limits import MAX_U64
 from proto.message import Reply, Request
 from shardd.commit import Timing
-from shardd.cursors import check_name, moved
+from shardd.cursors import check_count, check_name, moved
 from shardd.staging import Respond, Staging, performance, refuse
 from shardd.topic import Topic
 
@@ -81,6 +81,7 @@ class Consume:
         respond: Respond,
         found: _Found | None,
     ) -> None:
+        check_count(topic.cursors, topic.moving, name, self._staging.limits.max_cursors_per_topic)
         now = self._staging.clock.now_ms()
         topic.moving.begin(name, seq)
 

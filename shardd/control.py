@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from proto.body import parse
 from proto.errors import ErrorCode, TopicsError
 from proto.frame import Kind
 from proto.message import Reply, Request
 from proto.names import check_topic
 from shardd import reserve
 from shardd.commit import Timing
-from shardd.config import ConfigPatch, TopicConfig, apply, as_map, decode_patch
-from shardd.cursors import check_name, check_position, cursor_not_found, decode_cursor, entry, moved
+from shardd.config import PATCH, ConfigPatch, TopicConfig, apply, as_map
+from shardd.cursors import MOVE, check_count, check_name, check_position, cursor_not_found, entry, moved
 from shardd.deletion import parse_delete
 from shardd.indexing import Indexing
 from shardd.room import check_patch, check_topics
@@ -35,10 +34,10 @@ class Control:
         self._indexing = Indexing(staging.directory, staging.scheduler)
 
     def configure(self, request: Request, respond: Respond) -> None:
-        patch = parse(decode_patch, request.body)
+        patch, _ = PATCH.read(request.body)
         check_patch(patch, request.options)
-        self._staging.space.check()
         topic = self._directory.assigned.get(request.topic)
+        self._staging.space.check(topic)
         if topic is not None and request.options.get("if_absent"):
             patch = ConfigPatch()  # only for a topic that has to be made
         if topic is None:
@@ -50,7 +49,7 @@ class Control:
                 refuse(request.id, respond, error)
 
             config = apply(request.topic, None, patch)
-            check_topics(len(self._directory.assigned), request.options, self._staging.limits)
+            check_topics(self._staging.topics_held, request.options, self._staging.limits)
             self.create(request.topic, config, created, failed)
             return
         config = apply(topic.name, topic.assigned_config, patch)
@@ -75,6 +74,8 @@ class Control:
             # What the old settings had taken stays gone, whatever the new ones say.
             topic.expire(now)
             topic.config = config
+            if config.durability == "ephemeral" != before.durability:
+                topic.part()
             topic.expire(now)
             topic.evict()
             # The change waited for a sync, and everything visible was written before it.
@@ -90,9 +91,9 @@ class Control:
         # `now` and `next_seq` make a replay come to the same floors: what expired before, and what was never logged.
         fields = {
             "config": as_map(config),
-            "now": now,
+            "now": now + topic.ahead_ms,
             "next_seq": topic.next_seq,
-            "floor": topic.floor,
+            "floor": reserve.floor_after(topic, config),
             "lost": topic.evict_floor - 1,
         }
         frame = self._staging.control_frame(Kind.TOPIC_CONFIG, topic.id, fields)
@@ -150,7 +151,7 @@ class Control:
         self._staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
 
     def delete_records(self, request: Request, respond: Respond) -> None:
-        before_seq, match = parse_delete(request.body)
+        before_seq, match = parse_delete(request)
         topic = self._directory.changing(request.topic)
         what = before_seq, match, topic.head_seq + 1
         if match is None:
@@ -159,6 +160,12 @@ class Control:
         in_time = True
 
         def delete() -> None:
+            if not in_time:
+                try:
+                    self._staging.check_deadline(request)
+                except TopicsError as error:
+                    refuse(request.id, respond, error)
+                    return
             self._delete_records(topic, what, request, respond)
             if not in_time:
                 self._staging.commits.flush()  # the group of requests that it came with is over
@@ -193,16 +200,17 @@ class Control:
         durability = topic.assigned_config.durability
         frame = None
         if durability != "ephemeral" or topic.floor <= topic.logged_seq:
-            fields = {"before": before_seq, "match": match, "bound": bound, "now": now}
+            fields = {"before": before_seq, "match": match, "bound": bound, "now": now + topic.ahead_ms}
             frame = self._staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
         self._staging.stage(topic, frame, gated=durability == "fsync", commit=commit, undo=undo)
 
     def cursor_put(self, request: Request, respond: Respond) -> None:
         name = check_name(request.options["cursor"])
-        asked = parse(decode_cursor, request.body)
+        asked, request.ignored = MOVE.read(request.body)
         topic = self._directory.changing(request.topic)
         now = self._staging.clock.now_ms()
         check_position(asked, topic.head_seq)
+        check_count(topic.cursors, topic.moving, name, self._staging.limits.max_cursors_per_topic)
         before = topic.moving.position(name, topic.cursors.get(name))
         topic.moving.begin(name, asked.seq if asked.force else max(asked.seq, before))
 

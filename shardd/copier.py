@@ -14,6 +14,7 @@ from shardd import reserve
 from shardd.commit import Timing
 from shardd.copies import Append, Plan, Pulled, plan
 from shardd.lane import Lane
+from shardd.room import growth
 from shardd.staging import Staging
 from shardd.topic import Topic
 
@@ -27,15 +28,52 @@ class Copier:
 
     def copy(self, topic: Topic, pulled: Pulled) -> bool:
         """Take as much as there is room for. False if that was not everything: the topic refuses instead of evicting,
-        or the disk is nearly full."""
+        the disk is nearly full, or there is no room under the cap over all topics."""
         lane = topic.lane
         assert lane is not None
         # Copies are in no log, but the next checkpoint puts them where room is kept for what makes room.
         if self._staging.space.low and topic.assigned_config.durability != "ephemeral":
             return False
         made, everything = self.fitting(topic, lane, pulled)
-        self.stage(topic, lane, made)
-        return everything
+        whole = _growth(topic, made)
+        lent = self._staging.allowance.covers(whole)
+        if not lent:
+            made = self._covered(topic, lane, pulled, made)
+        if made.steps and topic.assigned_config.durability != "ephemeral":
+            size = sum(step.columns.size(0, step.columns.count) for step in made.steps if isinstance(step, Append))
+            if not self._staging.space.takes(topic, size, made.seqs):
+                return False
+        taken = whole if lent else _growth(topic, made)
+        self._staging.allowance.take(taken)
+        self._lasts(topic, lane, lent or made.upto > lane.cursor)
+        self.stage(topic, lane, made, taken)
+        if not lent:
+            if not taken and lane.waits:
+                self._stops(topic, lane)
+            self._staging.allowance.want(whole - taken)
+        lane.waits = not lent
+        return everything and lent
+
+    def _covered(self, topic: Topic, lane: Lane, pulled: Pulled, made: Plan) -> Plan:
+        """As much of a plan as the shard may add by itself."""
+        seqs = range(lane.cursor + 1, made.upto + 1)
+
+        def too_much(target: int) -> bool:
+            return not self._staging.allowance.covers(_growth(topic, plan(lane, pulled, target)))
+
+        return plan(lane, pulled, lane.cursor + bisect_left(seqs, True, key=too_much))
+
+    def _stops(self, topic: Topic, lane: Lane) -> None:
+        """The log is told where a lane has to wait, and when it goes on: a restart copies nothing that there was no
+        room for. A first wish is not worth a frame, since mostly a loan follows it at once."""
+        if not lane.stopped and topic.assigned_config.durability != "ephemeral":
+            lane.stopped = True
+            self._staging.pin(topic, lane)
+
+    def _lasts(self, topic: Topic, lane: Lane, goes_on: bool) -> None:
+        if lane.stopped and goes_on:
+            lane.stopped = False
+            self._staging.pin(topic, lane)
 
     def fitting(self, topic: Topic, lane: Lane, pulled: Pulled, *, restoring: bool = False) -> tuple[Plan, bool]:
         """What the topic has room for, and whether that is everything."""
@@ -61,24 +99,27 @@ class Copier:
             config.cap_bytes and size > config.cap_bytes
         )
 
-    def stage(self, topic: Topic, lane: Lane, made: Plan) -> None:
+    def stage(self, topic: Topic, lane: Lane, made: Plan, taken: int) -> None:
         """Give the copies their seqs; the next flush makes them visible, or the sync that earlier changes wait for.
+        `taken` bytes of the shard's allowance are for them.
 
         What cannot be made again, because the source has lost records already, is put between two pins."""
         if made.holes and lane.unpinned:
             self._staging.pin(topic, lane)
-        self._stage(topic, lane, made)
+        self._stage(topic, lane, made, taken)
         if made.holes:
             if not made.steps:
                 lane.head, lane.ts = topic.next_seq - 1, topic.last_ts
             self._staging.pin(topic, lane, exact=False)
 
-    def _stage(self, topic: Topic, lane: Lane, made: Plan) -> None:
+    def _stage(self, topic: Topic, lane: Lane, made: Plan, taken: int) -> None:
         before = (lane.cursor, lane.head, lane.ts, lane.unpinned)
         if not made.steps:
+            self._staging.allowance.settled(taken)
             lane.cursor = made.upto
             if lane.done == before[0]:
                 lane.done = made.upto
+                topic.catalogued = None
             return
         if topic.assigned_config.durability == "ephemeral":
             reserve.ahead(topic, made.seqs, self._staging)
@@ -91,6 +132,7 @@ class Copier:
         def commit(timing: Timing) -> None:
             topic.pending_records -= made.records
             topic.pending_bytes -= made.size
+            self._staging.allowance.settled(taken)
             head_before = topic.head_seq
             self.carry_out(topic, lane, made, ts)
             self._staging.scheduler.ready(topic)
@@ -99,12 +141,14 @@ class Copier:
             self._staging.pulls.copied(topic, head_before)
 
         def undo(error: TopicsError) -> None:
+            self._staging.allowance.settled(taken)
             topic.next_seq -= made.seqs
             topic.pending_records -= made.records
             topic.pending_bytes -= made.size
             lane.cursor, lane.head, lane.ts, lane.unpinned = before
 
         self._staging.stage(topic, None, gated=False, commit=commit, undo=undo)
+        reserve.pushed_out(topic, self._staging)
 
     def carry_out(self, topic: Topic, lane: Lane, made: Plan, ts: int) -> None:
         """Make the copies visible at the end of the topic."""
@@ -127,3 +171,8 @@ class Copier:
         """Copies of an earlier life are back: who copies from them may go on."""
         topic.durable_head = topic.head_seq
         self._staging.pulls.ready(topic)
+
+
+def _growth(topic: Topic, made: Plan) -> int:
+    """The most by which these copies make the topic grow."""
+    return growth(made.size, topic.bytes + topic.pending_bytes, topic.assigned_config) if made.records else 0

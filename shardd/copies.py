@@ -29,6 +29,7 @@ from msgspec import Raw
 from proto.frame import DELETED, Column, Columns, Encoding, merge, part, plain, reordered, select
 from proto.limits import RECORD_OVERHEAD
 from proto.router import MAX_HOPS
+from proto.surrogates import edit
 from shardd.lane import Lane, Router
 
 STAMP = b"_topics_router"
@@ -296,7 +297,7 @@ def _stamped(lane: Lane, router: Router, columns: Columns, seqs: Sequence[int]) 
     if STAMP in b"".join(cells):
         cells = list(map(partial(_OUR_STAMP.sub, b"{", count=1), cells))
         if b'"_topics_router"' in b"".join(cells):
-            cells = list(map(_without_stamp, cells))
+            cells = list(map(partial(edit, _without_stamp), cells))
     rests = list(map(operator.methodcaller("lstrip"), map(operator.getitem, cells, repeat(slice(1, None)))))
     tails = map({b"}": b"}"}.get, rests, map(operator.add, repeat(b","), rests))
     return plain(list(map(operator.add, heads, tails)))

@@ -6,11 +6,12 @@ A cursor never moves backwards unless it is forced to. Its name is any text of u
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
+from proto.body import Form
 from proto.errors import ErrorCode, TopicsError, invalid
 from proto.limits import MAX_U64
 
@@ -38,6 +39,13 @@ class Moving:
             return move[0]
         return 0 if cursor is None else cursor.seq
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._moves
+
+    def new(self, cursors: Mapping[str, Cursor]) -> int:
+        """How many are on their way that there are not yet."""
+        return sum(name not in cursors for name in self._moves)
+
     def begin(self, name: str, seq: int) -> None:
         self._moves[name] = (seq, self._moves.get(name, (0, 0))[1] + 1)
 
@@ -54,12 +62,25 @@ class Moving:
             self._moves[name] = (before, under_way - 1)
 
 
+def check_count(cursors: Mapping[str, Cursor], moving: Moving, name: str, most: int) -> None:
+    """Raises `429 throttled` for one more cursor than a topic may have; one that exists may always move."""
+    if not most or name in cursors or name in moving:
+        return
+    if len(cursors) + moving.new(cursors) >= most:
+        raise TopicsError(
+            ErrorCode.THROTTLED,
+            f"a topic has at most {most} named cursors (TOPICS_MAX_CURSORS_PER_TOPIC); delete one that is not used",
+            {"limit": "max_cursors_per_topic", "max": most},
+            retry_after_ms=1000,
+        )
+
+
 class CursorRequest(Struct):
     seq: int
     force: bool | None = None
 
 
-decode_cursor = msgspec.json.Decoder(CursorRequest).decode
+MOVE = Form(CursorRequest)
 
 
 def check_name(name: str) -> str:

@@ -15,7 +15,7 @@ was made stays so, too: there is no way to know all of it.
                             cut is in neither of the two
     routers                 the destination's position goes back to before the first of its copies that was cut, and
                             what its source has kept is copied again, once, with the present time
-    ephemeral topics        empty, as after every restart
+    ephemeral topics        what they have from other classes, as after every restart
 
 A cut at a time keeps what has a commit time up to then. Commit times never decrease with seq, so that is a seq, too.
 
@@ -92,8 +92,12 @@ def cut(disk: Disk, paths: list[Path], clock: Clock, limits: Limits, cuts: Cuts)
     shards = []
     for path in paths:
         shard = Shard(disk, clock, path, limits)
+        shard.checkpoints.from_files = True
         for _ in shard.recover():
             pass
+        for topic in shard.directory.visible.values():
+            if topic.damage is not None:
+                raise RecoveryError(f'topic "{topic.name}" is damaged: {topic.damage.reason}')
         shards.append(shard)
     routers = Routers(shards)
     routers.derive()
@@ -153,7 +157,7 @@ def _copies_after(topic: Topic, seq: int) -> int:
     for batch in reversed(topic.batches):
         if batch.last_seq <= seq:
             break
-        hops = batch.columns(again=False).hops
+        hops = batch.columns().hops
         if hops is not None:
             behind = bytes(hops)[max(seq + 1 - batch.first_seq, 0) :]
             copies += len(behind) - behind.count(0)
@@ -194,6 +198,7 @@ def _made(lane: Lane, source: Topic, after: int) -> int:
 
 def _apply(planned: _Planned) -> int:
     topic = planned.topic
+    topic.catalogued = None
     removed = topic.delete_after(planned.upto)
     topic.skip(planned.head + 1)
     topic.durable_head = topic.head_seq

@@ -14,10 +14,12 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from proto.body import parse
+from proto.body import Form
 from proto.errors import invalid
 from proto.frame import Column, Encoding
-from proto.limits import DEFAULT_BATCH_BYTES, DEFAULT_LIMIT, MAX_BATCH_BYTES, MAX_U64, MAX_WAIT_MS, Limits
+from proto.limits import DEFAULT_BATCH_BYTES, DEFAULT_LIMIT, MAX_BATCH_BYTES, MAX_U64, MAX_WAIT_MS, Limits, clamped
+from proto.message import Request
+from shardd.losses import told
 from shardd.topic import Slice, Topic
 
 T = TypeVar("T")
@@ -63,6 +65,7 @@ class Tombstone(Struct):
     missed_estimate: int
     earliest_seq: int
     head_seq: int
+    cause: str | UnsetType = UNSET
 
 
 class DiffAnswer(Struct):
@@ -76,30 +79,28 @@ class DiffAnswer(Struct):
     lag: int
 
 
-_decode = msgspec.json.Decoder(DiffRequest).decode
+_FORM = Form(DiffRequest)
 _encoder = msgspec.json.Encoder()
 
 
-def parse_diff(body: bytes, limits: Limits) -> Read:
-    """Raises `400 invalid_request` for wrong types and for numbers below 0; what is too large is clamped."""
-    request = parse(_decode, body)
-    for name in ("from_seq", "limit", "wait_ms", "max_batch_bytes"):
-        value = getattr(request, name)
-        if value is not None and not 0 <= value <= MAX_U64:
-            raise invalid(f"{name} is {value}, but must be between 0 and {MAX_U64}", field=name)
-    if request.cursor is not None and request.from_seq is not None:
+def parse_diff(request: Request, limits: Limits) -> Read:
+    """Raises `400 invalid_request` for wrong types and for a seq that cannot be; other numbers are clamped."""
+    asked, request.ignored = _FORM.read(request.body)
+    if asked.from_seq is not None and not 0 <= asked.from_seq <= MAX_U64:
+        raise invalid(f"from_seq is {asked.from_seq}, but must be between 0 and {MAX_U64}", field="from_seq")
+    if asked.cursor is not None and asked.from_seq is not None:
         raise invalid("from_seq and cursor exclude each other", field="cursor")
-    node = request.node
+    node = asked.node
     names = [] if node is None else [node] if isinstance(node, str) else node
     return Read(
-        request.from_seq or 0,
-        min(request.limit or DEFAULT_LIMIT, limits.max_limit),
+        asked.from_seq or 0,
+        clamped(asked.limit, DEFAULT_LIMIT, limits.max_limit),
         frozenset(map(str.encode, names)),
-        bool(request.include_tags),
-        request.include_meta is not False,
-        min(request.wait_ms or 0, MAX_WAIT_MS),
-        min(request.max_batch_bytes or DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES),
-        request.cursor,
+        bool(asked.include_tags),
+        asked.include_meta is not False,
+        clamped(asked.wait_ms, 0, MAX_WAIT_MS, 0),
+        clamped(asked.max_batch_bytes, DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES),
+        asked.cursor,
     )
 
 
@@ -125,11 +126,12 @@ def answer(topic: Topic, read: Read) -> Answer:
         from_seq = 0
     elif from_seq + 1 < topic.evict_floor:
         gap_from, gap_to = from_seq + 1, earliest - 1
-        reason = topic.losses.reason(gap_from)
-        tombstone = Tombstone(gap_from, gap_to, reason, gap_to - gap_from + 1, earliest, head)
+        reason, cause = told(topic.losses.reason(gap_from))
+        tombstone = Tombstone(gap_from, gap_to, reason, gap_to - gap_from + 1, earliest, head, cause or UNSET)
     elif (gap := topic.gaps.at(from_seq + 1)) is not None:
-        gap_to, reason = gap
-        tombstone = Tombstone(from_seq + 1, gap_to, reason, gap_to - from_seq, earliest, head)
+        gap_to = gap[0]
+        reason, cause = told(gap[1])
+        tombstone = Tombstone(from_seq + 1, gap_to, reason, gap_to - from_seq, earliest, head, cause or UNSET)
         from_seq = gap_to
     slices, position = topic.window(max(from_seq + 1, earliest), read.limit, read.budget)
     scanned = sum(s.stop - s.start for s in slices)

@@ -49,6 +49,8 @@ class Directory:
     def recovered(self, now_ms: int, boot_id: str) -> None:
         """Everything is read back: what a restart ends has ended, and what there is may be written to."""
         for topic in self.visible.values():
+            if topic.unloaded is not None:
+                continue
             if topic.deferred:
                 hold(topic)
             elif topic.lane is None or topic.lane.settled:
@@ -61,14 +63,17 @@ class Directory:
         """Everything of this topic is read back. True if seqs were given up that records may have had."""
         head = topic.head_seq
         if topic.config.durability == "ephemeral":
-            topic.lose_everything(topic.ceiling, "cap")
+            topic.lose_tail(topic.ceiling)
+            topic.logged_seq = topic.head_seq
         elif topic.config.durability == "disk" and topic.reserved_in not in ("", boot_id):
             topic.skip(topic.ceiling + 1)
         topic.next_seq = max(topic.next_seq, topic.head_seq + 1)
         topic.durable_head = topic.head_seq
         if topic.queue is not None:
             topic.queue.settle(topic.floor, -1, topic.alive)  # rows may be older than deletions
-        self._expire(topic, now_ms)
+            topic.queue.shift(-max(topic.queue.rows_at - now_ms, 0))
+        topic.ahead_ms = max(topic.last_ts - now_ms, 0)
+        self.expire_topic(topic, now_ms)
         return topic.head_seq > head
 
     def show(self, topic: Topic) -> None:
@@ -87,6 +92,14 @@ class Directory:
         self.totals.bytes -= topic.bytes
         topic.totals = Totals()
         self.graveyard.append(topic)
+
+    def replace(self, topic: Topic, other: Topic) -> None:
+        """Another object for the same topic."""
+        self.hide(topic)
+        self.graveyard.remove(topic)
+        self.show(other)
+        if self.assigned.get(topic.name) is topic:
+            self.assigned[topic.name] = other
 
     def find(self, name: str) -> Topic:
         """The visible topic, or `404 topic_not_found`."""
@@ -120,9 +133,20 @@ class Directory:
     def expire(self, now_ms: int) -> None:
         """Bring every topic up to `now_ms`: what is older than a TTL or an idempotency window goes."""
         for topic in self.visible.values():
-            self._expire(topic, now_ms)
+            if topic.config.ttl_ms or topic.keys:
+                self.expire_topic(topic, now_ms)
 
-    def _expire(self, topic: Topic, now_ms: int) -> None:
+    def jumped(self, ms: int) -> None:
+        """The clock is ahead of what it was a moment ago, by no time that has passed: what was to last goes on to."""
+        for topic in self.visible.values():
+            topic.ahead_ms = max(topic.ahead_ms - ms, 0)
+            topic.catalogued = None
+            topic.keys.shift(ms)
+            if topic.queue is not None:
+                topic.queue.shift(ms)
+        self.sessions.shift(ms)
+
+    def expire_topic(self, topic: Topic, now_ms: int) -> None:
         topic.expire(now_ms)
         if topic.keys:
-            topic.keys.expire(now_ms - topic.config.idempotency_window_ms)
+            topic.keys.expire(now_ms + topic.ahead_ms - topic.config.idempotency_window_ms)

@@ -3,7 +3,8 @@
 What callers may rely on, and what the fault-injecting disk of the tests takes away where it is not promised:
 
 - bytes of a `write` survive the death of the process at once, and the death of the machine after `sync`;
-- a created, renamed or removed name survives the death of the machine only after `sync_dir` of its directory;
+- a created, renamed or removed name, of a file or a directory, survives the death of the machine only after `sync_dir`
+  of the directory it is in;
 - a write may be short: the number of bytes taken is returned, the rest is the caller's to handle;
 - after a failed `sync` the bytes since the last good one may be on the device or not; trying again proves nothing.
 """
@@ -11,16 +12,24 @@ What callers may rely on, and what the fault-injecting disk of the tests takes a
 from __future__ import annotations
 
 import builtins
+import errno
 import mmap
 import os
 import shutil
+import stat
 from collections.abc import Sequence
+from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import Protocol
 
 from proto.frame import Buffer
 
 IOV_MAX = 1024
+
+
+def is_full(error: OSError) -> bool:
+    """Does the error say that the disk, or this user's share of it, is full?"""
+    return error.errno in (ENOSPC, EDQUOT)
 
 
 class File(Protocol):
@@ -45,7 +54,7 @@ class Disk(Protocol):
         """Names the time since the machine was started: while it is the same, what was written is still there."""
 
     def make_dir(self, path: Path) -> None:
-        """Create the directory and its parents; nothing if it is there."""
+        """Create the directory and its parents, whose names are not durable yet; nothing if it is there."""
 
     def list(self, path: Path) -> list[str]:
         """Names in a directory, sorted; empty if there is none."""
@@ -55,6 +64,15 @@ class Disk(Protocol):
     def free(self, path: Path) -> int:
         """Bytes that may still be written to the file system that `path` is on. Raises OSError."""
 
+    def allot(self, path: Path, size: int) -> None:
+        """A file of `size` bytes, new or as it is, that has all its blocks. Raises OSError if there is no room."""
+
+    def vacate(self, path: Path) -> None:
+        """Give the blocks of such a file back; its size stays."""
+
+    def allotted(self, path: Path) -> tuple[int, int]:
+        """Size of such a file, and bytes that it has blocks for."""
+
     def create(self, path: Path) -> File:
         """A new empty file; an existing one is emptied."""
 
@@ -63,6 +81,9 @@ class Disk(Protocol):
 
     def read(self, path: Path) -> memoryview:
         """The whole file, read-only. Stays readable after the file is removed."""
+
+    def read_part(self, path: Path, offset: int, size: int) -> bytes:
+        """So many bytes from there on, fewer if the file ends before. Raises OSError."""
 
     def replace(self, source: Path, target: Path) -> None:
         """Rename a file, or a directory to a name that is free."""
@@ -77,7 +98,7 @@ class Disk(Protocol):
 
 class _RealFile:
     def __init__(self, path: Path, flags: int) -> None:
-        self._descriptor = os.open(path, flags | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        self._descriptor = os.open(path, flags | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def write(self, buffers: Sequence[Buffer]) -> int:
@@ -105,6 +126,11 @@ class _RealFile:
         os.close(self._descriptor)
 
 
+def _not_a_link(path: str | Path, flags: int) -> int:
+    """Root may verify what another user may write to: no link is followed, and a FIFO is not waited for."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
+
+
 class RealDisk:
     def boot_id(self) -> str:
         try:
@@ -129,6 +155,27 @@ class RealDisk:
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
 
+    def allot(self, path: Path, size: int) -> None:
+        descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            before = os.fstat(descriptor).st_size
+            try:
+                os.posix_fallocate(descriptor, 0, size)
+            except OSError:
+                os.ftruncate(descriptor, before)
+                raise
+        finally:
+            os.close(descriptor)
+
+    def vacate(self, path: Path) -> None:
+        size = path.stat().st_size
+        os.truncate(path, 0)
+        os.truncate(path, size)
+
+    def allotted(self, path: Path) -> tuple[int, int]:
+        found = path.stat()
+        return found.st_size, min(found.st_blocks * 512, found.st_size)
+
     def create(self, path: Path) -> File:
         return _RealFile(path, os.O_CREAT | os.O_TRUNC)
 
@@ -136,11 +183,21 @@ class RealDisk:
         return _RealFile(path, 0)
 
     def read(self, path: Path) -> memoryview:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
+        with open(path, "rb", opener=_not_a_link) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(errno.EINVAL, "is no regular file", str(path))
+            size = found.st_size
             if not size:  # mmap refuses empty files
                 return memoryview(b"")
             return memoryview(mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ))
+
+    def read_part(self, path: Path, offset: int, size: int) -> bytes:
+        descriptor = _not_a_link(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.pread(descriptor, size, offset)  # short at the end only: these are files, not sockets
+        finally:
+            os.close(descriptor)
 
     def replace(self, source: Path, target: Path) -> None:
         os.replace(source, target)
@@ -200,8 +257,20 @@ class ReadOnlyDisk:
     def read(self, path: Path) -> memoryview:
         return self._disk.read(path)
 
+    def read_part(self, path: Path, offset: int, size: int) -> bytes:
+        return self._disk.read_part(path, offset, size)
+
     def make_dir(self, path: Path) -> None:
         pass
+
+    def allot(self, path: Path, size: int) -> None:
+        pass
+
+    def vacate(self, path: Path) -> None:
+        pass
+
+    def allotted(self, path: Path) -> tuple[int, int]:
+        return self._disk.allotted(path)
 
     def create(self, path: Path) -> File:
         return _Untouched()

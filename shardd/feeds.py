@@ -20,7 +20,7 @@ The reply's body is the payload `{"topic", "records", "from_seq", "to_seq", "hea
 line breaks inside `data` or `meta` are blanks in it, because an event stream cannot carry them. `extra` is
 
     to  head  earliest  epoch    the new position, and what the topic is now
-    gap                          [gap_from, gap_to, reason] when records before this were lost, else absent
+    gap                          [gap_from, gap_to, reason, cause or nil] if records before this were lost, else absent
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from proto.limits import MAX_WAIT_MS
 from shardd.diff import Answer, Read, Record, rows
+from shardd.losses import told
 from shardd.topic import Topic
 
 
@@ -84,15 +85,15 @@ def feed_read(options: Mapping[str, Any]) -> FeedRead:
 def feed_answer(topic: Topic, read: FeedRead, head: int) -> Answer:
     """What a stream gets that has seen up to `read.from_seq`, of records up to `head`."""
     earliest, position = topic.earliest_seq, read.from_seq
-    gap: tuple[int, int, str] | None = None
+    gap: tuple[int, int, str, str | None] | None = None
     if (read.epoch and read.epoch != topic.epoch) or position > topic.head_seq:
-        gap = (1, topic.head_seq, "recreated")
+        gap = (1, topic.head_seq, "recreated", None)
         position = earliest - 1
     elif position + 1 < topic.evict_floor:
-        gap = (position + 1, earliest - 1, topic.losses.reason(position + 1))
+        gap = (position + 1, earliest - 1, *told(topic.losses.reason(position + 1)))
         position = earliest - 1
     elif position < head and (found := topic.gaps.at(position + 1)) is not None:
-        gap = (position + 1, *found)
+        gap = (position + 1, found[0], *told(found[1]))
         position = found[0]
     start = max(position + 1, earliest)
     scanned = 0

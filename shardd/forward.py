@@ -1,6 +1,7 @@
 """Forwarding: who asks which source when, so that every lane of this shard moves on.
 
-    restore   after a stop, a task for each topic with routers makes again what was copied before (`shardd.restore`)
+    restore   after a stop, a task for each topic with routers makes again what was copied before (`shardd.restore`).
+              Topics whose source is in a shard that cannot start wait for it, and the others are served meanwhile
     feed      a task for each source: one pull for all lanes that are in step with it, however many
     catch up  a task for a lane that is not: it was made behind the feed's position, its topic was full, or it is held.
               It pulls for itself, with growing pauses while nothing fits, until it is in step again
@@ -20,11 +21,13 @@ from shardd.copies import Pulled
 from shardd.lane import Lane
 from shardd.peers import Peers
 from shardd.pulls import read
+from shardd.quarantine import is_damage
 from shardd.restore import Position, Restore, read_position
 from shardd.shard import Shard
 from shardd.topic import Topic
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
+DAMAGED_PAUSE_S = 1.0
 ASK_AGAIN_S = 0.02
 """While a source is being restored itself, or its shard is away."""
 SLICE_S = 0.001
@@ -52,19 +55,40 @@ class Forward:
         self._feeds: dict[tuple[str, int], _Feed] = {}
         self._behind: set[int] = set()
         """Ids of topics that a task brings up."""
+        self._blocked: set[str] = set()
+        """Names of topics to be restored that wait for a shard which does not answer."""
         self._nursery: trio.Nursery | None = None
         shard.routing.changed = self.changed
 
-    async def restore(self) -> None:
-        """Return when every topic is what it was at the last stop."""
+    async def restore(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Bring every topic to where it was at the last stop.
+
+        Has started when the shard may serve: when that is done, or when all that is left waits for a shard that cannot
+        start. Topics that wait are refused until all of them are done, and no checkpoint is made: the log keeps
+        everything, and a process that dies meanwhile begins again.
+        """
         restores = self._shard.restores()
         places = trio.CapacityLimiter(RESTORED_AT_A_TIME)
         async with trio.open_nursery() as nursery:
             for restore in restores:
                 nursery.start_soon(self._restore, restore, places)
+            while left := {restore.name for restore in restores if not restore.done}:
+                if self._shard.waiting is None and self._peers.one_failed and left <= self._blocked:
+                    log.error("sources_away", topics=len(left), action="the others are served")
+                    self._shard.waiting = frozenset(left)
+                    task_status.started()
+                await trio.sleep(ASK_AGAIN_S)
         if any(restore.displaced for restore in restores):
             self._shard.checkpoint_now()
         self._shard.restored = True
+        if self._shard.waiting is None:
+            task_status.started()
+            return
+        log.info("sources_back", topics=len(self._shard.waiting))
+        self._shard.waiting = None
+        self._shard.mover.recovered()
+        for topic in self._shard.routing.destinations():
+            self.changed(topic)
 
     async def _restore(self, restore: Restore, places: trio.CapacityLimiter) -> None:
         while not restore.done:
@@ -79,33 +103,45 @@ class Forward:
                 moved = restore.take(pulled)
                 self._shard.flush()
             except TopicsError as error:
+                if is_damage(error):
+                    try:
+                        head = (await self._position(lane.source, lane.epoch)).head
+                    except TopicsError:
+                        head = None
+                    if head is not None:
+                        log.warning("source_unreadable", source=lane.source, topic=restore.name)
+                        restore.source_unreadable(head)
+                        return
                 if error.code is ErrorCode.TOPIC_NOT_FOUND:
                     log.warning("source_gone", source=lane.source, topic=restore.name)
                     restore.source_gone()
                     return
+            self._blocked.discard(restore.name)
             if not moved:
                 await trio.sleep(ASK_AGAIN_S)
                 try:
                     restore.looked(await self._around(restore), await self._around(restore))
                 except TopicsError:
-                    pass  # a shard is away; it will move
+                    self._blocked.add(restore.name)
 
     async def _around(self, restore: Restore) -> list[Position]:
         """From the topic to its source, and so on until there is none, or one that was met before."""
         way = [restore.position]
         while (source := way[-1].source) is not None and source[0] not in {each.name for each in way}:
-            name, epoch = source
-            index = self._peers.index_of(name)
-            reply = await self._peers.request(index, "router_position", name, {"epoch": epoch})
-            way.append(read_position(reply.extra))
+            way.append(await self._position(*source))
         return way
+
+    async def _position(self, name: str, epoch: int) -> Position:
+        reply = await self._peers.request(self._peers.index_of(name), "router_position", name, {"epoch": epoch})
+        return read_position(reply.extra)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Forward until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             for topic in self._shard.routing.destinations():
-                self.changed(topic)
+                if not topic.unrestored:
+                    self.changed(topic)
             task_status.started()
             try:
                 await trio.sleep_forever()
@@ -168,7 +204,7 @@ class Forward:
                         continue  # whoever deletes the source removes them
                     self._shard.routing.drop(topic)
                 self._shard.flush()
-            await trio.sleep(ASK_AGAIN_S)
+            await trio.sleep(DAMAGED_PAUSE_S if is_damage(error) else ASK_AGAIN_S)
             return None
 
     def _present(self, feed: _Feed) -> list[tuple[Topic, Lane]]:
@@ -208,7 +244,7 @@ class Forward:
         """False if not everything could be copied."""
         lane = topic.lane
         assert lane is not None
-        if lane.held or lane.cursor < pulled.after:
+        if lane.held or lane.cursor < pulled.after or topic.damage is not None:
             return False
         if lane.cursor >= pulled.upto:
             return True
@@ -221,6 +257,7 @@ class Forward:
                 await self._shard.pressure.calm()
                 lane = topic.lane
                 assert lane is not None
+                changed = self._shard.allowance.changed
                 if not lane.held and lane.cursor >= feed.at:
                     break
                 moved = False
@@ -234,7 +271,11 @@ class Forward:
                         self._shard.flush()
                         moved = lane.cursor > pulled.after
                 pause = FIRST_PAUSE_S / 2 if moved or lane.held else min(2 * pause, LONGEST_PAUSE_S)
-                await trio.sleep(0 if moved else pause)
+                if lane.waits and not moved:
+                    with trio.move_on_after(pause):
+                        await changed.wait()
+                else:
+                    await trio.sleep(0 if moved else pause)
         finally:
             self._behind.discard(topic.id)
         if topic.lane is not None and topic.lane.routers and self._shard.directory.by_id.get(topic.id) is topic:

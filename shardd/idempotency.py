@@ -62,6 +62,10 @@ class Keys:
         if gone and not self._done:
             self._done = {}  # a dict never shrinks by itself
 
+    def shift(self, ms: int) -> None:
+        """The clock was set: they last as long as before."""
+        self._done = {key: (first, count, ts + ms) for key, (first, count, ts) in self._done.items()}
+
     def dump(self) -> list[tuple[bytes, int, int, int]]:
         return [(key, *value) for key, value in self._done.items()]
 

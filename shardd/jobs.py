@@ -10,11 +10,13 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct, UnsetType
 
-from proto.body import parse
+from proto.body import Form
 from proto.errors import ErrorCode, TopicsError, invalid
-from proto.limits import MAX_U64, Limits
+from proto.limits import MAX_BATCH_BYTES, MAX_U64, MAX_WAIT_MS, Limits
+from proto.message import Request
 from shardd.config import MAX_LEASE_MS, MIN_LEASE_MS
 from shardd.diff import rows
+from shardd.queue import Queue
 from shardd.topic import Topic
 
 MAX_DELAY_MS = 86_400_000
@@ -27,6 +29,7 @@ class ClaimRequest(Struct):
     node: str
     max: int | None = None
     lease_ms: int | None = None
+    wait_ms: int | None = None
 
 
 class HoldRequest(Struct):
@@ -55,8 +58,8 @@ class Claimed(Struct, gc=False):
 Found = tuple[int, int, str | UnsetType, str | UnsetType, Raw, Raw | UnsetType]
 """seq, ts, node, tag, data, meta."""
 
-_decode_claim = msgspec.json.Decoder(ClaimRequest).decode
-_decode_hold = msgspec.json.Decoder(HoldRequest).decode
+_CLAIM = Form(ClaimRequest)
+_HOLD = Form(HoldRequest)
 
 
 def not_a_queue(topic: str) -> TopicsError:
@@ -67,26 +70,33 @@ def not_a_queue(topic: str) -> TopicsError:
     )
 
 
-def parse_claim(body: bytes, limits: Limits) -> ClaimRequest:
-    """Raises `400 invalid_request`. `max` is clamped, `lease_ms` too; None stands for the topic's."""
-    asked = parse(_decode_claim, body)
+def parse_claim(request: Request, limits: Limits) -> ClaimRequest:
+    """Raises `400 invalid_request`. Numbers are clamped; a `lease_ms` of None stands for the topic's."""
+    asked, request.ignored = _CLAIM.read(request.body)
     check_claim(asked, limits)
     return asked
 
 
 def check_claim(asked: ClaimRequest, limits: Limits) -> None:
     _check_node(asked.node, limits)
-    asked.max = min(max(check_number("max", asked.max) or 1, 1), limits.max_claim)
+    asked.max = clamped(asked.max or 1, 1, limits.max_claim)
     if asked.lease_ms is not None:
-        asked.lease_ms = clamped_lease(check_number("lease_ms", asked.lease_ms))
+        asked.lease_ms = clamped_lease(asked.lease_ms)
+    asked.wait_ms = clamped(asked.wait_ms or 0, 0, MAX_WAIT_MS)
 
 
-def parse_hold(body: bytes, limits: Limits) -> tuple[HoldRequest, list[int | None]]:
-    """The request, and per seq the token to look for, or None. Raises `400 invalid_request`."""
-    asked = parse(_decode_hold, body)
+def parse_hold(request: Request, limits: Limits) -> tuple[HoldRequest, list[int | None]]:
+    """The request, and per seq the token to look for, or None. Raises `400 invalid_request` or `batch_too_large`."""
+    asked, request.ignored = _HOLD.read(request.body)
     _check_node(asked.node, limits)
-    if not 1 <= len(asked.seqs) <= limits.max_claim:
-        raise invalid(f"seqs has {len(asked.seqs)} entries, but must have 1 to {limits.max_claim}", field="seqs")
+    if not asked.seqs:
+        raise invalid("seqs is empty: send the seqs of one job or more", field="seqs")
+    if len(asked.seqs) > limits.max_claim:
+        raise TopicsError(
+            ErrorCode.BATCH_TOO_LARGE,
+            f"seqs has {len(asked.seqs)} entries; at most {limits.max_claim} are allowed in one request",
+            {"count": len(asked.seqs), "max": limits.max_claim},
+        )
     for seq in asked.seqs:
         check_number("seqs", seq)
     if asked.lease_ids is None:
@@ -99,12 +109,27 @@ def parse_hold(body: bytes, limits: Limits) -> tuple[HoldRequest, list[int | Non
     return asked, list(map(token_of, asked.lease_ids))
 
 
+def clamped(value: int, least: int, most: int) -> int:
+    return min(max(value, least), most)
+
+
 def clamped_lease(lease_ms: int) -> int:
-    return min(max(lease_ms, MIN_LEASE_MS), MAX_LEASE_MS)
+    return clamped(lease_ms, MIN_LEASE_MS, MAX_LEASE_MS)
 
 
 def clamped_delay(asked: HoldRequest) -> int:
-    return min(check_number("delay_ms", asked.delay_ms or 0), MAX_DELAY_MS)
+    return clamped(asked.delay_ms or 0, 0, MAX_DELAY_MS)
+
+
+def bound(asked: Struct, name: str, old_name: str) -> int | None:
+    """A seq that a request may call by either name. Raises `400` for two that differ."""
+    found: list[int | None] = [getattr(asked, each) for each in (name, old_name)]
+    if None not in found and found[0] != found[1]:
+        raise invalid(f"{old_name} is the old name of {name}: send one of them", field=old_name)
+    for each, value in zip((name, old_name), found, strict=True):
+        if value is not None:
+            return check_number(each, value)
+    return None
 
 
 def check_number(name: str, value: int | None) -> int:
@@ -162,6 +187,23 @@ def fresh(topic: Topic, start: int, known: Callable[[int], bool], count: int, bu
                 found.append(each)
                 budget -= size_of(each)
     return found, start
+
+
+def longest_wait(topic: Topic, queue: Queue, now_ms: int) -> int:
+    """For how long the oldest job that could be claimed has been there, ms; 0 if there is none. A job that was
+    published with a delay counts from its end on."""
+    if not queue.ready(topic.records):
+        return 0
+    found, queue.cursor = fresh(topic, queue.cursor, queue.jobs.__contains__, 1, MAX_BATCH_BYTES)
+    since = [now_ms]
+    if found:
+        queue.cursor = found[0][0]
+        since.append(found[0][1])
+    seq = queue.first_ready()
+    if seq is not None and topic.alive(seq):
+        job = queue.jobs[seq]
+        since.append(max(topic.written_at(seq), 0 if job.deliveries else job.until))
+    return now_ms - min(since)
 
 
 def size_of(found: Found) -> int:

@@ -65,6 +65,10 @@ class Lane:
     """While it is not settled: its source has lost something, and it waits to know how far the source goes."""
     asked: int = -1
     """While it is not settled: how far its source was when that was of no help."""
+    waits: bool = False
+    """Is there no room under the cap over all topics for what comes next?"""
+    stopped: bool = False
+    """The same, and the log knows."""
     held: bool = False
     """Whether the source is about to be deleted: nothing more is copied."""
     gone: bool = False
@@ -94,6 +98,7 @@ class Lane:
             "epoch": self.epoch,
             "cursor": cursor,
             "version": self.version,
+            "stopped": self.stopped,
             "routers": [[r.name, as_map(r.config), r.since, r.made_ms, r.forwarded] for r in self.routers.values()],
         }
 
@@ -105,4 +110,6 @@ def load(fields: dict[str, Any]) -> Lane:
         for name, config, since, made_ms, forwarded in fields["routers"]
     }
     cursor = fields["cursor"]
-    return Lane(fields["source"], fields["epoch"], cursor, cursor, fields["version"], routers, settled=not routers)
+    lane = Lane(fields["source"], fields["epoch"], cursor, cursor, fields["version"], routers, settled=not routers)
+    lane.stopped = lane.waits = fields.get("stopped", False)
+    return lane

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Raw, Struct, UnsetType
 
+from proto.surrogates import apply, edit
 from shardd.jobs import Found
 
 ORIGIN = "$dead_letter_from"
@@ -28,7 +29,7 @@ def origin(found: Found) -> str | None:
     if ORIGIN.encode() not in meta and b"\\" not in meta:
         return None
     try:
-        return _origin(meta).origin
+        return apply(_origin, meta)[0].origin
     except msgspec.DecodeError:
         return None  # somebody else's member of that name
 
@@ -41,7 +42,7 @@ def body(queue: str, found: Sequence[Found], deliveries: Sequence[int], create: 
 
 def _record(queue: str, found: Found, deliveries: int) -> dict[str, object]:
     tag, data = found[3], found[4]
-    meta = _stamped(queue, found, deliveries) if deliveries else _unstamped(_meta(found))
+    meta = _stamped(queue, found, deliveries) if deliveries else edit(_unstamped, _meta(found))
     fields: dict[str, object] = {"data": data}
     if meta:
         fields["meta"] = Raw(meta)

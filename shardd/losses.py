@@ -1,5 +1,9 @@
 """What a topic lost against its will, and why: the memory behind tombstones.
 
+Reasons are those of the API, and `RESTART`: what an ephemeral topic had in memory when its shard stopped. The API's
+list of reasons has none for that and is closed, so readers are told `cap`, which is the nearest, and besides it the
+`cause`, a field of its own.
+
 Records leave in seq order, so the losses of a topic are runs `(upto, reason)`: everything live up to `upto`, from
 where the run before it ended, went for that reason. Deletions are no losses and leave no trace here.
 """
@@ -7,6 +11,7 @@ where the run before it ended, went for that reason. Deletions are no losses and
 from __future__ import annotations
 
 MAX_RUNS = 64
+RESTART = "restart"
 
 
 class Losses:
@@ -30,10 +35,17 @@ class Losses:
             return
         runs.append((upto, reason))
         if len(runs) > MAX_RUNS:
-            # The oldest gaps keep their range and lose their reason: nobody remembers that far back exactly.
+            # The oldest gaps keep their range and lose their reason: nothing remembers that far back exactly.
             runs[:2] = [(runs[1][0], "mixed")]
 
     def reason(self, gap_from: int) -> str:
         """Why records from `gap_from` on are missing."""
         reasons = {reason for upto, reason in self.runs if upto >= gap_from}
+        if len(reasons) > 1:
+            reasons = {told(reason)[0] for reason in reasons}
         return reasons.pop() if len(reasons) == 1 else "mixed"
+
+
+def told(reason: str) -> tuple[str, str | None]:
+    """What readers are told: the reason, and the cause if there is more to say."""
+    return ("cap", RESTART) if reason == RESTART else (reason, None)

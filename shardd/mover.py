@@ -21,6 +21,7 @@ from proto.limits import MAX_BATCH_BYTES
 from proto.message import Reply
 from shardd import letters as form
 from shardd.commit import Timing
+from shardd.damage import SegmentError
 from shardd.jobs import Found, one, size_of
 from shardd.outbox import Letter, rows, source_id
 from shardd.queue import State
@@ -75,6 +76,8 @@ class Mover:
     def recovered(self) -> None:
         """Take up what an earlier process began."""
         for topic in self._staging.directory.visible.values():
+            if topic.unrestored:
+                continue
             if topic.queue is not None:
                 for seq, job in topic.queue.jobs.items():
                     if job.state is State.DOOMED and job.node:  # logs of releases without outboxes say it so
@@ -169,6 +172,8 @@ class Mover:
                 del self._topics[ident]
                 self._settled(topic, (), list(topic.outbox.letters), None)
                 continue
+            if topic.damage is not None:
+                continue  # they wait until its files can be read
             for target, letters in _by_target(topic).items():
                 if target not in skipped | self.refused and (ident, target) not in self._leaving:
                     progress |= await self._send(peers, topic, target, letters)
@@ -179,7 +184,10 @@ class Mover:
 
     async def _send(self, peers: Asking, topic: Topic, target: str, letters: dict[int, Letter]) -> bool:
         single = (topic.id, target) in self._single
-        found, gone = _batch(topic, sorted(letters), 1 if single else BATCH_RECORDS)
+        try:
+            found, gone = _batch(topic, sorted(letters), 1 if single else BATCH_RECORDS)
+        except SegmentError:
+            return False  # the topic is set apart from now on
         if gone:
             topic.outbox.gone(gone)
             self._settled(topic, (), gone, None)

@@ -1,4 +1,4 @@
-"""`python -m shardd.offline verify|reshard|cut DATA`: work on the files of a stopped service.
+"""`python -m shardd.offline verify|reshard|cut|salvage DATA`: work on the files of a stopped service.
 
 Started by the `topics` command, which holds the data directory's lock. Standard input has one JSON object: `shards`,
 `limits`, and what the command needs besides. Prints one JSON object per line: progress, then the result. Exit status: 0
@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from proto.limits import Limits
+from proto.names import shard_of
 from shardd.clock import SystemClock
 from shardd.cut import Cuts, cut
 from shardd.damage import SegmentError
 from shardd.disk import RealDisk
 from shardd.recovery import RecoveryError
 from shardd.reshard import Reshard, shard_name
+from shardd.salvage import salvage
 from shardd.verify import verify
 
 PROGRESS_INTERVAL = 0.2
@@ -70,7 +75,20 @@ def _cut(data: Path, job: dict[str, Any], limits: Limits) -> int:
     return 0
 
 
-_COMMANDS = {"verify": _verify, "reshard": _reshard, "cut": _cut}
+def _salvage(data: Path, job: dict[str, Any], limits: Limits) -> int:
+    name, backup = job["topic"], job["backup"]
+    path = data / shard_name(shard_of(name, job["shards"]))
+    source = None if backup is None else (Path(backup[0]), Path(backup[1]))
+    try:
+        for found in salvage(RealDisk(), path, SystemClock(), limits, name, source):
+            _say(**found)
+    except (RecoveryError, SegmentError, OSError) as error:
+        _say(kind="error", message=str(error))
+        return 1
+    return 0
+
+
+_COMMANDS = {"verify": _verify, "reshard": _reshard, "cut": _cut, "salvage": _salvage}
 
 
 def main() -> int:
@@ -79,6 +97,8 @@ def main() -> int:
     parser.add_argument("data", type=Path)
     options = parser.parse_args()
     job = json.load(sys.stdin)
+    # What is found is told as a result; standard output has results only.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     return _COMMANDS[options.command](options.data, job, Limits(**job["limits"]))
 
 

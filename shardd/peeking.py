@@ -9,11 +9,11 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from proto.body import parse
+from proto.body import Form
 from proto.limits import MAX_BATCH_BYTES
 from proto.message import Reply, Request
 from shardd.claims import Claims
-from shardd.jobs import Found, check_number, fresh
+from shardd.jobs import Found, bound, clamped, fresh
 from shardd.outbox import Outbox
 from shardd.queue import Queue, State
 from shardd.staging import Respond, Staging, to_json
@@ -22,7 +22,10 @@ DEFAULT_MAX = 100
 
 
 class PeekRequest(Struct):
-    from_seq: int = 0
+    """`first_seq` is inclusive; `from_seq` is its old name."""
+
+    first_seq: int | None = None
+    from_seq: int | None = None
     max: int | None = None
 
 
@@ -43,7 +46,7 @@ class Peeked(Struct, gc=False):
     dead_letter: str | UnsetType = UNSET
 
 
-_decode = msgspec.json.Decoder(PeekRequest).decode
+_FORM = Form(PeekRequest)
 
 
 class Peeking:
@@ -52,10 +55,10 @@ class Peeking:
         self._claims = claims
 
     def peek(self, request: Request, respond: Respond) -> None:
-        """Body: `from_seq`, `max`. Go on at `next_seq` while there is `more`. Raises 400, 404, 409 as claim does."""
-        asked = parse(_decode, request.body or b"{}")
-        start = check_number("from_seq", asked.from_seq)
-        most = min(check_number("max", asked.max) or DEFAULT_MAX, self._limits.max_claim)
+        """Body: `first_seq`, `max`. Go on at `next_seq` while there is `more`. Raises 400, 404, 409 as claim does."""
+        asked, request.ignored = _FORM.read(request.body)
+        start = bound(asked, "first_seq", "from_seq") or 0
+        most = clamped(asked.max or DEFAULT_MAX, 1, self._limits.max_claim)
         topic, queue = self._claims.look(request)
 
         def leaving(seq: int) -> bool:

@@ -13,6 +13,7 @@ import trio
 from proto.link import Links
 from proto.message import Message, Reply, Request
 from proto.names import shard_of
+from proto.shares import DEFAULT_BYTES, window
 from shardd.shard import Shard
 
 _PHASES = ("derive", "ready")
@@ -22,10 +23,12 @@ _PHASES = ("derive", "ready")
 class Peers:
     """All shards as one of them sees them. `run` serves the links."""
 
-    def __init__(self, shard: Shard, index: int, shards: int, timeout_s: float) -> None:
+    def __init__(
+        self, shard: Shard, index: int, shards: int, timeout_s: float, window_bytes: int = window(DEFAULT_BYTES, 1)
+    ) -> None:
         self.index = index
         self._shard = shard
-        self._links = Links(shards, timeout_s, _PHASES)
+        self._links = Links(shards, timeout_s, _PHASES, window_bytes=window_bytes)
         self.run = self._links.run
         self.update = self._links.update
 
@@ -36,6 +39,11 @@ class Peers:
     def reachable(self, index: int) -> bool:
         """Can this shard be asked now?"""
         return index == self.index or self._links.states[index].phase in _PHASES
+
+    @property
+    def one_failed(self) -> bool:
+        """Is there a shard that cannot start, and is tried again now and then only?"""
+        return any(state.phase == "failed" for state in self._links.states)
 
     async def request(self, index: int, op: str, topic: str, options: dict[str, Any], body: bytes = b"") -> Reply:
         """A shard's reply. Raises the error it replied, or `503 not_ready` when it does not serve, goes away before

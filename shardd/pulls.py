@@ -20,6 +20,7 @@ from proto.frame import Header, decode_batch, encode_batch, merge
 from proto.message import Message, Parked, Reply, Request
 from shardd.clock import Clock
 from shardd.copies import Piece, Pulled
+from shardd.damage import SegmentError, damaged
 from shardd.topic import Topic
 
 Respond = Callable[[Message], None]
@@ -106,19 +107,23 @@ class Pulls:
                 if waiting.request.options["after"] < forwardable(topic):
                     self._over(waiting)
                     topic.expire(self._clock.now_ms())
-                    waiting.respond(_answer(topic, waiting.request))
+                    waiting.respond(_answered(topic, waiting.request))
 
     def expire(self) -> None:
         oldest = self._clock.monotonic() - MAX_PARKED_S
         for waiting in [w for of_topic in self._parked.values() for w in of_topic.values() if w.since <= oldest]:
             self._over(waiting)
-            waiting.respond(_answer(waiting.topic, waiting.request))
+            waiting.respond(_answered(waiting.topic, waiting.request))
 
     def topic_deleted(self, topic: Topic) -> None:
         self._unsynced.pop(topic.id, None)
+        self.refuse(topic, topic_not_found(topic.name))
+
+    def refuse(self, topic: Topic, error: TopicsError) -> None:
+        """Whoever waits for this topic waits in vain."""
         for waiting in list(self._parked.get(topic.id, {}).values()):
             self._over(waiting)
-            waiting.respond(Reply(waiting.request.id, error=topic_not_found(topic.name)))
+            waiting.respond(Reply(waiting.request.id, error=error))
 
     def cancel(self, caller: Hashable, ident: int) -> None:
         """The asker went away. Nothing if it has no pull parked."""
@@ -139,6 +144,14 @@ def forwardable(topic: Topic, head: int | None = None) -> int:
     """The last seq that may be given to routers, of what is visible up to `head`."""
     head = topic.head_seq if head is None else head
     return head if topic.config.durability in ("fsync", "ephemeral") else min(topic.durable_head, head)
+
+
+def _answered(topic: Topic, request: Request) -> Reply:
+    """The same where no caller takes care of damage."""
+    try:
+        return _answer(topic, request)
+    except SegmentError as error:
+        return Reply(request.id, error=damaged(error))
 
 
 def _answer(topic: Topic, request: Request) -> Reply:

@@ -12,8 +12,11 @@ published with a delay. The others:
     LEAVING    its deletion committed → no entry · its deletion failed → as before
 
 There is no timer per job: what is over is collected when somebody looks (`expire`). Heaps are cleaned lazily: an entry
-counts only if its job still has the token it was pushed with. `ready` is arithmetic: live records less the entries that
-are not READY. So a claim costs the jobs it takes, however many wait or are held.
+counts only if its job still has the token it was pushed with, and its time has come. `ready` is arithmetic: live
+records less the entries that are not READY. So a claim costs the jobs it takes, however many wait or are held.
+
+A token stands for one *delivery*. Each delivery has a new one, and `extend` keeps it: a worker holds the one of its
+claim, however often it asks for more time.
 
 As rows, `[seq, state, deliveries, node, token, until]`, entries are in LEASE frames and in the catalog. A row replaces
 what an earlier one of its seq said, so reading a log twice changes nothing. Fresh jobs need no position on disk: after
@@ -85,6 +88,8 @@ class Queue:
         """Has this process changed anything that the log does not have?"""
         self.streams: dict[str, int] = {}
         """Leases held by each stream that is open."""
+        self.rows_at = 0
+        """Time of the newest row that was read back."""
         self.holes = 0
         """`Topic.holes` when the entries were last compared with the records."""
         self._counts = dict.fromkeys(State, 0)
@@ -137,6 +142,11 @@ class Queue:
             self._counts[job.state] -= 1
             self._left(job)
 
+    def offer_again(self) -> None:
+        """What was taken out by `pop_ready`, and could not be handed out because its record was not to be read."""
+        for seq in [seq for seq, job in self.jobs.items() if job.state is State.READY]:
+            heappush(self._reclaim, seq)
+
     # Changes
 
     def pop_ready(self) -> int | None:
@@ -147,6 +157,15 @@ class Queue:
             job = self.jobs.get(seq)
             if job is not None and job.state is State.READY:
                 return seq
+        return None
+
+    def first_ready(self) -> int | None:
+        """What `pop_ready` would take out."""
+        while self._reclaim:
+            job = self.jobs.get(self._reclaim[0])
+            if job is not None and job.state is State.READY:
+                return self._reclaim[0]
+            heappop(self._reclaim)
         return None
 
     def lease(self, seq: int, node: str, token: int, deadline: int, stream: str) -> Job:
@@ -183,9 +202,10 @@ class Queue:
             return None
         return job if token in (None, job.token) else None
 
-    def extend(self, seq: int, job: Job, token: int, deadline: int) -> None:
-        job.token, job.until = token, deadline
-        heappush(self._timers, (job.wakes_at, seq, token))
+    def extend(self, seq: int, job: Job, deadline: int) -> None:
+        """Held until another time by the same holder, with the token of its delivery: a worker knows no other."""
+        job.until = deadline
+        heappush(self._timers, (job.wakes_at, seq, job.token))
         self._trim()
 
     def release(self, seq: int, job: Job, due_ms: int, now_ms: int) -> None:
@@ -228,6 +248,16 @@ class Queue:
         held = self.streams.pop(stream, 0)
         return [seq for seq, job in self.jobs.items() if job.stream == stream] if held else []
 
+    def shift(self, ms: int) -> None:
+        """The clock was set, or is not what it was when the rows were written: leases and delays end later by `ms`."""
+        if not ms:
+            return
+        for job in self.jobs.values():
+            if job.state in _TIMED:
+                job.until += ms
+        self._timers = [(j.wakes_at, s, j.token) for s, j in self.jobs.items() if j.state in _TIMED]
+        heapify(self._timers)
+
     # Rows
 
     def row(self, seq: int) -> Row:
@@ -245,6 +275,7 @@ class Queue:
             job.deliveries, job.node, job.token, job.until = deliveries, node, token, until
             self._move(seq, job, State(state))
         self.dead_lettered = max(self.dead_lettered, fields.get("dead_lettered", 0))
+        self.rows_at = max(self.rows_at, fields.get("at", 0))
 
     def dump(self, everything: bool) -> dict[str, Any]:
         """For a catalog. `everything` False: only what survives a crash although leases do not."""

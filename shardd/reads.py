@@ -18,7 +18,7 @@ from itertools import count
 
 import msgspec
 
-from proto.errors import topic_not_found
+from proto.errors import TopicsError, topic_not_found
 from proto.limits import Limits
 from proto.message import Message, Parked, Reply, Request
 from shardd.clock import Clock
@@ -33,12 +33,16 @@ from shardd.unsynced import Unsynced
 Respond = Callable[[Message], None]
 
 
+FULL_RETRY_S = 0.5
+_Key = tuple[Hashable, int]
+
+
 class _Waiting:
     """A parked read. `topic` is None once it is over; its entry in the heap of deadlines may outlive it."""
 
     __slots__ = ("ident", "key", "read", "respond", "since", "topic")
 
-    def __init__(self, topic: Topic, read: Read, key: Hashable, ident: int, respond: Respond, since: float) -> None:
+    def __init__(self, topic: Topic, read: Read, key: _Key, ident: int, respond: Respond, since: float) -> None:
         self.topic: Topic | None = topic
         self.read = read
         self.key = key
@@ -57,6 +61,8 @@ class Reads:
         self._parked: dict[Hashable, _Waiting] = {}
         self._by_topic: dict[int, dict[Hashable, _Waiting]] = {}
         self._deadlines: list[tuple[float, int, _Waiting]] = []
+        self.full: Callable[[Hashable], bool] = lambda caller: False
+        """Whether a caller has more replies on their way to it than it may; its reads stay parked meanwhile."""
         self._order = count()
         self._scheduler = scheduler
 
@@ -71,7 +77,7 @@ class Reads:
 
     def diff(self, topic: Topic, request: Request, caller: Hashable, respond: Respond) -> None:
         """Answer a diff, or park it. `caller` names the peer."""
-        read = parse_diff(request.body, self._limits)
+        read = parse_diff(request, self._limits)
         if read.cursor is not None:
             cursor = topic.cursors.get(read.cursor)
             if cursor is None:
@@ -135,6 +141,8 @@ class Reads:
         # Those who ask for the same get the same bytes: rendered once, however many wait.
         rendered: dict[Read, Answer | SegmentError] = {}
         for waiting in list(self._by_topic[topic.id].values()):
+            if self.full(waiting.key[0]):
+                continue
             read = waiting.read
             found = rendered.get(read)
             if found is None:
@@ -162,16 +170,30 @@ class Reads:
         while self._deadlines and self._deadlines[0][0] <= now:
             waiting = heappop(self._deadlines)[2]
             topic = waiting.topic
-            if topic is not None:
+            if topic is not None and self.full(waiting.key[0]):
+                heappush(self._deadlines, (now + FULL_RETRY_S, next(self._order), waiting))
+            elif topic is not None:
                 throttled = min(self._scheduler.waited(topic), now - waiting.since)
                 self._over(waiting)
                 topic.expire(self._clock.now_ms())
                 waiting.respond(_reply(waiting.ident, self._look(topic, waiting.read), throttled))
 
+    def room_again(self, caller: Hashable) -> None:
+        """A caller that was full is not any more."""
+        for topic in {waiting.topic.id: waiting.topic for waiting in self._of(caller) if waiting.topic}.values():
+            self._scheduler.ready(topic)
+
+    def _of(self, caller: Hashable) -> list[_Waiting]:
+        return [waiting for waiting in self._parked.values() if waiting.key[0] == caller]
+
     def topic_deleted(self, topic: Topic) -> None:
+        self.refuse(topic, topic_not_found(topic.name))
+
+    def refuse(self, topic: Topic, error: TopicsError) -> None:
+        """Whoever waits for this topic waits in vain."""
         for waiting in list(self._by_topic.get(topic.id, {}).values()):
             self._over(waiting)
-            waiting.respond(Reply(waiting.ident, error=topic_not_found(topic.name)))
+            waiting.respond(Reply(waiting.ident, error=error))
 
     def _look(self, topic: Topic, read: Read) -> Answer | SegmentError:
         """A damaged file is bad news for who reads it, and for nobody else."""

@@ -50,6 +50,9 @@ class Outcome:
     cut_offset: int = 0
     cut_bytes: int = 0
     cut_reason: str = ""
+    replayed_bytes: int = 0
+    replayed_records: int = 0
+    """What the frames have that were found."""
 
 
 def scan(disk: Disk, directory: Path, outcome: Outcome, after_no: int = 0) -> Iterator[Found]:
@@ -101,6 +104,8 @@ def scan(disk: Disk, directory: Path, outcome: Outcome, after_no: int = 0) -> It
                 return
             outcome.next_no += 1
             if header.frame_no > after_no:
+                outcome.replayed_bytes += header.length
+                outcome.replayed_records += header.count
                 yield Found(header, view[offset : offset + header.length], done + offset + header.length, total)
             offset += header.length
         done += len(view)

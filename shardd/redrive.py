@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
-from proto.body import parse
+from proto.body import Form
 from proto.errors import ErrorCode, TopicsError, invalid
 from proto.limits import MAX_BATCH_BYTES, MAX_U64
 from proto.match import Match, parse_match
 from proto.message import Reply, Request
 from proto.names import check_topic
-from shardd.jobs import Found, check_number, fresh, size_of
+from shardd.jobs import Found, bound, clamped, fresh, size_of
 from shardd.letters import origin
 from shardd.mover import Errand, Mover
 from shardd.outbox import Letter
@@ -34,16 +33,19 @@ _FREE = (State.READY, State.DELAYED, State.SCHEDULED)
 
 
 class RedriveRequest(Struct):
-    """`queue` is where the letters came from, and go. `to_seq` is inclusive."""
+    """`queue` is where the letters came from, and go. Both bounds are inclusive; they used to be called `from_seq` and
+    `to_seq`."""
 
     queue: str
-    from_seq: int = 0
+    first_seq: int | None = None
+    last_seq: int | None = None
+    from_seq: int | None = None
     to_seq: int | None = None
     match: str | list[Any] | None = None
     max: int | None = None
 
 
-_decode = msgspec.json.Decoder(RedriveRequest).decode
+_FORM = Form(RedriveRequest)
 
 
 class Redrive:
@@ -55,13 +57,14 @@ class Redrive:
         """Go on at `next_seq` while there is `more`. Raises `400`, `403` for a queue outside the key's prefixes, `404`;
         `404`, `409` and `422` also for what the queue answers, and then nothing more was moved. `503`: the queue's
         shard did not answer, and the redrive goes on as soon as it does."""
-        asked = parse(_decode, request.body)
+        asked, request.ignored = _FORM.read(request.body)
         target = check_topic(asked.queue)
         check_target(target, request.options, "queue")
         match = None if asked.match is None else parse_match(asked.match, "match")
-        start = check_number("from_seq", asked.from_seq)
-        stop = MAX_U64 if asked.to_seq is None else check_number("to_seq", asked.to_seq)
-        most = min(check_number("max", asked.max) or DEFAULT_MAX, self._staging.limits.max_claim)
+        start = bound(asked, "first_seq", "from_seq") or 0
+        last = bound(asked, "last_seq", "to_seq")
+        stop = MAX_U64 if last is None else last
+        most = clamped(asked.max or DEFAULT_MAX, 1, self._staging.limits.max_claim)
         topic = self._staging.directory.changing(request.topic)
         if target == topic.name:
             raise invalid(f'"{target}" cannot be redriven to itself: name the queue it has letters of', field="queue")

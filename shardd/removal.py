@@ -33,6 +33,7 @@ def remove(
     """Delete records, ascending seqs. Jobs among them are LEAVING, and were what `before` says. `dead_lettered` of them
     are counted as such. `gated`: wait for the device also where the class does not."""
     queue = topic.queue
+    durability = topic.assigned_config.durability
     now = staging.clock.now_ms()
     topic.held_at.append(now)
     if queue is not None:
@@ -47,7 +48,8 @@ def remove(
             for seq in seqs:
                 queue.drop(seq)
             staging.jobs_changed(topic)
-        done(timing)
+        # `disk` promises no sync: that this change had to wait for one is not the client's affair.
+        done(timing if durability == "fsync" else Timing(timing.write_ms))
 
     def undo(error: TopicsError) -> None:
         topic.held_at.pop()
@@ -57,10 +59,9 @@ def remove(
                 queue.undo(seq, saved)
         failed(error)
 
-    durability = topic.assigned_config.durability
     frame = None
     if durability != "ephemeral" or topic.floor <= topic.logged_seq:
-        fields = {"before": None, "match": None, "bound": topic.head_seq + 1, "now": now, "seqs": seqs}
+        fields = {"before": None, "match": None, "bound": topic.head_seq + 1, "now": now + topic.ahead_ms, "seqs": seqs}
         if dead_lettered and queue is not None:
             fields["dead_lettered"] = queue.dead_lettered
         frame = staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)

@@ -19,6 +19,7 @@ from shardd.cursors import moved
 from shardd.directory import Directory
 from shardd.lane import load
 from shardd.outbox import MARK
+from shardd.quarantine import defer
 from shardd.recovery import Found, RecoveryError
 from shardd.topic import Topic
 
@@ -44,8 +45,14 @@ def replay(directory: Directory, found: Found) -> None:
             if header.topic_id < directory.next_id:
                 return  # deleted, here or before the snapshot was taken
             raise ValueError(f"topic {header.topic_id} was never created")
+        if 0 < header.frame_no <= topic.as_of:
+            return
+        topic.catalogued = None
         if header.kind == Kind.TOPIC_DELETE:
             topic.deferred.clear()
+        elif topic.unloaded is not None:
+            defer(topic, header, buffer)
+            return
         if topic.deferred or (header.kind == Kind.ROUTER and not _router(topic, decode_map(buffer, header))):
             topic.deferred.append((header, buffer))
             return
@@ -56,6 +63,7 @@ def replay(directory: Directory, found: Found) -> None:
 
 def replay_deferred(directory: Directory, topic: Topic, header: Header, buffer: Buffer) -> None:
     """A frame that was put off, and whose turn has come. Raises `RecoveryError`."""
+    topic.catalogued = None
     try:
         if header.kind == Kind.ROUTER:
             _router(topic, decode_map(buffer, header))
@@ -113,6 +121,7 @@ def _router(topic: Topic, fields: dict[str, Any]) -> bool:
         if fields["head"] >= topic.next_seq and topic.config.durability != "ephemeral":
             return False
         lane.cursor = lane.done = max(lane.cursor, fields["pin"])
+        lane.stopped = lane.waits = fields.get("stopped", False)
         return True
     changed = load(fields["lane"])
     if topic.lane is None or changed.version > topic.lane.version:
@@ -132,13 +141,13 @@ def _change(directory: Directory, topic: Topic, header: Header, fields: dict[str
             topic.skip(fields["next_seq"])
         elif topic.next_seq < fields["next_seq"]:
             # Written while the topic was ephemeral, and so not in the log.
-            topic.lose_everything(fields["next_seq"] - 1, "cap")
+            topic.lose_tail(fields["next_seq"] - 1)
         if before == "disk" != topic.config.durability:
             reserve.none(topic)
-        # A restart while the topic was ephemeral took what the log still has: gone once is gone for good.
-        topic.lose_below(fields.get("floor", 0), "cap")
+        # Ephemeral records that are not in the log may have pushed out some that are: gone once is gone for good.
         topic.losses.add(fields.get("lost", -1), "cap")
         topic.expire(fields["now"])
+        topic.lose_below(fields.get("floor", 0), "cap")
         topic.evict()
     elif kind == Kind.TOPIC_DELETE:
         directory.hide(topic)
@@ -155,7 +164,11 @@ def _change(directory: Directory, topic: Topic, header: Header, fields: dict[str
     elif kind == Kind.LEASE:
         if topic.queue is not None:
             topic.queue.apply(fields)
+            topic.queue.rows_at = max(topic.queue.rows_at, header.ts_ms)
         topic.outbox.apply(fields, topic.queue)
+    elif kind == Kind.CEILING and "floor" in fields:
+        topic.expire(fields["now"])
+        topic.lose_below(fields["floor"], "cap")
     elif kind == Kind.CEILING:
         topic.ceiling, topic.reserved_in = max(topic.ceiling, fields["seq"]), fields.get("boot", "")
         if topic.reserved_in:

@@ -93,6 +93,8 @@ class Reshard:
         sources = [opened(self._disk, self._data / shard_name(i), self._clock, self._limits) for i in range(old)]
         for source in sources:
             for topic in source.directory.visible.values():
+                if topic.damage is not None:
+                    raise RecoveryError(f'topic "{topic.name}" is damaged ({topic.damage.reason}): salvage it first')
                 if topic.deferred:
                     raise RecoveryError(
                         f'topic "{topic.name}" waits for copies that its routers have to make again; start the service '
@@ -121,27 +123,17 @@ class Reshard:
         self._disk.sync_dir(self._data)
 
     def _copy(self, topic: Topic, target: Checkpoints, directory: Directory) -> int:
-        moved = Topic(topic.name, directory.new_id(), topic.epoch, topic.config)
+        moved = copied_topic(topic, directory.new_id())
         directory.show(moved)
+        moved.logged_seq = topic.head_seq
         size = 0
         for batch in topic.batches:
-            moved.restore(_copied(batch))
+            moved.restore(copied_batch(batch))
             size += batch.size
             if size >= PIECE_BYTES:
                 self._checkpoint(target)
                 size = 0
         moved.restored(topic.head_seq, topic.floor)
-        moved.losses = Losses(list(topic.losses.runs))
-        moved.last_ts, moved.last_write_ts = topic.last_ts, topic.last_write_ts
-        moved.ceiling = topic.ceiling
-        moved.keys.load(topic.keys.dump())
-        moved.cursors = dict(topic.cursors)
-        if topic.queue is not None and moved.queue is not None:
-            moved.queue.apply(topic.queue.dump(everything=True))
-        moved.outbox.apply({"letters": topic.outbox.dump(topic.alive)}, moved.queue)
-        moved.arrivals.load(topic.arrivals.dump())
-        moved.gaps = Gaps(list(topic.gaps.ranges))
-        moved.lane = moved.lane_visible = topic.lane_visible
         return topic.records
 
     def _checkpoint(self, target: Checkpoints) -> None:
@@ -194,7 +186,24 @@ class Reshard:
         self._disk.sync_dir(self._data)
 
 
-def _copied(batch: Batch) -> Batch:
+def copied_topic(topic: Topic, ident: int) -> Topic:
+    """The same topic under another id, without its records; `restored` is to be called when they are there."""
+    moved = Topic(topic.name, ident, topic.epoch, topic.config)
+    moved.losses = Losses(list(topic.losses.runs))
+    moved.last_ts, moved.last_write_ts = topic.last_ts, topic.last_write_ts
+    moved.ceiling = topic.ceiling
+    moved.keys.load(topic.keys.dump())
+    moved.cursors = dict(topic.cursors)
+    if topic.queue is not None and moved.queue is not None:
+        moved.queue.apply(topic.queue.dump(everything=True))
+    moved.outbox.apply({"letters": topic.outbox.dump(topic.alive)}, moved.queue)
+    moved.arrivals.load(topic.arrivals.dump())
+    moved.gaps = Gaps(list(topic.gaps.ranges))
+    moved.lane = moved.lane_visible = topic.lane_visible
+    return moved
+
+
+def copied_batch(batch: Batch) -> Batch:
     columns = batch.columns()
     buffer = batch.buffer
     if buffer is None:

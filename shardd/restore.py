@@ -57,7 +57,7 @@ class Position:
 
 def position(topic: Topic) -> Position:
     lane = topic.lane
-    if lane is None or not lane.routers or lane.settled:
+    if lane is None or not lane.routers or lane.settled or topic.unloaded is not None:
         return Position(topic.name, forwardable(topic), 0, None, not topic.deferred, False, -1)
     source = (lane.source, lane.epoch)
     return Position(topic.name, forwardable(topic), lane.cursor, source, not topic.deferred, lane.stuck, lane.asked)
@@ -136,7 +136,7 @@ class Restore:
 
     def _take(self, lane: Lane, pulled: Pulled) -> bool:
         while (pin := self._pin()) is not None:
-            seq, head, ts, exact = pin
+            seq, head, ts, exact, stopped = pin
             if head <= self._topic.head_seq or self._topic.config.durability == "ephemeral":
                 head, lane.cursor = self._topic.head_seq, max(lane.cursor, seq)
             elif not exact and not lane.arithmetic:
@@ -150,6 +150,7 @@ class Restore:
                     if pulled.head >= seq or not (pulled.settled or self._quiet):
                         return False
                     self._displaced = True  # the source is not what it was: its files were replaced, say
+            lane.stopped = lane.waits = stopped
             self._go_on(lane, head, ts)
             if self.lane is not lane:
                 return True  # a router was changed: there may be another source, or none
@@ -163,6 +164,7 @@ class Restore:
             made.stuck = True
             made.steps, made.upto = [], lane.cursor
             return
+        self._topic.catalogued = None
         self._topic.last_ts = max(self._topic.last_ts, ts)
         self._copier.carry_out(self._topic, lane, made, ts)
         lane.cursor = made.upto
@@ -180,9 +182,9 @@ class Restore:
         if topic.deferred:
             hold(topic)
 
-    def _pin(self) -> tuple[int, int, int, bool] | None:
-        """Source seq, own head and commit time that the next deferred frame stands for, and whether the copies can be
-        made again; None if it is no pin."""
+    def _pin(self) -> tuple[int, int, int, bool, bool] | None:
+        """Source seq, own head and commit time that the next deferred frame stands for, whether the copies can be made
+        again, and whether nothing was copied after it; None if it is no pin."""
         if not self._topic.deferred:
             return None
         header, buffer = self._topic.deferred[0]
@@ -192,13 +194,16 @@ class Restore:
         lane = self._topic.lane
         if "pin" not in fields or lane is None or fields["version"] != lane.version:
             return None
-        return fields["pin"], fields["head"], fields["ts"], fields["exact"]
+        return fields["pin"], fields["head"], fields["ts"], fields["exact"], fields.get("stopped", False)
 
     def _end(self, lane: Lane, pulled: Pulled) -> bool:
         """Nothing is deferred: what was copied since the last frame. True if something changed."""
         topic = self._topic
         if topic.config.durability == "ephemeral":
             self._finish()
+            return True
+        if lane.stopped and not self._displaced:
+            self._finish()  # there was no room for more; it goes on by the ordinary way when there is
             return True
         if self._goal is None and (pulled.settled or self._quiet):
             self._goal = pulled.head
@@ -240,6 +245,20 @@ class Restore:
             self._go_on(lane, pin[1], pin[2])
         self.nothing_left()
 
+    def source_unreadable(self, head: int) -> None:
+        """The source ends at `head`, but cannot be read now. This topic must not wait for it: the copies that no file
+        has are told as lost, and made anew, with other seqs, when the source can be read."""
+        while (pin := self._pin()) is not None and (lane := self.lane) is not None:
+            self._go_on(lane, pin[1], pin[2])
+        lane, topic = self.lane, self._topic
+        if lane is not None and topic.config.durability != "ephemeral":
+            burnt = lane.copies_of(lane.cursor + 1, max(head, lane.cursor))
+            if burnt:
+                ts = topic.commit_time(self._clock.now_ms())
+                self._copier.carry_out(topic, lane, Plan(lane.cursor, [Skip(burnt, lost=True)]), ts)
+                self.displaced = True
+        self._finish()
+
     def nothing_left(self) -> None:
         """No router is left to copy for."""
         self._finish()
@@ -249,6 +268,7 @@ class Restore:
         topic.held_at.clear()
         if self._directory.complete(topic, self._clock.now_ms(), self._boot_id) and topic.config.durability == "disk":
             self.displaced = True
+        topic.catalogued = None
         topic.lane_visible = topic.lane
         if topic.lane is not None:
             topic.lane.settled, topic.lane.stuck = True, False

@@ -23,7 +23,7 @@ RETRY_AFTER_MS = 1000
 
 
 def check_topics(held: int, options: Mapping[str, Any], limits: Limits) -> None:
-    """One more topic than the `held` ones. Raises `429 throttled`."""
+    """One more topic than the `held` and lent ones. Raises `429 throttled`."""
     room = options.get("room_topics")
     if room is not None and held + 1 > room:
         raise TopicsError(

@@ -55,29 +55,52 @@ class Routing:
             self._staging.stage(topic, None, gated=True, commit=commit, undo=undo)
 
     def put(self, request: Request, respond: Respond) -> None:
-        """Options: `router`, `config`, and of the source `epoch` and `head`."""
+        """Options: `router`, `config`, and of the source `epoch` and `head`.
+
+        A router that gets another source is the same router, with a lane that begins at the head of the new one. What
+        it copied from the old source is saved before, as when a router is deleted."""
         options = request.options
         name, config = options["router"], from_map(options["config"])
+
+        def change(error: TopicsError | None) -> None:
+            topic = self._directory.assigned.get(config.dest)
+            lane = None if topic is None else topic.lane
+            try:
+                if error is not None:
+                    raise error
+                if topic is None:
+                    raise topic_not_found(config.dest)
+                self._put(topic, name, config, request, respond)
+            except TopicsError as refusal:
+                if lane is not None:
+                    lane.held = False
+                refuse(request.id, respond, refusal)
+
         topic = self._directory.assigned.get(config.dest)
-        if topic is None:
-            raise topic_not_found(config.dest)
-        lane = topic.lane
+        lane = None if topic is None else topic.lane
+        if lane is not None and name in lane.routers and (lane.source, lane.epoch) != (config.source, options["epoch"]):
+            self._when_saved(lane, change)
+        else:
+            change(None)
+
+    def _put(self, topic: Topic, name: str, config: RouterConfig, request: Request, respond: Respond) -> None:
+        options, lane = request.options, topic.lane
         others = {} if lane is None else {n: router for n, router in lane.routers.items() if n != name}
         fresh = lane is None or (not others and (lane.source, lane.epoch) != (config.source, options["epoch"]))
         if not fresh and lane is not None and lane.source != config.source:
             raise fan_in(config.dest, lane.source)
-        before = None if lane is None or fresh else lane.routers.get(name)
+        before = None if lane is None else lane.routers.get(name)
         now = self._staging.clock.now_ms()
-        if before is not None and before.config == config:
+        if not fresh and before is not None and before.config == config:
             respond(_answer(request, name, before.config, created=False, timing=Timing()))
             return
+        forwarded = 0 if before is None else before.forwarded
         if fresh or lane is None:
             version = 1 if lane is None else lane.version + 1
             changed = Lane(config.source, options["epoch"], options["head"], options["head"], version)
-            changed.routers = {name: Router(name, config, options["head"], now)}
+            changed.routers = {name: Router(name, config, options["head"], now, forwarded)}
         else:
             since = options["head"] if before is None else before.since
-            forwarded = 0 if before is None else before.forwarded
             router = Router(name, config, since, now, forwarded)
             # In place, so that the order of routers, which is that of copies, stays.
             changed = lane.changed({**lane.routers, name: router})
@@ -89,6 +112,7 @@ class Routing:
             respond(reply)
 
         self._change(topic, changed, done, request, respond)
+        self._staging.commits.flush()
 
     def delete(self, request: Request, respond: Respond) -> None:
         """Options: `router`; the topic is its destination. Its copies are saved first."""
@@ -114,12 +138,16 @@ class Routing:
             self._staging.commits.flush()
 
         topic = self._directory.assigned.get(request.topic)
-        if topic is None or topic.lane is None or not topic.lane.unsaved or topic.lane.held:
-            remove(None)
+        self._when_saved(None if topic is None else topic.lane, remove)
+
+    def _when_saved(self, lane: Lane | None, then: Waiter) -> None:
+        """Call `then` as soon as a checkpoint keeps every copy of the lane; at once if one does already."""
+        if lane is None or not lane.unsaved or lane.held:
+            then(None)
         else:
             # From now on nothing is added, so that what is saved is everything.
-            self._hold(topic.lane, True)
-            self.unsaved.append(remove)
+            self._hold(lane, True)
+            self.unsaved.append(then)
 
     def drop(self, topic: Topic) -> None:
         """The source does not exist any more: nor do the routers from it."""
@@ -216,9 +244,17 @@ class Routing:
 
     # Looking
 
+    def waiting(self) -> int:
+        """How many routers wait because `max_total_bytes` is reached."""
+        return sum(len(topic.lane.routers) for topic in self.destinations() if topic.lane and topic.lane.waits)
+
     def destinations(self) -> list[Topic]:
         """Topics that routers bring something into."""
-        return [topic for topic in self._directory.visible.values() if topic.lane is not None and topic.lane.routers]
+        return [
+            topic
+            for topic in self._directory.visible.values()
+            if topic.lane is not None and topic.lane.routers and topic.unloaded is None
+        ]
 
     def routers(self) -> dict[str, Router]:
         """All routers that are visible here, by name."""
@@ -243,8 +279,11 @@ class Routing:
         if router is None:
             respond(Reply(request.id, extra={"found": False}))
         else:
-            body = to_json({"router": router.name, **as_map(router.config), "forwarded_total": router.forwarded})
-            respond(Reply(request.id, body, extra={"found": True}))
+            shown = {"router": router.name, **as_map(router.config), "forwarded_total": router.forwarded}
+            assert topic is not None
+            if topic.lane is not None and topic.lane.waits:
+                shown["waits_for"] = "max_total_bytes"
+            respond(Reply(request.id, to_json(shown), extra={"found": True}))
 
     def list(self, request: Request, respond: Respond) -> None:
         """Options: `prefix`, `prefixes`, `source`, `dest`, `after`, `page_size`."""

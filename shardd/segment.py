@@ -3,6 +3,12 @@
     topics/<id, 16 hex digits>/seg-<first seq, 20 digits>.data    batch frames back to back (layout: `proto.frame`)
     topics/<id>/seg-<first seq>.idx                               one entry per frame; can be made from .data
 
+Delete flags are outside of the frames' checksums, because they change in place. The **check** of a frame's flags is 0
+if none is set, else XXH3-64 of its first seq (u64) and the flags; that of a segment is the XOR of its frames', so a
+deletion costs two small hashes, whatever the segment holds. The catalog has it for each segment, without the frames
+whose flags the catalog lists in full: only those may be written between this catalog and the next one, so a stop in the
+middle of that makes no difference to what is checked. Flags that do not fit are damage, never records that come back.
+
 How many bytes of a `.data` file count is written in the catalog; what follows is an attempt that was never finished,
 and is cut off before the next one. Nothing in a segment changes but delete flags.
 
@@ -25,6 +31,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,12 +39,14 @@ import xxhash
 
 from proto.frame import CHECKSUM, HEADER, Frame, FrameError, Header, Kind, check, decode_batch
 from shardd.batch import Batch
-from shardd.damage import SegmentError
+from shardd.damage import Exhausted, SegmentError, unreadable
 from shardd.disk import Disk
 
 ENTRY = struct.Struct("<QQIIqqQII")
 ENTRY_SIZE = ENTRY.size + CHECKSUM.size
 assert ENTRY_SIZE == 64
+READ_AHEAD = 128 << 10
+PARTS_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,49 +79,103 @@ class Entry:
         return self.first_seq + self.count - 1
 
 
-class Views:
-    """Files that are mapped into memory, the least recently used ones let go beyond `max_bytes`.
+def flags_check(first_seq: int, flags: bytes) -> int:
+    if flags.count(0) == len(flags):
+        return 0
+    return xxhash.xxh3_64_intdigest(first_seq.to_bytes(8, "little") + flags)
 
-    They remember which frames were found whole: records are often counted and cut one by one, and a checksum over all
-    their neighbours each time would cost more than the work itself.
+
+class _Part:
+    """Bytes of a file from `start` on, and the offsets of the frames among them that were found whole."""
+
+    __slots__ = ("checked", "data", "start")
+
+    def __init__(self, start: int, data: bytes) -> None:
+        self.start = start
+        self.data = memoryview(data)
+        self.checked: set[int] = set()
+
+
+class Parts:
+    """What was read last of segment files, one part of each; the least recently used ones are let go beyond
+    `max_bytes`.
+
+    A read takes a descriptor for as long as it lasts and nothing after it, so how many topics are read never meets a
+    limit of the process; and a file that is cut short under it is an error of that read. (A map would cost a
+    descriptor and one of the system's maps per file, and end the process where bytes are missing.) Records are often
+    counted and cut one by one: a part's frames are checked once, not each time.
     """
 
-    def __init__(self, disk: Disk, max_bytes: int) -> None:
+    def __init__(self, disk: Disk, max_bytes: int = PARTS_BYTES) -> None:
         self._disk = disk
         self._max_bytes = max_bytes
-        self._views: OrderedDict[Path, memoryview] = OrderedDict()
-        self._checked: dict[Path, set[int]] = {}
+        self._parts: OrderedDict[Path, _Part] = OrderedDict()
         self._bytes = 0
+        self.met: Callable[[Path, SegmentError, Callable[[], object]], None] = lambda path, error, look: None
+        """Told of each file that could not be read, and how to look whether it still cannot."""
 
-    def get(self, path: Path, size: int) -> memoryview:
-        """The file's bytes, at least `size` of them if it has so many."""
-        view = self._views.get(path)
-        if view is None or len(view) < size:
+    def frame(self, path: Path, entry: Entry, size: int) -> memoryview:
+        """The frame that the entry names, in a file of which `size` bytes count. Raises `SegmentError`."""
+        try:
+            return self._frame(path, entry, size)
+        except Exhausted:
+            raise
+        except SegmentError as error:
             self.drop(path)
-            view = self._views[path] = self._disk.read(path)
-            self._checked[path] = set()
-            self._bytes += len(view)
-            while self._bytes > self._max_bytes and len(self._views) > 1:
-                self.drop(next(iter(self._views)))
+            self.met(path, error, lambda: self._look(path, entry, size))
+            raise
+
+    def _look(self, path: Path, entry: Entry, size: int) -> None:
+        self.drop(path)
+        try:
+            self._frame(path, entry, size)
+        except SegmentError:
+            self.drop(path)
+            raise
+
+    def _frame(self, path: Path, entry: Entry, size: int) -> memoryview:
+        part = self._parts.get(path)
+        end = entry.offset + entry.length
+        if part is None or entry.offset < part.start or end > part.start + len(part.data):
+            part = self._read(path, entry.offset, max(entry.length, min(READ_AHEAD, size - entry.offset)))
         else:
-            self._views.move_to_end(path)
+            self._parts.move_to_end(path)
+        view = part.data[entry.offset - part.start : end - part.start]
+        if entry.offset not in part.checked:
+            _check(path, entry, view)
+            part.checked.add(entry.offset)
         return view
 
-    def checked(self, path: Path) -> set[int]:
-        """Offsets of the frames that were found whole since the file was mapped. To be added to; none if it is not."""
-        return self._checked.get(path, set())
+    def _read(self, path: Path, offset: int, size: int) -> _Part:
+        self.drop(path)
+        try:
+            part = self._parts[path] = _Part(offset, self._disk.read_part(path, offset, size))
+        except OSError as error:
+            raise unreadable(path, error) from error
+        self._bytes += len(part.data)
+        while self._bytes > self._max_bytes and len(self._parts) > 1:
+            self.drop(next(iter(self._parts)))
+        return part
 
     def drop(self, path: Path) -> None:
-        view = self._views.pop(path, None)
-        if view is not None:
-            self._bytes -= len(view)
-            del self._checked[path]
+        part = self._parts.pop(path, None)
+        if part is not None:
+            self._bytes -= len(part.data)
+
+
+def _check(path: Path, entry: Entry, view: memoryview) -> None:
+    try:
+        header = check(view)
+    except FrameError as error:
+        raise SegmentError(f"{path}, offset {entry.offset}: {error}") from error
+    if header.first_seq != entry.first_seq or header.count != entry.count:
+        raise SegmentError(f"{path}, offset {entry.offset}: not the batch the index names")
 
 
 class Segment:
     """One pair of files. `size` bytes and `entries` count; `sealed` when nothing will be added any more."""
 
-    def __init__(self, directory: Path, first_seq: int, created_ms: int, views: Views) -> None:
+    def __init__(self, directory: Path, first_seq: int, created_ms: int, parts: Parts) -> None:
         self.first_seq = first_seq
         self._place(directory)
         self.created_ms = created_ms
@@ -120,31 +183,29 @@ class Segment:
         self.records = 0
         self.frames = 0
         self.last_seq = first_seq - 1
+        self.check = 0
+        """Of the delete flags that the file has."""
         self.sealed = False
         self.cold = False
-        self._views = views
+        self.parts = parts
 
     def _place(self, directory: Path) -> None:
         self.directory = directory
-        self.data_path = directory / f"seg-{self.first_seq:020d}.data"
-        self.index_path = directory / f"seg-{self.first_seq:020d}.idx"
+        self._data_path: Path | None = None
 
-    def load(self, entry: Entry, again: bool) -> memoryview:
-        """The frame's bytes; checked `again`, or once for as long as the file is mapped. Raises `SegmentError` if they
-        are not those the index names."""
-        path = self.data_path
-        view = self._views.get(path, entry.offset + entry.length)[entry.offset : entry.offset + entry.length]
-        checked = self._views.checked(path)
-        if not again and entry.offset in checked:
-            return view
-        try:
-            header = check(view)
-        except FrameError as error:
-            raise SegmentError(f"{path}, offset {entry.offset}: {error}") from error
-        if header.first_seq != entry.first_seq or header.count != entry.count:
-            raise SegmentError(f"{path}, offset {entry.offset}: not the batch the index names")
-        checked.add(entry.offset)
-        return view
+    @property
+    def data_path(self) -> Path:
+        if self._data_path is None:  # of most segments, nobody asks for it
+            self._data_path = self.directory / f"seg-{self.first_seq:020d}.data"
+        return self._data_path
+
+    @property
+    def index_path(self) -> Path:
+        return self.directory / f"seg-{self.first_seq:020d}.idx"
+
+    def load(self, entry: Entry) -> memoryview:
+        """The frame's bytes. Raises `SegmentError` if they are not those the index names."""
+        return self.parts.frame(self.data_path, entry, self.size)
 
     def grown(self, entries: list[Entry]) -> None:
         """Entries were written and synced."""
@@ -155,7 +216,7 @@ class Segment:
             self.last_seq = entry.last_seq
 
     def moved(self, directory: Path) -> None:
-        self._views.drop(self.data_path)
+        self.parts.drop(self.data_path)
         self._place(directory)
         self.cold = True
 
@@ -169,9 +230,9 @@ class StoredFrame:
         self.segment = segment
         self.entry = entry
 
-    def load(self, *, again: bool = True) -> memoryview:
+    def load(self) -> memoryview:
         """The frame's bytes. Raises `SegmentError` if they are not those of this batch."""
-        return self.segment.load(self.entry, again)
+        return self.segment.load(self.entry)
 
 
 def sealed_frame(batch: Batch, flags: bytes) -> Frame:
@@ -258,18 +319,30 @@ def _from_data(disk: Disk, segment: Segment, size: int) -> list[Entry]:
     return entries
 
 
-def load_batches(disk: Disk, segment: Segment, size: int) -> list[Batch]:
-    """The batches of a segment as the catalog knows it. Raises `SegmentError`, OSError."""
+def load_batches(
+    disk: Disk, segment: Segment, size: int, listed: Container[int] = (), expected: int | None = None
+) -> list[Batch]:
+    """The batches of a segment as the catalog knows it: `size` bytes, and with flags whose check is `expected` but for
+    the frames with first seqs in `listed`; None where an older release wrote the catalog. Raises `SegmentError`,
+    OSError."""
     entries = read_index(disk, segment, size)
     view = disk.read(segment.data_path)
     if len(view) < size:
         raise SegmentError(f"{segment.data_path} has {len(view)} bytes, but the catalog says {size} belong to it")
     batches = []
+    found = 0
     for entry in entries:
         flags_from = entry.offset + entry.flags_at
         flags = bytes(view[flags_from : flags_from + entry.count])
         times = (entry.first_ts, entry.last_ts)
         stored = StoredFrame(segment, entry)
-        batches.append(Batch.of_file(stored, entry.first_seq, entry.count, times, entry.size, flags))
+        batch = Batch.of_file(stored, entry.first_seq, entry.count, times, entry.size, flags)
+        batch.filed = flags_check(entry.first_seq, flags)
+        segment.check ^= batch.filed
+        if entry.first_seq not in listed:
+            found ^= batch.filed
+        batches.append(batch)
+    if expected is not None and found != expected:
+        raise SegmentError(f"{segment.data_path}: its delete flags are not those that were written")
     segment.grown(entries)
     return batches

@@ -19,14 +19,15 @@ request is answered, and synced with whatever is synced next. If the machine sto
 one, or the session is unknown and its client makes a new one.
 
 A position is [epoch, seq, born]: the last seq handed over, of which instance of the topic (-1: of one that was gone
-already), and the session's generation when it began to read that instance. A generation ends when a topic
-turns out to have been deleted and made again, so that an id from before that can be told from one that came after.
+already, -2: and the client was told so), and the session's generation when it began to read that instance. A generation
+ends when a topic turns out to have been deleted, so that an id from before that can be told from one that came after.
 
 Whether a session has a stream is known to the gateway alone; it says a word for each of those well within the ttl.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -52,9 +53,27 @@ class Sessions:
 
     def __init__(self) -> None:
         self.by_wid: dict[str, Session] = {}
+        self._owned: Counter[bytes] = Counter()
 
     def __len__(self) -> int:
         return len(self.by_wid)
+
+    def owned_by(self, owner: bytes) -> int:
+        """How many there are of one key."""
+        return self._owned[owner]
+
+    def add(self, session: Session) -> None:
+        self.remove(session.wid)
+        self.by_wid[session.wid] = session
+        self._owned[session.owner] += 1
+
+    def remove(self, wid: str) -> None:
+        """Does nothing for one there is not."""
+        session = self.by_wid.pop(wid, None)
+        if session is not None:
+            self._owned[session.owner] -= 1
+            if not self._owned[session.owner]:
+                del self._owned[session.owner]
 
     def apply(self, fields: Mapping[str, Any]) -> None:
         """What a frame says."""
@@ -66,7 +85,7 @@ class Sessions:
                 session.generation = generation
                 session.topics |= {name: _position(position) for name, position in topics.items()}
         for wid in fields.get("ended", ()):
-            self.by_wid.pop(wid, None)
+            self.remove(wid)
 
     def dump(self) -> list[dict[str, Any]]:
         """For a catalog."""
@@ -76,12 +95,17 @@ class Sessions:
         for entry in entries:
             topics = {name: _position(position) for name, position in entry["topics"].items()}
             session = Session(entry["wid"], entry["owner"], entry["options"], topics, entry["generation"])
-            self.by_wid[session.wid] = session
+            self.add(session)
 
     def woken(self, now_ms: int) -> None:
         """The shard was away, so nobody could say a word: time begins anew."""
         for session in self.by_wid.values():
             session.used_ms = now_ms
+
+    def shift(self, ms: int) -> None:
+        """The clock was set: they stay as long as before."""
+        for session in self.by_wid.values():
+            session.used_ms += ms
 
     def idle(self, since_ms: int) -> list[str]:
         """The sessions nobody said a word for since then."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import msgspec
@@ -23,17 +24,21 @@ class SessionControl:
     """The operations on sessions. The request's `topic` is the wid; every reply's `extra` has `sessions`, their number.
 
     watch_resolve   `names` → `topics`: {name: [epoch, head_seq, earliest_seq]} of those there are
-    session_make    `owner`, `options`, the positions as body; `room`: how many sessions the shard may hold at most
+    session_make    `owner`, `options`, the positions as body; `room` and `room_owned`: how many sessions, and how many
+                    of this owner, the shard may hold at most
     session_open    `owner` → `options`, `topics`, `generation`; 404 if there is none, 401 if it is another's
     session_move    body {wid: [generation, {topic: position}]} → `unknown`: wids there are no sessions for
     session_count   nothing but `sessions`
+
+    With `owner` in the request, `extra` also has `owned`, the number of the owner's sessions.
     """
 
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
         self._directory = staging.directory
         self._sessions = staging.directory.sessions
-        self._making = 0
+        self._making: Counter[bytes] = Counter()
+        """Sessions that are on their way to be made, by owner."""
 
     def resolve(self, request: Request, respond: Respond) -> None:
         now = self._staging.clock.now_ms()
@@ -48,27 +53,23 @@ class SessionControl:
 
     def make(self, request: Request, respond: Respond) -> None:
         self.collect()
-        room = request.options.get("room")
-        if room is not None and len(self._sessions) + self._making + 1 > room:
-            most = self._staging.limits.max_watch_sessions
-            raise TopicsError(
-                ErrorCode.THROTTLED,
-                f"there are as many watch sessions as TOPICS_MAX_WATCH_SESSIONS allows, {most}; wait until one ends",
-                {"limit": "max_watch_sessions", "max": most},
-                retry_after_ms=RETRY_AFTER_MS,
-            )
         options = request.options
-        session = Session(request.topic, options["owner"], options["options"], _decode_topics(request.body))
+        owner = options["owner"]
+        limits = self._staging.limits
+        held, owned = len(self._sessions) + self._making.total(), self._sessions.owned_by(owner) + self._making[owner]
+        _check_room(owned, options.get("room_owned"), "max_watch_sessions_per_key", limits.max_watch_sessions_per_key)
+        _check_room(held, options.get("room"), "max_watch_sessions", limits.max_watch_sessions)
+        session = Session(request.topic, owner, options["options"], _decode_topics(request.body))
         session.used_ms = self._staging.clock.now_ms()
-        self._making += 1
+        self._making[owner] += 1
 
         def commit(timing: Timing) -> None:
-            self._making -= 1
-            self._sessions.by_wid[session.wid] = session
+            self._making -= Counter([owner])
+            self._sessions.add(session)
             self._answer(request, respond)
 
         def undo(error: TopicsError) -> None:
-            self._making -= 1
+            self._making -= Counter([owner])
             refuse(request.id, respond, error)
 
         frame = self._staging.control_frame(Kind.SESSION, 0, {"made": as_map(session)})
@@ -144,4 +145,17 @@ class SessionControl:
         self._staging.commits.stage(frame, gated=False, commit=lambda timing: None, undo=lambda error: None)
 
     def _answer(self, request: Request, respond: Respond, **more: Any) -> None:
+        if (owner := request.options.get("owner")) is not None:
+            more["owned"] = self._sessions.owned_by(owner)
         respond(Reply(request.id, extra={"sessions": len(self._sessions), **more}))
+
+
+def _check_room(held: int, room: int | None, limit: str, most: int) -> None:
+    """Raises `429 throttled` for one more than there is room for here."""
+    if room is not None and held + 1 > room:
+        raise TopicsError(
+            ErrorCode.THROTTLED,
+            f"there are as many watch sessions as TOPICS_{limit.upper()} allows, {most}; wait until one ends",
+            {"limit": limit, "max": most},
+            retry_after_ms=RETRY_AFTER_MS,
+        )

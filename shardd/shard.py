@@ -10,16 +10,18 @@ then write twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
 from proto.errors import TopicsError, invalid, not_ready, topic_not_found
 from proto.limits import Limits
-from proto.message import Reply, Request
+from proto.message import Message, Reply, Request
+from shardd.allowance import Allowance
 from shardd.catalog import CatalogError
-from shardd.checkpoint import Checkpoints, Plan
+from shardd.checkpoint import Checkpoints, Plan, exhaust
 from shardd.claims import Claims, held
 from shardd.clock import Clock
 from shardd.commit import SYNC_BOUNDS_US, Commits
@@ -36,6 +38,7 @@ from shardd.peeking import Peeking
 from shardd.pressure import Pressure, Sample
 from shardd.priority import effective_priority
 from shardd.pulls import Pulls
+from shardd.quarantine import READING, found, refusal
 from shardd.reads import Reads
 from shardd.recovery import Outcome, RecoveryError, scan
 from shardd.redrive import Redrive
@@ -65,29 +68,48 @@ class Shard:
         self.reads = Reads(clock, limits, self.scheduler, self.unsynced)
         self.pulls = Pulls(clock)
         self.restored = False
-        """Is every topic what it was at the last stop? Before, only other shards are answered."""
+        """Is every topic what it was at the last stop? Before, only other shards are answered, unless there are topics
+        that wait."""
+        self.waiting: frozenset[str] | None = None
+        """While these topics wait for a source whose shard cannot start, the others are served."""
         self.checkpoints = Checkpoints(disk, path, self.directory, clock, limits)
+        self.quarantine = self.checkpoints.quarantine
         self.outcome = Outcome()
-        self.space = Space(disk, path, clock, limits.min_free_bytes)
+        self.allowance = Allowance(limits)
+        self.space = Space(disk, path, clock, limits)
         self._operations: dict[str, Callable[[Request, Respond], None]] = {}
         self._job_operations: dict[str, Callable[[Request, Hashable, Respond], None]] = {}
-        self._logged_before = 0
+        self._logged_before = self._logged_earlier = 0
         self.checkpoint_wanted: Callable[[], None] = lambda: None
         """Called while a checkpoint is due."""
+        self.space.wanted = self._room_wanted
 
     def recover(self) -> Iterator[tuple[int, int]]:
         """Read everything back. Yields (bytes done, bytes to do) after each frame; the shard is usable when the
         iterator is exhausted. Raises `RecoveryError`, or OSError."""
         path = self._path / "wal"
         self._disk.make_dir(path)
+        # Also where they were there: a process that was killed may have made them and not come to this.
+        self._disk.sync_dir(self._path)
+        self._disk.sync_dir(self._path.parent)
         try:
             after_no = self.checkpoints.load()
         except (CatalogError, SegmentError) as error:
             raise RecoveryError(str(error)) from error
-        for found in scan(self._disk, path, self.outcome, after_no):
-            replay(self.directory, found)
-            yield found.done_bytes, found.total_bytes
+        for frame in self.checkpoints.held:
+            replay(self.directory, found(frame))
+        self.checkpoints.held.clear()
+        for each in scan(self._disk, path, self.outcome, after_no):
+            try:
+                self.checkpoints.replaying(each.header)
+            except SegmentError as error:
+                raise RecoveryError(str(error)) from error
+            replay(self.directory, each)
+            yield each.done_bytes, each.total_bytes
+        self.checkpoints.replayed()
         self.directory.recovered(self._clock.now_ms(), self._disk.boot_id())
+        self._clock.on_jump(self.directory.jumped)
+        self.quarantine.recovered()
         self._wal = Wal(
             self._disk,
             path,
@@ -96,10 +118,13 @@ class Shard:
             resume=self.outcome.resume,
         )
         self.commits = Commits(self._wal, self._clock, window_ms=self._limits.wal_sync_window_ms)
+        self._wal.full = self.space.full
+        self.commits.logged = self.space.logged
+        self.commits.out_of_room = self.space.refusal
         self.commits.after_sync = self._synced
         self.commits.sync_begins = self.pulls.sync_begins
         self.commits.sync_ended = self.pulls.sync_ended
-        staging = Staging(
+        staging = self._staging = Staging(
             self.directory,
             self.commits,
             self.reads,
@@ -110,6 +135,7 @@ class Shard:
             self._limits,
             self._disk.boot_id(),
             self.space,
+            self.allowance,
         )
         self.copier = Copier(staging)
         self.routing = Routing(staging)
@@ -163,6 +189,8 @@ class Shard:
             "work_open": self.claims.work_open,
             "work_take": self.claims.work_take,
             "work_close": self.claims.work_close,
+            "allowance": self.allowance.lend,
+            "allowance_return": self.allowance.give_back,
         }
 
     def close(self) -> None:
@@ -177,11 +205,7 @@ class Shard:
 
     def _unrestored(self) -> list[Topic]:
         """Topics that copies have to be made again for."""
-        return [
-            topic
-            for topic in self.directory.visible.values()
-            if topic.deferred or (topic.lane is not None and not topic.lane.settled)
-        ]
+        return [topic for topic in self.directory.visible.values() if topic.unrestored]
 
     def restores(self) -> list[Restore]:
         """What is to be made again before this shard is `restored`."""
@@ -203,8 +227,32 @@ class Shard:
 
     @property
     def checkpoint_due(self) -> bool:
-        """Has enough been logged or copied since the last checkpoint, or does somebody wait for one?"""
-        return self.restored and (self.logged_bytes >= self._limits.checkpoint_bytes or bool(self.routing.unsaved))
+        """Has enough been logged or copied since the last checkpoint, does somebody wait for one, or may one make room
+        that is needed?"""
+        return self.restored and (
+            self.logged_bytes >= self._limits.checkpoint_bytes or bool(self.routing.unsaved) or self.may_make_room
+        )
+
+    @property
+    def may_make_room(self) -> bool:
+        """Is the disk nearly full, and is there something that checkpoints would remove?"""
+        if self.space.low:
+            return bool(self.logged_bytes) or not self.checkpoints.settled
+        return self.space.scarce and (self.logged_bytes >= self._limits.min_free_bytes // 8 or self.checkpoints.garbage)
+
+    def _room_wanted(self) -> None:
+        if self.checkpoint_due:
+            self.checkpoint_wanted()
+
+    def hold_room(self) -> None:
+        """Keep room for checkpoints from now on, until `let_go_of_room`."""
+        self.space.checkpoint_ended(True, self.checkpoints.catalog_may_have)
+        unstored = sum(any(b.stored is None for b in t.batches) for t in self.directory.visible.values())
+        self.space.begin(self.outcome.replayed_bytes, self.outcome.replayed_records, unstored)
+
+    def let_go_of_room(self) -> None:
+        """The shard is closed."""
+        self.space.end()
 
     @property
     def logged_bytes(self) -> int:
@@ -215,16 +263,32 @@ class Shard:
         return self._wal.statistics().bytes_written_total + self.copier.copied_bytes
 
     def begin_checkpoint(self, last: bool = False) -> Plan:
-        """Take the position and what is to be written. Follow with `checkpoints.write` in a thread, then
-        `end_checkpoint`."""
-        self._logged_before = self._grown_bytes()
+        """`planning`, at once."""
+        return exhaust(self.planning(last))
+
+    def planning(self, last: bool = False) -> Generator[None, None, Plan]:
+        """Take the position and what is to be written, in slices between which requests may be handled. Follow with
+        `checkpoints.write` in a thread, then `ending`."""
+        self._logged_earlier, self._logged_before = self._logged_before, self._grown_bytes()
         self.routing.saving()
-        return self.checkpoints.plan(self._wal.synced_no, last)
+        if self.space.low:
+            self.commits.rotate()  # the log is removed by files
+        self.space.checkpoint_begins()
+        return (yield from self.checkpoints.planning(lambda: self._wal.synced_no, last))
 
     def end_checkpoint(self, plan: Plan, error: OSError | None = None) -> None:
+        """`ending`, at once."""
+        exhaust(self.ending(plan, error))
+
+    def ending(self, plan: Plan, error: OSError | None = None) -> Generator[None, None, None]:
         """The files are written, or could not be."""
-        if error is None:
-            self.checkpoints.adopt(plan)
+        good = error is None or plan.committed
+        if good:
+            yield from self.checkpoints.adopting(plan)
+        else:
+            self.checkpoints.abandon(plan)
+            self._logged_before = self._logged_earlier
+        self.space.checkpoint_ended(good, self.checkpoints.catalog_may_have)
         self.routing.saved(error)
         self.flush()
 
@@ -240,9 +304,20 @@ class Shard:
 
     def handle(self, request: Request, caller: Hashable, respond: Respond) -> None:
         """Take one request. `caller` names the peer; with the request's id it identifies a parked read."""
+        if request.op == "ping":
+            respond(Reply(request.id))
+            return
+        self._handle(request, caller, partial(_answer, request, respond))
+
+    def _handle(self, request: Request, caller: Hashable, respond: Respond) -> None:
         try:
+            self._staging.check_deadline(request)
             if not self.restored and request.op not in ("pull", "router_position", "stats"):
-                raise not_ready("this shard is making copies of its routers again; retry shortly")
+                self._check_waiting(request.topic)
+            if request.op in READING:
+                self.checkpoints.first_use(request.topic)
+                if self.quarantine.check(request.topic):
+                    self.mover.recovered()
             if request.op == "pull":
                 self.pulls.pull(self.directory.visible.get(request.topic), request, caller, respond)
                 return
@@ -265,6 +340,16 @@ class Shard:
         except SegmentError as error:
             respond(Reply(request.id, error=damaged(error)))
 
+    def _check_waiting(self, topic: str) -> None:
+        """Not everything is restored. Raises `503`, unless the topic is."""
+        if self.waiting is None:
+            raise not_ready("this shard is making copies of its routers again; retry shortly")
+        if topic in self.waiting:
+            raise not_ready(
+                f'"{topic}" waits for the source of its routers, whose shard cannot start; the service\'s log says why',
+                reason="source_away",
+            )
+
     def flush(self) -> None:
         """End of a group of requests: write what they staged, and wake who waited for it."""
         self.commits.flush()
@@ -277,11 +362,19 @@ class Shard:
         self.reads.cancel(caller, ident)
         self.pulls.cancel(caller, ident)
         self.claims.cancel(caller, ident)
+        self.allowance.cancel(caller, ident)
 
     def _deliver(self) -> None:
+        self._refuse_damaged()
         self.claims.deliver()
         self.pulls.wake()
         self.scheduler.deliver()
+
+    def _refuse_damaged(self) -> None:
+        """Topics were set apart: who waits for them learns of it."""
+        for topic in self.quarantine.fresh():
+            for waiting in (self.reads, self.pulls, self.claims):
+                waiting.refuse(topic, refusal(topic))
 
     def _synced(self) -> None:
         self.unsynced.synced(self.commits.synced_no, everything=not self.commits.dirty)
@@ -300,9 +393,15 @@ class Shard:
 
     def deliver(self) -> None:
         """What is due: deliveries whose turn it is, parked reads that are over, claimers whose window is closed."""
+        self._refuse_damaged()
         self.claims.deliver()
         self.scheduler.deliver()
         self.reads.expire()
+
+    def counters(self) -> tuple[int, int, int]:
+        """Topics, live records, live bytes, and with them what this shard is about to add by itself."""
+        topics, records, size = self.directory.counters()
+        return topics + self.allowance.pending_topics, records, size + self.allowance.pending_bytes
 
     def monotonic(self) -> float:
         """The clock that `next_due` is in."""
@@ -321,8 +420,10 @@ class Shard:
         self.directory.expire(self._clock.now_ms())
         self.pulls.expire()
         self.routing.expire()
+        self.allowance.renew()
         self._sessions.collect()
         self.commits.flush()
+        self._room_wanted()
 
     def _state(self, request: Request, respond: Respond) -> None:
         topic = self.directory.find(request.topic)
@@ -344,8 +445,10 @@ class Shard:
             "last_write_ts": topic.last_write_ts,
             "last_read_ts": topic.last_read_ts,
         }
-        if topic.queue is not None:
+        if topic.queue is not None and topic.unloaded is None:
             state["queue"] = self.claims.counters(topic)
+        if topic.damage is not None:
+            state["quarantined"] = {"reason": "damaged", "since_ms": topic.damage.since_ms}
         respond(Reply(request.id, to_json(state)))
 
     def _priority(self, topic: Topic, now_ms: int) -> int:
@@ -373,6 +476,7 @@ class Shard:
                     "bytes": topic.bytes,
                     "durable": topic.config.durable,
                     "effective_priority": self._priority(topic, now),
+                    **({} if topic.damage is None else {"quarantined": True}),
                 }
             )
         respond(Reply(request.id, to_json(entries), extra={"names": [topic.name for topic in page], "more": more}))
@@ -395,7 +499,6 @@ class Shard:
             [t.name, name, max(t.head_seq - t.cursors[name].seq, 0)] for t in everything for name in sorted(t.cursors)
         )
         lags = list(islice(named, most + 1))
-        queues = [(topic, self.claims.counters(topic)) for topic in page if topic.queue is not None]
         wal = self._wal.statistics()
         commits = self.commits
         stats = {
@@ -403,17 +506,22 @@ class Shard:
             "records_live": records,
             "bytes_live": size,
             "topics_by_class": self.directory.by_class(),
+            "topics_quarantined": len(self.quarantine),
             "queue_topics": sum(topic.queue is not None for topic in self.directory.visible.values()),
             "queue_leases_in_flight": held(self.directory.visible.values()),
-            "per_queue": [[t.name, c["ready"], c["in_flight"]] for t, c in queues],
+            "per_queue": [self.claims.row(topic) for topic in page if topic.queue is not None],
+            "letters_waiting": len(self.mover),
             "routers": len(self.routing.routers()),
             "router_copies": self.copier.copied_records,
+            "routers_waiting": self.routing.waiting(),
             "per_topic": [[t.name, t.head_seq, t.earliest_seq, t.records, t.bytes] for t in page],
             "per_topic_truncated": truncated,
+            "cursors": sum(len(t.cursors) for t in everything),
             "cursor_lag": lags[:most],
             "cursor_lag_truncated": len(lags) > most,
             "parked_reads": len(self.reads),
             "watch_sessions": len(self.directory.sessions),
+            "clock": asdict(self._clock.statistics()),
             "disk": {"free_bytes": self.space.free_bytes, "refused_total": self.space.refused_total},
             "pressure": round(self.pressure.level, 3),
             "wal": {
@@ -437,3 +545,10 @@ class Shard:
             },
         }
         respond(Reply(request.id, extra=stats))
+
+
+def _answer(request: Request, respond: Respond, message: Message) -> None:
+    """Pass an answer on, with the names of what its request said in vain."""
+    if request.ignored and isinstance(message, Reply) and message.body:
+        message.body = b'%b,"ignored":%b}' % (message.body[:-1], to_json(request.ignored))
+    respond(message)

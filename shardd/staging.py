@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
-from proto.errors import TopicsError
+from proto.errors import TopicsError, not_ready
 from proto.frame import Frame, Kind, encode_map
 from proto.limits import Limits
-from proto.message import Message, Reply
+from proto.message import Message, Reply, Request
+from shardd.allowance import Allowance
 from shardd.clock import Clock
 from shardd.commit import Commits, Timing
 from shardd.directory import Directory
@@ -42,7 +43,9 @@ class Staging:
         limits: Limits,
         boot_id: str,
         space: Space,
+        allowance: Allowance,
     ) -> None:
+        self.allowance = allowance
         self.space = space
         self.pulls = pulls
         self.boot_id = boot_id
@@ -55,6 +58,11 @@ class Staging:
         self.limits = limits
         self.jobs_changed: Callable[[Topic], None] = lambda topic: None
         """To be called when jobs of a queue may have become claimable, or it is gone."""
+
+    @property
+    def topics_held(self) -> int:
+        """Topics that are there or on their way, and those that this shard has been lent room for."""
+        return len(self.directory.assigned) + self.allowance.lent_topics
 
     def stage(
         self,
@@ -72,11 +80,23 @@ class Staging:
         if encode is not None:
             self.pin_copies(topic)
         gated = gated or topic.gated_no > self.commits.synced_no
-        number, frame = self.commits.stage(encode, gated=gated, commit=commit, undo=undo)
+        topic.catalogued = None
+
+        def committed(timing: Timing) -> None:
+            topic.catalogued = None  # a checkpoint may have looked at it between the two
+            commit(timing)
+
+        number, frame = self.commits.stage(encode, gated=gated, commit=committed, undo=undo)
         if gated:
             topic.gated_no = number
         topic.logged_no = number
         return frame
+
+    def check_deadline(self, request: Request) -> None:
+        """To be called before anything of a request is staged. Raises `503` if it came too late: its asker has given
+        it up, or is about to, and must be able to rely on that nothing comes of it."""
+        if request.deadline_ns and self.clock.monotonic() * 1e9 > request.deadline_ns:
+            raise not_ready("the request came too late and was not carried out", outcome="not_done")
 
     def pin_copies(self, topic: Topic) -> None:
         """To be called before anything about a topic is logged."""
@@ -92,6 +112,7 @@ class Staging:
         before, lane.unpinned = lane.unpinned, False
         fields = {"pin": lane.cursor, "head": lane.head, "ts": lane.ts, "version": lane.version}
         fields["exact"] = exact
+        fields["stopped"] = lane.stopped
         frame = self.control_frame(Kind.ROUTER, topic.id, fields)
         self.stage(topic, frame, gated=False, commit=lambda timing: None, undo=undo)
 

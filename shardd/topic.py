@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from proto.frame import Buffer, Columns, Header, part
 from shardd.batch import FINAL_LEVEL, Batch, fitting, merged
@@ -26,11 +27,14 @@ from shardd.cursors import Cursor, Moving
 from shardd.gaps import Gaps
 from shardd.idempotency import Keys
 from shardd.lane import Lane
-from shardd.losses import Losses
+from shardd.losses import RESTART, Losses
 from shardd.outbox import Arrivals, Outbox
 from shardd.queue import Queue
 from shardd.segment import Segment
 from shardd.tags import Match, TagIndex, carriers
+
+if TYPE_CHECKING:
+    from shardd.quarantine import Damage, Unloaded
 
 MERGE_FAN = 32
 Deferred = tuple[Header, Buffer]
@@ -72,6 +76,8 @@ class Topic:
         self.records = 0
         self.bytes = 0
         self.last_ts = 0
+        self.ahead_ms = 0
+        """How far the topic's time is ahead of the clock's, because the clock was ahead when it was written to."""
         self.last_write_ts: int | None = None
         self.last_read_ts: int | None = None
         self.gated_no = 0
@@ -108,10 +114,24 @@ class Topic:
         self.reserved_in = ""
         """The boot of the machine that `ceiling` was reserved in; empty if nothing can be lost with the machine."""
         self.reserving = False
+        self.catalogued: object = None
+        """What the newest catalog says of this topic, encoded; or the plan of a checkpoint that is on its way. None if
+        the topic has changed since: every change of what a catalog has must set this (`shardd.checkpoint`)."""
+        self.as_of = 0
+        """The catalog that this topic was loaded from has all its frames up to this one."""
+        self.counted_in = -1
+        """The checkpoint that room for this topic's files is counted for: see `shardd.space`."""
         self.logged_no = 0
         """Number of the newest frame of this topic that this process has logged."""
         self.logged_seq = 0
-        """Ephemeral topics: the last seq that was written under another class, and that log or files may have."""
+        """The last seq before those that are in memory only: a stop takes the records behind it that were written while
+        the topic was ephemeral. It counts while the topic is ephemeral, and afterwards until a checkpoint has them."""
+        self.damage: Damage | None = None
+        """Why this topic is set apart; None while its files are sound."""
+        self.unchecked = False
+        """Its batches are those that the catalog told: nobody has looked at the files yet, see `shardd.summary`."""
+        self.unloaded: Unloaded | None = None
+        """What is known of a topic whose files could not be read at the start."""
         self.held_at: deque[int] = deque()
         """When the configurations and deletions that are on their way were asked for. Nothing expires beyond the first
         of these times, for a replay would come to another end: it would find records again that the new configuration
@@ -127,18 +147,27 @@ class Topic:
         return self.losses.evict_floor
 
     @property
-    def filed_seq(self) -> int:
-        """Ephemeral topics: up to here, segments have everything that lives."""
-        resident = next((b.first_seq for b in self._batches if b.stored is None), self.logged_seq + 1)
-        return min(self.logged_seq, resident - 1)
+    def lasting_seq(self) -> int:
+        """The last visible seq that a restart knows of: of an ephemeral topic, what follows is in memory only."""
+        return min(self.logged_seq, self.head_seq) if self.config.durability == "ephemeral" else self.head_seq
+
+    @property
+    def last_live(self) -> int:
+        """Seq of the last record that is left; 0 if there is none."""
+        return next((last for b in reversed(self._batches) if (last := b.last_live) is not None), 0)
 
     @property
     def batches(self) -> Sequence[Batch]:
         return self._batches
 
+    @property
+    def unrestored(self) -> bool:
+        """Are copies that it had at the last stop still to be made again? Nothing may be logged of it before."""
+        return self.unloaded is None and (bool(self.deferred) or (self.lane is not None and not self.lane.settled))
+
     def commit_time(self, now_ms: int) -> int:
         """`$ts` of a write made now: the clock, but never less than that of an earlier write."""
-        self.last_ts = max(self.last_ts, now_ms)
+        self.last_ts = max(self.last_ts, now_ms + self.ahead_ms)
         return self.last_ts
 
     # Growing
@@ -159,6 +188,7 @@ class Topic:
         """The next `count` seqs stay without records. `reason` tells readers why, None is for deletions."""
         first = self.head_seq + 1
         self.head_seq += count
+        self.catalogued = None
         self._runs = [0] * FINAL_LEVEL  # what is merged must be neighbours
         if reason is not None:
             self.gaps.add(first, self.head_seq, reason)
@@ -199,11 +229,13 @@ class Topic:
         """Seqs below `next_seq` are used, whether or not there are records."""
         if next_seq <= self.next_seq:
             return
+        self.catalogued = None
         self.head_seq, self.next_seq = next_seq - 1, next_seq
         self._runs = [0] * FINAL_LEVEL  # what is merged must be neighbours
         self._settle()
 
     def _count(self, records: int, size: int) -> None:
+        self.catalogued = None
         self.records += records
         self.bytes += size
         self.totals.records += records
@@ -245,29 +277,33 @@ class Topic:
         return dead
 
     def unstored(self) -> list[Batch]:
-        """The batches that no segment has yet, small ones merged first."""
-        at = len(self._batches)
+        """The batches that no segment has yet and that are to last, small ones merged first."""
+        stop = bisect_right(self._firsts, self.lasting_seq)
+        at = stop
         while at and self._batches[at - 1].stored is None:
             at -= 1
+        if at == stop:
+            return []
         first = at
-        while at < len(self._batches):
-            end = self._end_of_run(at)
+        while at < stop:
+            end = self._end_of_run(at, stop)
             if end - at > 1:
                 whole = merged(self._batches[at:end], self.id, FINAL_LEVEL)
                 self._batches[at:end] = [whole]
                 self._firsts[at:end] = [whole.first_seq]
+                stop -= end - at - 1
             self._batches[at].level = FINAL_LEVEL
             at += 1
         self._runs = [0] * FINAL_LEVEL
-        return self._batches[first:]
+        return self._batches[first:stop]
 
-    def _end_of_run(self, at: int) -> int:
+    def _end_of_run(self, at: int, stop: int) -> int:
         """Where the small neighbouring batches from `at` on end that make one batch of ordinary size together."""
         batches = self._batches
         end, count = at + 1, batches[at].count
         if batches[at].level == FINAL_LEVEL:
             return end
-        while end < len(batches) and batches[end].level < FINAL_LEVEL and count + batches[end].count <= 1024:
+        while end < stop and batches[end].level < FINAL_LEVEL and count + batches[end].count <= 1024:
             if batches[end].first_seq != batches[end - 1].last_seq + 1:
                 break
             count += batches[end].count
@@ -281,6 +317,7 @@ class Topic:
         ttl = self.config.ttl_ms
         if self.held_at:
             now_ms = min(now_ms, self.held_at[0])
+        now_ms += self.ahead_ms
         while ttl and self._batches:
             front = self._batches[0]
             gone = front.expired(now_ms - ttl)
@@ -328,6 +365,7 @@ class Topic:
 
     def _settle(self) -> None:
         """Drop dead batches at the front, and move the floor to the first live record."""
+        self.catalogued = None
         dead = 0
         while dead < len(self._batches) and not self._batches[dead].live:
             dead += 1
@@ -353,19 +391,35 @@ class Topic:
             if self._batches and self._batches[0] is front:
                 break
 
-    def lose_everything(self, upto: int, reason: str) -> None:
-        """All records are gone, and seqs up to `upto` are used."""
-        self._batches.clear()
-        self._firsts.clear()
+    def lose_tail(self, upto: int) -> None:
+        """Seqs behind the head and up to `upto` were used, and their records went with the memory they were in."""
+        self.part()
+        if upto > self.head_seq:
+            self.leave_out(upto - self.head_seq, RESTART)
+            self.next_seq = max(self.next_seq, self.head_seq + 1)
+
+    def part(self) -> None:
+        """Never merge what there is with what comes: one of them may be lost without the other."""
         self._runs = [0] * FINAL_LEVEL
-        self._tags = None
-        self._count(-self.records, -self.bytes)
-        self.head_seq = max(self.head_seq, upto)
-        self.next_seq = max(self.next_seq, self.head_seq + 1)
-        self.floor = self.head_seq + 1
-        self.gaps = Gaps()
-        if self.head_seq:
-            self.losses.add(self.head_seq, reason)
+
+    def floor_after(self, config: TopicConfig, records: int, size: int) -> int:
+        """Where the floor is at least, once so many records and bytes have come: what the caps take is before it. The
+        newest record of all stays, as in `evict`."""
+        floor = self.floor
+        if config.discard == "reject":
+            return floor
+        over = self.records + records - config.cap_records if config.cap_records else 0
+        over_size = self.bytes + size - config.cap_bytes if config.cap_bytes else 0
+        for front in self._batches:
+            if over <= 0 and over_size <= 0:
+                break
+            gone = front.start_to_lose(over, over_size)
+            floor = max(floor, front.first_seq + gone)
+            if gone < front.count:
+                break
+            over -= front.live
+            over_size -= front.live_size
+        return floor if records else max(self.floor, min(floor, self.last_live))
 
     def delete(self, before_seq: int | None, match: Match | None, bound: int) -> int:
         """Remove live records with seq < `before_seq` and a matching tag, none from `bound` on. Returns how many."""
@@ -393,7 +447,7 @@ class Topic:
                 continue  # of a batch that is forgotten, was merged with the one before, or comes later
             batch = self._batches[place]
             done = batch.last_seq
-            chosen = carriers(batch.columns(again=False), tags, batch.start, min(batch.count, end - batch.first_seq))
+            chosen = carriers(batch.columns(), tags, batch.start, min(batch.count, end - batch.first_seq))
             if chosen:
                 self._count(-batch.live, -batch.live_size)
                 batch.delete(chosen)
@@ -440,6 +494,14 @@ class Topic:
         batch, position = self._batches[place], seq - self._batches[place].first_seq
         return position >= batch.start and batch.mask(position, position + 1) == b"\1"
 
+    def written_at(self, seq: int) -> int:
+        """When the record of a seq was committed, ms; it must be alive."""
+        batch = self._batches[bisect_right(self._firsts, seq) - 1]
+        if batch.first_ts == batch.last_ts:
+            return batch.first_ts
+        times = batch.columns().ts
+        return times if isinstance(times, int) else times[seq - batch.first_seq]
+
     def unindexed(self, op: str) -> int:
         """Seqs that the tag index does not have yet; or, if it has all, tags that this kind of match must sort."""
         index = self._tags
@@ -461,7 +523,7 @@ class Topic:
             start = max(index.upto + 1 - batch.first_seq, batch.start)
             if start < batch.count:
                 mask = None if batch.flags is None else batch.mask(start, batch.count)
-                index.add(batch.first_seq, batch.columns(again=False), start, mask)
+                index.add(batch.first_seq, batch.columns(), start, mask)
         # Seqs may be missing, and batches of which nothing is left: they are done with as well.
         index.upto = self.head_seq if end == len(self._batches) else self._batches[end - 1].last_seq
         return index

@@ -37,6 +37,7 @@ class Report:
 def opened(disk: Disk, path: Path, clock: Clock, limits: Limits) -> Shard:
     """A shard as its files have it, without touching them. Raises `RecoveryError`, OSError."""
     shard = Shard(ReadOnlyDisk(disk), clock, path, limits)
+    shard.checkpoints.from_files = True
     for _ in shard.recover():
         pass
     return shard
@@ -46,6 +47,7 @@ def verify(disk: Disk, path: Path, clock: Clock, limits: Limits) -> Report:
     """Check a stopped shard."""
     report = Report(path.name)
     shard = Shard(ReadOnlyDisk(disk), clock, path, limits)
+    shard.checkpoints.from_files = True
     try:
         for _ in shard.recover():
             report.log_frames += 1
@@ -60,12 +62,15 @@ def verify(disk: Disk, path: Path, clock: Clock, limits: Limits) -> Report:
         )
     report.topics, report.records, report.bytes = shard.directory.counters()
     for topic in shard.directory.visible.values():
+        before = len(report.problems)
         for segment in topic.segments:
             report.segments += 1
             try:
                 report.segment_frames += _check_segment(disk, segment)
             except (SegmentError, OSError) as error:
                 report.problems.append(f'topic "{topic.name}": {error}')
+        if topic.damage is not None and len(report.problems) == before:
+            report.problems.append(f'topic "{topic.name}": {topic.damage.reason}')
         _check_order(report, topic.name, [(b.first_seq, b.count) for b in topic.batches])
     return report
 

@@ -11,11 +11,12 @@ Life of a frame:
     written    handed to the kernel                     `flush`      survives the death of the process
     synced     on the device                            `end_sync`   survives the death of the machine
 
-When a write fails, the file is cut back to its last whole frame, and the staged frames are forgotten. When a sync
-fails, nobody knows what the device holds of the frames since the last good sync, and asking again would lie (the
-kernel has dropped the error). So those frames are split: the ones whose sender waits for the sync are given up, the
-ones already acknowledged are written again, renumbered, to a new file, which is synced before it gets its name. If
-that does not work either, the log is read-only until the process is started again.
+When a write fails, the file is cut back to its last whole frame, and the staged frames are forgotten; but if the disk
+is full and room can be made for them (`full`), they are written again. When a sync fails, nobody knows what the device
+holds of the frames since the last good sync, and asking again would lie (the kernel has dropped the error). So those
+frames are split: the ones whose sender waits for the sync are given up, the ones already acknowledged are written
+again, renumbered, to a new file, which is synced before it gets its name. If that does not work either, the log is
+read-only until the process is started again.
 
 Where the process may die, and what recovery then finds:
 
@@ -30,10 +31,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from errno import ENOSPC
 from pathlib import Path
 
 from proto.frame import Frame, Kind, encode_map
-from shardd.disk import Disk, File
+from shardd.disk import Disk, File, is_full
 
 
 def file_name(first_no: int) -> str:
@@ -52,6 +54,7 @@ class WalError(Exception):
 
     def __init__(self, message: str, cause: OSError | None = None) -> None:
         super().__init__(message if cause is None else f"{message}: {cause.strerror or cause}")
+        self.cause = cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,10 @@ class Wal:
         self.next_no = next_no
         self.synced_no = next_no - 1
         self.read_only: str | None = None
+        self.full: Callable[[list[Frame]], bool] = lambda frames: False
+        """Called when the disk has no room for these frames, with none for what must be written. True if there may be
+        some now."""
+        self._rotation_wanted = False
         self._staged: list[Frame] = []
         self._unsynced: deque[tuple[int, Frame]] = deque()
         self._frames = self._writes = self._syncs = self._bytes = self._rotations = 0
@@ -128,24 +135,45 @@ class Wal:
         if self.read_only is not None:
             self.next_no = first_no
             raise WalError(self.read_only)
+        buffers = [part for frame in staged for part in (frame.head, frame.tail)]
+        size = sum(map(len, buffers))
         try:
-            buffers = [part for frame in staged for part in (frame.head, frame.tail)]
-            size = sum(map(len, buffers))
-            written = self._file.write(buffers)
-            if written != size:
-                raise OSError(28, f"only {written} of {size} bytes were taken")
+            try:
+                self._write(buffers, size)
+            except OSError as error:
+                if self.read_only is not None or not is_full(error) or not self.full(staged):
+                    raise
+                self._write(buffers, size)
         except OSError as error:
             self.next_no = first_no
-            try:
-                self._file.truncate(self._size)
-            except OSError as second:
-                self._stop(f"the log could not be cut back after a failed write ({second.strerror or second})")
             raise WalError("the write-ahead log could not be written", error) from error
         self._size += size
         self._frames += len(staged)
         self._writes += 1
         self._bytes += size
         self._unsynced.extend(zip(range(first_no, self.next_no), staged, strict=True))
+
+    def _write(self, buffers: list[bytes], size: int) -> None:
+        """All of it, or nothing. Raises OSError."""
+        try:
+            written = self._file.write(buffers)
+            if written != size:
+                raise OSError(ENOSPC, f"only {written} of {size} bytes were taken")
+        except OSError:
+            try:
+                self._cut_back()
+            except OSError as second:
+                self._stop(f"the log could not be cut back after a failed write ({second.strerror or second})")
+            raise
+
+    def _cut_back(self) -> None:
+        try:
+            self._file.truncate(self._size)
+        except OSError as error:
+            # File systems that never write in place need room for this, too.
+            if not is_full(error) or not self.full([]):
+                raise
+            self._file.truncate(self._size)
 
     def begin_sync(self) -> SyncJob:
         """Everything written so far. One job at a time."""
@@ -162,7 +190,13 @@ class Wal:
         """
         self._syncs += 1
         self._mark_synced(job.upto_no)
-        if self._size >= self._max_bytes:
+        if self._size >= self._max_bytes or self._rotation_wanted:
+            self._rotate()
+
+    def rotate(self) -> None:
+        """Begin a new file as soon as everything is synced, so that this one can be removed one day."""
+        self._rotation_wanted = bool(self._size)
+        if self._rotation_wanted and not self.dirty:
             self._rotate()
 
     def _mark_synced(self, upto_no: int) -> None:
@@ -185,6 +219,7 @@ class Wal:
             return
         self._file.close()
         self._file, self._size = file, 0
+        self._rotation_wanted = False
         self._rotations += 1
 
     def rescue(self, keep: Callable[[int], bool]) -> None:
@@ -200,10 +235,12 @@ class Wal:
         buffers = [part for frame in kept for part in (frame.head, frame.tail)]
         size = sum(map(len, buffers))
         try:
-            file = self._disk.create(temporary)
-            if file.write(buffers) != size:
-                raise OSError(28, "the disk did not take all bytes")
-            file.sync()
+            try:
+                file = self._write_new(temporary, buffers, size)
+            except OSError as error:
+                if not is_full(error) or not self.full([]):
+                    raise
+                file = self._write_new(temporary, buffers, size)
             self._disk.replace(temporary, path)
             self._disk.sync_dir(self._directory)
         except OSError as error:
@@ -216,6 +253,21 @@ class Wal:
         self.next_no = self.synced_no + 1
         self._bytes += size
         self._rotations += 1
+
+    def _write_new(self, path: Path, buffers: list[bytes], size: int) -> File:
+        """A new file, synced. Raises OSError, and then there is none."""
+        try:
+            file = self._disk.create(path)
+            if file.write(buffers) != size:
+                raise OSError(ENOSPC, "the disk did not take all bytes")
+            file.sync()
+        except OSError:
+            try:
+                self._disk.remove(path)
+            except OSError:
+                pass  # the next start removes it
+            raise
+        return file
 
     def _stop(self, reason: str) -> None:
         self.read_only = reason

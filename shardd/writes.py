@@ -7,6 +7,7 @@ no frame.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from proto.errors import ErrorCode, TopicsError, invalid, not_ready, topic_not_found
@@ -34,7 +35,7 @@ class Writes:
         """Bytes that staged writes add when they commit."""
 
     def append(self, request: Request, respond: Respond) -> None:
-        write, columns = parse_write(request.body, self._staging.limits, stamped=bool(request.options.get("stamped")))
+        write, columns = parse_write(request, self._staging.limits)
         letters = request.options.get("letters")
         key = _key(write.idempotency_key, request.options.get("idempotency_key"))
         held_back = delays(write)
@@ -46,10 +47,13 @@ class Writes:
             check_inline(write.config, request.options)
             _check_delays(held_back, config, request.topic)
             _check_room(None, config, columns, request.topic)
-            check_topics(len(self._staging.directory.assigned), request.options, self._staging.limits)
+            if not letters:
+                check_topics(self._staging.topics_held, request.options, self._staging.limits)
             grows_by = self._growth(None, config, columns, request.options)
-            self._admit(config, write)
-            topic = self._control.create(request.topic, config, lambda topic, timing: None, lambda error: None)
+            self._admit(None, config, columns, write)
+            if letters and not self._lent(grows_by, 1, request, respond):
+                return
+            topic = self._create(request.topic, config, by_itself=bool(letters))
         else:
             topic.expire(now)
             if letters and self._known(topic, letters, request, respond):
@@ -59,7 +63,9 @@ class Writes:
                 return
             _check_room(topic, topic.assigned_config, columns, topic.name)
             grows_by = self._growth(topic, topic.assigned_config, columns, request.options)
-            self._admit(topic.assigned_config, write)
+            self._admit(topic, topic.assigned_config, columns, write)
+            if letters and not self._lent(grows_by, 0, request, respond):
+                return
         if letters:
             key = arrival_key(*letters)
             topic.arrivals.pending.add(letters[0])
@@ -74,12 +80,38 @@ class Writes:
         """Bytes by which this write may make the shard grow. Raises `429` if there is no room for them."""
         held = 0 if topic is None else topic.bytes + topic.pending_bytes
         needed = growth(columns.size(0, columns.count) + RECORD_OVERHEAD * columns.count, held, config)
-        check_bytes(self._staging.directory.totals.bytes + self._pending_growth, needed, options, self._staging.limits)
+        if "letters" not in options:
+            there = self._staging.directory.totals.bytes + self._pending_growth + self._staging.allowance.lent_bytes
+            check_bytes(there, needed, options, self._staging.limits)
         return needed
+
+    def _lent(self, size: int, topics: int, request: Request, respond: Respond) -> bool:
+        """Take what letters from an outbox need from this shard's allowance. False if they have to wait for it: then
+        the request is looked at again, or refused with `429`."""
+        allowance = self._staging.allowance
+        if allowance.covers(size, topics):
+            allowance.take(size, topics)
+            return True
+
+        def go() -> None:
+            try:
+                self.append(request, respond)
+            except TopicsError as error:
+                refuse(request.id, respond, error)
+
+        allowance.wait(size, topics, go, partial(refuse, request.id, respond))
+        return False
+
+    def _create(self, name: str, config: TopicConfig, *, by_itself: bool) -> Topic:
+        def over() -> None:
+            if by_itself:
+                self._staging.allowance.settled(0, 1)
+
+        return self._control.create(name, config, lambda topic, timing: over(), lambda error: over())
 
     def _answered(self, topic: Topic, key: bytes, request: Request, respond: Respond, now: int) -> bool:
         """A write with a key that was used before is not written again; it gets the answer of the first one."""
-        topic.keys.expire(now - topic.assigned_config.idempotency_window_ms)
+        topic.keys.expire(now + topic.ahead_ms - topic.assigned_config.idempotency_window_ms)
 
         def answer(error: TopicsError | None) -> None:
             if error is not None:
@@ -107,15 +139,20 @@ class Writes:
             respond(Reply(request.id, extra={"known": known}))
         return bool(known)
 
-    def _admit(self, config: TopicConfig, write: Write) -> None:
-        """`429 throttled` for what goes to the log, if the disk is nearly full or too many writes wait."""
-        if config.durability != "ephemeral":
-            self._staging.space.check()
-        commits = self._staging.commits
-        if commits.depth < self._staging.limits.wal_queue_max or write.disable_backpressure:
+    def _admit(self, topic: Topic | None, config: TopicConfig, columns: Columns, write: Write) -> None:
+        """`429 throttled` for what goes to the log, if too many writes wait or the disk is nearly full."""
+        if config.durability == "ephemeral":
             return
-        if config.durability != "ephemeral":
+        commits = self._staging.commits
+        if commits.depth >= self._staging.limits.wal_queue_max and not write.disable_backpressure:
             raise self._staging.scheduler.pressure.refuse(commits.depth, commits.oldest_wait_s)
+        self._staging.space.check_write(columns, topic)
+
+    def _grown(self, size: int, source: bytes) -> None:
+        if source:
+            self._staging.allowance.settled(size)
+        else:
+            self._pending_growth -= size
 
     def _stage(
         self, topic: Topic, columns: Columns, grows_by: int, created: bool, request: Request, respond: Respond
@@ -125,9 +162,10 @@ class Writes:
         topic.next_seq += columns.count
         topic.pending_records += columns.count
         topic.pending_bytes += size
-        self._pending_growth += grows_by
         key = columns.key
         source = key[1:25] if key.startswith(MARK) else b""
+        if not source:
+            self._pending_growth += grows_by
         if key and not source:
             topic.keys.begin(key)
         durability = topic.assigned_config.durability
@@ -138,7 +176,7 @@ class Writes:
             frame = kept or encode_batch(columns, topic.id, first_seq)
             topic.pending_records -= columns.count
             topic.pending_bytes -= size
-            self._pending_growth -= grows_by
+            self._grown(grows_by, source)
             topic.add(frame.head, first_seq, columns)
             if topic.queue is not None and columns.due is not None:
                 topic.queue.schedule(first_seq, columns.due, self._staging.clock.now_ms())
@@ -161,7 +199,7 @@ class Writes:
             topic.next_seq = first_seq
             topic.pending_records -= columns.count
             topic.pending_bytes -= size
-            self._pending_growth -= grows_by
+            self._grown(grows_by, source)
             refuse(request.id, respond, error)
             topic.arrivals.pending.discard(source)
             if key and not source:
@@ -175,6 +213,7 @@ class Writes:
         logged = None if durability == "ephemeral" else encode
         gated = durability == "fsync" or (bool(source) and durability == "disk")
         kept = self._staging.stage(topic, logged, gated=gated, commit=commit, undo=undo)
+        reserve.pushed_out(topic, self._staging)
 
 
 def _tell(waiters: list[Waiter], error: TopicsError | None) -> None:

@@ -35,7 +35,8 @@ from proto.control import (
 )
 from proto.orphan import PARENT_PID_VARIABLE
 from proto.transport import ControlLink
-from supervisor.restart import Again, Death, decide
+from supervisor import restart
+from supervisor.restart import Death, TooOften, decide
 from supervisor.states import ALIVE, Event, State, after
 
 HANGUP_GRACE_S = 5.0
@@ -73,7 +74,9 @@ class Child:
         changed: Callable[[Child], None],
         log: Any,
         restart_limit: int,
+        vital: bool = True,
     ) -> None:
+        """`vital`: the service ends when it cannot be started; otherwise it is held and tried again for ever."""
         self.name = name
         self.state = State.IDLE
         self.incarnation = 0
@@ -83,12 +86,20 @@ class Child:
         self.total_bytes = 0
         self.heard_at = 0.0
         """When the present incarnation last said something, or was started; trio's clock."""
+        self.spoken = False
+        """Whether the present incarnation has said anything."""
+        self.hangs = 0
+        """How often it was killed because it did not answer."""
         self.complete = False
         """Whether the present incarnation, a gateway, has reached every shard."""
         self.reason = ""
-        """Why it is in state failed."""
+        """Why it is in state failed, or was held."""
         self.permanent = False
         """Whether it said itself that it cannot go on."""
+        self.held = False
+        """Whether it was held since it last served."""
+        self.troubled = False
+        """Whether it was held, or died several times in a row, since it last served."""
         self.drained = trio.Event()
         self.gone = trio.Event()
         self._command = list(command)
@@ -97,6 +108,8 @@ class Child:
         self._changed = changed
         self._log = log.bind(child=name)
         self._restart_limit = restart_limit
+        self._vital = vital
+        self._ready_at: float | None = None
         self._stop_requested = trio.Event()
         self._link: ControlLink | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -109,25 +122,31 @@ class Child:
             self.phase, self.done_bytes, self.total_bytes = "open", 0, 0
         elif self.state is State.SERVING:
             self.phase = "ready"
+            self.held = self.troubled = self.permanent = False
         elif self.state is State.STOPPING:
             self.phase = "stopping"
         else:
-            self.phase = "down"
+            self.held = self.held or self.state is State.HELD
+            self.troubled = self.troubled or self.held
+            self.phase = "failed" if self.troubled and self.state in (State.WAITING, State.HELD) else "down"
         self._changed(self)
 
     async def run(self) -> None:
-        """Keep the child alive until it is stopped or beyond help; returns in state ended or failed.
+        """Keep the child alive until it is stopped, or given up if it is vital; returns in state ended or failed.
 
         However this ends, cancellation included, no process is left.
         """
         deaths: list[Death] = []
+        holds = in_a_row = 0
         try:
-            while self.state in (State.IDLE, State.WAITING):
+            while self.state in (State.IDLE, State.WAITING, State.HELD):
                 began = trio.current_time()
                 status = await self._live()
                 now = trio.current_time()
                 uptime = now - began
                 stopping = self._stop_requested.is_set()
+                in_a_row = in_a_row + 1 if self._ready_at is None else 0
+                self.troubled = self.troubled or in_a_row >= restart.TROUBLE
                 self._apply(Event.DIED)
                 if stopping:
                     level = self._log.info if status == 0 else self._log.warning
@@ -137,27 +156,36 @@ class Child:
                 self._log.error(
                     "child_died", incarnation=self.incarnation, status=describe(status), uptime_s=round(uptime, 3)
                 )
-                if self._failure is not None:
-                    self.permanent = True
-                    self._give_up(self._failure)
-                    return
+                if self._ready_at is not None and now - self._ready_at >= restart.STEADY_S:
+                    holds = 0
                 verdict = decide(deaths, now, self._restart_limit)
-                if not isinstance(verdict, Again):
-                    self._give_up(f"{self.name} {verdict.reason}, the last time with {describe(status)}")
+                if self._failure is not None:
+                    self.permanent, self.reason = True, self._failure
+                elif isinstance(verdict, TooOften):
+                    self.reason = f"{self.name} {verdict.reason}, the last time with {describe(status)}"
+                elif not holds:
+                    await self._pause(verdict.delay_s)
+                    continue
+                if self._vital:
+                    self._apply(Event.GIVE_UP)
                     return
-                with trio.move_on_after(verdict.delay_s):
-                    await self._stop_requested.wait()
+                pause = restart.hold_s(holds)
+                holds += 1
+                self._log.error("child_held", reason=self.reason, again_in_s=pause, action="the others go on")
+                self._apply(Event.HOLD)
+                await self._pause(pause)
         finally:
             self.gone.set()
 
-    def _give_up(self, reason: str) -> None:
-        self.reason = reason
-        self._apply(Event.GIVE_UP)
+    async def _pause(self, seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            await self._stop_requested.wait()
 
     async def _live(self) -> int:
         """One incarnation, from its start to its exit status (negative: the signal that ended it)."""
         self.incarnation += 1
         self._failure = None
+        self._ready_at = None
         self.complete = False
         launch = self._prepare(self.incarnation)
         try:
@@ -171,6 +199,7 @@ class Child:
         try:
             self._process, self.pid = process, process.pid
             self.heard_at = trio.current_time()
+            self.spoken = False
             self._apply(Event.SPAWN)
             self._log.info("child_started", incarnation=self.incarnation, pid=process.pid)
             async with trio.open_nursery() as nursery:
@@ -240,6 +269,7 @@ class Child:
 
     def _handle(self, message: Control) -> None:
         self.heard_at = trio.current_time()
+        self.spoken = True
         match message:
             case Pong():
                 pass
@@ -249,6 +279,7 @@ class Child:
                     self.done_bytes, self.total_bytes = message.done_bytes, message.total_bytes
                     self._changed(self)
             case Ready():
+                self._ready_at = self._ready_at or trio.current_time()
                 self._apply(Event.READY)
             case Complete():
                 self.complete = True

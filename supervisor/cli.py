@@ -12,10 +12,13 @@ from typing import Annotated, Any
 import typer
 
 import proto
+from proto.secrecy import leave_no_core
 from supervisor import offline, rog_client, walrus_client
 from supervisor import settings as settings_module
 from supervisor.cli_backup import backup, restore
 from supervisor.cli_config import config
+from supervisor.cli_deploy import deploy_files
+from supervisor.cli_salvage import salvage
 from supervisor.cli_status import status, top
 from supervisor.cli_transfer import export, import_
 from supervisor.datadir import DataDirError
@@ -37,8 +40,25 @@ app.add_typer(walrus_client.app, name="walrus")
 app.add_typer(rog_client.app, name="rog")
 
 
+def _installed() -> str:
+    try:
+        return installed_version("topics-server")
+    except PackageNotFoundError:
+        return proto.__version__
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"topics {_installed()}")
+        raise typer.Exit
+
+
 @app.callback()
-def _root() -> None:
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """A persistent event engine: append-only topics behind a JSON-first HTTP API."""
 
 
@@ -68,6 +88,7 @@ def serve(
     config` prints what is in effect). Exit status: 0 stopped
     as asked, 1 could not start or had to give up, 2 wrong settings, 3 data that needs a human.
     """
+    leave_no_core()
     try:
         settings = settings_module.load({"host": host, "port": port, "data_dir": data_dir, "shards": shards})
         keys = obtain(os.environ)
@@ -138,9 +159,10 @@ def _offline(command: str, data_dir: Path | None, shards: int | None = None) -> 
         fail(str(error), Status.FAILED)
 
 
-for command in (config, status, top, backup, restore, export):
+for command in (config, status, top, backup, restore, salvage, export):
     app.command()(command)
 app.command("import")(import_)
+app.command("deploy-files")(deploy_files)
 
 
 @app.command()
@@ -149,14 +171,10 @@ def version(as_json: JsonOption = False) -> None:
 
     Exit status: 0 printed, 2 wrong options.
     """
-    try:
-        number = installed_version("topics-server")
-    except PackageNotFoundError:
-        number = proto.__version__
     if as_json:
-        say({"version": number})
+        say({"version": _installed()})
     else:
-        typer.echo(f"topics {number}")
+        typer.echo(f"topics {_installed()}")
 
 
 def _announce(line: str) -> None:

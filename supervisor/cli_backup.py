@@ -11,7 +11,7 @@ from supervisor import backup as backups
 from supervisor import restore as restores
 from supervisor import settings as settings_module
 from supervisor.datadir import DataDirError
-from supervisor.terminal import DataDirOption, JsonOption, Status, bar, fail, say
+from supervisor.terminal import DataDirOption, JsonOption, Status, bar, complain, fail, say
 
 
 def backup(
@@ -29,6 +29,8 @@ def backup(
             for found in backups.backup(settings.data_dir, _cold(settings), directory, advance):
                 if as_json:
                     say(found)
+                elif found["kind"] == "warning":
+                    complain(found["message"])
                 elif found["kind"] == "done":
                     typer.echo(f"{found['path']}: {found['copied_bytes']} bytes copied, {found['linked_bytes']} linked")
                 elif found["again"]:

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from supervisor import keys, reference
-from supervisor.settings import PREFIX, SettingsError, load_with_origin
+from supervisor.settings import PREFIX, Loaded, SettingsError, inspect
+from supervisor.terminal import Status, complain, fail
 
 
 def config(
@@ -19,27 +20,36 @@ def config(
 ) -> None:
     """Print every setting in effect and where its value is from; never a key.
 
-    Exit status: 0, or 2 for wrong settings.
+    What is wrong goes to standard error (with --json, to "errors"), and the settings it names are shown with their
+    defaults. Exit status: 0, or 2 for wrong settings.
     """
     if markdown:
         typer.echo(reference.markdown(), nl=False)
         return
     try:
-        loaded = load_with_origin()
+        loaded = inspect()
     except SettingsError as error:
-        for line in str(error).splitlines():
-            typer.echo(f"topics: {line}", err=True)
-        raise typer.Exit(2) from None
+        fail(str(error), Status.USAGE)
+    for problem in loaded.problems:
+        complain(problem)
     values: dict[str, Any] = {name: _plain(getattr(loaded.settings, name)) for name in sorted(loaded.origin)}
     if as_json:
         shown = {name: {"value": value, "from": loaded.origin[name]} for name, value in values.items()}
-        typer.echo(json.dumps({"settings": shown, "keys": _keys()}, indent=2))
+        errors = {"errors": loaded.problems} if loaded.problems else {}
+        typer.echo(json.dumps({"settings": shown, "keys": _keys(), **errors}, indent=2))
+        _end(loaded)
         return
     for name, value in values.items():
         text = "" if value is None else str(value).lower() if isinstance(value, bool) else value
         origin = loaded.origin[name]
         typer.echo(f"{PREFIX}{name.upper()}={text}" + ("" if origin == "default" else f"  # {origin}"))
     typer.echo(f"# keys: {_keys()}")
+    _end(loaded)
+
+
+def _end(loaded: Loaded) -> None:
+    if loaded.problems:
+        raise typer.Exit(Status.USAGE)
 
 
 def _plain(value: Any) -> Any:

@@ -15,9 +15,21 @@ from supervisor import status as service_status
 from supervisor import top as busiest
 from supervisor.client import Refused, Unavailable
 from supervisor.endpoint import TokenOption, UrlOption, resolve
-from supervisor.terminal import JsonOption, Status, fail, say
+from supervisor.terminal import JsonOption, Status, fail, read_seconds, say
 
-IntervalOption = Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")]
+SHORTEST_S = 0.1
+
+
+def _interval(given: str | float) -> float:
+    found = read_seconds(given)
+    if found < SHORTEST_S:
+        raise typer.BadParameter(f"{given}: must be {SHORTEST_S} seconds or more")
+    return found
+
+
+IntervalOption = Annotated[
+    float, typer.Option(parser=_interval, metavar="DURATION", help="Time between two looks: seconds, or with a unit.")
+]
 
 
 def status(

@@ -20,7 +20,7 @@ from supervisor import transfer
 from supervisor.client import ClientError, Unavailable
 from supervisor.endpoint import PatienceOption, TokenOption, UrlOption, resolve
 from supervisor.jsonlines import LineError, batches
-from supervisor.terminal import JsonOption, Status, bar, complain, fail, say
+from supervisor.terminal import JsonOption, Status, bar, complain, fail, read_size, say
 
 PATIENCE_S = 60.0
 CHUNK_BYTES = 4 << 20
@@ -83,7 +83,9 @@ def import_(
     ] = False,
     skip: Annotated[int, typer.Option(min=0, help="Lines to pass over: what an import that stopped has done.")] = 0,
     batch_records: Annotated[int, typer.Option(min=1, help="Most records of one write.")] = 1000,
-    batch_bytes: Annotated[int, typer.Option(min=1, help="Most bytes of one write, about.")] = 4 << 20,
+    batch_bytes: Annotated[
+        int, typer.Option(parser=read_size, metavar="SIZE", help="Most bytes of one write, about; 4MiB, say.")
+    ] = 4 << 20,
     config: Annotated[bool, typer.Option(help="Make topics that are not there as the file says; needs admin.")] = True,
     url: UrlOption = None,
     token: TokenOption = None,

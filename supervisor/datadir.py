@@ -1,6 +1,7 @@
 """The data directory: who may use it, and how many shards it was made for.
 
-    LOCK             flock held by the supervisor and, by inheritance, by every shard process
+    .                flock held by the supervisor and, by inheritance, by every shard process
+    LOCK             the same; holds the supervisor's process id
     manifest.json    {"format": 1, "shards": N, "created_ms": ms since 1970}
     shard-00 …       one per shard, its inside belongs to the shard
 
@@ -15,21 +16,30 @@ What is found decides what is done:
     good          all there                none or the same  use it
     good          all there                another number    refuse: resharding is a command of its own
 
-The shards hold the lock too, so that a service started right after its predecessor was killed cannot open a shard
+The shards hold the locks too, so that a service started right after its predecessor was killed cannot open a shard
 whose old process has not died yet.
+
+The lock of the directory itself is the one that counts: it cannot be removed without the directory. LOCK is what
+earlier releases lock, and tells whose the directory is. After each lock is taken, the locked inode is compared with
+the one that the path names now; if they differ, the file or directory was exchanged meanwhile, and locking begins
+again. File systems that lock files only (NFS) leave it at LOCK. Entries are opened without following links
+(`folder`), since root may verify or reshard what another user may write to.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from supervisor.folder import Folder, NotPlain, read
 from supervisor.settings import MAX_SHARDS
 
 FORMAT = 1
@@ -40,6 +50,9 @@ RESHARD_DECISION = "reshard.json"
 DEFAULT_MAX_SHARDS = 8
 TAKEOVER_S = 5.0
 """How long the processes of a killed predecessor may take to vanish."""
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_NO_DIRECTORY_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP}
+"""What `flock` of a directory says on file systems that lock only files opened for writing."""
 
 
 class DataDirError(Exception):
@@ -99,12 +112,12 @@ def decide(path: Path, manifest: Manifest | None, used: Mapping[str, bool], want
 
 
 class DataDir:
-    """An opened, locked data directory. `lock_fd` keeps it locked for as long as any process has it open."""
+    """An opened, locked data directory. `lock_fds` keep it locked for as long as any process has them open."""
 
-    def __init__(self, path: Path, manifest: Manifest, lock_fd: int) -> None:
+    def __init__(self, path: Path, manifest: Manifest, lock_fds: tuple[int, ...]) -> None:
         self.path = path
         self.shards = manifest.shards
-        self.lock_fd = lock_fd
+        self.lock_fds = lock_fds
 
     @classmethod
     def open(cls, path: Path, wanted_shards: int | None, created_ms: int, takeover_s: float = TAKEOVER_S) -> DataDir:
@@ -112,10 +125,10 @@ class DataDir:
         path = path.absolute()
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock_fd = _lock(path / LOCK, takeover_s)
+            lock_fds = _lock(path, takeover_s)
         except OSError as error:
             raise DataDirError(
-                f"{error.filename or path}: {error.strerror}: TOPICS_DATA_DIR must be a directory that can be written"
+                _reason(path, error) + ": TOPICS_DATA_DIR must be a directory that can be written"
             ) from error
         try:
             if (path / RESHARD_DECISION).exists():
@@ -123,12 +136,12 @@ class DataDir:
                     f"{path}: its shards are being exchanged for another number of them, and that was interrupted: "
                     "run `topics reshard` again to finish it"
                 )
-            return cls(path, _manifest(path, wanted_shards, created_ms), lock_fd)
+            return cls(path, _manifest(path, wanted_shards, created_ms), lock_fds)
         except OSError as error:
-            os.close(lock_fd)
-            raise DataDirError(f"{error.filename or path}: {error.strerror}") from error
+            _close(lock_fds)
+            raise DataDirError(_reason(path, error)) from error
         except BaseException:
-            os.close(lock_fd)
+            _close(lock_fds)
             raise
 
     @classmethod
@@ -136,37 +149,93 @@ class DataDir:
         """Lock a directory that is there, whatever state it is in, for work on its files. Raises `DataDirError`."""
         path = path.absolute()
         try:
-            manifest = parse_manifest(path / MANIFEST, (path / MANIFEST).read_bytes())
-            return cls(path, manifest, _lock(path / LOCK, takeover_s=0))
+            manifest = parse_manifest(path / MANIFEST, read(path / MANIFEST))
+            return cls(path, manifest, _lock(path, takeover_s=0))
         except OSError as error:
-            raise DataDirError(
-                f"{error.filename or path}: {error.strerror}: TOPICS_DATA_DIR must name a data directory"
-            ) from error
+            raise DataDirError(_reason(path, error) + ": TOPICS_DATA_DIR must name a data directory") from error
 
     def close(self) -> None:
-        os.close(self.lock_fd)
+        _close(self.lock_fds)
 
 
-def _lock(path: Path, takeover_s: float) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _reason(path: Path, error: OSError) -> str:
+    return str(error) if isinstance(error, NotPlain) else f"{error.filename or path}: {error.strerror}"
+
+
+def _close(descriptors: tuple[int, ...]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _lock(path: Path, takeover_s: float) -> tuple[int, ...]:
+    """Descriptors of the directory and of LOCK, both locked. Raises `DataDirError` if a process has one of them."""
     deadline = time.monotonic() + takeover_s
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
+            found = _try_lock(path)
         except BlockingIOError:
-            holder = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+            holder = _holder(path)
             # The holder's own pid is dead but the lock is held: its shards are on their way out.
             if _alive(holder) or time.monotonic() >= deadline:
-                os.close(descriptor)
                 raise DataDirError(
-                    f"{path.parent} is in use by process {holder or '(unknown)'}: stop that one, "
+                    f"{path} is in use by process {holder or f'(unknown: {LOCK} was removed)'}: stop that one, "
                     "or give this one a TOPICS_DATA_DIR of its own"
                 ) from None
             time.sleep(0.02)
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
+        else:
+            if found:
+                return found
+
+
+def _try_lock(path: Path) -> tuple[int, ...]:
+    """As `_lock`; nothing if a name was exchanged meanwhile. Raises `BlockingIOError`."""
+    with Folder.of(path) as folder:
+        try:
+            fcntl.flock(folder.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            if error.errno not in _NO_DIRECTORY_LOCKS:
+                raise
+        if not _same(os.fstat(folder.descriptor), os.stat(path)):
+            return ()
+        try:
+            file = os.open(LOCK, _LOCK_FLAGS, 0o600, dir_fd=folder.descriptor)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise NotPlain(path / LOCK, stat.S_IFLNK) from None
+            error.filename = str(path / LOCK)
+            raise
+        try:
+            mode = os.fstat(file).st_mode
+            if not stat.S_ISREG(mode):
+                raise NotPlain(path / LOCK, mode)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                now = os.stat(LOCK, dir_fd=folder.descriptor, follow_symlinks=False)
+            except FileNotFoundError:
+                now = None
+            if now is None or not _same(os.fstat(file), now):
+                os.close(file)
+                return ()
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+            return os.dup(folder.descriptor), file
+        except BaseException:
+            os.close(file)
+            raise
+
+
+def _same(one: os.stat_result, other: os.stat_result) -> bool:
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+
+
+def _holder(path: Path) -> str:
+    """What LOCK says; empty if it is not there."""
+    try:
+        return read(path / LOCK)[:32].decode("ascii", "replace").strip()
+    except OSError:
+        return ""
 
 
 def _alive(pid: str) -> bool:
@@ -187,7 +256,10 @@ def _alive(pid: str) -> bool:
 
 def _manifest(path: Path, wanted: int | None, created_ms: int) -> Manifest:
     target = path / MANIFEST
-    found = parse_manifest(target, target.read_bytes()) if target.exists() else None
+    try:
+        found = parse_manifest(target, read(target))
+    except FileNotFoundError:
+        found = None
     used = {entry.name: any(entry.iterdir()) for entry in path.glob("shard-*") if entry.is_dir()}
     known = decide(path, found, used, wanted)
     if known is not None:
@@ -206,7 +278,8 @@ def _manifest(path: Path, wanted: int | None, created_ms: int) -> Manifest:
 
 def _write(target: Path, content: bytes) -> None:
     temporary = target.with_name(target.name + ".tmp")
-    with open(temporary, "wb") as file:
+    temporary.unlink(missing_ok=True)
+    with open(temporary, "xb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -22,7 +22,7 @@ import typer
 from supervisor import rundir
 from supervisor.client import Client
 from supervisor.settings import TOKEN_VARIABLE, URL_VARIABLE, Settings, SettingsError, load
-from supervisor.terminal import Status, complain, fail
+from supervisor.terminal import Status, complain, fail, read_seconds
 
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="The service [TOPICS_URL; the one that runs here].", show_default=False)
@@ -32,7 +32,12 @@ TokenOption = Annotated[
 ]
 PatienceOption = Annotated[
     float,
-    typer.Option("--patience", min=0, help="Seconds to go on while the service is away, starting or too busy."),
+    typer.Option(
+        "--patience",
+        parser=read_seconds,
+        metavar="DURATION",
+        help="How long to go on while the service is away, starting or too busy: seconds, or with a unit.",
+    ),
 ]
 
 

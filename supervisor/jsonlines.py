@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, groupby, repeat
 from operator import attrgetter, getitem, is_, is_not
 from typing import Any, cast
@@ -22,6 +23,9 @@ from typing import Any, cast
 import msgspec
 import xxhash
 from msgspec import UNSET, Raw, Struct, UnsetType
+
+from proto.errors import TopicsError
+from proto.surrogates import apply, decode
 
 _BREAKS = bytes.maketrans(b"\r\n", b"  ")
 _REST = slice(1, None)
@@ -49,7 +53,7 @@ decode_page = msgspec.json.Decoder(Page).decode
 
 def page_of(body: bytes) -> Page:
     """Line breaks can only stand between tokens: inside strings JSON wants them escaped."""
-    return decode_page(body.translate(_BREAKS))
+    return decode(decode_page, body.translate(_BREAKS))
 
 
 def lines_of(topic: str, page: Page) -> bytes:
@@ -149,16 +153,16 @@ def parse(raw: Sequence[bytes], number: int, *, whole: bool = False) -> list[Lin
     Raises `LineError`."""
     text = b"[" + b",".join(raw) + b"]"
     try:
-        values = _decode_raws(text)
+        values = decode(_decode_raws, text)
         # Values as long as the lines are the lines: no value goes over two of them, and no line has two.
         if list(map(len, map(bytes, values))) == list(map(len, map(bytes.strip, raw))):
-            return list(map(Line, repeat(UNSET), values)) if whole else _decode_lines(text)
-    except msgspec.MsgspecError:
+            return list(map(Line, repeat(UNSET), values)) if whole else decode(_decode_lines, text)
+    except (msgspec.MsgspecError, TopicsError):
         pass
     for at, line in enumerate(raw, number):  # one of them is wrong: which?
         try:
-            msgspec.json.decode(line, type=Any if whole else Line)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            (apply if whole else decode)(partial(msgspec.json.decode, type=Any if whole else Line), line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, TopicsError) as error:
             raise LineError(f"line {at}: {error}") from None
     raise AssertionError("lines that are JSON one by one are so together")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,6 +43,24 @@ def check_exposure(host: str, address: Any, *, allowed: bool) -> bool:
             "read and write everything"
         )
     return exposed
+
+
+def reachable_from(address: Any) -> str:
+    """From where a listener at `address` can be reached, in words."""
+    host = ipaddress.ip_address(str(address[0]).partition("%")[0])
+    host = getattr(host, "ipv4_mapped", None) or host
+    if host.is_loopback:
+        return "this machine"
+    if host.is_unspecified:
+        return "everywhere"
+    return f"the network of {host}"
+
+
+def widest(addresses: Sequence[Any]) -> str:
+    """From where any of these listeners can be reached, in words."""
+    found = [reachable_from(address) for address in addresses]
+    beyond = sorted({each for each in found if each != "this machine"}, key=lambda each: (each[0] != "e", each))
+    return ", ".join(beyond) or "this machine"
 
 
 def listen(family: socket.AddressFamily, address: Any, variable: str = "TOPICS_PORT") -> socket.socket:

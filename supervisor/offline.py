@@ -24,7 +24,7 @@ def results(
     try:
         arguments = [*python("shardd.offline"), command, str(data.path)]
         with subprocess.Popen(
-            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(data.lock_fd,), text=True
+            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=data.lock_fds, text=True
         ) as process:
             assert process.stdin is not None
             assert process.stdout is not None

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from supervisor import keys
+from supervisor import keys, units
 from supervisor.settings import FILE_VARIABLE, PREFIX, TOKEN_VARIABLE, URL_VARIABLE, Settings
 
 INTRODUCTION = f"""# Configuration
@@ -18,7 +18,10 @@ Options of the command line win over environment variables, and those over the f
 `{FILE_VARIABLE}` names, else `topics.toml` in the working directory. It has the same names without `{PREFIX}`, in lower
 case (`port = 4000`). A wrong value, or a name in the file that means nothing, stops the start with exit status 2 and a
 message that names it and what is allowed; a variable `{PREFIX}…` that means nothing is warned of. An empty variable
-counts as unset. `topics config` prints what is in effect and where each value is from.
+counts as unset. `topics config` prints what is in effect, where each value is from, and what is wrong.
+
+Sizes and durations may have a unit: {", ".join(f"`{name}`" for name in units.SIZES)};
+{", ".join(f"`{name}`" for name in units.DURATIONS)} (`64MiB`, `1.5s`). Without one they are bytes and milliseconds.
 
 Keys are no settings: `{keys.FILE_VARIABLE}` names a file of them, `{keys.VARIABLE}` has them itself. They are never in
 `topics.toml`, and no command prints them.

@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -25,6 +26,8 @@ from typing import Any
 
 from supervisor import offline
 from supervisor.backup import COLD, MARK, BackupError, backups, copy_file, make_dir, sync, sync_tree
+from supervisor.datadir import LOCK
+from supervisor.folder import Folder, NotPlain, read
 
 WHOLE = "restored.json"
 RESERVE = 65_536
@@ -127,7 +130,7 @@ def _choose(source: Path, latest_ms: int | None) -> Path:
         raise BackupError(f"{source} has no whole backup (one has a {MARK} in it)")
     if latest_ms is None:
         return candidates[-1]
-    begun = {path: int(json.loads((path / MARK).read_text())["begun_ns"]) // 10**6 for path in candidates}
+    begun = {path: int(json.loads(read(path / MARK))["begun_ns"]) // 10**6 for path in candidates}
     for path in candidates:
         if begun[path] > latest_ms:
             return path
@@ -144,27 +147,21 @@ def _make(
     trees = [(chosen, _making(data_dir), {COLD, MARK})]
     if target is not None:
         trees.append((chosen / COLD, _making(target), set()))
-    files = [
-        (path, making / path.relative_to(top))
-        for top, making, leave_out in trees
-        for path in sorted(top.rglob("*"))
-        if path.relative_to(top).parts[0] not in leave_out and not path.is_dir()
-    ]
+    total = done = said = 0
     for top, making, leave_out in trees:
         if making.exists():
             shutil.rmtree(making)
-        make_dir(making)
-        for path in top.rglob("*"):
-            if path.is_dir() and path.relative_to(top).parts[0] not in leave_out:
-                make_dir(making / path.relative_to(top))
-    total, done, said = sum(path.stat().st_size for path, _ in files), 0, 0
-    for path, copied in files:
-        make_dir(copied.parent)
-        copy_file(path, copied)
-        done += path.stat().st_size
-        if done - said >= PROGRESS_BYTES or done == total:
-            said = done
-            yield {"kind": "progress", "done": done, "total": total}
+        total += _bytes_of(top, leave_out)
+    for top, making, leave_out in trees:
+        with Folder.of(top) as folder:
+            try:
+                for copied in _copy(folder, making, leave_out):
+                    done += copied
+                    if done - said >= PROGRESS_BYTES or done == total:
+                        said = done
+                        yield {"kind": "progress", "done": done, "total": total}
+            except NotPlain as error:
+                raise BackupError(f"{error}: a backup has only regular files; take another one") from None
     if cuts:
         # Nobody else knows the copies, so they may be in any state until this is over. A cold folder that is not one of
         # the copies belongs to somebody else.
@@ -177,9 +174,34 @@ def _make(
                 raise BackupError(failed or f"cutting the topics ended with status {found['status']}")
             elif found["kind"] == "cut":
                 yield found
-        (_making(data_dir) / "LOCK").unlink(missing_ok=True)
+        (_making(data_dir) / LOCK).unlink(missing_ok=True)
     for _, making, _ in trees:
         sync_tree(making)
+
+
+def _bytes_of(top: Path, leave_out: set[str]) -> int:
+    found = 0
+    for directory, folders, names in os.walk(top):
+        if Path(directory) == top:
+            folders[:] = [name for name in folders if name not in leave_out]
+            names = [name for name in names if name not in leave_out]
+        found += sum(os.lstat(Path(directory, name)).st_size for name in names)
+    return found
+
+
+def _copy(source: Folder, target: Path, leave_out: set[str]) -> Iterator[int]:
+    """Copy a directory; yields the bytes of each file. Raises `NotPlain` at what is neither directory nor file."""
+    make_dir(target)
+    for name in source.names():
+        if name in leave_out:
+            continue
+        if stat.S_ISDIR(source.mode(name)):
+            with source.folder(name) as folder:
+                yield from _copy(folder, target / name, set())
+        else:
+            with open(source.file(name), "rb") as file:
+                copy_file(file.fileno(), target / name)
+                yield os.fstat(file.fileno()).st_size
 
 
 def _making(path: Path) -> Path:

@@ -4,7 +4,11 @@
 2  shards and gateway start at once; the gateway answers from its first moment
 3  shards report phases (open → replay → derive → ready), which are passed on to the gateway
 4  all ready, and the gateway has reached every shard: systemd and the terminal are told
-5  a child that dies is started again, the others go on; for one that hangs there is `watchdog`
+5  a child that dies is started again, the others go on; one that hangs is killed first (`watchdog`)
+   a shard that cannot start, or dies too often, is tried again after long pauses (`restart`): its topics are answered
+   503 meanwhile, the others serve. A start does not wait for it: systemd and the terminal are told that all is ready
+   but that shard. If no shard has ever served and none can start, the service ends, 3 if one of them says that its
+   data needs a human, else 1; a gateway that dies too often ends it as well
 6  SIGHUP: keys are read anew
 7  SIGTERM or SIGINT: the gateway drains, then stops, then the shards close; each step has a deadline
 """
@@ -90,6 +94,8 @@ class Service:
         self._ending = trio.Event()
         self._exit_status = EXIT_OK
         self._announced = False
+        self._served = False
+        """Whether a shard has ever served."""
         self._seen: dict[str, tuple[State, str, int]] = {}
         self._logged_at: dict[str, float] = {}
         environment = environment_for_children(
@@ -99,13 +105,17 @@ class Service:
         # OpenTelemetry's settings, which may hold credentials, are the gateway's business alone.
         telemetry = {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
 
-        def child(name: str, command: Sequence[str], prepare: Callable[[int], Launch], **more: str) -> Child:
-            return Child(name, command, environment | more, prepare, self._changed, logger, settings.restart_limit)
+        def child(
+            name: str, command: Sequence[str], prepare: Callable[[int], Launch], vital: bool, **more: str
+        ) -> Child:
+            limit = settings.restart_limit
+            return Child(name, command, environment | more, prepare, self._changed, logger, limit, vital)
 
         self._shards = [
-            child(shard_name(index), shard_command, partial(self._for_shard, index)) for index in range(data.shards)
+            child(shard_name(index), shard_command, partial(self._for_shard, index), vital=False)
+            for index in range(data.shards)
         ]
-        self._gateway = child("gateway", gateway_command, self._for_gateway, **telemetry)
+        self._gateway = child("gateway", gateway_command, self._for_gateway, vital=True, **telemetry)
         self._children = [*self._shards, self._gateway]
         self._news = {child.name: trio.Event() for child in self._children}
 
@@ -121,7 +131,7 @@ class Service:
             endpoint=self._endpoints[index],
             states=[asdict(state) for state in self.states()],
         )
-        return Launch(start, (self._data.lock_fd,))
+        return Launch(start, self._data.lock_fds)
 
     def _for_gateway(self, incarnation: int) -> Launch:
         start = Start(
@@ -136,25 +146,28 @@ class Service:
             keys=None if self._keys.keys is None else [key.as_map() for key in self._keys.keys],
             probe_auth=self._settings.probe_auth,
             request_log=self._settings.request_log,
+            hosts=[self._settings.host, *self._settings.host_list],
+            cors_origins=self._settings.origin_list,
         )
         return Launch(start, (self._listening.fileno(), *(each.fileno() for each in self._protocols.all)))
 
     def states(self) -> list[ShardState]:
         """What the children may know of the shards."""
         return [
-            ShardState(i, c.phase, self._endpoints[i], c.incarnation, c.done_bytes, c.total_bytes)
+            ShardState(i, c.phase, self._endpoints[i], c.incarnation, c.done_bytes, c.total_bytes, c.hangs)
             for i, c in enumerate(self._shards)
         ]
 
     async def run(self) -> int:
-        """Serve until a signal or a child that is beyond help; returns the exit status. No child is left."""
+        """Serve until a signal, or until nothing can be served; returns the exit status. No child is left."""
         async with trio.open_nursery() as nursery:
             forced = trio.CancelScope()
             await nursery.start(self._obey_signals, forced)
             nursery.start_soon(self._reload)
-            limit_s = timeout_s(os.environ, os.getpid())
-            if limit_s is not None:
-                watchdog = Watchdog(limit_s, self._children, self._notifier, self._log)
+            hang_ms, manager_s = self._settings.hang_timeout_ms, timeout_s(os.environ, os.getpid())
+            if hang_ms or manager_s is not None:
+                hang_s = hang_ms / 1000 if hang_ms else None
+                watchdog = Watchdog(hang_s, manager_s, self._children, self._notifier, self._log)
                 nursery.start_soon(watchdog.run, self._ending.is_set)
             if os.getpid() == 1:
                 nursery.start_soon(reaper.run, self._log)
@@ -234,6 +247,16 @@ class Service:
             self._notifier.status(f"{child.name}: {child.reason}")
             self._end(EXIT_BEYOND_HELP if child.permanent else EXIT_FAILED, f"{child.name} failed")
 
+    def _give_up_if_no_shard_starts(self) -> None:
+        if self._ending.is_set() or self._served or not all(shard.held for shard in self._shards):
+            return
+        for shard in self._shards:
+            self._log.error("giving_up", child=shard.name, reason=shard.reason)
+        permanent = [shard for shard in self._shards if shard.permanent]
+        first = (permanent or self._shards)[0]
+        self._notifier.status(f"{first.name}: {first.reason}")
+        self._end(EXIT_BEYOND_HELP if permanent else EXIT_FAILED, "no shard can start")
+
     async def _shut_down(self) -> None:
         drain_s = self._settings.drain_timeout_ms / 1000
         stop_s = self._settings.stop_timeout_ms / 1000
@@ -273,9 +296,12 @@ class Service:
         except OSError as error:
             self._log.warning("status_file_not_written", error=str(error))
         if child.state is State.SERVING:
+            self._served = self._served or child is not self._gateway
             self._log.info("child_ready", child=child.name, incarnation=child.incarnation)
         elif child.state is State.STARTING:
             self._report_progress(child, always=child.total_bytes > 0)
+        elif child.state is State.HELD:
+            self._give_up_if_no_shard_starts()
         self._report_readiness()
 
     def _report_progress(self, child: Child, *, always: bool = False) -> None:
@@ -299,18 +325,28 @@ class Service:
         down = [child.name for child in self._children if child.state is not State.SERVING]
         if self._announced:
             self._notifier.status("not ready: " + ", ".join(down) if down else f"serving {self._url}")
-        elif not down and self._gateway.complete:
+        elif self._served and self._gateway.complete and all(self._settled(child) for child in self._children):
             # Only now /v0/ready says so, too: that shards serve has to reach the gateway, and the gateway them.
+            # A shard that cannot start keeps it from saying so, and is no reason to let the others be killed.
             self._announced = True
-            self._notifier.ready(f"serving {self._url}")
+            without = f", without {', '.join(down)}" if down else ""
+            self._notifier.ready(f"serving {self._url}{without}")
             self._log.info(
                 "ready",
                 url=self._url,
                 shards=self._data.shards,
                 data_dir=str(self._data.path),
                 boot_ms=now_ms() - self._began_ms,
+                **({"without": ",".join(down)} if down else {}),
             )
-            self._announce(f"topics is ready at {self._url} ({self._data.shards} shards, data in {self._data.path})")
+            self._announce(
+                f"topics is ready at {self._url}{without} ({self._data.shards} shards, data in {self._data.path})"
+            )
+
+    @staticmethod
+    def _settled(child: Child) -> bool:
+        """Whether a start has nothing to wait for: it serves, or may take long to."""
+        return child.state is State.SERVING or child.troubled
 
     def status(self) -> dict[str, Any]:
         """What the status file holds."""
@@ -342,7 +378,7 @@ def serve(settings: Settings, keys: Keys, announce: Callable[[str], None], compl
         try:
             family, address = listener.resolve(settings.host, settings.port)
             allowed = keys.keys is not None or settings.allow_insecure_no_auth
-            exposed = listener.check_exposure(settings.host, address, allowed=allowed)
+            listener.check_exposure(settings.host, address, allowed=allowed)
             unguarded = settings.allow_insecure_no_auth
             walrus_at = listener.addresses(settings.walrus_listen, WALRUS_VARIABLE, allowed=unguarded)
             rog_at = listener.addresses(settings.rog_listen, ROG_VARIABLE, allowed=unguarded)
@@ -369,19 +405,25 @@ def serve(settings: Settings, keys: Keys, announce: Callable[[str], None], compl
         logger = log.configure("supervisor", settings.log_level, log.chosen_format(settings.log_format))
         for name, meant in unknown_variables(os.environ):
             logger.warning("unknown_setting", variable=name, **({"did_you_mean": meant} if meant else {}))
+        listeners = [("HTTP", [listening]), ("Walrus", walrus), ("Rog", rog)]
         if keys.keys is None:
             logger.warning(
                 "no_authentication",
                 meaning="EVERY CLIENT MAY READ, WRITE AND DELETE EVERYTHING",
-                reachable_from="everywhere" if exposed else "this machine",
+                reachable_from=listener.widest([each.getsockname() for _, sockets in listeners for each in sockets]),
             )
         else:
             logger.info(
-                "authentication", keys=len(keys.keys), reachable_from="everywhere" if exposed else "this machine"
+                "authentication", keys=len(keys.keys), reachable_from=listener.reachable_from(listening.getsockname())
             )
-            for name, sockets in (("Walrus", walrus), ("Rog", rog)):
+            for name, sockets in listeners[1:]:
                 if sockets:
-                    logger.warning("protocol_without_keys", protocol=name, meaning="it asks nobody for a key")
+                    logger.warning(
+                        "protocol_without_keys",
+                        protocol=name,
+                        meaning="it asks nobody for a key",
+                        reachable_from=listener.widest([each.getsockname() for each in sockets]),
+                    )
             if keys.path is not None and keys.path.stat().st_mode & 0o007:
                 logger.warning("keys_readable_by_others", path=str(keys.path), remedy=f"chmod o= {keys.path}")
         logger.info(

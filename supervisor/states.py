@@ -4,6 +4,7 @@ idle      not started yet
 starting  the process runs and prepares
 serving   it said that it is ready
 waiting   it died; the next one is started after a pause
+held      it cannot start, or died too often; the next one is started after a long pause
 stopping  it was asked to end
 ended     it is gone, as asked
 failed    it is gone, and starting it again is pointless
@@ -19,6 +20,7 @@ class State(StrEnum):
     STARTING = "starting"
     SERVING = "serving"
     WAITING = "waiting"
+    HELD = "held"
     STOPPING = "stopping"
     ENDED = "ended"
     FAILED = "failed"
@@ -33,8 +35,10 @@ class Event(StrEnum):
     """it is gone"""
     STOP = "stop"
     """the service wants it to end"""
+    HOLD = "hold"
+    """it died too often, or said itself that it cannot go on; the service can do without it for a while"""
     GIVE_UP = "give_up"
-    """it died too often, or said itself that it cannot go on"""
+    """the same, and the service cannot do without it"""
 
 
 TRANSITIONS: dict[State, dict[Event, State]] = {
@@ -49,7 +53,13 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         Event.DIED: State.WAITING,
         Event.STOP: State.STOPPING,
     },
-    State.WAITING: {Event.SPAWN: State.STARTING, Event.STOP: State.ENDED, Event.GIVE_UP: State.FAILED},
+    State.WAITING: {
+        Event.SPAWN: State.STARTING,
+        Event.STOP: State.ENDED,
+        Event.HOLD: State.HELD,
+        Event.GIVE_UP: State.FAILED,
+    },
+    State.HELD: {Event.SPAWN: State.STARTING, Event.STOP: State.ENDED},
     # A child may say that it is ready just before it reads that it shall stop.
     State.STOPPING: {Event.READY: State.STOPPING, Event.STOP: State.STOPPING, Event.DIED: State.ENDED},
     State.ENDED: {Event.STOP: State.ENDED},

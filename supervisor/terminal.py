@@ -7,6 +7,7 @@ standard error is a terminal.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from supervisor import units
 
 Advance = Callable[[int, int | None], None]
 """Called with how much is done, and how much there is to do, None if that is not known."""
@@ -40,6 +43,38 @@ DataDirOption = Annotated[
     Path | None, typer.Option(help="The data directory [TOPICS_DATA_DIR; ./topics-data].", show_default=False)
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object per line instead of text.")]
+
+
+def read_size(given: str | int) -> int:
+    """Bytes that an option names, at least 1. Raises `typer.BadParameter`."""
+    found = _read(str(given), units.size)
+    if found < 1 or found != int(found):
+        raise typer.BadParameter(f"{given}: must be 1 byte or more, such as 4194304 or 4MiB")
+    return int(found)
+
+
+def read_seconds(given: str | float) -> float:
+    """Seconds that an option names. Raises `typer.BadParameter`."""
+
+    def read(text: str) -> float | None:
+        found = units.duration_ms(text)
+        return None if found is None else found / 1000
+
+    found = _read(str(given), read)
+    if not 0 <= found < math.inf:
+        raise typer.BadParameter(f"{given}: must be 0 or more, such as 2 (seconds) or 500ms")
+    return found
+
+
+def _read(text: str, read: Callable[[str], float | None]) -> float:
+    try:
+        found = read(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text}: {error}") from None
+    try:
+        return float(text) if found is None else found
+    except ValueError:
+        raise typer.BadParameter(f"{text} is no number, nor one with a unit") from None
 
 
 def complain(text: str) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Generator, Iterator
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,12 @@ from tests.support.service import ALIVE, Service
 def pytest_configure() -> None:
     """A run that is told to end (a cancelled CI job) ends as by Ctrl-C: fixtures are torn down, services with them."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        distribution("pyspark-topics")
+    except PackageNotFoundError:
+        # Not installed by itself: then Spark's workers, and commands that tests run elsewhere, take it from here.
+        paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
 @pytest.fixture

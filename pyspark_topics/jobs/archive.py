@@ -34,6 +34,7 @@ from typing import Any
 from pyspark_topics import offsets
 from pyspark_topics.jobs.store import Store
 from pyspark_topics.offsets import Offsets, Source
+from pyspark_topics.options import all_there, parse
 
 VERSION = 1
 COMMITS, STAGING = "_topics/commits", "_topics/staging"
@@ -107,11 +108,12 @@ def run(
 ) -> dict[str, Any]:
     """Add what is new. `options` are those of a read that `source` was made of. Returns what was done.
 
-    Raises `ArchiveError`, `offsets.DataLoss`, and whatever Spark raises.
+    Raises `ArchiveError`, `BadOption`, `offsets.DataLoss`, and whatever Spark raises.
     """
     before = last(store)
     finish(store, before)
     end = offsets.onward(before.offsets, source.latest())
+    all_there(parse(options, streaming=True).topics, end)
     unread = offsets.unread(before.offsets, end, source.earliest() if not before.number else {})
     gaps = offsets.vanished(before.offsets, end, end)
     offsets.report(gaps, fail_on_data_loss)

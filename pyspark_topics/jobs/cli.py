@@ -8,18 +8,23 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from pyspark_topics.jobs.session import session
 
+_ERROR = re.compile(r"[A-Za-z_][\w.$]*(?:Error|Exception): ")
+"""How tracebacks name what was raised."""
+
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="topics-spark", description="Jobs on topics, run by Spark")
-    top.add_argument("--master", default="", help="as of spark-submit; default: its, or all cores of this machine")
-    top.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of Spark; repeatable")
+    top.set_defaults(master="", conf=[], more_conf=[])
+    _spark(top, "conf")
     jobs = top.add_subparsers(dest="job", required=True)
 
     archive = jobs.add_parser("archive", help="topics to Parquet, by topic and date; each run adds what is new")
@@ -54,7 +59,20 @@ def parser() -> argparse.ArgumentParser:
     audit.add_argument("--path", required=True, metavar="DIR", help="the data directory; the service may run")
     audit.add_argument("--cold-path", default=None, metavar="DIR", help="its cold tier, if it has one")
     audit.set_defaults(run=_audit)
+    for job in (archive, replay, report, audit):
+        _spark(job, "more_conf")
     return top
+
+
+def _spark(parser: argparse.ArgumentParser, conf: str) -> None:
+    """Options of Spark, before the name of the job and behind it. Both places of `--conf` count."""
+    unset = argparse.SUPPRESS
+    parser.add_argument(
+        "--master", default=unset, help="as of spark-submit; default: its, or all cores of this machine"
+    )
+    parser.add_argument(
+        "--conf", action="append", dest=conf, default=unset, metavar="NAME=VALUE", help="a setting of Spark; repeatable"
+    )
 
 
 def _source(job: argparse.ArgumentParser, *, required: bool = True) -> None:
@@ -155,28 +173,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A mistyped path is not worth the start of Spark.
         sys.stderr.write(f"topics-spark audit: {given.path}: there is no such directory\n")
         return 2
-    settings = dict(setting.partition("=")[::2] for setting in given.conf)
-    run: Callable[[Any, argparse.Namespace], dict[str, Any]] = given.run
-    try:
-        spark = session(given.job, given.master, settings)
-    except FileNotFoundError as error:
-        sys.stderr.write(f"topics-spark: {error}\n")
+    missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
+    if missing:
+        sys.stderr.write(
+            f"topics-spark needs {' and '.join(missing)}: pip install 'pyspark>=4.0' 'pyarrow>=18' into {sys.prefix}\n"
+        )
         return 2
+    settings = dict(setting.partition("=")[::2] for setting in [*given.conf, *given.more_conf])
+    run: Callable[[Any, argparse.Namespace], dict[str, Any]] = given.run
+    from pyspark_topics.client import Endpoint, ServiceError
+
+    try:
+        if getattr(given, "url", ""):
+            Endpoint.of(_options(given)).reach()  # before Spark starts, which takes seconds
+        spark = session(given.job, given.master, settings)
+    except (OSError, ServiceError) as error:
+        sys.stderr.write(f"topics-spark {given.job}: {error}\n")
+        return 2
+    failed = ""
     try:
         done = run(spark, given)
     except Exception as error:
         if os.environ.get("TOPICS_SPARK_TRACEBACK"):
             raise
-        sys.stderr.write(f"topics-spark {given.job}: {_sentence(error)}\n")
-        return 2
+        failed = _sentence(error)
     finally:
         spark.stop()
+    if failed:  # behind all that Spark has to say
+        sys.stderr.write(f"topics-spark {given.job}: {failed}\n")
+        return 2
     sys.stdout.write(json.dumps({"job": given.job, **done}) + "\n")
     return 0 if done.get("clean", True) else 1
 
 
 def _sentence(error: Exception) -> str:
-    """What happened. Spark wraps what tasks raise in pages of traceback; the last line that names an error is ours."""
+    """What happened, in a line. Spark wraps what tasks raise in pages of traceback: the last line that names an error
+    of ours is the cause, else the last cause that Java names, else the last error at all."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("pyspark_topics.")]
-    return ours[-1] if ours else f"{type(error).__name__}: {lines[0] if lines else ''}"
+    for found in (
+        [line for line in lines if line.startswith("pyspark_topics.")],
+        [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")],
+        [line for line in lines[1:] if _ERROR.match(line)],
+    ):
+        if found:
+            return found[-1]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"

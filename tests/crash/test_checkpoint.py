@@ -171,9 +171,11 @@ def test_damage_in_a_segment_is_told_with_its_place_and_harms_no_other_read() ->
     errors = [again.reply("diff", name, {"limit": 1000}).error for name in again.shard.directory.visible]
     told = [error for error in errors if error is not None]
     assert len(told) == 1
-    assert told[0].code == "internal"
-    assert str(path) in told[0].message
-    assert "offset 0" in told[0].message
+    assert told[0].code == "not_ready"
+    assert str(path) not in told[0].message
+    (apart,) = [t.damage for t in again.shard.directory.visible.values() if t.damage is not None]
+    assert str(path) in apart.reason
+    assert "offset 0" in apart.reason
 
 
 @pytest.mark.parametrize("what", ["create", "write", "write_at", "sync", "sync_dir", "replace"])

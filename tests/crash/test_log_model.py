@@ -8,8 +8,8 @@ each stop what is found must be one of the states the model says are possible:
     in the middle of a request          besides, the one after it
 
 One log holds everything a shard acknowledges, so what a machine's death takes is a tail of that order:
-`Machine.history` holds the states since the last sync. Ephemeral topics come back empty, with their head at least
-where it was.
+`Machine.history` holds the states since the last sync. Of ephemeral topics comes back what was written under another
+class, with their head at least where it was, and exactly there after a clean stop.
 
 The seed is printed; `TOPICS_TEST_SEED` sets it. Without it the short run takes the same way each time, and the long run
 (`make long`) another one.
@@ -82,8 +82,14 @@ class Log:
     maybe_keys: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     """Keys of ephemeral writes, after a restart: they may be known still."""
     cursors: dict[str, int] = field(default_factory=dict)
-    resident_upto: int = 0
-    """Seqs up to here may be in memory only: they were ephemeral, or are kept together with such."""
+    eras: list[tuple[int, int]] = field(default_factory=list)
+    """Ranges of seqs that were ephemeral when they were written, and that no file has for sure."""
+    switched: int = 0
+    """The head when the topic last became ephemeral."""
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    """What restarts took."""
+    pushed: list[Record] = field(default_factory=list)
+    """What caps took while records were there that the log does not know: the death of a machine may undo it."""
     vague_upto: int = 0
     """Below here a restart may have changed the reasons of losses."""
 
@@ -94,6 +100,9 @@ class Log:
             lost=list(self.lost),
             keys=dict(self.keys),
             maybe_keys=dict(self.maybe_keys),
+            eras=list(self.eras),
+            gaps=list(self.gaps),
+            pushed=list(self.pushed),
             cursors=dict(self.cursors),
         )
 
@@ -103,7 +112,13 @@ class Log:
 
     @property
     def evict_floor(self) -> int:
-        return max((seq for seq, _ in self.lost), default=0) + 1 if self.lost else 0
+        taken = [seq for seq, _ in self.lost] + [last for _, last in self.gaps if last < self.earliest]
+        return max(taken) + 1 if taken else 0
+
+    @property
+    def inner(self) -> list[tuple[int, int]]:
+        """The gaps that are not in front of everything."""
+        return [gap for gap in self.gaps if gap[1] >= self.earliest]
 
     @property
     def bytes(self) -> int:
@@ -123,6 +138,8 @@ class Log:
             (config.cap_records and len(self.live) > config.cap_records)
             or (config.cap_bytes and self.bytes > config.cap_bytes)
         ):
+            if self.eras:
+                self.pushed.append(self.live[0])
             self.lost.append((self.live.pop(0).seq, "cap"))
 
     def append(self, records: list[dict[str, Any]], node: str | None, key: str | None, now: int) -> tuple[int, int]:
@@ -135,7 +152,11 @@ class Log:
             sizes = map(len, (text.encode(), meta, (tag or "").encode(), (origin or "").encode()))
             self.live.append(Record(self.head, now, text, sum(sizes) + RECORD_OVERHEAD, tag, origin))
         if self.config.durability == "ephemeral":
-            self.resident_upto = self.head
+            if self.eras and self.eras[-1][1] == first - 1 and self.eras[-1][0] > self.switched:
+                first_of_era = self.eras.pop()[0]
+            else:
+                first_of_era = first
+            self.eras.append((first_of_era, self.head))
         if key:
             self.keys[key] = (first, len(records), now)
             self.maybe_keys.pop(key, None)
@@ -150,21 +171,46 @@ class Log:
         self.live = kept
         return gone
 
-    def lose_upto(self, seq: int) -> None:
-        """A restart took everything up to `seq`, of which some was in memory only."""
-        self.live = [r for r in self.live if r.seq > seq]
-        if self.evict_floor <= seq:
-            self.lost.append((seq, "cap"))
-        self.vague_upto = max(self.vague_upto, seq)
-        for known in [k for k, (first, _, _) in self.keys.items() if first <= seq]:
+    def stopped(self, head: int, earliest: int, survival: Survival, saved: bool) -> None:
+        """A restart has found this head. `saved`: files have what was ephemeral before the class was another one."""
+        ephemeral = self.config.durability == "ephemeral"
+        taken = [] if saved else [era for era in self.eras if not ephemeral or era[0] <= self.switched]
+        open_eras = [era for era in self.eras if ephemeral and era[0] > self.switched]
+        if ephemeral and head > self.head:
+            taken.append((open_eras[-1][0] if open_eras else self.head + 1, head))
+        elif open_eras:  # a clean stop: it knows what there was
+            first = open_eras[-1][0]
+            taken += [(first, record.seq) for record in self.live[-1:] if record.seq >= first]
+            self.live = [record for record in self.live if record.seq < first]
+        self.head = max(head, self.head) if ephemeral else self.head
+        lost = [record for record in self.live if any(first <= record.seq <= last for first, last in taken)]
+        self.live = [record for record in self.live if record not in lost]
+        for first, last in taken:
+            before = [gap for gap in self.gaps if gap[1] == first - 1]
+            self.gaps = [gap for gap in self.gaps if gap not in before] + [(before[0][0] if before else first, last)]
+            self.vague_upto = max(self.vague_upto, last)
+        eras = taken + open_eras
+        for known in [k for k, (at, _, _) in self.keys.items() if any(first <= at <= last for first, last in eras)]:
             self.maybe_keys[known] = self.keys.pop(known)
-        self.resident_upto = 0
+        if survival != "process":
+            back = [r for r in self.pushed if r.seq >= earliest and not any(f <= r.seq <= last for f, last in eras)]
+            self.live = sorted([*back, *self.live], key=lambda record: record.seq)
+            self.lost = [each for each in self.lost if not back or each[0] < earliest]
+        self.eras, self.pushed, self.switched = [], [], self.head
+
+    def saved(self) -> None:
+        """A checkpoint was made."""
+        ephemeral = self.config.durability == "ephemeral"
+        self.eras = [era for era in self.eras if ephemeral and era[0] > self.switched]
+        self.pushed = []
 
     def reasons(self, gap_from: int) -> set[str]:
         """What a tombstone from `gap_from` on may give as its reason."""
         if gap_from <= self.vague_upto:
             return {"cap", "ttl", "mixed"}
         reasons = {reason for seq, reason in self.lost if seq >= gap_from}
+        if any(gap_from <= last < self.earliest for _, last in self.gaps):
+            reasons.add("cap")
         return reasons if len(reasons) == 1 else {"mixed"}
 
 
@@ -202,9 +248,16 @@ def compare_read(answer: Any, log: Log, from_seq: int, limit: int, node: Any = N
                 yield f"gap {tombstone} instead of {from_seq + 1} to {log.earliest - 1}"
             if tombstone["reason"] not in log.reasons(from_seq + 1):
                 yield f"reason {tombstone['reason']} instead of {log.reasons(from_seq + 1)}"
+        from_seq = log.earliest - 1
+    elif inside := [last for first, last in log.inner if first <= from_seq + 1 <= last]:
+        told = None if tombstone is None else [tombstone[name] for name in ("gap_from", "gap_to", "reason", "cause")]
+        if told != [from_seq + 1, inside[0], "cap", "restart"]:
+            yield f"{tombstone} at {from_seq} in a gap up to {inside[0]}"
+        from_seq = inside[0]
     elif tombstone is not None:
         yield f"{tombstone} at {from_seq}, though nothing from there on was lost (floor {log.evict_floor})"
-    rest = [r for r in log.live if r.seq > from_seq]
+    stop = min([first - 1 for first, _ in log.inner if first > from_seq], default=log.head)
+    rest = [r for r in log.live if from_seq < r.seq <= stop]
     window, after = rest[:limit], rest[limit : limit + 1]
     nodes = set() if node is None or not log.config.dedupe_node else {node} if isinstance(node, str) else set(node)
     expected = [(r.seq, r.ts, msgspec.json.decode(r.data), r.tag, r.node) for r in window if r.node not in nodes]
@@ -214,8 +267,8 @@ def compare_read(answer: Any, log: Log, from_seq: int, limit: int, node: Any = N
     if after:
         if not window[-1].seq <= next_from < after[0].seq:
             yield f"cursor at {next_from} after {window[-1].seq}, the next record being {after[0].seq}"
-    elif not (next_from == log.head or (len(window) == limit and window[-1].seq <= next_from <= log.head)):
-        yield f"cursor at {next_from} instead of {log.head}"
+    elif not (next_from == stop or (len(window) == limit and window[-1].seq <= next_from <= stop)):
+        yield f"cursor at {next_from} instead of {stop}"
     if answer["caught_up"] != (next_from == log.head) or answer["lag"] != log.head - next_from:
         yield f"caught_up {answer['caught_up']} and lag {answer['lag']} at {next_from} of {log.head}"
     if (answer["head_seq"], answer["earliest_seq"]) != (log.head, log.earliest):
@@ -243,7 +296,8 @@ def compare_cursors(shard: Harness, log: Log, name: str) -> Iterator[str]:
 def compare_log(shard: Harness, log: Log, name: str) -> Iterator[str]:
     """Everything a reader can find out about a topic."""
     yield from compare_state(shard, log, name)
-    for from_seq in {0, max(log.evict_floor - 2, 0), max(log.evict_floor - 1, 0), log.head, log.head + 1}:
+    edges = {seq for first, last in log.inner for seq in (first - 1, first, last - 1, last)}
+    for from_seq in {0, max(log.evict_floor - 2, 0), max(log.evict_floor - 1, 0), log.head, log.head + 1} | edges:
         yield from read(shard, log, name, from_seq, limit=1000)
 
 
@@ -345,7 +399,7 @@ class Machine(RuleBasedStateMachine):
             return None
         except TopicsError as error:
             # Only an injected error may be answered like this.
-            if error.code != ErrorCode.NOT_READY or armed is None or error.detail != {"reason": "write_failed"}:
+            if armed is None or not from_the_disk(error):
                 raise
             return None
         finally:
@@ -421,14 +475,9 @@ class Machine(RuleBasedStateMachine):
                 jumps = survival != "process" and log.config.durability == "disk" and topic is not None
                 if jumps and log.head < topic.head_seq <= log.head + 2 * BLOCK:
                     log.head = topic.head_seq
-                if log.config.durability == "ephemeral":
-                    log.head = max(log.head, 0 if topic is None else topic.head_seq)
-                    if log.head:
-                        log.lose_upto(log.head)
-                elif log.resident_upto:
-                    vague = True
-                    if not kept:
-                        log.lose_upto(log.resident_upto)
+                vague = vague or bool(log.eras)
+                if topic is not None:
+                    log.stopped(topic.head_seq, topic.earliest_seq, survival, kept)
                 log.expire(self.now)
             if not kept or vague:
                 yield found
@@ -456,8 +505,7 @@ class Machine(RuleBasedStateMachine):
     def again(self, found: Model) -> None:
         """Recovering twice comes to the same."""
         shard = self.shard.restarted(self.disk.after_crash("process"))
-        before = {name: log for name, log in found.items() if log.config.durability != "ephemeral"}
-        problems = [f"{n}: {p}" for n, log in before.items() for p in compare_log(shard, log, n)]
+        problems = [f"{n}: {p}" for n, log in found.items() for p in compare_log(shard, log, n)]
         assert not problems, f"recovered a second time: {problems}"
 
     # Steps
@@ -498,8 +546,8 @@ class Machine(RuleBasedStateMachine):
             config = log.config.changed(fields)
             changed = config != log.config
             log.expire(self.now)
-            if log.config.durability == "ephemeral" and config.durability != "ephemeral" and log.resident_upto:
-                log.resident_upto = log.head
+            if log.config.durability != "ephemeral" == config.durability:
+                log.switched = log.head
             log.config = config
             log.expire(self.now)
             log.evict()
@@ -541,7 +589,8 @@ class Machine(RuleBasedStateMachine):
             if any(ident not in self.shard.replies for ident in idents):
                 self.shard.shard.commits.sync_now()
             replies: list[Any] = [self.shard.replies[ident] for ident in idents]
-            failed = [r.error for r in replies if r.error is not None and r.error.code == ErrorCode.NOT_READY]
+            refused = [r.error for r in replies if r.error is not None]
+            failed = [e for e in refused if e.code == ErrorCode.NOT_READY or from_the_disk(e)]
             if failed:
                 # One group is one write call: it is there or not, but for what waits for a sync that then fails.
                 raise PartlyFailed(failed[0], replies)
@@ -746,7 +795,7 @@ class Machine(RuleBasedStateMachine):
         """Records are in files from then on; moves of cursors wait for the log's next sync."""
         after = copied(self.model)
         for log in after.values():
-            log.resident_upto = log.head if log.config.durability == "ephemeral" else 0
+            log.saved()
 
         def request() -> bool:
             if sync:
@@ -771,18 +820,16 @@ class Machine(RuleBasedStateMachine):
                     for state in [*cursors, after]
                 ]
         elif armed:
-            for log in self.model.values():
-                if log.config.durability == "ephemeral":
-                    log.resident_upto = log.head  # the catalog may have been written
             self.check()
 
     @rule()
     def restart(self) -> None:
         """A clean stop."""
         after = copied(self.model)
+        armed = self.armed is not None
         for log in after.values():
-            if log.config.durability != "ephemeral":
-                log.resident_upto = 0
+            if not armed:
+                log.saved()
         self.loose_cursors = True
 
         def request() -> bool:
@@ -792,11 +839,20 @@ class Machine(RuleBasedStateMachine):
         if self.attempt(request, after):
             self.model = after
             self.recover("process", 0)
+            for name, log in after.items():
+                assert armed or self.model[name].head == log.head, f"{name}: a clean stop has moved the head"
 
     @rule(survival=survivals, number=seeds)
     def crash(self, survival: Survival, number: int) -> None:
         self.armed = None
         self.recover(survival, number)
+
+
+def from_the_disk(error: TopicsError) -> bool:
+    """Whether it tells of a disk that failed, or that had no room."""
+    if error.code == ErrorCode.THROTTLED:
+        return (error.detail or {}).get("limit") == "disk_free"
+    return error.code == ErrorCode.NOT_READY and error.detail == {"reason": "write_failed"}
 
 
 class PartlyFailed(Exception):

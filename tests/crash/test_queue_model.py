@@ -176,9 +176,9 @@ class QueueMachine(RuleBasedStateMachine):
             job.holder, job.until, job.delayed = "", -1, self.now + delay
             self.changed = True
         else:
-            job.token, job.until = answer["lease_ids"][str(seq)], answer["deadlines"][str(seq)]
+            job.until = answer["deadlines"][str(seq)]
+            assert answer["lease_ids"] == {str(seq): job.token}
             assert job.until == self.now + 2 * LEASE
-            self.old_tokens.append((seq, worker, job.token))
             self.changed = True
 
     @rule(ms=st.sampled_from([1, 300, LEASE, LEASE + 1]))

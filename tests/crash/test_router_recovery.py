@@ -10,11 +10,14 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 
 from proto.errors import TopicsError
+from proto.message import Reply
 from proto.names import shard_of
-from tests.support.fault_disk import FaultDisk
+from proto.router import RouterConfig, as_map
+from tests.support.fault_disk import FaultDisk, Survival
 from tests.support.routed import Net
 
 SHARDS = [1, 2]
@@ -118,6 +121,56 @@ def test_the_destination_alone_dies_and_comes_back(net: Net) -> None:
     seen = net.seen(b)
     net.crash([len(net.shards) - 1])
     assert net.seen(b) == seen == {1: 1, 2: 2, 3: "x", 4: 3}
+
+
+def test_another_source_keeps_what_the_first_one_brought(net: Net) -> None:
+    """Also if the first source is deleted at once, and its copies were in no checkpoint."""
+    a, b = ends(net)
+    other = name_in(0, "other", len(net.shards))
+    net.router("r", a, b)
+    write(net, a, 1, 2)
+    net.settle()
+    net.of(other).call("configure", other)
+    write(net, other, "before")
+    config = as_map(RouterConfig(other, b))
+    place = net.of(other).call("router_source", other)
+    ident = net.of(b).send("router_put", b, router="r", config=config, **place)
+    write(net, a, "too late")
+    assert not net.step(b)  # on hold until they are saved
+    net.of(b).shard.flush()
+    if net.of(b).shard.checkpoint_due:
+        net.of(b).shard.checkpoint_now()
+    net.sync()
+    answer = net.of(b).replies[ident]
+    assert isinstance(answer, Reply)
+    assert answer.error is None
+    assert msgspec.json.decode(answer.body)["created"] is False
+    net.of(a).call("delete_topic", a)
+    write(net, other, 3)
+    net.settle()
+    seen = net.seen(b)
+    assert seen == {1: 1, 2: 2, 3: 3}
+    net.crash()
+    net.settle()
+    assert net.seen(b) == seen
+    assert "tombstone" not in net.of(b).diff(b) or net.of(b).diff(b)["tombstone"] is None
+
+
+@pytest.mark.parametrize("survival", ["process", "drop"])
+def test_a_change_of_the_source_that_is_interrupted_leaves_the_router_as_it_was(net: Net, survival: Survival) -> None:
+    a, b = ends(net)
+    other = name_in(0, "other", len(net.shards))
+    net.router("r", a, b)
+    write(net, a, 1)
+    net.settle()
+    net.of(other).call("configure", other)
+    place = net.of(other).call("router_source", other)
+    net.of(b).send("router_put", b, router="r", config=as_map(RouterConfig(other, b)), **place)
+    net.crash(survival=survival)
+    write(net, a, 2)
+    write(net, other, "not yet")
+    net.settle()
+    assert net.data(b) == [1, 2]
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])

@@ -13,5 +13,5 @@ from tests.support.service import Service
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     directory: Path = tmp_path_factory.mktemp("service")
-    with Service(directory) as running:
+    with Service(directory, TOPICS_ALLOWED_HOSTS="topics.example.com") as running:
         yield running

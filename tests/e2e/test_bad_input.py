@@ -59,7 +59,7 @@ def exchange(service: Service, request: bytes, *, half_close: bool = False) -> t
 
 
 def post(path: str, body: bytes, *headers: str) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "Host: h", "Content-Type: application/json", *headers]
+    lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *headers]
     if not any(header.lower().startswith(("content-length", "transfer-encoding")) for header in headers):
         lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
@@ -74,8 +74,11 @@ def post(path: str, body: bytes, *headers: str) -> bytes:
         b"{",
         b'{"records":[{"data":NaN}]}',
         b'{"records":[{"data":-Infinity}]}',
-        b'{"records":[{"data":"\\ud800"}]}',
-        b'{"records":[{"data":"\\udfff\\ud800"}]}',
+        b'{"records":[{"data":"\\ud80"}]}',
+        b'{"records":[{"data":"\\udfff\\ud80x"}]}',
+        b'{"records":[{"data":1,"tag":"\\ud800"}]}',
+        b'{"records":[{"data":1,"node":"\\udfffx"}]}',
+        b'{"records":[{"data":1}],"idempotency_key":"\\ud800\\ud800"}',
         b'{"records":[{"data":"\xed\xa0\x80"}]}',
         b'{"records":[{"data":"\xff"}]}',
         b'{"records":[{"data":1,"tag":7}]}',
@@ -100,7 +103,7 @@ def test_a_bad_write_is_400(unharmed: Service, topic: str, body: bytes) -> None:
         ("/v0/topics/kept/diff", b'{"from_seq":-1}'),
         ("/v0/topics/kept/diff", b'{"from_seq":0.5}'),
         ("/v0/topics/kept/diff", b'{"limit":1e2}'),
-        ("/v0/topics/kept/diff", b'{"limit":-5}'),
+        ("/v0/topics/kept/diff", b'{"limit":"-5"}'),
         ("/v0/topics/kept/diff", b'{"wait_ms":"5"}'),
         ("/v0/topics/kept/diff", b'{"node":[1]}'),
         ("/v0/topics/kept/diff", b'{"from_seq":'),
@@ -198,7 +201,10 @@ def test_a_chunked_body_that_is_too_large_is_refused(unharmed: Service) -> None:
     ],
 )
 def test_names_outside_the_grammar_are_refused(unharmed: Service, name: str, status: int) -> None:
-    for request in (post(f"/v0/topics/{name}", GOOD), f"GET /v0/topics/{name} HTTP/1.1\r\nHost: h\r\n\r\n".encode()):
+    for request in (
+        post(f"/v0/topics/{name}", GOOD),
+        f"GET /v0/topics/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode(),
+    ):
         found, answer, _ = exchange(unharmed, request)
         assert found == status
         assert answer["error"]["code"] == ("invalid_request" if status == 400 else "not_found")

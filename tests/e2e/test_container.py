@@ -50,7 +50,8 @@ def test_it_copies_every_package_and_only_what_is_there() -> None:
     copied = [rest.split()[:-1] for word, rest in instructions() if word == "COPY" and "--from" not in rest]
     sources = {source for each in copied for source in each}
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    assert sources == {*(package.partition(".")[0] for package in packages), "pyproject.toml", "README.md", "LICENSE"}
+    top = {package.partition(".")[0] for package in packages}
+    assert sources == {*top, "deploy", "pyproject.toml", "README.md", "LICENSE"}
     assert all((ROOT / source).exists() for source in sources)
     ignored = DOCKERFILE.with_name("Dockerfile.dockerignore").read_text().splitlines()
     assert {line[1:] for line in ignored if line.startswith("!")} == sources

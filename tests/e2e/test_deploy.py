@@ -9,7 +9,7 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,31 @@ def test_prometheus_takes_the_scrape_and_the_alerts_fire_when_they_should() -> N
     run(tool("promtool"), "test", "rules", "topics.rules.test.yml", cwd=directory)
 
 
-def queries() -> list[str]:
+def panels() -> list[str]:
     dashboard = json.loads((DEPLOY / "grafana" / "topics.json").read_text())
-    found = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    rules = (DEPLOY / "prometheus" / "topics.rules.yml").read_text()
-    return found + re.findall(r"expr: (.*)", rules)
+    return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+
+
+def rules() -> list[str]:
+    return re.findall(r"expr: (.*)", (DEPLOY / "prometheus" / "topics.rules.yml").read_text())
+
+
+def queries() -> list[str]:
+    return panels() + rules()
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "topics_topic_queue_dead_lettered_total",
+        "topics_letters_waiting",
+        "topics_topic_queue_oldest_waiting_ms",
+        "topics_cursor_lag",
+    ],
+)
+@pytest.mark.parametrize("where", [panels, rules])
+def test_dead_letters_waiting_jobs_and_lag_are_shown_and_watched(where: Callable[[], list[str]], metric: str) -> None:
+    assert any(metric in query for query in where())
 
 
 def test_dashboard_and_alerts_name_only_metrics_that_exist(shared: Service) -> None:
@@ -172,6 +192,27 @@ def test_requests_streams_and_sockets_pass_a_proxy_over_tls(
             head = "".join(f"{name}: {value}\r\n" for name, value in UPGRADE.items())
             raw.sendall(f"GET /v0/ws HTTP/1.1\r\nHost: topics.example.com\r\n{head}\r\n".encode())
             assert raw.recv(4096).startswith(b"HTTP/1.1 101 ")
+
+
+@pytest.mark.parametrize("proxy", [nginx, caddy], ids=["nginx", "caddy"])
+def test_a_proxy_passes_the_host_with_its_port(certificate: Path, tmp_path: Path, proxy: Any) -> None:
+    """A browser's `Origin` names the port, so a `Host` without it would make every WebSocket a foreign one."""
+    port = free_port()
+    with socket.create_server(("127.0.0.1", 0)) as upstream:
+        upstream.settimeout(20)
+        with proxy(tmp_path, certificate, port, upstream.getsockname()[1]):
+            door = Door(port, certificate)
+            until(door.reachable, "the proxy to answer")
+            with door.socket() as raw:
+                raw.sendall(f"GET /v0/ws HTTP/1.1\r\nHost: topics.example.com:{port}\r\n\r\n".encode())
+                passed, _ = upstream.accept()
+                with passed:
+                    passed.settimeout(20)
+                    head = b""
+                    while b"\r\n\r\n" not in head and (data := passed.recv(4096)):
+                        head += data
+    hosts = [line for line in head.decode().lower().split("\r\n") if line.startswith("host:")]
+    assert hosts == [f"host: topics.example.com:{port}"]
 
 
 @pytest.mark.parametrize("proxy", [nginx, caddy], ids=["nginx", "caddy"])

@@ -44,6 +44,11 @@ CASES: dict[tuple[str, int], list[str]] = {
     ("reshard", 0): ["--data-dir", "{stopped}", "--shards", "1"],
     ("reshard", 1): ["--data-dir", "{none}", "--shards", "1"],
     ("reshard", 2): ["--shards", "0"],
+    ("salvage", 0): ["a", "--data-dir", "{stopped}"],
+    ("salvage", 1): ["a", "--data-dir", "{none}"],
+    ("deploy-files", 0): ["{tmp}/deploy"],
+    ("deploy-files", 1): ["{lines}"],
+    ("deploy-files", 2): [],
     ("backup", 0): ["{tmp}/backups", "--data-dir", "{stopped}"],
     ("backup", 1): ["{tmp}/backups", "--data-dir", "{none}"],
     ("restore", 0): ["{tmp}/backups", "{tmp}/restored"],
@@ -58,13 +63,13 @@ CASES: dict[tuple[str, int], list[str]] = {
     ("import", 2): ["{lines}", "--raw"],
     ("import", 3): ["{lines}", *NOWHERE],
 }
-WRONG_SETTINGS = ("config", "verify", "backup")
+WRONG_SETTINGS = ("config", "verify", "salvage", "backup")
 
 
 def table() -> dict[str, set[int]]:
     """Command → statuses that the documentation gives it."""
     text = (ROOT / "docs" / "operations.md").read_text().partition("## Exit statuses")[2]
-    rows = re.findall(r"^\| `([a-z]+)` \|(.*)\|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| `([a-z-]+)` \|(.*)\|$", text, re.MULTILINE)
     return {name: {status for status, cell in enumerate(cells.split("|")) if cell.strip()} for name, cells in rows}
 
 
@@ -130,7 +135,7 @@ def test_a_command_ends_as_the_table_says(case: tuple[str, int], places: dict[st
 @pytest.mark.parametrize("name", WRONG_SETTINGS)
 def test_wrong_settings_are_status_2(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOPICS_PORT", "http")
-    done = CliRunner().invoke(app, [name, *([str(tmp_path)] if name == "backup" else [])])
+    done = CliRunner().invoke(app, [name, *([str(tmp_path)] if name in ("backup", "salvage") else [])])
     assert done.exit_code == 2
     assert "TOPICS_PORT" in done.stderr
 

@@ -20,10 +20,13 @@ from tests.support.service import Service, until
 
 NewService = Callable[..., Service]
 SECRET = "fuzz-key"
-GOOD = b"GET /v0/topics?page_size=1 HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer fuzz-key\r\nConnection: close\r\n\r\n"
+GOOD = (
+    b"GET /v0/topics?page_size=1 HTTP/1.1\r\nHost: localhost\r\n"
+    b"Authorization: Bearer fuzz-key\r\nConnection: close\r\n\r\n"
+)
 SERVED_WITHIN_S = 0.1
 
-_AUTH = b"Host: h\r\nAuthorization: Bearer fuzz-key\r\nContent-Type: application/json\r\n"
+_AUTH = b"Host: localhost\r\nAuthorization: Bearer fuzz-key\r\nContent-Type: application/json\r\n"
 _SEEDS = [
     GOOD,
     b"POST /v0/topics/fuzz HTTP/1.1\r\n" + _AUTH + b'Content-Length: 24\r\n\r\n{"records":[{"data":1}]}',
@@ -34,8 +37,9 @@ _SEEDS = [
     b"PUT /v0/topics/fuzz HTTP/1.1\r\n" + _AUTH + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{}",
     b"GET /v0/health HTTP/1.0\r\n\r\n",
     b"HEAD /v0/metrics HTTP/1.1\r\n" + _AUTH + b"\r\n",
-    b"GET / HTTP/1.1\r\nHost: h\r\n\r\n",
-    b"GET /v0/ws HTTP/1.1\r\nHost: h\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET /v0/ws HTTP/1.1\r\nHost: localhost\r\n"
+    b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0",
 ]
@@ -200,7 +204,7 @@ def test_ten_thousand_malformed_requests_leave_everything_as_it_was(new_service:
 LORIS = [
     b"",
     b"GET /v0/health HT",
-    b"GET /v0/health HTTP/1.1\r\nHost: h\r\nX-A: ",
+    b"GET /v0/health HTTP/1.1\r\nHost: localhost\r\nX-A: ",
     b"POST /v0/topics/a HTTP/1.1\r\n" + _AUTH + b"Content-Length: 60000\r\n\r\n{",
     b"POST /v0/topics/a HTTP/1.1\r\n" + _AUTH + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{",
 ]

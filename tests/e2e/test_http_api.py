@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import http.client
 import json
 import threading
@@ -203,3 +204,39 @@ def test_metrics_in_both_forms(shared: Service) -> None:
     status, headers, body = raw(shared, "GET", "/metrics", Accept="application/json")
     assert headers["Content-Type"].startswith("application/json")
     json.loads(body)
+
+
+def test_every_json_answer_ends_with_a_newline(shared: Service) -> None:
+    json_body = {"Content-Type": "application/json"}
+    many = json.dumps({"records": [{"data": "x" * 100}] * 100}).encode()
+    asked: list[tuple[str, str, bytes | None]] = [
+        ("PUT", "/v0/topics/lines", b"{}"),
+        ("POST", "/v0/topics/lines", many),
+        ("GET", "/v0/topics/lines", None),
+        ("GET", "/v0/topics", None),
+        ("POST", "/v0/topics/lines/diff", b'{"from_seq":0}'),
+        ("PUT", "/v0/topics/lines/cursors/c", b'{"seq":1}'),
+        ("GET", "/v0/topics/lines/cursors", None),
+        ("PUT", "/v0/routers/lines", b'{"source":"lines","dest":"lines-too"}'),
+        ("GET", "/v0/routers", None),
+        ("DELETE", "/v0/routers/lines", None),
+        ("POST", "/v0/watch", b'{"topics":{"lines":{}}}'),
+        ("DELETE", "/v0/topics/lines", None),
+        ("GET", "/v0/health", None),
+        ("GET", "/v0/ready", None),
+        ("GET", "/v0/openapi.json", None),
+        ("GET", "/v0/topics/lines", None),  # 404
+        ("GET", "/nowhere", None),  # 404, of no operation
+        ("PATCH", "/v0/topics/lines", None),  # 405
+        ("POST", "/v0/topics/lines", b"{"),  # 400
+    ]
+    for method, path, body in asked:
+        for more in ({}, {"Accept-Encoding": "gzip"}):
+            _, headers, answer = raw(shared, method, path, body, **(json_body if body else {}), **more)
+            assert int(headers["Content-Length"]) == len(answer)
+            if headers["Content-Encoding"] == "gzip":
+                answer = gzip.decompress(answer)
+            assert answer.endswith(b"}\n"), (method, path, answer[-20:])
+            json.loads(answer)
+    _, _, metrics = raw(shared, "GET", "/v0/metrics", Accept="application/json")
+    assert metrics.endswith(b"}\n")

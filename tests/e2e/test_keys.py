@@ -65,14 +65,20 @@ def answers(service: Service) -> Iterator[bytes]:
         ):
             yield ask(service, method, path, secret, body)[1]
         yield ask(service, "GET", "/v0/metrics", secret, Accept="application/json")[1]
-        yield raw(service, b"GET /v0/topics HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer %b\r\n\r\n" % secret.encode())
+        yield raw(
+            service, b"GET /v0/topics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\n\r\n" % secret.encode()
+        )
         yield raw(service, b"GET /v0/topics HTTP/1.1\r\nAuthorization: Bearer %b\r\n\r\n" % secret.encode())
-        yield raw(service, b"GET /v0/topics HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer %b\n\r\n" % secret.encode())
-        yield raw(service, b"GET /v0/topics HTTP/1.1\r\nHost: h\r\nAuthorization: Basic %b\r\n" % secret.encode())
+        yield raw(
+            service, b"GET /v0/topics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\n\r\n" % secret.encode()
+        )
+        yield raw(
+            service, b"GET /v0/topics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic %b\r\n" % secret.encode()
+        )
         for pages in (b"/", b"/v0/topics"):
             yield raw(
                 service,
-                b"GET %b HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
+                b"GET %b HTTP/1.1\r\nHost: localhost\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
                 b"Sec-WebSocket-Version: 13\r\n"
                 b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nAuthorization: Bearer %b\r\n\r\n"
                 % (pages, secret.encode()),
@@ -198,6 +204,32 @@ def test_with_keys_it_may_listen_beyond_loopback(new_service: NewService) -> Non
     assert ask(service, "GET", "/v0/topics")[0] == 401
     assert ask(service, "GET", "/v0/topics", "only-me")[0] == 200
     assert "reachable_from=everywhere" in service.log_text()
+
+
+def test_the_log_tells_from_where_each_listener_can_be_reached(new_service: NewService) -> None:
+    exposed = {"TOPICS_ALLOW_INSECURE_NO_AUTH": "1", "TOPICS_WALRUS_LISTEN": "0.0.0.0:0"}
+    (line,) = boot_lines(new_service(**exposed), "no_authentication")
+    assert "reachable_from=everywhere" in line, "HTTP is on loopback, but another protocol is not"
+
+
+def test_protocols_without_keys_tell_from_where_they_can_be_reached(tmp_path: Path) -> None:
+    settings = {"TOPICS_ALLOW_INSECURE_NO_AUTH": "1", "TOPICS_API_KEYS": "only-me-and-nobody-else"}
+    service = Service(tmp_path, TOPICS_WALRUS_LISTEN="0.0.0.0:0", TOPICS_ROG_LISTEN="127.0.0.1:0", **settings)
+    try:
+        rog, walrus = sorted(boot_lines(service, "protocol_without_keys"), key=lambda line: "protocol=Walrus" in line)
+        assert 'reachable_from="this machine"' in rog
+        assert "reachable_from=everywhere" in walrus
+        (line,) = [line for line in service.log_text().splitlines() if "event=authentication" in line]
+        assert 'reachable_from="this machine"' in line
+    finally:
+        service.close()
+
+
+def boot_lines(service: Service, event: str) -> list[str]:
+    """The lines of one event that the service writes while it starts."""
+    service.start(wait=False)
+    until(lambda: "event=starting" in service.log_text(), "the line that ends what is told of listeners")
+    return [line for line in service.log_text().splitlines() if f"event={event} " in line]
 
 
 def test_probes_ask_for_a_key_when_told_so(new_service: NewService) -> None:

@@ -46,6 +46,8 @@ class World:
         self.trimmed: dict[str, set[int]] = {topic: set() for topic in TOPICS["trimmed"]}
         """Seqs that were, or are about to be, deleted."""
         self.heads: dict[str, int] = {}
+        self.gone: set[str] = set()
+        """Those of which a deletion was the last that happened."""
         self.problems: list[Any] = []
         self.gateway_kills = 0
 
@@ -90,6 +92,8 @@ class Watcher:
         self.rng = random.Random(world.seed * 2000 + number)
         self.topics = self.rng.sample(ALL, self.rng.randrange(1, len(ALL)))
         self.at: dict[str, int] = {}
+        self.told: set[str] = set()
+        """Topics that are not there any more, as far as this watcher was told: a session is told once."""
         self.last_id = ""
         self.connections = 0
 
@@ -156,12 +160,15 @@ class Watcher:
         return final
 
     def _finished(self, stream: Watch, topic: str) -> bool:
-        kinds = stream.kinds(topic)
-        return "topic-deleted" in kinds or ("caught-up" in kinds and self.at.get(topic, 0) >= self.world.heads[topic])
+        if topic in self.world.gone:
+            return topic in self.told
+        return "caught-up" in stream.kinds(topic) and self.at.get(topic, 0) >= self.world.heads[topic]
 
     def _check(self, event: Event) -> None:
         topic = event.data.get("topic")
         at = self.at.get(topic, 0)
+        if event.kind in ("record", "tombstone"):
+            self.told.discard(topic)
         if event.kind == "record":
             for seq in (record["$seq"] for record in event.data["records"]):
                 if seq <= at:
@@ -181,8 +188,10 @@ class Watcher:
                 self._wrong(topic, "unexplained", at, event.data)
             # What a gateway forgot to have sent comes again, so a gap may begin before what is known already.
             self.at[topic] = event.data["earliest_seq"] - 1 if remade else max(at, event.data["gap_to"])
-        elif event.kind == "topic-deleted" and topic not in TOPICS["remade"]:
-            self._wrong(topic, "is not deleted")
+        elif event.kind == "topic-deleted":
+            if topic not in TOPICS["remade"]:
+                self._wrong(topic, "is not deleted")
+            self.told.add(topic)
 
     def _wrong(self, *what: Any) -> None:
         self.world.problems.append((self.wid, *what))
@@ -213,7 +222,11 @@ def chaos(service: Service, seed: int, watchers: int, seconds: float, victims: l
         for thread in writers:
             thread.join()
         for topic in ALL:
-            world.heads[topic] = world.ask("GET", f"/v0/topics/{topic}").get("head_seq", 0)
+            state = world.ask("GET", f"/v0/topics/{topic}")
+            world.heads[topic] = state.get("head_seq", 0)
+            if "error" in state:
+                assert state["error"]["code"] == "topic_not_found", state
+                world.gone.add(topic)
         world.stop.set()
         for thread in readers:
             thread.join()

@@ -22,7 +22,7 @@ def visit(service: Service, number: int, wid: str) -> None:
     extra = "".join(f"{name}: {value}\r\n" for name, value in UPGRADE.items()) if number % 2 else ""
     path = "/v0/ws" if number % 2 else f"/v0/watch/{wid}"
     with socket.create_connection(("127.0.0.1", service.port), 20) as client:
-        client.sendall(f"GET {path} HTTP/1.1\r\nHost: h\r\n{extra}\r\n".encode())
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{extra}\r\n".encode())
         assert client.recv(4096)[9:12] == (b"101" if number % 2 else b"200")
         if number % 3 == 0:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -363,3 +363,22 @@ class TestMetrics:
             service.request("DELETE", f"/v0/topics/t{number}")
         found = samples(service)
         assert (found["topics_topic_metrics_truncated", ()], found["topics_cursor_metrics_truncated", ()]) == (0, 0)
+
+
+def test_an_orderly_restart_moves_no_head_and_a_router_copies_no_gap(new_service: Callable[..., Service]) -> None:
+    service = new_service().start()
+    service.request("PUT", "/v0/topics/volatile", {"durability": "ephemeral"})
+    service.request("PUT", "/v0/topics/copy", {})
+    service.request("PUT", "/v0/routers/r", {"source": "volatile", "dest": "copy"})
+    write(service, "volatile", 1, 2, 3)
+    until(lambda: len(read(service, "copy")["records"]) == 3, "the copies")
+    service.stop()
+    service.start()
+    caught_up = read(service, "volatile", 3)
+    assert (caught_up["head_seq"], caught_up["tombstone"], caught_up["records"]) == (3, None, [])
+    gap = read(service, "volatile", 1)["tombstone"]
+    assert (gap["gap_from"], gap["gap_to"], gap["reason"], gap["cause"]) == (2, 3, "cap", "restart")
+    assert write(service, "volatile", 4)["first_seq"] == 4
+    until(lambda: read(service, "copy")["head_seq"] >= 4, "the next copy")
+    copies = read(service, "copy")
+    assert ([r["data"] for r in copies["records"]], copies["head_seq"]) == ([1, 2, 3, 4], 4)

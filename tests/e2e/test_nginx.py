@@ -70,7 +70,7 @@ def test_without_that_header_they_would_not(shared: Service, tmp_path: Path) -> 
     with nginx(tmp_path, shared.port, "proxy_ignore_headers X-Accel-Buffering;") as port:
         Behind(shared, port)
         with socket.create_connection(("127.0.0.1", port), 0.5) as client:
-            client.sendall(b"GET /v0/watch/%b HTTP/1.1\r\nHost: h\r\n\r\n" % wid.encode())
+            client.sendall(b"GET /v0/watch/%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % wid.encode())
             came = b""
             try:
                 while data := client.recv(65536):

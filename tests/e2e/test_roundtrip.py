@@ -15,7 +15,9 @@ SPACE = st.sampled_from(["", "", "", " ", "\n", "\t \r\n"])
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters='"\\'), max_size=12).map(
     lambda text: "".join(c for c in text if c >= " ")
 )
-ESCAPES = st.sampled_from(["\\n", "\\/", "\\u00e9", "\\u0000", "\\ud83d\\ude00", '\\"', "\\\\", "\\b"])
+ESCAPES = st.sampled_from(
+    ["\\n", "\\/", "\\u00e9", "\\u0000", "\\ud83d\\ude00", "\\ud800", "\\uDEAD", '\\"', "\\\\", "\\b"]
+)
 STRING = st.lists(st.one_of(TEXT, ESCAPES), max_size=3).map(lambda parts: '"' + "".join(parts) + '"')
 KEY = st.one_of(STRING, st.sampled_from(['"a"', '"\\u0061"', '"b"']))  # often the same one twice
 NUMBER = st.one_of(

@@ -11,7 +11,9 @@ from urllib.parse import quote
 import pytest
 
 from proto.names import shard_of
+from tests.support.events import watch
 from tests.support.service import Service, until
+from tests.support.sse import events
 
 _numbers = itertools.count()
 
@@ -169,6 +171,15 @@ def test_a_missing_destination_is_404_if_it_shall_not_be_created(ends: Ends) -> 
     ends.put(create_dest=False)
 
 
+def test_an_unknown_field_is_refused_by_name(ends: Ends) -> None:
+    for field, meant in (("guarante", "guarantee"), ("preserveTag", "preserve_tag"), ("colour", None)):
+        error = ends.put(expected=400, **{field: True})["error"]
+        expected = {"field": field} | ({"did_you_mean": meant} if meant else {})
+        assert (error["code"], error["detail"]) == ("invalid_request", expected)
+    ends.ask("GET", f"/v0/routers/{quote(ends.router)}", expected=404)
+    ends.ask("GET", f"/v0/topics/{ends.source}", expected=404)
+
+
 def test_cycles_are_refused_by_name_and_a_second_source_is_too(ends: Ends) -> None:
     ends.put()
     third = f"{ends.dest}:third"
@@ -248,6 +259,13 @@ def test_what_the_source_lost_before_it_fitted_is_told(ends: Ends) -> None:
     assert answer["tombstone"]["reason"] == "source_trim"
     assert (answer["tombstone"]["gap_from"], answer["tombstone"]["gap_to"]) == (3, 5)
     assert [(r["$seq"], r["data"]) for r in answer["records"]] == [(6, 5)]
+    # A stream says the same, also as the first thing of a connection.
+    wid = watch(ends.service, topics={ends.dest: {"from_seq": 2}})
+    with events(ends.service, wid) as stream:
+        stream.upto("caught-up")
+        told = {"topic": ends.dest, "reason": "source_trim", "gap_from": 3, "gap_to": 5}
+        assert stream.of("tombstone") == [{**told, "earliest_seq": 1, "head_seq": 6}]
+        assert stream.seqs(ends.dest) == [6]
 
 
 def test_deletions_are_not_forwarded_and_tags_delete_at_the_destination_too(ends: Ends) -> None:
@@ -273,6 +291,24 @@ def test_a_deleted_router_stops_and_leaves_what_it_brought(ends: Ends) -> None:
     ends.put()
     ends.write({"data": 3})
     assert ends.data(2) == [1, 3]
+
+
+def test_another_source_is_a_change_of_the_same_router(ends: Ends) -> None:
+    ends.put()
+    ends.write({"data": "old"})
+    ends.arrived(1)
+    other = f"{ends.source}:other"
+    ends.ask("POST", f"/v0/topics/{other}", {"records": [{"data": "before"}]}, 201)
+    changed = ends.put(expected=200, source=other)
+    assert (changed["created"], changed["source"], changed["dest"]) == (False, other, ends.dest)
+    ends.write({"data": "left behind"})
+    ends.write({"data": "new"}, topic=other)
+    # It begins at the head of its new source, as a new router would, and takes nothing more from the old one.
+    assert ends.data(2) == ["old", "new"]
+    until(lambda: ends.ask("GET", f"/v0/routers/{quote(ends.router)}")["forwarded_total"] == 2, "both to be counted")
+    # The old source may go: what came from it stays, and the router, too.
+    assert ends.ask("DELETE", f"/v0/topics/{ends.source}")["routers_removed"] == []
+    assert ends.put(expected=200, source=other)["created"] is False
 
 
 @pytest.mark.parametrize("which", ["source", "dest"])

@@ -168,3 +168,67 @@ def test_beyond_loopback_without_keys_is_refused_unless_allowed(new_service: New
     assert refused.wait_exit() == 2
     assert "TOPICS_ALLOW_INSECURE_NO_AUTH=1" in refused.log_text()
     assert not refused.data_dir.exists()
+
+
+def test_only_topics_whose_source_cannot_start_wait_for_it(service: Service) -> None:
+    """A copy is made again from its source after a stop, so it waits; everything else in its shard serves."""
+    (copy, other, *_), (source, *_) = BY_SHARD
+    service.request("POST", f"/v0/topics/{other}", {"records": [{"data": 0}]})
+    router = {"source": source, "dest": copy}
+    assert service.request("PUT", "/v0/routers/waits", router)[0] == 201
+    service.request("POST", f"/v0/topics/{source}", {"records": [{"data": n} for n in range(3)]})
+
+    def copied() -> bool:
+        return bool(service.request("GET", f"/v0/topics/{copy}")[1].get("head_seq") == 3)
+
+    until(copied, "the copies")
+    service.kill_group()
+    wal = service.data_dir / "shard-01" / "wal"
+    wal.rename(service.directory / "elsewhere")
+    wal.write_text("no directory")
+    service.start(wait=False)
+    until(lambda: "ready at" in service.log_text().partition("recovery_failed")[2], "a start without shard-01")
+    assert service.request("POST", f"/v0/topics/{other}", {"records": [{"data": 1}]})[1]["seqs"] == [2]
+    for method, path, body in (("GET", "", None), ("POST", "", {"records": [{"data": 9}]}), ("POST", "/diff", {})):
+        status, answer = service.request(method, f"/v0/topics/{copy}{path}", body)
+        assert (status, answer["error"]["code"]) == (503, "not_ready")
+        assert answer["error"]["detail"] == {"reason": "source_away"}
+    # What was acknowledged meanwhile survives, however that ends.
+    service.kill_group()
+    service.start(wait=False)
+    until(lambda: service.log_text().count("ready at") == 3, "another start without it")
+    assert service.request("GET", f"/v0/topics/{other}")[1]["head_seq"] == 2
+    wal.unlink()
+    (service.directory / "elsewhere").rename(wal)
+    service.wait_ready(60)
+    until(copied, "the copies, made again")
+    service.request("POST", f"/v0/topics/{source}", {"records": [{"data": 3}]})
+    until(lambda: service.request("GET", f"/v0/topics/{copy}")[1]["head_seq"] == 4, "the router to go on")
+    answer = service.request("POST", f"/v0/topics/{copy}/diff", {"from_seq": 0})[1]
+    assert ([record["data"] for record in answer["records"]], answer["tombstone"]) == ([0, 1, 2, 3], None)
+
+
+def test_a_shard_whose_log_is_out_of_reach_does_not_stop_the_others(service: Service) -> None:
+    topics = [group[0] for group in BY_SHARD]
+    for topic in topics:
+        service.request("POST", f"/v0/topics/{topic}", {"records": [{"data": n} for n in range(3)]})
+    service.kill_group()
+    wal = service.data_dir / "shard-01" / "wal"
+    wal.rename(service.directory / "elsewhere")
+    wal.write_text("no directory")
+    service.start(wait=False)
+    until(lambda: "ready at" in service.log_text().partition("recovery_failed")[2], "a start without shard-01")
+    status, answer = service.request("GET", "/v0/ready")
+    assert (status, answer["error"]["code"]) == (503, "not_ready")
+    assert [shard["phase"] for shard in answer["error"]["detail"]["shards"]] == ["ready", "failed"]
+    assert str(service.data_dir) not in str(answer)
+    assert service.request("GET", f"/v0/topics/{topics[0]}")[1]["head_seq"] == 3
+    assert service.request("POST", f"/v0/topics/{topics[0]}", {"records": [{"data": 3}]})[1]["seqs"] == [4]
+    assert service.request("PUT", f"/v0/topics/{BY_SHARD[0][1]}", {})[0] == 201, "caps do not wait for it either"
+    status, answer = service.request("GET", f"/v0/topics/{topics[1]}")
+    assert (status, answer["error"]["code"], answer["error"]["detail"]["phase"]) == (503, "not_ready", "failed")
+    wal.unlink()
+    (service.directory / "elsewhere").rename(wal)
+    service.wait_ready()
+    assert service.request("GET", f"/v0/topics/{topics[1]}")[1]["head_seq"] == 3
+    assert service.stop() == 0

@@ -322,7 +322,7 @@ def test_a_client_that_does_not_answer_pings_is_left(new_service: Callable[..., 
         sockets.create_connection(("127.0.0.1", service.port), 10) as dead,
     ):
         dead.sendall(
-            b"GET /v0/ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            b"GET /v0/ws HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
             b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         )
         received = b""
@@ -380,14 +380,23 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
         yield running
 
 
-def test_the_key_is_asked_for_before_the_upgrade(keyed: Service) -> None:
-    for key in ("", "unknown"):
-        with pytest.raises(InvalidStatus) as caught, talk(keyed, key):
-            pass
-        assert caught.value.response.status_code == 401
-        assert json.loads(caught.value.response.body or b"")["error"]["code"] == "unauthorized"
+def test_the_key_is_asked_for_with_the_upgrade_or_first_of_all(keyed: Service) -> None:
+    with pytest.raises(InvalidStatus) as caught, talk(keyed, "unknown"):
+        pass
+    assert caught.value.response.status_code == 401
+    assert json.loads(caught.value.response.body or b"")["error"]["code"] == "unauthorized"
     with pytest.raises(InvalidStatus), connect(f"ws://127.0.0.1:{keyed.port}/v0/ws?token={FULL}", proxy=None):
         pass
+    for first in ({"op": "subscribe", "topic": "a"}, {"op": "auth", "token": "unknown"}):
+        with talk(keyed) as client:
+            client.say(**first)
+            error = client.next()
+            assert (error["op"], error["code"]) == ("error", "unauthorized"), first
+            assert closed(client.connection) == 1008
+    with talk(keyed) as client:
+        client.say("auth", token=FULL)
+        assert client.next() == {"op": "authenticated"}
+        assert client.ask("publish", topic="a", records=[{"data": 1}])["last_seq"] == 1
 
 
 def test_each_command_needs_its_own_scope(keyed: Service) -> None:

@@ -12,7 +12,10 @@ Everything it receives is appended to DIRECTORY/<role>-<index>.log, one JSON lin
     slow          progress in three steps, then ready
     silent        never says anything, but stops when told
     hang-up       ready, then closes its control socket and lives on
+    mute          ready, answers no Ping
     nonsense      sends bytes that are no message
+
+`BEHAVIOUR:N` is that of shard N until DIRECTORY/mended exists; the others, and shard N afterwards, are good.
 """
 
 from __future__ import annotations
@@ -59,6 +62,9 @@ def main() -> int:
         for message in decoder.feed(data):
             if isinstance(message, Start):
                 name = f"{message.role}-{message.index}"
+                behaviour, _, index = behaviour.partition(":")
+                if index and (name != f"shard-{index}" or (directory / "mended").exists()):
+                    behaviour = "good"
             with open(directory / f"{name}.log", "a") as log:
                 log.write(json.dumps([type(message).__name__, asdict(message), os.getpid(), dict(os.environ)]) + "\n")
             match message, behaviour:
@@ -83,6 +89,8 @@ def main() -> int:
                     if behaviour == "hang-up":
                         control.shutdown(socket.SHUT_RDWR)
                         time.sleep(60)
+                case Ping(), "mute":
+                    pass
                 case Ping(), _:
                     say(Pong())
                 case Drain(), _:

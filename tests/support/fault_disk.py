@@ -8,7 +8,7 @@ call's number to what goes wrong there: an `OSError` to raise, or an int: how ma
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -40,6 +40,10 @@ class FaultFile:
         fault = self._disk.call("write", self._name)
         if isinstance(fault, int):
             data = data[:fault]
+        room = self._disk.room()
+        if data and not room:
+            raise OSError(28, "no space left on device", self._name)
+        data = data[:room]
         self._node.data += data
         return len(data)
 
@@ -67,11 +71,21 @@ class FaultDisk:
         self.durable: dict[Path, Node] = {}
         self.calls: list[tuple[str, str]] = []
         self.renamed: list[tuple[Path, Path]] = []
+        self.dirs: set[Path] = set()
+        """Directories that `make_dir` made."""
+        self.unsynced_dirs: set[Path] = set()
+        """Those of them whose name is not durable: the machine's death takes them, and all that is in them."""
         self.crash_at: int | None = None
         self.faults: dict[int, OSError | int] = {}
         self.fail: dict[str, OSError] = {}
         """Call name → error for every such call until it is taken out again."""
+        self.unreadable: dict[Path, OSError] = {}
+        """What reading a file raises."""
         self.free_bytes = 1 << 40
+        self.capacity: int | None = None
+        """How many bytes files and allotted blocks may have together; `free_bytes` says nothing then."""
+        self.allotments: dict[Path, tuple[int, int]] = {}
+        """Files of blocks: their size, and how many of the bytes have blocks."""
 
     def call(self, what: str, name: str) -> OSError | int | None:
         number = len(self.calls)
@@ -90,13 +104,21 @@ class FaultDisk:
             found.names = {path: copies[id(node)] for path, node in self.names.items()}
             found.durable = {path: copies[id(node)] for path, node in self.durable.items()}
             found.renamed = list(self.renamed)
+            found.capacity, found.allotments = self.capacity, dict(self.allotments)
+            found.dirs, found.unsynced_dirs = set(self.dirs), set(self.unsynced_dirs)
             return found
         found = FaultDisk(self.boot + 1)
         rng = random.Random(seed)
-        for path, node in (self.names if survival == "tear" and rng.random() < 0.5 else self.durable).items():
+        everything = survival == "tear" and rng.random() < 0.5
+        lost = set() if everything else self.unsynced_dirs
+        found.dirs = {path for path in self.dirs if lost.isdisjoint((path, *path.parents))}
+        for path, node in (self.names if everything else self.durable).items():
+            if not lost.isdisjoint(path.parents):
+                continue
             data = node.synced if survival == "drop" else _torn(bytes(node.data), node.synced, rng)
             found.names[path] = Node(bytearray(data), data)
         found.durable = dict(found.names)
+        found.capacity, found.allotments = self.capacity, dict(self.allotments)
         return found
 
     def settled(self) -> FaultDisk:
@@ -105,6 +127,7 @@ class FaultDisk:
         for node in found.names.values():
             node.synced = bytes(node.data)
         found.durable = dict(found.names)
+        found.unsynced_dirs.clear()
         return found
 
     def _nodes(self) -> list[Node]:
@@ -114,16 +137,43 @@ class FaultDisk:
         return f"boot {self.boot}"
 
     def make_dir(self, path: Path) -> None:
-        pass
+        # What is at the top is there when the machine is set up: a data directory, a cold one.
+        unknown = [each for each in (path, *path.parents) if each not in self.dirs and len(each.parts) > 2]
+        missing = [each for each in unknown if not _below(self.names, each)]
+        if missing:
+            self.call("make_dir", path.name)
+            self.dirs.update(missing)
+            self.unsynced_dirs.update(missing)
 
     def list(self, path: Path) -> list[str]:
-        return sorted({p.relative_to(path).parts[0] for p in self.names if path in p.parents})
+        depth = len(path.parts)
+        return sorted({p.parts[depth] for paths in (self.names, self.allotments) for p in _below(paths, path)})
 
     def size(self, path: Path) -> int:
         return len(self._node(path).data)
 
     def free(self, path: Path) -> int:
-        return self.free_bytes
+        return self.free_bytes if self.capacity is None else max(self.capacity - self.used, 0)
+
+    @property
+    def used(self) -> int:
+        return sum(len(node.data) for node in self.names.values()) + sum(held for _, held in self.allotments.values())
+
+    def room(self) -> int:
+        return 1 << 62 if self.capacity is None else max(self.capacity - self.used, 0)
+
+    def allot(self, path: Path, size: int) -> None:
+        self.call("allot", path.name)
+        if size - self.allotments.get(path, (0, 0))[1] > self.room():
+            raise OSError(28, "no space left on device", str(path))
+        self.allotments[path] = (size, size)
+
+    def vacate(self, path: Path) -> None:
+        self.call("vacate", path.name)
+        self.allotments[path] = (self.allotments[path][0], 0)
+
+    def allotted(self, path: Path) -> tuple[int, int]:
+        return self.allotments[path]
 
     def _node(self, path: Path) -> Node:
         if path not in self.names:
@@ -142,45 +192,69 @@ class FaultDisk:
         return FaultFile(self, self._node(path), path.name)
 
     def read(self, path: Path) -> memoryview:
+        if (error := self.unreadable.get(path)) is not None:
+            raise error
         return memoryview(bytes(self._node(path).data))
+
+    def read_part(self, path: Path, offset: int, size: int) -> bytes:
+        if (error := self.unreadable.get(path)) is not None:
+            raise error
+        return bytes(self._node(path).data[offset : offset + size])
 
     def replace(self, source: Path, target: Path) -> None:
         self.call("replace", target.name)
         if source in self.names:
             self.names[target] = self.names.pop(source)
             return
-        inside = [p for p in self.names if source in p.parents]
+        inside = _below(self.names, source)
         assert inside, "nothing to rename"
-        assert not any(target in p.parents for p in self.names), "the name is taken"
+        assert not _below(self.names, target), "the name is taken"
         for path in inside:
             self.names[target / path.relative_to(source)] = self.names.pop(path)
+        for path in [p for p in self.dirs if p == source] + _below(self.dirs, source):
+            self.dirs.discard(path)
+            self.dirs.add(target / path.relative_to(source))
+        for path in _below(self.unsynced_dirs, source):
+            self.unsynced_dirs.add(target / path.relative_to(source))
         self.renamed.append((source, target))
 
     def remove(self, path: Path) -> None:
         self.call("remove", path.name)
+        if self.allotments.pop(path, None) is not None:
+            return
         self._node(path)
         del self.names[path]
 
     def remove_tree(self, path: Path) -> None:
         self.call("remove_tree", path.name)
-        for name in [p for p in self.names if path in p.parents]:
+        for name in _below(self.names, path):
             del self.names[name]
-        for name in [p for p in self.durable if path in p.parents]:
+        for name in _below(self.durable, path):
             del self.durable[name]
+        for made in (self.dirs, self.unsynced_dirs):
+            made -= {path, *_below(made, path)}
 
     def sync_dir(self, path: Path) -> None:
         self.call("sync_dir", path.name)
+        self.unsynced_dirs -= {p for p in self.unsynced_dirs if p.parent == path}
         for name in [p for p in self.durable if p.parent == path and p not in self.names]:
             del self.durable[name]
         self.durable.update({p: node for p, node in self.names.items() if p.parent == path})
         # A directory's new name is there once its new parent is synced, its old name is gone once the old one is.
         for source, target in self.renamed:
             if target.parent == path:
-                for p in [p for p in self.durable if source in p.parents]:
+                for p in _below(self.durable, source):
                     self.durable[target / p.relative_to(source)] = self.durable[p]
             if source.parent == path:
-                for p in [p for p in self.durable if source in p.parents and p not in self.names]:
+                for p in [p for p in _below(self.durable, source) if p not in self.names]:
                     del self.durable[p]
+
+
+def _below(paths: Iterable[Path], directory: Path) -> list[Path]:
+    """Those in it, however deep. Asked very often, and parts are kept, unlike `parents`."""
+    parts = directory.parts
+    depth = len(parts)
+    return [path for path in paths if path.parts[:depth] == parts and len(path.parts) > depth]
 
 
 def _torn(data: bytes, synced: bytes, rng: random.Random) -> bytes:

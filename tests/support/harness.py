@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import msgspec
 
 from proto.limits import Limits
 from proto.message import Message, Parked, Reply, Request
+from shardd.clock import ClockStatistics
 from shardd.disk import Disk
 from shardd.shard import Shard
 from tests.support.fault_disk import FaultDisk
@@ -28,9 +31,21 @@ class FakeClock:
     def monotonic(self) -> float:
         return self.elapsed
 
+    def on_jump(self, jumped: Callable[[int], None]) -> None:
+        self.jumped = jumped
+
+    def statistics(self) -> ClockStatistics:
+        return ClockStatistics()
+
     def advance(self, ms: int) -> None:
         self.ms += ms
         self.elapsed += ms / 1000
+
+
+@cache
+def _limits(**limits: Any) -> Limits:
+    """They never change. Made once for the same values, for making them takes longer than many a test."""
+    return Limits(**limits)
 
 
 class Harness:
@@ -40,7 +55,7 @@ class Harness:
         self.disk = disk if disk is not None else FaultDisk()
         self.clock = clock or FakeClock()
         self.path = path
-        self.limits = Limits(**limits)
+        self.limits = _limits(**limits)
         self.shard = Shard(self.disk, self.clock, path, self.limits)
         for _ in self.shard.recover():
             pass

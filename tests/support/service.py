@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +69,19 @@ class Watched:
 class Service:
     """`topics serve` in a process group of its own. A context manager: leaving it kills whatever is left."""
 
-    def __init__(self, directory: Path, *, shards: int | None = 2, port: int = 0, **environment: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        shards: int | None = 2,
+        port: int = 0,
+        enter: Sequence[str] = (),
+        **environment: str,
+    ) -> None:
         """Data goes to `directory/data`, the log to `directory/service.log`. `environment` is added to the service's;
-        no `TOPICS_*` variable of the test run itself gets through."""
+        no `TOPICS_*` variable of the test run itself gets through. `enter` is a command that becomes the one after it,
+        such as `nsenter`."""
+        self._enter = list(enter)
         self.directory = directory
         self.data_dir = directory / "data"
         self.log_path = directory / "service.log"
@@ -99,7 +109,7 @@ class Service:
         (self.runtime_dir / "children.json").unlink(missing_ok=True)
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "supervisor.cli", "serve", "--port", str(self.port)],
+                [*self._enter, sys.executable, "-m", "supervisor.cli", "serve", "--port", str(self.port)],
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

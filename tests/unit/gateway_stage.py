@@ -58,6 +58,9 @@ class FakeShard:
             if isinstance(message, Cancel):
                 self.cancelled.append(message.id)
             elif isinstance(message, Request):
+                if self.own_stats and message.op == "ping":
+                    self.send(Reply(message.id, counters=(3, 5, 8)))
+                    continue
                 if self.own_stats and message.op == "stats" and message.options == {"per_topic": 0}:
                     self.send(Reply(message.id, counters=(3, 5, 8), extra={}))
                     continue
@@ -117,7 +120,7 @@ class Client:
     async def ask(
         self, method: str, target: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> Answer:
-        lines = {"Host": "test"}
+        lines = {"Host": "localhost"}
         if body is not None:
             lines |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
         lines |= headers or {}
@@ -179,6 +182,7 @@ async def stage(
     shards: int = 1,
     keys: Sequence[Key] | None = None,
     probe_auth: bool = False,
+    cors_origins: Sequence[str] = (),
     **limits: Any,
 ) -> AsyncIterator[Stage]:
     told = None if keys is None else [each.as_map() for each in keys]
@@ -186,7 +190,14 @@ async def stage(
         listener = socket.create_server(("127.0.0.1", 0))
         with listener:
             gateway = Gateway(
-                Start("gateway", Limits(**limits).model_dump(), shards=shards, keys=told, probe_auth=probe_auth)
+                Start(
+                    "gateway",
+                    Limits(**limits).model_dump(),
+                    shards=shards,
+                    keys=told,
+                    probe_auth=probe_auth,
+                    cors_origins=list(cors_origins),
+                )
             )
             with trio.fail_after(30):
                 async with trio.open_nursery() as nursery:

@@ -30,7 +30,7 @@ class RealShard(FakeShard):
             if isinstance(message, Request):
                 shard.handle(message, "gateway", partial(self._respond))
             elif isinstance(message, Cancel):
-                shard.reads.cancel("gateway", message.id)
+                shard.cancel("gateway", message.id)
         self.settle()
 
     def settle(self) -> None:
@@ -41,7 +41,7 @@ class RealShard(FakeShard):
 
     def _respond(self, message: Message) -> None:
         if isinstance(message, Reply):
-            message.counters = self.harness.shard.directory.counters()
+            message.counters = self.harness.shard.counters()
         self.send(message)
 
 

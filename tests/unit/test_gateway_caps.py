@@ -18,7 +18,7 @@ from tests.support.harness import Harness
 KEYS = [key("one"), key("two", Scope.READ | Scope.WRITE)]
 ONE, TWO = {"Authorization": "Bearer one"}, {"Authorization": "Bearer two"}
 DIFF = (
-    b"POST /v0/topics/a/diff HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer one\r\n"
+    b"POST /v0/topics/a/diff HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer one\r\n"
     b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n"
 )
 SLOW_BODY = DIFF.replace(b"/diff", b"").replace(b"Content-Length: 2", b"Content-Length: 9") + b"{"
@@ -235,6 +235,23 @@ async def test_many_creations_on_all_shards_fill_the_topics_exactly_and_updates_
             refused(await client.ask("PUT", "/v0/topics/once-more", b"{}"), "max_topics", 10)
 
 
+@pytest.mark.parametrize("cap", [1, 2])
+async def test_a_refused_router_leaves_no_topic_behind(cap: int) -> None:
+    async with stage(shards=2, max_topics=cap, max_routers=1) as there:
+        behind = await backed(there, 2, max_topics=cap)
+        async with there.client() as client:
+            if cap == 2:
+                assert (await client.ask("PUT", "/v0/topics/mine", b"{}")).status == 201
+            answer = await client.ask("PUT", "/v0/routers/r", b'{"source":"a","dest":"b"}')
+            refused(answer, "max_topics", cap)
+            left = sorted(name for shard in behind.shards for name in shard.shard.directory.visible)
+            assert left == (["mine"] if cap == 2 else [])
+            # What was there before stays, whatever becomes of the router.
+            assert (await client.ask("PUT", "/v0/topics/a", b"{}")).status == 201
+            refused(await client.ask("PUT", "/v0/routers/r", b'{"source":"a","dest":"b"}'), "max_topics", cap)
+            assert "a" in {name for shard in behind.shards for name in shard.shard.directory.visible}
+
+
 async def test_room_that_is_only_booked_is_waited_for_not_refused() -> None:
     async with stage(shards=2, max_topics=2) as there:
         behind = await backed(there, 2, max_topics=2)
@@ -269,7 +286,7 @@ async def test_what_a_dead_shard_may_have_taken_counts_until_its_successor_speak
             behind.hold = {0}
             body = b'{"records":[{"data":1},{"data":1},{"data":1}]}'
             await client.send(
-                f"POST /v0/topics/{names[0]} HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+                f"POST /v0/topics/{names[0]} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                 f"Content-Length: {len(body)}\r\n\r\n".encode()
                 + body
             )
@@ -315,7 +332,7 @@ async def test_requests_at_work_are_never_ended_for_newcomers() -> None:
             await client.send(DIFF + b"{}")
         await until(lambda: len(there.shards[0].requests) == 2)
         async with there.client() as late:
-            await late.send(b"GET /v0/health HTTP/1.1\r\nHost: h\r\n\r\n")
+            await late.send(b"GET /v0/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             for request in there.shards[0].requests:
                 there.shards[0].send(Reply(request.id, b"{}"))
             for client in (one, two, late):

@@ -27,9 +27,9 @@ class QueueSocket:
         self.stuck = False
         self._ask, self._asked = trio.open_memory_channel[str](100)
 
-    async def receive(self) -> str:
+    async def receive(self) -> bytes:
         try:
-            return await self._asked.receive()
+            return (await self._asked.receive()).encode()
         except trio.EndOfChannel:
             raise ClientGone from None
 
@@ -99,7 +99,7 @@ async def test_publish_is_acked_and_subscribers_get_it() -> None:
         }
         assert (await socket.wait("caught_up")) == {"op": "caught_up", "topic": "a", "head_seq": 2}
         socket.tell("publish", topic="a", return_seqs=False, records=[{"data": {"x": 1.0}, "node": "n"}])
-        await until(lambda: socket.seqs("a") == [1, 2, 3])
+        await until(lambda: socket.seqs("a") == [1, 2, 3] and len(socket.of("ack")) == 2)
         assert "seqs" not in socket.of("ack")[1]
         assert "request_id" not in socket.of("ack")[1]
         record = socket.of("record")[-1]
@@ -138,6 +138,21 @@ async def test_a_deleted_topic_is_told() -> None:
         }
 
 
+async def test_answers_name_what_they_ignored() -> None:
+    async with talking() as (socket, _, _):
+        socket.tell("publish", topic="a", records=[{"data": 1}], colour=1, return_seqs=False)
+        assert (await socket.wait("ack"))["ignored"] == ["colour"]
+        socket.tell("subscribe", topic="a", limit=-1, heartbeat_ms=-5, colour=1)
+        assert (await socket.wait("subscribed"))["ignored"] == ["colour"]
+        socket.tell("unsubscribe", topic="a", limit=1)
+        assert (await socket.wait("unsubscribed"))["ignored"] == ["limit"]
+        socket.tell("ping", request_id=1, topic="a")
+        assert await socket.wait("pong") == {"op": "pong", "request_id": 1, "ignored": ["topic"]}
+        socket.tell("publish", request_id=2, topic="b", records=[{"data": 1}], config={"ttl": 5})
+        error = await socket.wait("error")
+        assert error["detail"] == {"field": "ttl", "did_you_mean": "ttl_ms"}
+
+
 async def test_pings_are_answered() -> None:
     async with talking() as (socket, _, _):
         socket.tell("ping", request_id="x")
@@ -163,7 +178,8 @@ async def test_pings_are_answered() -> None:
         ('{"op":"publish","topic":"a","records":[]}', "invalid_request"),
         ('{"op":"publish","topic":"a","records":[{"data":1}],"create":false}', "topic_not_found"),
         ('{"op":"unsubscribe"}', "invalid_request"),
-        ('{"op":"ping","request_id":"\\ud800"}', "invalid_request"),
+        ('{"op":"ping","request_id":"\\ud80"}', "invalid_request"),
+        ('{"op":"\\ud800"}', "invalid_request"),
     ],
 )
 async def test_a_bad_command_is_answered_and_the_socket_stays(text: str, code: str) -> None:

@@ -81,10 +81,14 @@ def test_bad_heads_are_400(raw: bytes) -> None:
     assert caught.value.code is ErrorCode.INVALID_REQUEST
 
 
-def test_an_unknown_method_is_405() -> None:
-    with pytest.raises(TopicsError) as caught:
-        parse(b"FROB / HTTP/1.1\r\nHost: h\r\n\r\n")
-    assert caught.value.code is ErrorCode.METHOD_NOT_ALLOWED
+@pytest.mark.parametrize("method", ["FROB", "frob", "get", "X" * 200, "A!b"])
+def test_a_method_that_the_parser_does_not_know_is_for_its_path_to_refuse(method: str) -> None:
+    head = parse(f"{method} /a?b HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\n".encode())
+    assert (head.method, head.target, head.length, head.keep_alive) == (method, "/a?b", 3, True)
+    for bad in (f"{method} a HTTP/1.1\r\nHost: h", f"{method} /a HTTP/1.1", f"{method}"):
+        with pytest.raises(TopicsError) as caught:
+            parse(f"{bad}\r\n\r\n".encode())
+        assert caught.value.code is ErrorCode.INVALID_REQUEST
 
 
 def test_too_many_headers_are_431() -> None:

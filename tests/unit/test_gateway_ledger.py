@@ -88,3 +88,14 @@ def test_before_every_shard_has_spoken_there_is_no_room() -> None:
     ledger.heard(1, -1, 2, 3)
     assert ledger.room(0, 10, 10) == (8, 7)
     assert ledger.room(0, 0, 0) == (None, None)
+
+
+def test_a_shard_that_cannot_start_is_taken_to_hold_its_share() -> None:
+    ledger = Ledger(2)
+    ledger.heard(0, 0, 10, 0)
+    assert ledger.room(0, 100, 0) == (0, None), "nothing is known of the other"
+    ledger.absent.add(1)
+    assert ledger.complete
+    assert ledger.room(0, 100, 0) == (50, None)
+    ledger.heard(1, 0, 70, 0)
+    assert ledger.room(0, 100, 0) == (30, None), "it came back, and said what it holds"

@@ -6,6 +6,7 @@ import pytest
 from gateway_stage import Script, stage
 from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.metrics import as_json
 from proto.message import Message, Reply, Request
 
 STATS: dict[str, Any] = {
@@ -16,8 +17,11 @@ STATS: dict[str, Any] = {
     "queue_topics": 1,
     "per_topic": [["b", 9, 3, 7, 70], ['a"\\\n', 0, 1, 0, 0]],
     "per_topic_truncated": False,
+    "per_queue": [["b", 2, 1, 4, 3, 1500]],
+    "letters_waiting": 3,
     "cursor_lag": [["b", 'c"\\\n', 4], ["b", "d", 0]],
     "cursor_lag_truncated": False,
+    "cursors": 4,
     "wal": {
         "frames_total": 10,
         "batches_total": 5,
@@ -29,6 +33,7 @@ STATS: dict[str, Any] = {
         "submit_full_total": 0,
         "read_only": 0,
     },
+    "clock": {"steps": 2, "offset_ms": -7},
     "disk": {"free_bytes": 5000, "refused_total": 3},
     "fsync_us": {"bounds": [100, 500], "counts": [1, 2, 0], "sum": 650.5, "count": 3},
 }
@@ -47,9 +52,16 @@ NAMED = [
     "topics_topic_records_live",
     "topics_topic_bytes_live",
     "topics_topic_metrics_truncated",
+    "topics_cursors",
+    "topics_topic_queue_dead_lettered_total",
+    "topics_topic_queue_dead_lettering",
+    "topics_topic_queue_oldest_waiting_ms",
+    "topics_letters_waiting",
     "topics_cursor_lag",
     "topics_cursor_metrics_truncated",
     "topics_shard_restarts_total",
+    "topics_clock_steps_total",
+    "topics_clock_offset_ms",
     "topics_disk_free_bytes",
     "topics_disk_refused_total",
     "topics_wal_frames_total",
@@ -88,6 +100,15 @@ async def test_the_text_form_sums_the_shards() -> None:
         assert found["topics_topics", ()] == 4
         assert found["topics_topics_by_class", (("class", "fsync"),)] == 2
         assert found["topics_topic_head_seq", (("topic", "b"),)] == 9
+        of_queue = {
+            "ready": 2,
+            "in_flight": 1,
+            "dead_lettered_total": 4,
+            "dead_lettering": 3,
+            "oldest_waiting_ms": 1500,
+        }
+        assert {what: found[f"topics_topic_queue_{what}", (("topic", "b"),)] for what in of_queue} == of_queue
+        assert found["topics_letters_waiting", ()] == 6
         assert found["topics_topic_head_seq", (("topic", 'a"\\\n'),)] == 0
         assert found["topics_wal_frames_total", ()] == 20
         assert found["topics_wal_queue_depth_peak", ()] == 8
@@ -185,3 +206,24 @@ async def test_topics_and_cursors_are_bounded_over_all_shards(bound: int, shown:
         assert found["topics_topic_metrics_truncated", ()] == (bound < 4)
         assert found["topics_cursor_metrics_truncated", ()] == (bound < 4)
         assert found["topics_topics", ()] == 4
+
+
+@pytest.mark.parametrize(
+    ("accept", "json"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("application/json", True),
+        ("APPLICATION/JSON", True),
+        ("application/*", True),
+        ("application/json, text/plain, */*", True),
+        ("text/plain, application/json;q=0.9", False),
+        ("text/plain;q=0.5, application/json;q=0.4", False),
+        ("application/json;q=0", False),
+        ("text/plain;version=0.0.4;q=0.3, application/json; q=0.7", True),
+        ("application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2", False),
+        ("application/json;q=high", False),
+    ],
+)
+def test_the_weights_of_accept_choose_the_form(accept: str, json: bool) -> None:
+    assert as_json(accept.encode()) is json

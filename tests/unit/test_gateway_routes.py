@@ -82,7 +82,7 @@ def test_query_values_have_their_types_and_defaults() -> None:
         "page_size=+5",
         "page_size=٣",
         "touch=yes",
-        "touch=TRUE",
+        "touch=yess",
         "touch",
         "prefix=%",
         "prefix=%ff",
@@ -118,3 +118,13 @@ def test_every_schema_the_openapi_document_refers_to_is_there() -> None:
     assert text.count("'$ref'") == sum(
         text.count(f"#/components/schemas/{name}'") for name in whole["components"]["schemas"]
     )
+
+
+@pytest.mark.parametrize(("text", "value"), [("True", True), ("TRUE", True), ("False", False), ("fAlSe", False)])
+def test_booleans_are_of_any_case(text: str, value: bool) -> None:
+    assert parse_query(BY_NAME["list_topics"], f"touch={text}")["touch"] is value
+
+
+def test_the_methods_of_a_path_are_told() -> None:
+    assert ROUTES.methods("/v0/topics/a/diff") == ["POST"]
+    assert ROUTES.methods("/v0/routers/r") == ["DELETE", "GET", "HEAD", "PUT"]

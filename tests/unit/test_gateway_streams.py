@@ -50,7 +50,7 @@ async def test_http_1_1_streams_are_chunked() -> None:
     async with stage() as there, there.client() as client:
         closed = trio.Event()
         play(there, PIECES, closed)
-        await client.send(b"GET /v0/health HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
+        await client.send(b"GET /v0/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         head, body = await read_to_end(client.stream)
         assert b"transfer-encoding: chunked" in head
         assert b"content-length" not in head
@@ -70,7 +70,7 @@ async def test_http_1_0_streams_end_with_the_connection() -> None:
 async def test_a_connection_is_used_again_after_a_stream() -> None:
     async with stage() as there, there.client() as client:
         play(there, [b"a"], trio.Event())
-        await client.send(b"GET /v0/health HTTP/1.1\r\nHost: h\r\n\r\n")
+        await client.send(b"GET /v0/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await client.receive()
         while client.buffer != b"1\r\na\r\n0\r\n\r\n":
             await client._more()
@@ -83,10 +83,13 @@ async def test_a_stream_whose_client_leaves_is_closed() -> None:
         closed = trio.Event()
         async with there.client() as client:
             play(there, [], closed, forever=True)
-            await client.send(b"GET /v0/health HTTP/1.1\r\nHost: h\r\n\r\n")
+            await client.send(b"GET /v0/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             await client.receive()
         await closed.wait()
         await until(lambda: not there.gateway.flight.count)
+
+
+BROWSER = {"Accept": "text/event-stream"}
 
 
 async def test_a_stream_that_cannot_be_opened_now_tells_a_browser_to_come_back() -> None:
@@ -94,7 +97,7 @@ async def test_a_stream_that_cannot_be_opened_now_tells_a_browser_to_come_back()
     async with stage() as there:
         there.lose_shard(0)
         async with there.client() as client:
-            answer = await client.ask("GET", "/v0/topics/q/work?node=n")
+            answer = await client.ask("GET", "/v0/topics/q/work?node=n", headers=BROWSER)
             assert (answer.status, answer.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
             assert answer.raw.startswith(b'retry: 2000\n\nevent: error\ndata: {"code":503,"error":"')
             assert answer.raw.endswith(b"\n\n")
@@ -103,8 +106,10 @@ async def test_a_stream_that_cannot_be_opened_now_tells_a_browser_to_come_back()
             there.gateway.flight.drain()
             for path in ("/v0/topics/q/work?node=n", "/v0/watch/w"):
                 async with there.client() as late:
-                    answer = await late.ask("GET", path)
+                    answer = await late.ask("GET", path, headers=BROWSER)
                     assert (answer.status, answer.raw.count(b'"code":503')) == (200, 1)
-                async with there.client() as late:
-                    answer = await late.ask("GET", path, headers={"Accept": "application/json"})
-                    assert (answer.status, answer.code) == (503, "shutting_down")
+                for accept in (None, "*/*", "text/*", "application/json", "text/event-stream;q=0, */*"):
+                    async with there.client() as late:
+                        answer = await late.ask("GET", path, headers={"Accept": accept} if accept else {})
+                        assert (answer.status, answer.code) == (503, "shutting_down"), accept
+                        assert answer.headers["retry-after"] == "1"

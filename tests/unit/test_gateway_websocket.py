@@ -26,7 +26,11 @@ from wsproto.events import (
 )
 from wsproto.frame_protocol import CloseReason
 
+from gateway.budget import Budget
+from gateway.websocket import IDLE_FRAMES, WebSocket, accept
+from proto.errors import TopicsError
 from proto.keys import Scope
+from proto.limits import Limits
 from tests.support.harness import Harness
 from tests.support.websocket import UPGRADE
 
@@ -42,7 +46,7 @@ class Socket:
 
     async def open(self, **headers: str) -> Event:
         extra = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await self.say(Request(host="test", target="/v0/ws", extra_headers=extra))
+        await self.say(Request(host="localhost", target="/v0/ws", extra_headers=extra))
         return await self.next()
 
     async def say(self, event: Event) -> None:
@@ -128,7 +132,7 @@ async def test_what_is_sent_with_the_upgrade_is_not_lost() -> None:
         stream = await trio.open_tcp_stream(*there.address)
         async with stream:
             socket = Socket(stream)
-            upgrade = socket.connection.send(Request(host="test", target="/v0/ws"))
+            upgrade = socket.connection.send(Request(host="localhost", target="/v0/ws"))
             mask = bytes(4)
             text = b'{"op":"ping"}'
             await stream.send_all(upgrade + bytes([0x81, 0x80 | len(text)]) + mask + text)
@@ -168,6 +172,82 @@ async def test_bytes_that_are_no_frames_end_the_socket(frame: bytes, code: Close
             await socket.stream.send_all(frame)
             assert (await socket.closed()).code == code
         await all_free(there)
+
+
+async def test_a_message_is_counted_in_bytes() -> None:
+    async with staged(max_body_bytes=1024) as there, connected(there) as socket:
+        await socket.command("ping", request_id="x" * 900)
+        assert (await socket.answer())["op"] == "pong"
+        await socket.say(TextMessage('{"op":"ping","request_id":"' + "é" * 600 + '"}'))
+        assert (await socket.closed()).code == CloseReason.MESSAGE_TOO_BIG
+
+
+NOTHING = {
+    "pongs": b"\x8a\x80\0\0\0\0",
+    "pings": b"\x89\x80\0\0\0\0",
+    "empty fragments": b"\0\x80\0\0\0\0",
+}
+
+
+@pytest.mark.parametrize("flood", NOTHING)
+async def test_a_flood_of_frames_that_bring_nothing_ends_the_socket(flood: str) -> None:
+    async with staged() as there:
+        async with connected(there) as socket:
+            if flood == "empty fragments":
+                await socket.stream.send_all(b"\x01\x80\0\0\0\0")
+            await socket.stream.send_all(NOTHING[flood] * (2 * IDLE_FRAMES))
+            with trio.fail_after(10):
+                assert (await socket.closed()).code == CloseReason.POLICY_VIOLATION
+        await all_free(there)
+
+
+async def test_a_client_that_answers_and_asks_now_and_then_is_left_alone() -> None:
+    async with staged() as there, connected(there) as socket:
+        for _ in range(IDLE_FRAMES // 2):
+            await socket.say(Pong())
+            await socket.say(Ping())
+            assert isinstance(await socket.next(), Pong)
+        await socket.command("ping")
+        assert await socket.answer() == {"op": "pong"}
+
+
+class Rush:
+    """A channel that has a lot of messages at once."""
+
+    def __init__(self, messages: int) -> None:
+        self._bytes = b"\x81\x82\0\0\0\0{}" * messages
+
+    async def receive_some(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        data, self._bytes = self._bytes, b""
+        return data
+
+    async def send_some(self, data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+async def test_others_have_their_turn_while_a_rush_of_frames_is_looked_at() -> None:
+    limits = Limits()
+    connection = WSConnection(ConnectionType.SERVER)
+    client = WSConnection(ConnectionType.CLIENT)
+    connection.receive_data(client.send(Request(host="test", target="/v0/ws")))
+    list(connection.events())
+    connection.send(AcceptConnection())
+    socket = WebSocket(connection, Rush(8192), key("x"), limits, Budget())
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        for _ in range(8192):
+            assert await socket.receive() in (b"{}", "{}")
+        nursery.cancel_scope.cancel()
+    assert turns >= 50
 
 
 async def test_a_silent_client_is_asked_once_and_then_left() -> None:
@@ -244,7 +324,9 @@ async def test_an_upgrade_with_a_body_is_refused() -> None:
         assert (await _refusal(there, UPGRADE, body=b"{}")).status == 400
 
 
-@pytest.mark.parametrize(("origin", "status"), [("http://test", 101), ("https://evil.example", 403), ("null", 403)])
+@pytest.mark.parametrize(
+    ("origin", "status"), [("http://localhost", 101), ("https://evil.example", 403), ("null", 403)]
+)
 async def test_without_keys_a_browser_must_be_of_the_same_origin(origin: str, status: int) -> None:
     async with staged() as there:
         assert (await _refusal(there, UPGRADE | {"Origin": origin})).status == status
@@ -253,7 +335,8 @@ async def test_without_keys_a_browser_must_be_of_the_same_origin(origin: str, st
 async def test_the_key_comes_in_the_header_and_with_it_any_origin_may() -> None:
     async with stage(keys=[key("secret", Scope.READ)]) as there:
         await start_real(there, Harness())
-        assert (await _refusal(there, UPGRADE)).status == 401
+        wrong = UPGRADE | {"Authorization": "Bearer wrong"}
+        assert (await _refusal(there, wrong)).status == 401
         async with there.client() as client:
             assert (await client.ask("GET", "/v0/ws?token=secret", headers=UPGRADE)).status == 401
         async with connected(there, Authorization="Bearer secret", Origin="https://app.example") as socket:
@@ -268,3 +351,15 @@ async def test_a_socket_may_be_refused_with_an_ordinary_answer() -> None:
             refused = await Socket(stream).open(Authorization="Bearer wrong")
             assert isinstance(refused, RejectConnection)
             assert refused.status_code == 401
+
+
+def test_a_host_that_is_no_text_is_no_upgrade() -> None:
+    headers = {
+        b"host": b"loc\xc2alhost",
+        b"connection": b"Upgrade",
+        b"upgrade": b"websocket",
+        b"sec-websocket-version": b"13",
+        b"sec-websocket-key": b"AAAAAAAAAAAAAAAAAAAAAA==",
+    }
+    with pytest.raises(TopicsError, match="not a WebSocket upgrade"):
+        accept("/v0/ws", headers)

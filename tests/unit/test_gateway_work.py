@@ -10,8 +10,10 @@ import pytest
 import trio
 from gateway_stage import Client, Stage, stage, until
 
-from gateway import work
+from gateway import api, work
+from gateway.http import ClientGone
 from proto.errors import TopicsError, topic_not_found
+from proto.link import Link
 from proto.message import Message, Parked, Reply, Request
 
 ASKED = "/v0/topics/q/work?node=w&max=2"
@@ -44,7 +46,7 @@ class Queue:
 async def opened(there: Stage, target: str = ASKED, **headers: str) -> AsyncIterator[Client]:
     async with there.client() as client:
         lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
-        await client.send(f"GET {target} HTTP/1.1\r\nHost: h\r\n{lines}\r\n".encode())
+        await client.send(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n".encode())
         yield client
 
 
@@ -141,3 +143,92 @@ async def test_a_shard_that_vanishes_ends_the_stream_with_503() -> None:
         there.lose_shard(0)
         await seen(client, b"event: error\n")
         assert b'"code":503' in await seen(client, b"\n\n")
+
+
+@pytest.mark.parametrize(("asked", "lease_ms"), [("", None), ("&lease_ms=0", 0), ("&lease_ms=-7", -7)])
+async def test_a_lease_of_zero_is_not_taken_for_none_at_all(asked: str, lease_ms: int | None) -> None:
+    async with stage(Queue()) as there, opened(there, ASKED + asked) as client:
+        await seen(client, b": hb ")
+        assert there.shards[0].requests[0].options["lease_ms"] == lease_ms
+
+
+class Claims:
+    """A shard whose claims wait until the test answers them."""
+
+    def __init__(self, *dead_letters: str) -> None:
+        self.dead_letters = list(dead_letters)
+        self.made: list[tuple[str, object]] = []
+        self.known = True
+
+    def __call__(self, request: Request) -> list[Message]:
+        if request.op == "claim":
+            return [Parked(request.id)]
+        if request.op == "configure":
+            self.made.append((request.topic, request.options.get("if_absent")))
+        if not self.known:
+            return []
+        return [Reply(request.id, b"{}")]
+
+
+CLAIM = b'{"node":"w","wait_ms":30000}'
+
+
+async def asked(there: Stage, client: Client) -> int:
+    """A claim is on its way. Its id."""
+    lines = ("Host: localhost", "Content-Type: application/json", f"Content-Length: {len(CLAIM)}")
+    head = "\r\n".join(("POST /v0/topics/q/claim HTTP/1.1", *lines))
+    await client.send(f"{head}\r\n\r\n".encode() + CLAIM)
+    await until(lambda: bool(there.shards[0].requests))
+    return there.shards[0].requests[0].id
+
+
+async def test_a_client_that_leaves_its_claim_is_taken_out() -> None:
+    async with stage(Claims()) as there:
+        async with there.client() as client:
+            ident = await asked(there, client)
+        await until(lambda: there.shards[0].cancelled == [ident])
+
+
+async def test_jobs_for_a_client_that_leaves_at_the_same_moment_are_not_taken() -> None:
+    async with stage(Claims()) as there:
+        shards = there.gateway.shards
+        answered = trio.Event()
+        heard = shards.links._heard
+
+        def listen(link: Link, reply: Reply) -> None:
+            heard(link, reply)
+            answered.set()
+
+        shards.links._heard = listen
+        async with trio.open_nursery() as nursery:
+
+            async def ask() -> None:
+                with pytest.raises(ClientGone):
+                    await shards.call("claim", "q", {}, CLAIM, answered.wait)
+
+            nursery.start_soon(ask)
+            await until(lambda: bool(there.shards[0].requests))
+            ident = there.shards[0].requests[0].id
+            there.shards[0].send(Reply(ident, b"{}"))
+        await until(lambda: there.shards[0].cancelled == [ident])
+
+
+async def test_the_topic_of_dead_letters_is_there_when_the_claim_has_its_answer() -> None:
+    claims = Claims()
+    async with stage(claims) as there, there.client() as client:
+        ident = await asked(there, client)
+        there.shards[0].send(Reply(ident, b'{"claimed":[]}', extra={"dead_letters": ["dead"]}))
+        assert (await client.receive()).json["claimed"] == []
+        assert claims.made == [("dead", True)]
+
+
+async def test_a_claim_is_answered_also_if_the_topic_of_its_dead_letters_cannot_be_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(api, "MAKING_S", 0.01)
+    claims = Claims()
+    claims.known = False
+    async with stage(claims) as there, there.client() as client:
+        ident = await asked(there, client)
+        there.shards[0].send(Reply(ident, b'{"claimed":[]}', extra={"dead_letters": ["dead"]}))
+        assert (await client.receive()).status == 200

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-OURS = {"proto", "gateway", "shardd", "supervisor", "pyspark_topics", "topics_client", "tests"}
+OURS = {"proto", "gateway", "shardd", "supervisor", "pyspark_topics", "topics_client", "topics_server", "tests"}
 ALLOWED = {
     "proto": {"proto"},
     "gateway": {"gateway", "proto"},
     "shardd": {"shardd", "proto"},
     "supervisor": {"supervisor", "proto"},
+    "topics_server": {"topics_server", "supervisor"},
     "pyspark_topics": {"pyspark_topics"},
 }
 DOORS = {
@@ -30,7 +31,9 @@ DOORS = {
     "typer": {
         "supervisor/cli.py",
         "supervisor/cli_backup.py",
+        "supervisor/cli_salvage.py",
         "supervisor/cli_config.py",
+        "supervisor/cli_deploy.py",
         "supervisor/cli_status.py",
         "supervisor/cli_transfer.py",
         "supervisor/endpoint.py",
@@ -39,7 +42,7 @@ DOORS = {
         "supervisor/walrus_client.py",
     },
     "rich": {"supervisor/cli_status.py", "supervisor/status.py", "supervisor/terminal.py", "supervisor/top.py"},
-    "ctypes": {"proto/orphan.py", "shardd/memory.py"},
+    "ctypes": {"proto/orphan.py", "proto/secrecy.py", "proto/memory.py"},
     "multiprocessing": set(),
     "asyncio": set(),
 }

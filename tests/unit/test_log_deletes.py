@@ -293,7 +293,7 @@ def test_an_fsync_deletion_waits_for_its_sync(shard: Harness) -> None:
 def test_a_deletion_that_could_not_be_logged_deletes_nothing(shard: Harness) -> None:
     """§5: permanent or not at all."""
     write(shard, "t")
-    shard.disk.fail["write"] = OSError(28, "injected")  # type: ignore[attr-defined]
+    shard.disk.fail["write"] = OSError(5, "injected")  # type: ignore[attr-defined]
     with pytest.raises(TopicsError) as caught:
         delete(shard, match="t")
     assert caught.value.code == ErrorCode.NOT_READY

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import threading
+import time as clock
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -253,3 +254,29 @@ def test_a_tombstone_is_a_gap() -> None:
 def test_what_is_no_answer_is_said_to_be_none(body: str) -> None:
     with pytest.raises(ServiceError, match="not the answer of a diff"):
         parse_diff(body.encode())
+
+
+def test_a_call_that_waits_says_so_every_few_seconds(caplog: pytest.LogCaptureFixture) -> None:
+    time = Time()
+    asking = Client("http://127.0.0.1:9", patience_s=20, clock=time.clock, pause=time.pause)
+    with pytest.raises(Unavailable):
+        asking.topic("t")
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0].startswith("http://127.0.0.1:9: ConnectionRefusedError: ")
+    assert said[0].endswith("; trying for 20 s more")
+    assert 5 <= len(said) <= 11
+
+
+@pytest.mark.parametrize("more", [{}, {"retryTimeoutMs": "1000"}])
+def test_what_is_to_begin_waits_for_seconds_only(more: dict[str, str]) -> None:
+    began = clock.monotonic()
+    with pytest.raises(Unavailable, match=r"GET http://127\.0\.0\.1:9/v0/health: given up after .* in [16] s"):
+        Endpoint.of({"url": "http://127.0.0.1:9", **more}).reach()
+    assert clock.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("status", [200, 401, 403, 404])
+def test_whatever_answers_is_reached(scripted: Callable[..., Scripted], status: int) -> None:
+    server = scripted((status, {}, {"error": {"code": "no", "message": "no"}}))
+    Endpoint.of({"url": server.url}).reach()
+    assert [path for _, path, _, _ in server.seen] == ["/v0/health"]

@@ -25,7 +25,7 @@ from pyspark_topics.columns import arrow_schema
 from pyspark_topics.datasource import Reader
 from pyspark_topics.errors import CorruptFile, NotADataDirectory, UnknownFormat
 from pyspark_topics.files import FilePartition
-from pyspark_topics.options import parse
+from pyspark_topics.options import BadOption, parse
 from pyspark_topics.plan import plan
 from pyspark_topics.rows import BATCH_ROWS
 
@@ -197,9 +197,14 @@ def test_one_piece_per_file_that_holds_something_wanted(tmp_path: Path) -> None:
     assert len(many.partitions()) == 3
     assert values(shard.root) == [b"1", b"2", b"3", b"4"]
     assert [row["partition"] for row in read(shard.root)] == [0, 0, 0, 1]
-    (only,) = Reader({"path": str(shard.root), "subscribe": " b , nobody"}, SCHEMA).partitions()
+    (only,) = Reader({"path": str(shard.root), "subscribe": " b ,"}, SCHEMA).partitions()
     assert isinstance(only, FilePartition)
     assert values(shard.root, subscribe="b,c") == [b"3", b"4"]
+    with pytest.raises(BadOption, match='subscribe names the topic "nobody", which does not exist'):
+        values(shard.root, subscribe="b,nobody")
+    with pytest.raises(BadOption, match='assign names the topic "nobody"'):
+        values(shard.root, assign='{"b": [0], "nobody": [0]}')
+    assert values(shard.root, subscribePattern="nobody") == []
     assert values(shard.root / "shard-01") == [b"4"]
 
 

@@ -12,7 +12,7 @@ from proto.errors import ErrorCode, TopicsError
 from proto.message import Reply
 from shardd.claims import shares
 from tests.support.fault_disk import FaultDisk
-from tests.support.harness import Harness
+from tests.support.harness import FakeClock, Harness
 
 
 def queue(shard: Harness, name: str = "q", **config: Any) -> Harness:
@@ -180,7 +180,7 @@ def test_extend_sets_the_deadline_from_now_and_counts_no_delivery(shard: Harness
     answer = hold(shard, "extend", 1, 7, lease_ms=1000)
     assert (answer["extended"], answer["skipped"]) == (1, [7])
     assert answer["deadlines"] == {"1": shard.clock.ms + 1000}
-    assert answer["lease_ids"]["1"] != first["lease_id"]
+    assert answer["lease_ids"] == {"1": first["lease_id"]}
     shard.clock.advance(1000)
     assert claim(shard, "b") == []
     shard.clock.advance(1)
@@ -195,9 +195,96 @@ def test_a_stale_token_is_skipped_and_the_current_one_counts(shard: Harness) -> 
     for stale in (old, "lease_", "nonsense", new.upper(), new + "0"):
         for op, extra in (("ack", {}), ("nack", {}), ("extend", {"lease_ms": 1000})):
             assert hold(shard, op, 1, lease_ids=[stale], **extra)["skipped"] == [1]
-    extended = hold(shard, "extend", 1, lease_ms=1000, lease_ids=[new])["lease_ids"]["1"]
-    assert hold(shard, "ack", 1, lease_ids=[new])["skipped"] == [1]
-    assert hold(shard, "ack", 1, lease_ids=[extended])["acked"] == 1
+    assert hold(shard, "extend", 1, lease_ms=1000, lease_ids=[new])["extended"] == 1
+    assert hold(shard, "ack", 1, lease_ids=[old])["skipped"] == [1]
+    assert hold(shard, "ack", 1, lease_ids=[new])["acked"] == 1
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_worker_may_keep_the_id_of_its_claim_through_any_number_of_extends(durable: bool) -> None:
+    shard = queue(Harness(), max_deliveries=1, dead_letter="dead", leases_durable=durable)
+    shard.append("q", 0)
+    ids = [claim(shard, lease_ms=1000)[0]["lease_id"]]
+    for lease_ms in (3000, 1000, 2000, 500, 500):  # also for less time than it had
+        shard.clock.advance(400)
+        assert hold(shard, "extend", 1, lease_ms=lease_ms, lease_ids=ids)["lease_ids"] == {"1": ids[0]}
+        assert claim(shard, "b") == []
+    if durable:
+        shard = restarted(shard, "crash")
+    shard.clock.advance(500)
+    assert counters(shard) == (0, 1)
+    assert hold(shard, "ack", 1, lease_ids=ids)["acked"] == 1
+    assert shard.everything("q") == []
+
+
+def test_an_extended_lease_ends_when_the_last_extend_said(shard: Harness) -> None:
+    shard.append("q", 0)
+    ids = [claim(shard, lease_ms=60_000)[0]["lease_id"]]
+    hold(shard, "extend", 1, lease_ms=1000, lease_ids=ids)
+    shard.clock.advance(1001)
+    assert hold(shard, "extend", 1, lease_ms=1000, lease_ids=ids)["skipped"] == [1]
+    again = claim(shard)[0]
+    assert (again["deliveries"], [again["lease_id"]] == ids) == (2, False)
+    assert hold(shard, "extend", 1, lease_ms=1000, lease_ids=ids)["skipped"] == [1]
+
+
+@pytest.mark.parametrize("op", ["ack", "nack", "extend"])
+def test_more_seqs_than_a_claim_may_have_are_a_batch_too_large(op: str) -> None:
+    shard = queue(Harness(max_claim=3))
+    shard.append("q", *range(4))
+    claim(shard, most=3)
+    with pytest.raises(TopicsError) as caught:
+        hold(shard, op, 1, 2, 3, 4, lease_ms=1000)
+    assert caught.value.code is ErrorCode.BATCH_TOO_LARGE
+    assert caught.value.status == 400
+    assert caught.value.detail == {"count": 4, "max": 3}
+    assert hold(shard, op, 1, 2, 3, lease_ms=1000)["skipped"] == []
+
+
+def test_numbers_below_their_range_are_clamped_like_those_above(shard: Harness) -> None:
+    shard.append("q", 0, 1)
+    now = shard.clock.ms
+    (job,) = claim(shard, most=-3, lease_ms=-1, wait_ms=-1)
+    assert job["deadline"] == now + 100
+    assert hold(shard, "extend", 1, lease_ms=-1)["deadlines"] == {"1": now + 100}
+    answer = hold(shard, "nack", 1, delay_ms=-1)
+    assert (answer["nacked"], answer["ready"]) == (1, 2)
+    assert shard.call("peek_jobs", "q", {"max": -1})["count"] == 1
+
+
+class TickingClock(FakeClock):
+    """Something takes time whenever it is asked for it."""
+
+    def monotonic(self) -> float:
+        self.elapsed += 0.001
+        return self.elapsed
+
+
+@pytest.mark.parametrize(("durability", "syncs"), [("disk", False), ("fsync", True)])
+def test_only_a_queue_of_class_fsync_tells_of_a_sync(durability: str, syncs: bool) -> None:
+    shard = queue(Harness(clock=TickingClock()), durability=durability)
+    shard.append("q", 0, 1)
+    first = shard.send(
+        "claim", "q", {"node": "w", "max": 2}
+    )  # the first since the start waits for one, whatever the class
+    ack = shard.send("ack", "q", {"node": "w", "seqs": [1]})  # and what follows it on its topic as well
+    shard.shard.commits.sync_now()
+    for ident in (first, ack):
+        reply = shard.replies[ident]
+        assert isinstance(reply, Reply)
+        assert (reply.performance["fsync_ms"] > 0) is syncs
+
+
+def test_ready_does_not_count_what_the_same_claim_dead_letters() -> None:
+    shard = queue(Harness(), max_deliveries=1, dead_letter="dead")
+    shard.append("q", *range(4))
+    claim(shard, most=2, lease_ms=100)
+    shard.clock.advance(101)
+    reply = shard.reply("claim", "q", {"node": "w", "max": 1})
+    answer = msgspec.json.decode(reply.body)
+    assert (seqs(answer["claimed"]), answer["ready"]) == ([3], 1)
+    assert reply.extra == {"dead_letters": ["dead"]}
+    assert counters(shard) == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -208,18 +295,15 @@ def test_a_stale_token_is_skipped_and_the_current_one_counts(shard: Harness) -> 
         ("claim", {"node": "n" * 129}),
         ("claim", {"node": 3}),
         ("claim", {"node": "w", "max": "3"}),
-        ("claim", {"node": "w", "max": -1}),
         ("claim", {"node": "w", "lease_ms": 1.5}),
         ("ack", {"node": "w"}),
         ("ack", {"seqs": [1]}),
         ("ack", {"node": "w", "seqs": []}),
         ("ack", {"node": "w", "seqs": ["1"]}),
         ("ack", {"node": "w", "seqs": [-1]}),
-        ("ack", {"node": "w", "seqs": list(range(1001))}),
         ("ack", {"node": "w", "seqs": [1, 2], "lease_ids": ["a"]}),
         ("nack", {"node": "w", "seqs": [1], "delay_ms": "1"}),
         ("extend", {"node": "w", "seqs": [1]}),
-        ("extend", {"node": "w", "seqs": [1], "lease_ms": -1}),
     ],
 )
 def test_a_bad_request_is_refused(shard: Harness, op: str, body: dict[str, Any]) -> None:
@@ -282,8 +366,8 @@ def test_shares_are_in_proportion_and_use_up_what_there_is() -> None:
     assert shares([5, 5, 5], 0) == [0, 0, 0]
 
 
-def send_claim(shard: Harness, node: str, most: int) -> int:
-    ident = shard.send("claim", "q", {"node": node, "max": most})
+def send_claim(shard: Harness, node: str, most: int, **fields: Any) -> int:
+    ident = shard.send("claim", "q", {"node": node, "max": most, **fields})
     shard.shard.flush()
     return ident
 
@@ -325,6 +409,101 @@ def test_a_claimer_who_left_gets_no_jobs_and_an_empty_window_is_answered() -> No
     assert counters(shard) == (0, 1)
 
 
+def test_a_claim_may_wait_for_jobs_and_those_that_wait_are_served_in_the_order_they_came(shard: Harness) -> None:
+    first, second, third = (send_claim(shard, node, 1, wait_ms=5000) for node in "abc")
+    assert all(map(shard.parked, (first, second, third)))
+    shard.append("q", 0)
+    assert (got(shard, first), shard.parked(second)) == ([1], True)
+    assert claim(shard, "impatient") == []
+    shard.append("q", 1, 2, 3)
+    assert (got(shard, second), got(shard, third)) == ([2], [3])
+    assert counters(shard) == (1, 3)
+
+
+def test_a_claim_that_would_not_wait_does_not_push_in(shard: Harness) -> None:
+    waiting = send_claim(shard, "a", 2, wait_ms=5000)
+    late = shard.send("claim", "q", {"node": "b", "max": 1})
+    shard.send("append", "q", {"records": [{"data": 0}]})
+    shard.shard.flush()
+    assert (got(shard, waiting), got(shard, late)) == ([1], [])
+
+
+def test_those_that_wait_share_in_proportion_to_what_they_want(shard: Harness) -> None:
+    large, small = send_claim(shard, "a", 8, wait_ms=5000), send_claim(shard, "b", 4, wait_ms=5000)
+    shard.append("q", *range(6))
+    assert (len(got(shard, large)), len(got(shard, small))) == (4, 2)
+
+
+@pytest.mark.parametrize("jitter", [0, 60_000])
+def test_a_claim_that_waited_in_vain_is_told_when_its_time_is_up(jitter: int) -> None:
+    shard = queue(Harness(), claim_jitter_ms=jitter)
+    ident = send_claim(shard, "a", 1, wait_ms=1000)
+    if jitter:
+        send_claim(shard, "b", 1)  # opens a window that is wider than the first one's patience
+    due = shard.shard.next_due
+    assert due is not None
+    assert due - shard.clock.monotonic() == pytest.approx(1.0)
+    shard.clock.advance(999)
+    shard.shard.deliver()
+    assert shard.parked(ident)
+    shard.clock.advance(1)
+    shard.shard.deliver()
+    assert got(shard, ident) == []
+
+
+def test_wait_ms_is_clamped(shard: Harness) -> None:
+    send_claim(shard, "a", 1, wait_ms=10**12)
+    assert shard.shard.next_due == shard.clock.monotonic() + 30
+
+
+def test_a_claim_that_waits_gets_what_a_lease_that_ends_gives_back(shard: Harness) -> None:
+    shard.append("q", 0)
+    claim(shard, "a", lease_ms=100)
+    ident = send_claim(shard, "b", 1, wait_ms=5000)
+    shard.clock.advance(101)
+    shard.shard.deliver()
+    assert got(shard, ident) == [1]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_client_that_leaves_leases_nothing(durable: bool) -> None:
+    shard = queue(Harness(), leases_durable=durable, max_deliveries=1, dead_letter="dead")
+    before, during = send_claim(shard, "a", 1, wait_ms=5000), send_claim(shard, "b", 1, wait_ms=5000)
+    shard.shard.cancel("peer", before)
+    shard.append("q", 0)
+    assert got(shard, during) == [1]
+    shard.shard.cancel("peer", during)  # the answer was on its way when its client left
+    shard.shard.flush()
+    assert counters(shard) == (1, 0)
+    shard = restarted(shard, "crash")
+    assert [(job["$seq"], job["deliveries"]) for job in claim(shard, "c")] == [(1, 1)]
+
+
+def test_what_a_client_used_all_the_same_stays_as_it_is(shard: Harness) -> None:
+    ident = send_claim(shard, "a", 3, wait_ms=5000)
+    shard.append("q", 0, 1, 2)
+    assert got(shard, ident) == [1, 2, 3]
+    hold(shard, "ack", 1, node="a")
+    hold(shard, "nack", 2, node="a")
+    assert seqs(claim(shard, "b")) == [2]
+    shard.shard.cancel("peer", ident)
+    shard.shard.flush()
+    assert counters(shard) == (1, 1)
+    assert hold(shard, "ack", 2, node="b")["acked"] == 1
+
+
+def test_a_claim_that_left_with_its_topic_gives_nothing_back(shard: Harness) -> None:
+    ident = send_claim(shard, "a", 1, wait_ms=5000)
+    shard.append("q", 0)
+    assert got(shard, ident) == [1]
+    shard.call("delete_topic", "q")
+    queue(shard)
+    shard.append("q", 1)
+    shard.shard.cancel("peer", ident)
+    shard.shard.flush()
+    assert counters(shard) == (1, 0)
+
+
 def test_streams_and_pollers_share_a_window_in_proportion() -> None:
     shard = queue(Harness(), claim_jitter_ms=100)
     stream = take(shard, "s", 4)
@@ -346,8 +525,37 @@ def test_a_window_ends_with_its_topic() -> None:
     assert reply.error.code is ErrorCode.TOPIC_NOT_FOUND
 
 
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [("log", ErrorCode.NOT_A_QUEUE), ("queue", ErrorCode.TOPIC_NOT_FOUND), ("", ErrorCode.TOPIC_NOT_FOUND)],
+)
+def test_a_stream_is_told_that_its_queue_is_a_log_now(shard: Harness, kind: str, code: ErrorCode) -> None:
+    ident = take(shard, "s", 1)
+    shard.send("delete_topic", "q")
+    if kind:
+        shard.send("configure", "q", {"type": kind})
+    shard.shard.commits.sync_now()
+    shard.shard.deliver()
+    reply = shard.replies[ident]
+    assert isinstance(reply, Reply)
+    assert reply.error is not None
+    assert reply.error.code is code
+
+
+def test_a_stream_asks_for_leases_that_are_clamped_as_in_a_claim(shard: Harness) -> None:
+    shard.append("q", 0, 1)
+    now = shard.clock.ms
+    for lease_ms, expected in ((0, 100), (None, 30_000)):
+        ident = shard.send("work_take", "q", stream=f"s{lease_ms}", node="n", max=1, lease_ms=lease_ms)
+        shard.shard.flush()
+        assert len(pushed(shard, ident)) == 1
+        reply = shard.replies[ident]
+        assert isinstance(reply, Reply)
+        assert msgspec.json.decode(reply.body)[0]["deadline"] == now + expected
+
+
 def take(shard: Harness, stream: str, most: int) -> int:
-    ident = shard.send("work_take", "q", stream=stream, node=stream, max=most, lease_ms=0)
+    ident = shard.send("work_take", "q", stream=stream, node=stream, max=most, lease_ms=None)
     shard.shard.flush()
     return ident
 

@@ -67,7 +67,7 @@ def test_peek_says_when_a_delayed_job_is_due(shard: Harness) -> None:
 
 def test_a_stream_that_waits_gets_the_job_when_it_is_due(shard: Harness) -> None:
     publish(shard, 1000)
-    ident = shard.send("work_take", "q", node="w", max=1, lease_ms=0, stream="s")
+    ident = shard.send("work_take", "q", node="w", max=1, lease_ms=None, stream="s")
     assert shard.parked(ident)
     assert shard.shard.next_due is not None
     assert shard.shard.next_due - shard.clock.monotonic() <= 1.001

@@ -62,14 +62,19 @@ def test_a_lease_that_ran_out_is_seen_as_ready_without_a_holder(shard: Harness) 
 def test_pages_go_over_every_job_once(shard: Harness) -> None:
     seen, start, more = [], 0, True
     while more:
-        page = peek(shard, from_seq=start, max=3)
+        page = peek(shard, first_seq=start, max=3)
         seen += [job["$seq"] for job in page["jobs"]]
         start, more = page["next_seq"], page["more"]
     assert seen == [1, 2, 3, 4]
-    assert states(shard, from_seq=5) == []
+    assert states(shard, first_seq=5) == []
 
 
-@pytest.mark.parametrize("asked", [{"max": -1}, {"from_seq": -1}, {"max": "3"}])
+@pytest.mark.parametrize("asked", [{"first_seq": 3}, {"from_seq": 3}, {"first_seq": 3, "from_seq": 3}])
+def test_the_first_seq_is_inclusive_and_may_have_its_old_name(shard: Harness, asked: dict[str, int]) -> None:
+    assert [job["$seq"] for job in peek(shard, **asked)["jobs"]] == [3, 4]
+
+
+@pytest.mark.parametrize("asked", [{"first_seq": 3, "from_seq": 2}, {"first_seq": -1}, {"from_seq": -1}, {"max": "3"}])
 def test_nonsense_is_refused(shard: Harness, asked: dict[str, Any]) -> None:
     with pytest.raises(TopicsError) as caught:
         peek(shard, **asked)

@@ -75,14 +75,16 @@ async def test_only_letters_of_the_queue_go_back(there: There) -> None:
 @pytest.mark.parametrize(
     ("asked", "moved"),
     [
-        ({"from_seq": 3}, [3, 4, 5]),
-        ({"to_seq": 2}, [1, 2]),
+        ({"first_seq": 3}, [3, 4, 5]),
+        ({"last_seq": 2}, [1, 2]),
+        ({"first_seq": 2, "last_seq": 4}, [2, 3, 4]),
         ({"from_seq": 2, "to_seq": 4}, [2, 3, 4]),
         ({"match": "a:2"}, [2]),
         ({"match": ["tag", "Glob", "a:*"]}, [1, 2, 3]),
-        ({"match": ["tag", "Glob", "a:*"], "from_seq": 2}, [2, 3]),
+        ({"match": ["tag", "Glob", "a:*"], "first_seq": 2}, [2, 3]),
         ({"max": 2}, [1, 2]),
-        ({"from_seq": 9}, []),
+        ({"max": -5}, [1]),
+        ({"first_seq": 9}, []),
     ],
 )
 async def test_a_range_of_seqs_tags_and_a_number_can_be_asked_for(

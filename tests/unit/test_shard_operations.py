@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from proto.errors import ErrorCode, TopicsError
+from proto.message import Reply
 from tests.support.harness import Harness
 
 DEFAULTS = {
@@ -78,7 +80,10 @@ class TestConfigure:
             ("priority", -5000, -1000),
             ("lease_ms", 1, 100),
             ("lease_ms", 10**9, 86_400_000),
+            ("lease_ms", -1, 100),
+            ("lease_ms", 10**30, 86_400_000),
             ("claim_jitter_ms", 6000, 5000),
+            ("claim_jitter_ms", -5, 0),
         ],
     )
     def test_values_out_of_range_are_clamped(self, shard: Harness, field: str, sent: int, echoed: int) -> None:
@@ -113,8 +118,99 @@ class TestConfigure:
         assert (error.code, error.status) == (ErrorCode.TOPIC_EXISTS_INCOMPATIBLE, 409)
         shard.call("configure", "a", {"type": "log"})
 
-    def test_unknown_fields_are_ignored(self, shard: Harness) -> None:
-        assert "color" not in shard.call("configure", "a", {"color": "red"})["config"]
+    @pytest.mark.parametrize(
+        ("field", "meant"),
+        [
+            ("ttl", "ttl_ms"),
+            ("capRecords", "cap_records"),
+            ("cap-bytes", "cap_bytes"),
+            ("Durability", "durability"),
+            ("durabilty", "durability"),
+            ("color", None),
+            ("", None),
+            ("…" * 99, None),
+        ],
+    )
+    @pytest.mark.parametrize("inline", [False, True])
+    def test_an_unknown_field_is_refused_by_name(
+        self, shard: Harness, field: str, meant: str | None, inline: bool
+    ) -> None:
+        config = {"priority": 1, field: 5, "lease_ms": 500}
+        if inline:
+            error = refused(shard, "append", "a", {"records": [{"data": 1}], "config": config})
+        else:
+            error = refused(shard, "configure", "a", config)
+        expected = {"field": field[:64]} | ({"did_you_mean": meant} if meant else {})
+        assert (error.code, error.detail) == (ErrorCode.INVALID_REQUEST, expected)
+        assert (meant or "ttl_ms") in error.message
+        assert shard.call("list", page_size=10) == []
+
+    def test_what_a_topic_shows_of_its_config_can_be_sent_back(self, shard: Harness) -> None:
+        config = shard.call("configure", "a", {"priority": 3, "dead_letter": "d"})["config"]
+        assert shard.call("configure", "a", config)["config"] == config
+
+
+class TestIgnored:
+    """Other bodies may say what this release does not know; the answer names it."""
+
+    @pytest.mark.parametrize(
+        ("operation", "body"),
+        [
+            ("append", {"records": [{"data": 1, "shade": 1}]}),
+            ("diff", {"from_seq": 0}),
+            ("delete_records", {"before_seq": 1}),
+        ],
+    )
+    def test_the_answer_names_what_it_did_not_know(
+        self, shard: Harness, operation: str, body: dict[str, object]
+    ) -> None:
+        shard.append("a", 1)
+        plain = shard.call(operation, "a", body)
+        assert "ignored" not in plain
+        answer = shard.call(operation, "a", {"colour": {"a": [1]}, **body, "limitt": 3})
+        assert answer["ignored"] == ["colour", "limitt"]
+        assert answer.keys() - {"ignored"} == plain.keys()
+
+    @pytest.mark.parametrize(
+        ("operation", "body"),
+        [
+            ("claim", {"node": "w"}),
+            ("ack", {"node": "w", "seqs": [1]}),
+            ("nack", {"node": "w", "seqs": [1]}),
+            ("extend", {"node": "w", "seqs": [1], "lease_ms": 1000}),
+            ("peek_jobs", {}),
+        ],
+    )
+    def test_so_do_those_about_jobs(self, shard: Harness, operation: str, body: dict[str, object]) -> None:
+        shard.call("configure", "q", {"type": "queue"})
+        shard.append("q", 1)
+        assert shard.call(operation, "q", {**body, "wait": 1})["ignored"] == ["wait"]
+
+    def test_a_cursor_s_too(self, shard: Harness) -> None:
+        shard.append("a", 1)
+        answer = shard.call("cursor_put", "a", {"seq": 1, "forced": True}, cursor="c")
+        assert (answer["seq"], answer["ignored"]) == (1, ["forced"])
+
+    def test_a_wrong_field_is_refused_beside_an_unknown_one(self, shard: Harness) -> None:
+        shard.append("a", 1)
+        error = refused(shard, "diff", "a", {"unknown": 1, "limit": "3"})
+        assert "$.limit" in error.message
+
+    def test_only_so_many_names_are_told(self, shard: Harness) -> None:
+        shard.append("a", 1)
+        answer = shard.call("diff", "a", {f"{n:x<200}": n for n in range(1000)})
+        assert len(answer["ignored"]) == 32
+        assert max(map(len, answer["ignored"])) == 64
+
+    def test_a_long_poll_says_so_when_it_is_answered(self, shard: Harness) -> None:
+        shard.append("a", 1)
+        ident = shard.send("diff", "a", {"from_seq": 1, "wait_ms": 5000, "later": True})
+        assert shard.parked(ident)
+        shard.append("a", 2)
+        shard.shard.deliver()
+        reply = shard.replies[ident]
+        assert isinstance(reply, Reply)
+        assert msgspec.json.decode(reply.body)["ignored"] == ["later"]
 
 
 class TestAppend:
@@ -193,8 +289,12 @@ class TestAppend:
             b'{"records": [{"data": 1}',
             b'{"records": [{"data": NaN}]}',
             b'{"records": [{"data": Infinity}]}',
-            b'{"records": [{"data": "\\ud800"}]}',
-            b'{"records": [{"data": "\\udc00x"}]}',
+            b'{"records": [{"data": "\\ud80"}]}',
+            b'{"records": [{"data": "\\udc00x\\uDxyz"}]}',
+            b'{"records": [{"data": 1, "tag": "\\ud800"}]}',
+            b'{"records": [{"data": 1, "node": "\\udc00x"}]}',
+            b'{"records": [{"data": 1}], "idempotency_key": "k\\uDFFF"}',
+            b'{"records": [{"data": 1}], "node": "\\uD800"}',
             b'{"records": [{"data": "\xff"}]}',
             b'{"records": [{"data": "\xed\xa0\x80"}]}',
             b'{"records": [{"data": 01}]}',
@@ -312,11 +412,20 @@ class TestDiff:
 
     @pytest.mark.parametrize(
         "body",
-        [b'{"from_seq": -1}', b'{"from_seq": 1.5}', b'{"limit": "5"}', b'{"node": 5}', b'{"wait_ms": -1}', b"[1]"],
+        [b'{"from_seq": -1}', b'{"from_seq": 1.5}', b'{"limit": "5"}', b'{"node": 5}', b'{"wait_ms": "1"}', b"[1]"],
     )
     def test_wrong_types_are_refused(self, shard: Harness, body: bytes) -> None:
         shard.append("a", 1)
         assert refused(shard, "diff", "a", body).code == ErrorCode.INVALID_REQUEST
+
+    def test_numbers_out_of_range_are_clamped(self, shard: Harness) -> None:
+        shard.append("a", *range(2000))
+        for asked, most in ((-1, 1), (-(10**30), 1), (0, 256), (5000, 1000), (2**64, 1000), (10**30, 1000)):
+            assert len(shard.diff("a", limit=asked)["records"]) == most
+        for asked, most in ((-1, 1), (0, 256), (10**30, 256)):
+            assert len(shard.diff("a", max_batch_bytes=asked)["records"]) == most
+        assert shard.diff("a", 2000, wait_ms=-1)["caught_up"], "answered at once"
+        assert shard.parked(shard.send("diff", "a", {"from_seq": 2000, "wait_ms": 10**30}))
 
     def test_an_unknown_topic_is_404(self, shard: Harness) -> None:
         assert refused(shard, "diff", "a", b"").code == ErrorCode.TOPIC_NOT_FOUND
@@ -427,3 +536,8 @@ class TestListAndDelete:
         shard.call("delete_topic", "a")
         assert shard.shard.directory.counters()[:2] == (1, 1)
         assert shard.restarted().shard.directory.counters() == shard.shard.directory.counters()
+
+
+def test_what_is_no_json_behind_an_unknown_field_is_refused_like_any() -> None:
+    with pytest.raises(TopicsError, match="not JSON"):
+        Harness().call("append", "a", b'{"records":[{"data":1}],"unknown":1,"x"')

@@ -602,8 +602,9 @@ class TestDelivery:
         reply = answered(shard, ident)
         assert reply is not None
         assert reply.error is not None
-        assert str(path) in reply.error.message
-        assert shard.append("a", 1)["count"] == 1
+        assert reply.error.detail is not None
+        assert reply.error.detail["reason"] == "damaged"
+        assert shard.append("b", 1)["count"] == 1
 
     def test_what_waits_to_be_delivered_has_a_deadline(self, shard: Harness) -> None:
         shard.append("a", 1)

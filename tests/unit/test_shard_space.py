@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from gateway.probes import ready
+from gateway.shards import Shards
 from proto.errors import ErrorCode, TopicsError
+from proto.message import Reply, decode
 from shardd.disk import RealDisk
 from shardd.space import LOOK_INTERVAL
 from tests.support.fault_disk import FaultDisk
@@ -95,13 +100,47 @@ def test_copies_wait_for_room_and_none_is_lost() -> None:
     assert net.data("copy") == [1, 2, 3]
 
 
-def test_the_system_is_asked_now_and_then(shard: Harness) -> None:
+def test_the_system_is_asked_now_and_then() -> None:
+    shard = Harness(CountingDisk(), min_free_bytes=1 << 20)
     assert isinstance(shard.disk, CountingDisk)
-    leave(shard, LEAST)
+    leave(shard, 1 << 20)
+    shard.append("a", 0)
     before = shard.disk.asked
     for _ in range(100):
         shard.append("a", 0)
+    assert shard.disk.asked == before, "100 ms are not over"
+    leave(shard, 1 << 20)
+    shard.append("a", 0)
+    shard.append("a", 0)
     assert shard.disk.asked == before + 1
+
+
+def test_what_is_taken_in_quickly_is_looked_at_earlier() -> None:
+    """All shards together take at most half of the least before each of them has looked again."""
+    shard = Harness(CountingDisk(), min_free_bytes=1 << 20)
+    assert isinstance(shard.disk, CountingDisk)
+    leave(shard, 1 << 20)
+    shard.append("a", 0)
+    before = shard.disk.asked
+    shard.append("a", "x" * (1 << 18))
+    shard.append("a", "x" * (1 << 18))
+    assert shard.disk.asked == before + 1
+
+
+def test_readiness_names_the_shards_whose_disk_is_full(shard: Harness) -> None:
+    """They serve reads, deletions and acks, so the answer stays 200."""
+    shards = Shards(2, 1000)
+    shards._heard = list(map(shards.links.current, range(2)))
+    for index in range(2):
+        shards.states[index] = replace(shards.states[index], phase="ready")
+    shards.serving = lambda index: True  # type: ignore[method-assign]
+    assert b"disk_free" not in ready(shards, draining=False).body
+    message = decode(Reply(1, disk_full=True).encode())
+    assert isinstance(message, Reply)
+    shards.disk_full[1] = message.disk_full
+    body = msgspec.json.decode(ready(shards, draining=False).body)
+    assert body["status"] == "ready"
+    assert body["detail"] == {"limit": "disk_free", "shards": [1]}
 
 
 def test_zero_asks_for_nothing() -> None:

@@ -96,7 +96,7 @@ class TestFeeds:
         shard.call("configure", "a", {"cap_records": 2})
         shard.append("a", 1, 2, 3, 4, 5)
         payload, rest = feed(shard, from_seq=1)
-        assert rest["gap"] == (2, 3, "cap")
+        assert rest["gap"] == (2, 3, "cap", None)
         assert (payload["from_seq"], [r["$seq"] for r in payload["records"]]) == (3, [4, 5])
 
     def test_a_deleted_gap_is_silent(self, shard: Harness) -> None:
@@ -113,7 +113,7 @@ class TestFeeds:
         shard.append("a", 4, 5, 6, 7)
         for position in (0, 2, 4, 9):
             payload, rest = feed(shard, from_seq=position, epoch=epoch)
-            assert rest["gap"] == (1, 4, "recreated")
+            assert rest["gap"] == (1, 4, "recreated", None)
             assert rest["epoch"] > epoch
             assert [r["data"] for r in payload["records"]] == [4, 5, 6, 7]
 

@@ -88,3 +88,38 @@ def test_the_reference_in_the_docs_is_in_step() -> None:
 
 def test_every_setting_says_what_it_means() -> None:
     assert [each.name for each in reference.settings() if not each.meaning] == []
+
+
+def test_what_is_wrong_does_not_stop_topics_config_from_showing_the_rest(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "topics.toml").write_text('port = 70000\nprot = 1\nhost = "::1"\n')
+    monkeypatch.setenv("TOPICS_SHARDS", "many")
+    monkeypatch.setenv("TOPICS_MAX_TOPICS", "7")
+    done = CliRunner().invoke(app, ["config"])
+    assert done.exit_code == 2
+    for said in (
+        "topics.toml: prot: there is no such setting; did you mean port?",
+        "topics.toml: port=70000: ",
+        "TOPICS_SHARDS=many: ",
+    ):
+        assert f"topics: {said}" in done.stderr
+    for line in ("TOPICS_HOST=::1  # topics.toml", "TOPICS_MAX_TOPICS=7  # TOPICS_MAX_TOPICS", "TOPICS_PORT=4000"):
+        assert line in done.stdout.splitlines()
+    found = json.loads(CliRunner().invoke(app, ["config", "--json"]).stdout)
+    assert len(found["errors"]) == 3
+    assert found["settings"]["port"] == {"value": 4000, "from": "default"}
+    with pytest.raises(SettingsError, match=r"port=70000"):
+        settings.load()
+    (folder / "topics.toml").write_text("port = ")
+    done = CliRunner().invoke(app, ["config"])
+    assert "topics: topics.toml: Invalid value" in done.stderr
+    assert "TOPICS_MAX_TOPICS=7  # TOPICS_MAX_TOPICS" in done.stdout.splitlines()
+
+
+def test_the_version_is_an_option_too() -> None:
+    version = CliRunner().invoke(app, ["version"]).stdout
+    assert version.startswith("topics ")
+    for option in ("--version", "-V"):
+        done = CliRunner().invoke(app, [option])
+        assert (done.exit_code, done.stdout) == (0, version)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -142,7 +145,7 @@ def test_a_second_user_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> N
 def test_the_lock_lasts_as_long_as_any_process_that_inherited_it(tmp_path: Path) -> None:
     opened = open_dir(tmp_path, 1)
     (tmp_path / "LOCK").write_text("999999999")  # the pid of a supervisor that is dead
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=(opened.lock_fd,)) as shard:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=opened.lock_fds) as shard:
         opened.close()
         with pytest.raises(DataDirError, match="in use by process 999999999"):
             open_dir(tmp_path)
@@ -155,3 +158,77 @@ def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(DataDirError, match="TOPICS_DATA_DIR"):
         open_dir(tmp_path / "file")
+
+
+def test_removing_LOCK_does_not_let_a_second_user_in(tmp_path: Path) -> None:
+    first = open_dir(tmp_path, 1)
+    (tmp_path / "LOCK").unlink()
+    with pytest.raises(DataDirError, match=r"in use by process \(unknown: LOCK was removed\)"):
+        open_dir(tmp_path)
+    with pytest.raises(DataDirError, match="in use"):
+        DataDir.locked(tmp_path)
+    first.close()
+    open_dir(tmp_path).close()
+
+
+def test_a_LOCK_that_is_exchanged_while_it_is_locked_is_locked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, calls = fcntl.flock, 0
+
+    def exchanging(descriptor: int, operation: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls <= 2:  # the directory, then LOCK
+            (tmp_path / "LOCK").unlink(missing_ok=True)
+            (tmp_path / "LOCK").touch()
+        flock(descriptor, operation)
+
+    open_dir(tmp_path, 1).close()
+    monkeypatch.setattr(fcntl, "flock", exchanging)
+    opened = open_dir(tmp_path)
+    assert any(os.path.samestat(os.fstat(each), os.stat(tmp_path / "LOCK")) for each in opened.lock_fds)
+    assert (tmp_path / "LOCK").read_text() == f"{os.getpid()}\n"
+    opened.close()
+
+
+def test_an_earlier_release_that_locks_only_LOCK_keeps_this_one_out(tmp_path: Path) -> None:
+    open_dir(tmp_path, 1).close()
+    with open(tmp_path / "LOCK", "r+") as earlier:
+        fcntl.flock(earlier, fcntl.LOCK_EX)
+        with pytest.raises(DataDirError, match="in use"):
+            open_dir(tmp_path)
+    open_dir(tmp_path).close()
+
+
+def test_where_directories_cannot_be_locked_LOCK_alone_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flock = fcntl.flock
+
+    def files_only(descriptor: int, operation: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EBADF, "Bad file descriptor")
+        flock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", files_only)
+    opened = open_dir(tmp_path, 1)
+    with pytest.raises(DataDirError, match=f"in use by process {os.getpid()}"):
+        open_dir(tmp_path)
+    opened.close()
+
+
+@pytest.mark.parametrize("plant", ["link", "fifo"])
+@pytest.mark.parametrize("name", ["LOCK", "manifest.json"])
+def test_what_is_planted_in_a_place_of_ours_is_named_and_not_followed(tmp_path: Path, name: str, plant: str) -> None:
+    open_dir(tmp_path / "data", 1).close()
+    treasure = tmp_path / "treasure"
+    treasure.write_bytes((tmp_path / "data" / "manifest.json").read_bytes())
+    path = tmp_path / "data" / name
+    path.unlink()
+    if plant == "link":
+        path.symlink_to(treasure)
+    else:
+        os.mkfifo(path)
+    for opening in (open_dir, DataDir.locked):
+        with pytest.raises(DataDirError, match=rf"{name} is a (symbolic link|FIFO)"):
+            opening(tmp_path / "data")
+    assert parse_manifest(treasure, treasure.read_bytes()).shards == 1

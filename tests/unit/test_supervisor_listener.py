@@ -16,6 +16,7 @@ from supervisor.listener import (
     resolve,
     shown,
     url,
+    widest,
 )
 
 
@@ -80,6 +81,22 @@ def test_protocols_without_authentication_stay_on_loopback_unless_allowed() -> N
     with pytest.raises(ExposedError, match=r"TOPICS_WALRUS_LISTEN=0\.0\.0\.0:0 .*TOPICS_ALLOW_INSECURE_NO_AUTH=1"):
         addresses("127.0.0.1:0,0.0.0.0:0", "TOPICS_WALRUS_LISTEN", allowed=False)
     assert len(addresses("0.0.0.0:0", "TOPICS_WALRUS_LISTEN", allowed=True)) == 1
+
+
+@pytest.mark.parametrize(
+    ("hosts", "where"),
+    [
+        (["127.0.0.1", "::1", "127.8.0.1"], "this machine"),
+        (["::ffff:127.0.0.1"], "this machine"),
+        (["127.0.0.1", "0.0.0.0"], "everywhere"),
+        (["::"], "everywhere"),
+        (["192.0.2.7"], "the network of 192.0.2.7"),
+        (["fe80::1%eth0", "127.0.0.1"], "the network of fe80::1"),
+        (["192.0.2.7", "127.0.0.1", "0.0.0.0"], "everywhere, the network of 192.0.2.7"),
+    ],
+)
+def test_from_where_listeners_can_be_reached_is_told_of_the_widest(hosts: list[str], where: str) -> None:
+    assert widest([(host, 4000) for host in hosts]) == where
 
 
 def test_when_one_address_cannot_be_had_none_is_kept() -> None:

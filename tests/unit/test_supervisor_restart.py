@@ -5,7 +5,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.restart import FIRST_DELAY_S, LONGEST_DELAY_S, WINDOW_S, Again, Death, GiveUp, decide
+from supervisor.restart import (
+    FIRST_DELAY_S,
+    FIRST_HOLD_S,
+    LONGEST_DELAY_S,
+    LONGEST_HOLD_S,
+    WINDOW_S,
+    Again,
+    Death,
+    TooOften,
+    decide,
+    hold_s,
+)
 
 
 def deaths(*times: float, uptime_s: float = 0.1) -> list[Death]:
@@ -28,11 +39,11 @@ def test_a_minute_of_life_starts_a_new_series() -> None:
     assert decide(history, 71, 10) == Again(0.2)
 
 
-def test_more_than_the_limit_within_a_minute_is_the_end() -> None:
+def test_more_than_the_limit_within_a_minute_is_too_often() -> None:
     times = [float(n) for n in range(11)]
     assert isinstance(decide(deaths(*times[:10]), 9.0, 10), Again)
     verdict = decide(deaths(*times), 10.0, 10)
-    assert verdict == GiveUp("died 11 times within 60 s")
+    assert verdict == TooOften("died 11 times within 60 s")
 
 
 def test_old_deaths_are_forgiven() -> None:
@@ -52,5 +63,11 @@ def test_the_decision_is_always_a_bounded_pause_or_justified(steps: list[tuple[f
     match decide(history, now, limit):
         case Again(delay_s):
             assert FIRST_DELAY_S <= delay_s <= LONGEST_DELAY_S
-        case GiveUp():
+        case TooOften():
             assert sum(now - d.at < WINDOW_S for d in history) > limit
+
+
+def test_holds_double_up_to_the_longest() -> None:
+    pauses = [hold_s(n) for n in range(1000)]
+    assert (pauses[0], pauses[1], pauses[-1]) == (FIRST_HOLD_S, 2 * FIRST_HOLD_S, LONGEST_HOLD_S)
+    assert pauses == sorted(pauses)

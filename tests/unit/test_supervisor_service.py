@@ -138,7 +138,7 @@ async def test_all_ready_is_announced_once_and_sigterm_ends_in_order(stage: Stag
     assert "http://127.0.0.1:" in stage.announced[0]
 
     def orders(child: str) -> list[str]:
-        return [name for name, *_ in stage.received(child) if name != "Shards"]
+        return [name for name, *_ in stage.received(child) if name not in ("Shards", "Ping")]
 
     assert orders("gateway-0") == ["Start", "Drain", "Stop"]
     assert orders("shard-1") == ["Start", "Stop"]
@@ -250,6 +250,75 @@ async def test_a_child_that_keeps_dying_ends_the_service(stage: Stage, capsys: p
         assert await stage.service(shard="die", restart_limit=2).run() == 1
     assert "died 3 times within 60 s, the last time with exit status 9" in capsys.readouterr().out
     stage.assert_nobody_left()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "says"), [("fail:1", "wal-7.log is damaged at byte 99"), ("die:1", "died 3 times within 60 s")]
+)
+async def test_a_shard_that_cannot_start_is_held_and_the_others_serve(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], behaviour: str, says: str
+) -> None:
+    monkeypatch.setattr("supervisor.restart.FIRST_HOLD_S", 0.5)
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(shard=behaviour, restart_limit=2), statuses)
+            await stage.ready.wait()
+            assert "without shard-01" in stage.announced[0], "a start does not wait for it"
+            await eventually(lambda: stage.status()["children"]["shard-01"]["state"] == "held")
+            assert stage.status()["children"]["shard-00"]["state"] == "serving"
+            await eventually(lambda: "failed" in [phases[1] for phases in stage.told_phases() if phases])
+            tries = stage.status()["children"]["shard-01"]["incarnation"]
+            await eventually(lambda: stage.status()["children"]["shard-01"]["incarnation"] > tries + 1)
+            (stage.path / "mended").touch()
+            await eventually(lambda: stage.status()["ready"])
+            assert stage.status()["children"]["shard-00"]["incarnation"] == 1
+            signal_self(signal.SIGTERM)
+    assert statuses == [0]
+    assert says in capsys.readouterr().out
+    assert (
+        f"READY=1\nSTATUS=serving {stage.announced[0].split()[4].rstrip(',')}, without shard-01"
+        in stage.notifications()
+    )
+    stage.assert_nobody_left()
+
+
+async def test_a_child_that_hangs_is_killed_and_started_again(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without any service manager that watches."""
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(shard="mute:1", hang_timeout_ms=2000), statuses)
+            await stage.ready.wait()
+            await eventually(lambda: stage.status()["children"]["shard-01"]["incarnation"] == 2)
+            (stage.path / "mended").touch()
+            await eventually(lambda: stage.status()["ready"])
+            assert stage.status()["children"]["shard-00"]["incarnation"] == 1
+            assert stage.status()["children"]["gateway"]["incarnation"] == 1
+            signal_self(signal.SIGTERM)
+    assert statuses == [0]
+    assert "child_hung" in capsys.readouterr().out
+    assert 1 in [each["states"][1]["hangs"] for _, each, *_ in stage.received("gateway-0") if each.get("states")]
+
+
+async def test_a_shard_that_has_served_ends_nothing_when_it_cannot_start_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even if no other serves: what made it stop may be mended while the service waits."""
+    monkeypatch.setattr("supervisor.restart.FIRST_HOLD_S", 0.2)
+    (stage.path / "mended").touch()
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(shard="fail:1", gateway="good"), statuses)
+            await stage.ready.wait()
+            (stage.path / "mended").unlink()
+            os.kill(stage.status()["children"]["shard-01"]["pid"], signal.SIGKILL)
+            await eventually(lambda: stage.status()["children"]["shard-01"]["state"] == "held")
+            (stage.path / "mended").touch()
+            await eventually(lambda: stage.status()["ready"])
+            signal_self(signal.SIGTERM)
+    assert statuses == [0]
 
 
 async def test_a_child_that_ignores_stop_is_killed_in_time(stage: Stage) -> None:

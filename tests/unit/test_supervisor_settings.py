@@ -83,3 +83,24 @@ def test_wrong_settings_exit_with_2_and_start_nothing(tmp_path: Path, monkeypatc
     assert done.returncode == 2
     assert "TOPICS_SHARDS=many" in done.stderr
     assert not (tmp_path / "data").exists()
+
+
+def test_origins_are_written_as_browsers_write_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPICS_CORS_ORIGINS", "https://App.example:443, http://localhost:3000/,http://[::1]:80,")
+    monkeypatch.setenv("TOPICS_ALLOWED_HOSTS", "topics.example, [::2] ,")
+    found = settings.load()
+    assert found.origin_list == ["https://app.example", "http://localhost:3000", "http://[::1]"]
+    assert found.host_list == ["topics.example", "[::2]"]
+
+
+@pytest.mark.parametrize(
+    "text", ["*", "app.example", "https://app.example/page", "ftp://a", "https://*.example", "null"]
+)
+def test_what_is_no_origin_is_named(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("TOPICS_CORS_ORIGINS", f"https://fine.example,{text}")
+    with pytest.raises(settings.SettingsError, match=r"TOPICS_CORS_ORIGINS=.*is no origin, scheme://host"):
+        settings.load()
+    monkeypatch.delenv("TOPICS_CORS_ORIGINS")
+    monkeypatch.setenv("TOPICS_ALLOWED_HOSTS", "topics.example:443")
+    with pytest.raises(settings.SettingsError, match="without a port"):
+        settings.load()

@@ -1,0 +1,44 @@
+"""The Accept header: how much a client wants a media type."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+
+@lru_cache(1024)
+def weight(accept: bytes, media: bytes) -> float:
+    """0.0 to 1.0 for a type such as `text/plain`; the most specific range that matches decides. Without a header,
+    everything is wanted."""
+    if not accept.strip():
+        return 1.0
+    return max(_ranges(accept, media), default=(0, 0.0))[1]
+
+
+@lru_cache(1024)
+def named(accept: bytes, media: bytes) -> bool:
+    """Whether the type is wanted by its own name, not by `*/*` or `text/*`."""
+    rank, wanted = max(_ranges(accept, media), default=(0, 0.0))
+    return rank == len(_forms(media)) and wanted > 0
+
+
+def _forms(media: bytes) -> list[bytes]:
+    return [b"*/*", media.partition(b"/")[0] + b"/*", media]
+
+
+def _ranges(accept: bytes, media: bytes) -> list[tuple[int, float]]:
+    """Of every range that matches, how specific it is, and its weight."""
+    ranks = {form: rank for rank, form in enumerate(_forms(media), 1)}
+    found: list[tuple[int, float]] = []
+    for item in accept.lower().split(b","):
+        name, *parameters = [part.strip() for part in item.split(b";")]
+        if name not in ranks:
+            continue
+        wanted = 1.0
+        for parameter in parameters:
+            if parameter.startswith(b"q="):
+                try:
+                    wanted = min(max(float(parameter[2:]), 0.0), 1.0)
+                except ValueError:
+                    wanted = 0.0
+        found.append((ranks[name], wanted))
+    return found

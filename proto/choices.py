@@ -1,0 +1,44 @@
+"""The values that are allowed where msgspec says "Invalid enum value", which does not say it itself.
+
+Found by walking the decoder's type along the path in the error, only once there is an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec.inspect import DictType, ListType, LiteralType, StructType, Type, UnionType, type_info
+
+_WRONG = re.compile(r"Invalid enum value .* - at `\$(.*)`", re.DOTALL)
+_STEP = re.compile(r"\.([^.\[]+)|\[[^\]]*\]")
+
+
+def allowed(decode: Callable[[bytes], Any], error: msgspec.DecodeError) -> str:
+    """Text to go behind the error; empty for any other error, and for a `decode` that is no decoder's."""
+    found = _WRONG.fullmatch(str(error))
+    decoder = getattr(decode, "__self__", None)
+    if found is None or not isinstance(decoder, msgspec.json.Decoder):
+        return ""
+    kinds = _alternatives(type_info(decoder.type))
+    for step in _STEP.finditer(found[1]):
+        kinds = [inner for kind in kinds for inner in _inside(kind, step[1])]
+    values = [value for kind in kinds if isinstance(kind, LiteralType) for value in kind.values]
+    return "; allowed are " + ", ".join(map(str, values)) if values else ""
+
+
+def _alternatives(kind: Type) -> list[Type]:
+    return list(kind.types) if isinstance(kind, UnionType) else [kind]
+
+
+def _inside(kind: Type, field: str | None) -> list[Type]:
+    """The types of a member of an object, or, for None, of the values of a map or the items of a list."""
+    if field is not None and isinstance(kind, StructType):
+        return [inner for each in kind.fields if each.encode_name == field for inner in _alternatives(each.type)]
+    if field is None and isinstance(kind, DictType):
+        return _alternatives(kind.value_type)
+    if field is None and isinstance(kind, ListType):
+        return _alternatives(kind.item_type)
+    return []

@@ -1,0 +1,91 @@
+"""Replies on their way to askers: the gateway, the other shards.
+
+Each asker says now and then how many bytes of replies it has taken (`Taken`). Beyond a window of what it has not, its
+replies stay here, in order; while any do, it is *full*: its requests are not looked at, and its parked reads are not
+rendered. So an asker that hangs, or is given replies faster than it takes them, costs this process its window and what
+it has parked, and delays no other asker.
+
+An asker that is gone never says so. One that is full and has taken nothing for as long as a request may take is
+forgotten: whatever it asked for is given up by then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable
+
+SMALL_BYTES = 4 << 10
+"""Replies up to this are not counted."""
+
+
+class _Asker:
+    __slots__ = ("on_way", "queue", "since")
+
+    def __init__(self) -> None:
+        self.on_way = 0
+        self.queue: deque[list[bytes]] = deque()
+        self.since = 0.0
+        """When it last took something, or became full."""
+
+
+class Replies:
+    def __init__(self, send: Callable[[list[bytes]], None], most: int, monotonic: Callable[[], float]) -> None:
+        self._send = send
+        self._most = most
+        self._monotonic = monotonic
+        self._askers: dict[Hashable, _Asker] = {}
+
+    def send(self, peer: bytes, frames: list[bytes]) -> None:
+        """Send a reply, or keep it until there is room."""
+        size = len(frames[1]) if len(frames) > 1 else 0
+        asker = self._askers.get(peer)
+        if asker is None:
+            if size <= SMALL_BYTES:
+                self._send([peer, *frames])
+                return
+            asker = self._askers[peer] = _Asker()
+        if asker.queue or not self._fits(asker, size):
+            if not asker.queue:
+                asker.since = self._monotonic()
+            asker.queue.append(frames)
+        else:
+            self._hand_over(peer, asker, frames, size)
+
+    def _fits(self, asker: _Asker, size: int) -> bool:
+        # An asker does not speak of less than an eighth of the window.
+        return size <= SMALL_BYTES or asker.on_way * 8 < self._most or asker.on_way + size <= self._most
+
+    def _hand_over(self, peer: bytes, asker: _Asker, frames: list[bytes], size: int) -> None:
+        if size > SMALL_BYTES:
+            asker.on_way += size
+        self._send([peer, *frames])
+
+    def full(self, peer: Hashable) -> bool:
+        asker = self._askers.get(peer)
+        return asker is not None and bool(asker.queue)
+
+    def taken(self, peer: bytes, size: int) -> bool:
+        """An asker took that much; whether it was full and is not any more."""
+        asker = self._askers.get(peer)
+        if asker is None:
+            return False
+        asker.on_way = max(asker.on_way - size, 0)
+        asker.since = self._monotonic()
+        if not asker.queue:
+            return False
+        while asker.queue:
+            frames = asker.queue[0]
+            body = len(frames[1]) if len(frames) > 1 else 0
+            if not self._fits(asker, body):
+                return False
+            asker.queue.popleft()
+            self._hand_over(peer, asker, frames, body)
+        return True
+
+    def forget_silent(self, for_s: float) -> list[Hashable]:
+        """Forget who is full and took nothing for so long; returns them."""
+        before = self._monotonic() - for_s
+        gone = [peer for peer, asker in self._askers.items() if asker.queue and asker.since <= before]
+        for peer in gone:
+            del self._askers[peer]
+        return gone

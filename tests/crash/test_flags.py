@@ -1,0 +1,152 @@
+"""Delete flags are checked: a flipped one is damage that is told, never a record that comes back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import pytest
+
+from proto.frame import DELETED, check
+from shardd import catalog
+from shardd.verify import verify
+from tests.support.fault_disk import Crash, FaultDisk, Survival
+from tests.support.harness import SHARD, FakeClock, Harness
+
+LIMITS: dict[str, Any] = {"cache_bytes": 0, "segment_max_events": 8, "cold_dir": "/cold", "hot_retain_segments": 1}
+DURABLE = {"durability": "fsync"}
+
+
+def checkpoint(shard: Harness) -> None:
+    shard.shard.commits.sync_now()
+    shard.shard.checkpoint_now()
+
+
+def data(shard: Harness, topic: str = "a") -> list[Any]:
+    return [record["data"] for record in shard.everything(topic)]
+
+
+def acked(disk: FaultDisk) -> Harness:
+    """A queue with three jobs, the second of which was done; its flag is in the file."""
+    shard = Harness(disk, **LIMITS)
+    config = {"type": "queue", **DURABLE}
+    shard.call("append", "a", {"records": [{"data": n} for n in range(3)], "config": config})
+    checkpoint(shard)
+    jobs = shard.call("claim", "a", {"node": "w", "max": 2})["claimed"]
+    shard.call("ack", "a", {"node": "w", "seqs": [jobs[1]["$seq"]]})
+    shard.append("b", "unharmed", config=DURABLE)
+    for _ in range(3):
+        shard.append("b", "more")
+        checkpoint(shard)
+    return shard
+
+
+def flags(disk: FaultDisk) -> tuple[Path, int, int]:
+    """The segment of topic `a`, where the flags of its first frame begin, and how many there are."""
+    path = next(path for path in sorted(disk.names) if path.suffix == ".data" and path.parent.name.endswith("1"))
+    header = check(memoryview(bytes(disk.names[path].data)))
+    return path, header.flags_at, header.count
+
+
+def test_a_flipped_flag_is_damage_and_no_job_comes_back() -> None:
+    disk = FaultDisk()
+    shard = acked(disk)
+    path, at, count = flags(disk)
+    assert [byte == DELETED for byte in disk.names[path].data[at : at + count]] == [False, True, False]
+    for place in (1, 0, 2):  # the flag that is set first
+        for bit in range(8):
+            disk.names[path].data[at + place] ^= 1 << bit
+            again = shard.restarted()
+            error = again.reply("claim", "a", {"node": "v", "max": 10}).error
+            assert error is not None, f"bit {bit} of flag {place}"
+            assert (error.detail or {})["reason"] == "damaged"
+            assert data(again, "b")[0] == "unharmed"
+            report = verify(disk, SHARD, FakeClock(), shard.limits)
+            assert any("delete flags" in problem and '"a"' in problem for problem in report.problems)
+            disk.names[path].data[at + place] ^= 1 << bit
+    assert not verify(disk, SHARD, FakeClock(), shard.limits).problems
+
+
+class Script:
+    """Deletions of every kind over many checkpoints; what there is after each acknowledged step."""
+
+    def __init__(self, disk: FaultDisk) -> None:
+        self.shard = Harness(disk, **LIMITS)
+        self.allowed: list[list[Any]] = [[]]
+
+    def run(self) -> None:
+        for number in range(3):
+            records = [{"data": 10 * number + n, "tag": f"t{n}"} for n in range(6)]
+            self.step("append", {"records": records, "config": DURABLE})
+            checkpoint(self.shard)
+            self.step("delete_records", {"match": "t1"})
+            checkpoint(self.shard)
+            self.step("delete_records", {"match": "t3"})
+            if number == 1:
+                self.step("delete_records", {"before_seq": 9})
+            checkpoint(self.shard)
+        checkpoint(self.shard)
+        checkpoint(self.shard)
+
+    def step(self, op: str, body: Any) -> None:
+        self.allowed.append(self.allowed[-1])
+        self.shard.call(op, "a", body)
+        self.allowed[-1] = data(self.shard)
+
+
+@pytest.mark.parametrize("survival", ["process", "drop", "tear"])
+def test_a_stop_at_any_call_is_never_taken_for_damage(survival: Survival) -> None:
+    whole = FaultDisk()
+    Script(whole).run()
+    for crash_at in range(len(whole.calls) + 1):
+        disk = FaultDisk()
+        disk.crash_at = crash_at
+        script = None
+        try:
+            script = Script(disk)
+            script.run()
+        except Crash:
+            pass
+        for seed in range(3 if survival == "tear" else 1):
+            after = disk.after_crash(survival, seed)
+            again = Harness(after, FakeClock(), **LIMITS)
+            where = f"stop before call {crash_at}, {seed}"
+            assert len(again.shard.quarantine) == 0, where
+            if script is not None and "a" in again.shard.directory.visible:
+                found = data(again)
+                assert len(script.allowed) < 3 or found in _possible(script), where
+            for _ in range(2):
+                again.append("b", 1, config=DURABLE)
+                checkpoint(again)
+            assert len(again.restarted().shard.quarantine) == 0, where
+
+
+def _possible(script: Script) -> list[list[Any]]:
+    """What was acknowledged last; or, while a step is under way, what it makes of that."""
+    last = script.allowed[-1]
+    return [
+        *script.allowed[-2:],
+        *([*last, *range(10 * number, 10 * number + 6)] for number in range(3)),
+        [n for n in last if n % 10 != 1],
+        [n for n in last if n % 10 != 3],
+        [n for n in last if n > 10],
+    ]
+
+
+def test_what_an_older_release_wrote_is_read_and_checked_from_its_next_checkpoint_on() -> None:
+    disk = FaultDisk()
+    shard = acked(disk)
+    number, contents = catalog.load(disk, SHARD) or (0, {})
+    for entry in contents["topics"]:
+        del entry["checks"], entry["index"]
+    catalog.write(disk, SHARD, number, {name: [cbor2.dumps(value)] for name, value in contents.items()})
+    again = shard.restarted()
+    assert data(again) == [0, 2]
+    again.append("b", 1)
+    checkpoint(again)
+    path, at, _ = flags(disk)
+    disk.names[path].data[at + 1] ^= 1
+    after = again.restarted()
+    assert after.reply("claim", "a", {"node": "v"}).error is not None
+    assert len(after.shard.quarantine) == 1

@@ -1,0 +1,286 @@
+"""A topic whose files cannot be read is set apart: nothing else notices, nothing of it is lost, and it comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proto.errors import TopicsError
+from shardd.disk import RealDisk
+from tests.support.fault_disk import Crash, FaultDisk, Node
+from tests.support.harness import SHARD, FakeClock, Harness
+
+LIMITS: dict[str, Any] = {
+    "cache_bytes": 0,
+    "segment_max_events": 10,
+    "cold_dir": "/cold",
+    "hot_retain_segments": 1,
+    "hot_retain_bytes": 0,
+    "wal_segment_bytes": 4096,
+}
+DURABLE = {"durability": "fsync"}
+
+
+def checkpoint(shard: Harness) -> None:
+    shard.shard.commits.sync_now()
+    shard.shard.checkpoint_now()
+
+
+def stored() -> tuple[Harness, FaultDisk]:
+    """Topic `bad` with cold and hot segments, and `good` with one that is not sealed."""
+    disk = FaultDisk()
+    shard = Harness(disk, **LIMITS)
+    for number in range(40):
+        shard.append("bad", number, config=DURABLE)
+        if number % 10 == 9:
+            checkpoint(shard)
+    shard.append("good", "a", "b", config=DURABLE)
+    checkpoint(shard)
+    checkpoint(shard)
+    assert any(Path("/cold") in path.parents for path in disk.names)
+    return shard, disk
+
+
+def gone(disk: FaultDisk, which: Callable[[Path], bool]) -> dict[Path, Node]:
+    """Take files away; returns them."""
+    taken = {path: disk.names.pop(path) for path in [p for p in disk.names if which(p)]}
+    assert taken
+    for path in taken:
+        disk.durable.pop(path, None)
+    return taken
+
+
+def cold(path: Path) -> bool:
+    return Path("/cold") in path.parents
+
+
+def refusal(shard: Harness, op: str = "diff", topic: str = "bad", body: Any = b"{}", **options: Any) -> TopicsError:
+    error = shard.reply(op, topic, body, **options).error
+    assert error is not None
+    return error
+
+
+def check_refused(shard: Harness) -> None:
+    for op, body in (("diff", b"{}"), ("append", {"records": [{"data": 1}]}), ("configure", {"ttl_ms": 5})):
+        error = refusal(shard, op, body=body)
+        assert (error.code, (error.detail or {})["reason"]) == ("not_ready", "damaged")
+        assert "seg-" not in f"{error.message} {error.detail}"
+        assert "/data" not in f"{error.message} {error.detail}"
+    assert shard.call("state", "bad")["quarantined"]["reason"] == "damaged"
+    assert [each.get("quarantined") for each in shard.call("list", page_size=10)] == [True, None]
+    stats = shard.reply("stats").extra
+    assert stats is not None
+    assert stats["topics_quarantined"] == 1
+    assert [r["data"] for r in shard.everything("good")][:2] == ["a", "b"]
+
+
+def data(shard: Harness, topic: str = "bad") -> list[Any]:
+    return [record["data"] for record in shard.everything(topic)]
+
+
+def test_a_vanished_cold_folder_is_the_trouble_of_its_topics_alone_and_heals() -> None:
+    shard, disk = stored()
+    shard.append("bad", "in the log only")
+    taken = gone(disk, cold)
+    refusal(shard)
+    check_refused(shard)
+    again = shard.restarted()
+    check_refused(again)
+    for number in range(5):  # the log is trimmed several times meanwhile
+        again.append("good", *range(200))
+        checkpoint(again)
+        again = again.restarted() if number % 2 else again
+    check_refused(again)
+    assert not any(cold(path) for path in disk.names), "the folder was made anew, under the feet of the real one"
+    disk.names |= taken
+    expected = [*range(40), "in the log only"]
+    again.clock.advance(61_000)
+    assert data(again) == expected
+    assert "quarantined" not in again.call("state", "bad")
+    assert again.append("bad", "new")["last_seq"] == 42
+    checkpoint(again)
+    assert data(again.restarted()) == [*expected, "new"]
+    checkpoint(again)
+    assert not [path for path in disk.names if path.name.startswith("held-")]
+
+
+def test_what_came_back_is_read_by_the_next_start() -> None:
+    shard, disk = stored()
+    shard.append("bad", "later")
+    shard.call("delete_records", "bad", {"before_seq": 5})
+    taken = gone(disk, cold)
+    again = shard.restarted()
+    checkpoint(again)
+    checkpoint(again)
+    again = again.restarted()
+    disk.names |= taken
+    assert data(again.restarted()) == [*range(4, 40), "later"]
+
+
+def test_a_folder_that_is_back_before_the_next_look_is_not_looked_for_at_each_request() -> None:
+    shard, disk = stored()
+    taken = gone(disk, cold)
+    refusal(shard)
+    disk.names |= taken
+    refusal(shard)
+    shard.clock.advance(5_001)
+    assert data(shard) == list(range(40))
+
+
+@pytest.mark.parametrize("damage", ["truncated", "missing", "flipped", "unreadable"])
+def test_a_damaged_segment_is_the_trouble_of_its_topic_alone(damage: str) -> None:
+    shard, disk = stored()
+    path = next(path for path in sorted(disk.names) if path.suffix == ".data" and not cold(path))
+    if damage == "truncated":
+        del disk.names[path].data[100:]
+    elif damage == "missing":
+        del disk.names[path]
+    elif damage == "flipped":
+        disk.names[path].data[80] ^= 1
+    else:
+        disk.unreadable[path] = OSError(5, "Input/output error")
+    shard.shard.checkpoints.parts.drop(path)
+    refusal(shard, body={"from_seq": 30})
+    check_refused(shard)
+    checkpoint(shard)
+    again = shard.restarted()
+    refusal(again, body={"from_seq": 30})
+    check_refused(again)
+    again.append("good", "c")
+    checkpoint(again)
+    checkpoint(again)
+    assert again.call("delete_topic", "bad")["deleted"]
+    assert again.append("bad", "a new one")["last_seq"] == 1
+    checkpoint(again)
+    checkpoint(again)
+    checkpoint(again)
+    assert data(again.restarted()) == ["a new one"]
+    assert data(again.restarted(), "good") == ["a", "b", "c"]
+
+
+def test_batches_never_follow_a_file_that_is_not_whole() -> None:
+    disk = FaultDisk()
+    shard = Harness(disk, cache_bytes=0)
+    shard.append("bad", 1, config=DURABLE)
+    shard.append("good", "a", "b", config=DURABLE)
+    checkpoint(shard)
+    shard.append("bad", 2)
+    path = next(path for path in sorted(disk.names) if path.suffix == ".data")
+    whole = bytes(disk.names[path].data)
+    del disk.names[path].data[50:]
+    checkpoint(shard)
+    assert len(disk.names[path].data) == 50
+    check_refused(shard)
+    disk.names[path].data[:] = whole
+    shard.clock.advance(6_000)
+    assert data(shard) == [1, 2]
+    assert data(shard.restarted()) == [1, 2]
+
+
+def test_flags_for_a_file_that_is_gone_are_kept_until_it_is_back() -> None:
+    shard, disk = stored()
+    shard.call("append", "bad", {"records": [{"data": "x", "tag": "t"}, {"data": "y"}]})
+    checkpoint(shard)
+    shard.call("delete_records", "bad", {"match": "t"})
+    checkpoint(shard)
+    path = max(path for path in disk.names if path.suffix == ".data" and path.parent.name.endswith("1"))
+    taken = gone(disk, path.__eq__)
+    for _ in range(3):
+        shard.append("good", "more")
+        checkpoint(shard)
+    check_refused(shard)
+    disk.names |= taken
+    again = shard.restarted()
+    assert data(again) == [*range(40), "y"]
+    for _ in range(3):
+        again.append("good", "more")
+        checkpoint(again)
+    assert data(again.restarted()) == [*range(40), "y"]
+
+
+def test_whoever_waits_is_told() -> None:
+    disk = FaultDisk()
+    shard = Harness(disk, cache_bytes=0)
+    shard.append("bad", 1, config=DURABLE)
+    shard.append("good", "a", "b", config=DURABLE)
+    checkpoint(shard)
+    waiting = shard.send("diff", "bad", {"from_seq": 1, "wait_ms": 20_000})
+    assert shard.parked(waiting)
+    disk.unreadable = {path: OSError(5, "Input/output error") for path in disk.names if path.suffix == ".data"}
+    refusal(shard)
+    error = getattr(shard.replies[waiting], "error", None)
+    assert isinstance(error, TopicsError)
+    assert (error.detail or {})["reason"] == "damaged"
+
+
+def test_workers_that_wait_are_told_and_no_job_is_lost() -> None:
+    disk = FaultDisk()
+    shard = Harness(disk, cache_bytes=0)
+    shard.call("append", "bad", {"records": [{"data": 1}], "config": {"type": "queue", "claim_jitter_ms": 5}})
+    checkpoint(shard)
+    disk.unreadable = {path: OSError(5, "Input/output error") for path in disk.names if path.suffix == ".data"}
+    claim = shard.send("claim", "bad", {"node": "w"})
+    shard.clock.advance(10)
+    shard.shard.deliver()  # not in the course of a request
+    shard.shard.flush()
+    error = getattr(shard.replies[claim], "error", None)
+    assert isinstance(error, TopicsError)
+    disk.unreadable.clear()
+    shard.clock.advance(6_000)
+    again = shard.send("claim", "bad", {"node": "w"})
+    shard.clock.advance(10)
+    shard.shard.deliver()
+    shard.shard.flush()
+    shard.shard.commits.sync_now()
+    assert b'"count":1' in getattr(shard.replies[again], "body", b"")
+
+
+def test_a_kill_at_any_call_of_the_checkpoints_that_hold_frames_loses_nothing() -> None:
+    def run(crash_at: int | None) -> tuple[FaultDisk, dict[Path, Node]]:
+        shard, disk = stored()
+        shard.append("bad", "in the log only")
+        taken = gone(disk, cold)
+        disk.crash_at = None if crash_at is None else len(disk.calls) + crash_at
+        try:
+            again = shard.restarted()
+            for number in range(3):
+                again.append("good", number)
+                checkpoint(again)
+        except Crash:
+            pass
+        return disk, taken
+
+    start = len(stored()[1].calls)  # about: appending the frame that is held takes a few more
+    calls = len(run(None)[0].calls) - start
+    for crash_at in range(calls + 1):
+        for survival in ("process", "drop"):
+            disk, taken = run(crash_at)
+            after = disk.after_crash(survival)  # type: ignore[arg-type]
+            again = Harness(after, FakeClock(), **LIMITS)
+            check_refused(again)
+            after.names |= taken
+            assert data(again.restarted()) == [*range(40), "in the log only"], f"{survival} before call {crash_at}"
+
+
+def test_a_real_file_cut_short_while_it_is_in_use_ends_no_process(tmp_path: Path) -> None:
+    shard = Harness(RealDisk(), path=tmp_path / "shard-00", cache_bytes=0)
+    for topic in ("bad", "good"):
+        shard.append(topic, *("a", "b"), *("x" * 50_000 for _ in range(20)))
+    checkpoint(shard)
+    assert len(shard.diff("bad", limit=1)["records"]) == 1
+    path = min((tmp_path / "shard-00" / "topics").glob("*/*.data"))
+    with open(path, "r+b") as file:
+        file.truncate(5000)
+    shard.shard.checkpoints.parts.drop(path)
+    refusal(shard, body={"from_seq": 2})
+    check_refused(shard)
+    check_refused(shard.restarted())
+
+
+def test_a_shard_path_is_in_no_answer() -> None:
+    shard, disk = stored()
+    gone(disk, cold)
+    assert str(SHARD) not in refusal(shard).message

@@ -1,0 +1,184 @@
+"""`topics salvage`: what is whole stays, the rest is told; killed anywhere, it can be repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shardd.recovery import RecoveryError
+from shardd.salvage import salvage
+from shardd.verify import verify
+from tests.support.fault_disk import Crash, FaultDisk, Survival
+from tests.support.harness import SHARD, FakeClock, Harness
+
+LIMITS: dict[str, Any] = {
+    "cache_bytes": 0,
+    "segment_max_events": 10,
+    "cold_dir": "/cold",
+    "hot_retain_segments": 1,
+    "hot_retain_bytes": 0,
+}
+DURABLE = {"durability": "fsync"}
+
+
+def checkpoint(shard: Harness) -> None:
+    shard.shard.commits.sync_now()
+    shard.shard.checkpoint_now()
+
+
+def stored() -> FaultDisk:
+    """`bad`: 0 to 39, without 4 and 17, three batches a segment; `good`; and something that only the log has."""
+    disk = FaultDisk()
+    shard = Harness(disk, **LIMITS)
+    for number in range(0, 40, 5):
+        records = [{"data": number + n, "tag": f"t{number + n}"} for n in range(5)]
+        shard.call("append", "bad", {"records": records, "config": DURABLE})
+        checkpoint(shard)
+    shard.call("delete_records", "bad", {"match": "t4"})
+    shard.call("delete_records", "bad", {"match": "t17"})
+    shard.append("good", "a", "b", config=DURABLE)
+    for _ in range(3):
+        shard.append("good", "c")
+        checkpoint(shard)
+    shard.append("bad", "in the log", config=DURABLE)
+    shard.call("cursor_put", "bad", {"seq": 33}, cursor="reader")
+    shard.shard.commits.sync_now()
+    return disk
+
+
+def segments(disk: FaultDisk) -> list[Path]:
+    found = [path for path in disk.names if path.suffix == ".data" and path.parent.name.endswith("1")]
+    found = [path for path in found if Path("/backup") not in path.parents]
+    return sorted(found, key=lambda path: path.name)
+
+
+def damage(disk: FaultDisk) -> None:
+    """The first batch of the second segment is damaged, the third segment is gone."""
+    found = segments(disk)
+    for node in (disk.names[found[1]],):
+        node.data[100] ^= 1
+        node.synced = bytes(node.data)
+    for path in (found[2], found[2].with_suffix(".idx")):
+        disk.names.pop(path)
+        disk.durable.pop(path, None)
+
+
+def run(disk: FaultDisk, name: str = "bad", backup: tuple[Path, Path] | None = None) -> dict[str, Any]:
+    (found,) = salvage(disk, SHARD, FakeClock(), Harness(FaultDisk(), **LIMITS).limits, name, backup)
+    return found
+
+
+def records(shard: Harness, topic: str = "bad") -> tuple[list[Any], list[tuple[int, int, str]]]:
+    """What a reader gets, and what it is told to have lost."""
+    data, gaps, cursor = [], [], 0
+    while True:
+        answer = shard.diff(topic, cursor)
+        if answer["tombstone"]:
+            gaps.append((answer["tombstone"]["gap_from"], answer["tombstone"]["gap_to"], answer["tombstone"]["reason"]))
+        data += [record["data"] for record in answer["records"]]
+        cursor = answer["next_from_seq"]
+        if answer["caught_up"]:
+            return data, gaps
+
+
+WHOLE = [*(n for n in range(10) if n != 4), *range(15, 17), *(18, 19), *range(30, 40), "in the log"]
+GAPS = [(11, 15, "mixed"), (21, 30, "mixed")]
+
+
+def test_what_is_whole_stays_and_the_rest_is_told() -> None:
+    disk = stored()
+    damage(disk)
+    shard = Harness(disk, **LIMITS)
+    assert shard.reply("diff", "bad", {}).error is not None
+    problems = verify(disk, SHARD, FakeClock(), shard.limits).problems
+    assert problems
+    assert all('"bad"' in problem for problem in problems)
+    found = run(disk)
+    assert (found["kind"], found["lost"]) == ("salvaged", [[11, 15], [21, 30]])
+    again = Harness(disk, **LIMITS)
+    assert records(again) == (WHOLE, GAPS)
+    assert again.call("cursor_get", "bad", cursor="reader")["seq"] == 33
+    assert again.append("bad", "new")["last_seq"] == 42
+    assert records(again, "good") == (["a", "b", "c", "c", "c"], [])
+    assert not verify(disk, SHARD, FakeClock(), again.limits).problems
+    assert not segments(disk), "the files that were damaged are gone"
+
+
+def test_a_sound_topic_is_left_alone() -> None:
+    disk = stored()
+    Harness(disk, **LIMITS).shard.close()
+    before = {path: bytes(node.data) for path, node in disk.names.items()}
+    assert run(disk) == {"kind": "sound", "topic": "bad"}
+    assert {path: bytes(node.data) for path, node in disk.names.items()} == before
+    with pytest.raises(RecoveryError, match="there is no topic"):
+        run(disk, "no such")
+
+
+@pytest.mark.parametrize("survival", ["process", "drop"])
+def test_killed_before_any_disk_call_it_can_be_repeated(survival: Survival) -> None:
+    whole = stored()
+    damage(whole)
+    start = len(whole.calls)
+    run(whole)
+    calls = len(whole.calls) - start
+    assert calls > 20
+    for crash_at in range(calls + 1):
+        disk = stored()
+        damage(disk)
+        disk.crash_at = len(disk.calls) + crash_at
+        try:
+            run(disk)
+        except Crash:
+            pass
+        after = disk.after_crash(survival)
+        started = Harness(after.after_crash("process"), **LIMITS)  # the service may be started in between
+        assert started.shard.directory.find("bad").damage is not None or records(started) == (WHOLE, GAPS)
+        started.append("good", "more")
+        run(after)
+        again = Harness(after, **LIMITS)
+        assert records(again) == (WHOLE, GAPS), f"killed before call {crash_at}"
+        assert records(again, "good")[0][:2] == ["a", "b"]
+        assert not verify(after, SHARD, FakeClock(), again.limits).problems
+
+
+def test_a_backup_fills_what_is_lost() -> None:
+    disk = stored()
+    backup = Path("/backup/shard-00"), Path("/backup/cold")
+    for top, target in ((SHARD, backup[0]), (Path("/cold/shard-00"), backup[1] / "shard-00")):
+        for path in [path for path in disk.names if top in path.parents]:
+            disk.names[target / path.relative_to(top)] = disk.names[path]
+    copies = {path: bytes(node.data) for path, node in disk.names.items() if Path("/backup") in path.parents}
+    for path, data in copies.items():
+        disk.names[path] = type(disk.names[path])(bytearray(data), data)
+    damage(disk)
+    found = run(disk, backup=backup)
+    assert (found["lost"], found["restored"]) == ([], 15)
+    expected = [*(n for n in range(40) if n not in (4, 17)), "in the log"]
+    assert records(Harness(disk, **LIMITS)) == (expected, [])
+
+
+def test_frames_that_were_held_are_replayed() -> None:
+    disk = stored()
+    damage(disk)
+    shard = Harness(disk, **LIMITS)
+    for _ in range(4):
+        shard.append("good", "more")
+        checkpoint(shard)
+    assert [path for path in disk.names if path.name.startswith("held-")]
+    run(disk)
+    again = Harness(disk, **LIMITS)
+    assert records(again) == (WHOLE, GAPS)
+    assert not [path for path in disk.names if path.name.startswith("held-")]
+
+
+def test_a_damaged_flag_is_mended_and_no_record_comes_back() -> None:
+    disk = stored()
+    path = segments(disk)[0]
+    data = disk.names[path].data
+    place = data.index(0xD5, 64)
+    data[place] ^= 0x10
+    assert Harness(disk, **LIMITS).reply("diff", "bad", {}).error is not None
+    assert run(disk)["lost"] == []
+    assert records(Harness(disk, **LIMITS))[0][:6] == [0, 1, 2, 3, 5, 6]

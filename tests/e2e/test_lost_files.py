@@ -1,0 +1,88 @@
+"""One topic's files are lost, cut short or damaged under a running service: all else goes on, also after a start."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.service import Service, until
+
+SMALL = {
+    "TOPICS_CACHE_BYTES": "0",
+    "TOPICS_CHECKPOINT_BYTES": "4096",
+    "TOPICS_SEGMENT_MAX_EVENTS": "20",
+    "TOPICS_HOT_RETAIN_SEGMENTS": "0",
+    "TOPICS_HOT_RETAIN_BYTES": "0",
+}
+
+
+def _write(service: Service, topic: str, count: int) -> None:
+    for _ in range(count):
+        records = [{"data": "x" * 200}] * 10
+        assert service.request("POST", f"/v0/topics/{topic}", {"records": records})[0] in (200, 201)
+
+
+def _diff(service: Service, topic: str, from_seq: int = 0) -> tuple[int, Any]:
+    return service.request("POST", f"/v0/topics/{topic}/diff", {"from_seq": from_seq, "limit": 1000})
+
+
+def _apart(service: Service) -> None:
+    status, body = _diff(service, "bad")
+    assert (status, body["error"]["code"]) == (503, "not_ready")
+    assert body["error"]["detail"]["reason"] == "damaged"
+    assert "/" not in str(body).replace("not_ready", "")
+    assert _diff(service, "good")[0] == 200
+    status, ready = service.request("GET", "/v0/ready")
+    assert (status, ready["topics_quarantined"]) == (200, 1)
+    assert service.request("GET", "/v0/topics/bad")[1]["quarantined"]["reason"] == "damaged"
+    listed = service.request("GET", "/v0/topics")[1]["topics"]
+    assert [each["topic"] for each in listed if each.get("quarantined")] == ["bad"]
+
+
+@pytest.mark.parametrize("what", ["cold folder moved away", "segment truncated", "segment flipped"])
+def test_the_trouble_of_a_topic_stays_with_it(tmp_path: Path, what: str) -> None:
+    cold = tmp_path / "cold"
+    cold.mkdir()
+    environment = {**SMALL, "TOPICS_COLD_DIR": str(cold)} if "cold" in what else SMALL
+    with Service(tmp_path, shards=1, **environment) as service:
+        _write(service, "bad", 30)
+        _write(service, "good", 1)
+
+        folder = cold if "cold" in what else tmp_path
+        files = until(lambda: sorted(_bad(folder)), "segments of the topic")
+        if "cold" in what:
+            shutil.move(cold, tmp_path / "elsewhere")
+        elif "truncated" in what:
+            os.truncate(files[0], 10)
+        else:
+            with open(files[0], "r+b") as file:
+                file.seek(100)
+                file.write(b"\xff" * 8)
+        until(lambda: _diff(service, "bad")[0] == 503, "the damage to be met", 30)
+        _apart(service)
+        with contextlib.closing(service.connect()) as connection:
+            connection.request("GET", "/metrics")
+            assert b"\ntopics_quarantined 1.0\n" in connection.getresponse().read()
+        pids = service.pids()
+        _write(service, "good", 10)
+        assert service.pids() == pids
+        service.restart()
+        until(lambda: _diff(service, "bad")[0] == 503, "the damage to be met", 30)
+        _apart(service)
+        _write(service, "good", 10)
+        if "cold" in what:
+            shutil.copytree(tmp_path / "elsewhere", cold, dirs_exist_ok=True)  # what is on its way makes it, perhaps
+            service.restart()
+            status, body = _diff(service, "bad")
+            assert (status, len(body["records"])) == (200, 300)
+        assert service.request("DELETE", "/v0/topics/bad")[1]["deleted"]
+        assert service.request("GET", "/v0/ready")[1].get("topics_quarantined", 0) == 0
+
+
+def _bad(folder: Path) -> list[Path]:
+    return [path for path in folder.glob("**/*.data") if path.parent.name.endswith("1")]

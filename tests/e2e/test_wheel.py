@@ -1,0 +1,187 @@
+"""The wheel in an environment of its own, and in one that it shares with packages of the same names.
+
+Nothing is fetched: what the project depends on is lent by the environment of the tests.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import setuptools
+
+ROOT = Path(__file__).parents[2]
+BUILT_OF = ("gateway", "shardd", "supervisor", "proto", "topics_server", "deploy", "pyspark_topics", "packages")
+
+
+def run(*command: str | Path, status: int = 0, cwd: Path | None = None, **environment: str) -> tuple[str, str]:
+    """Standard output and error."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+    done = subprocess.run(
+        [str(each) for each in command],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+        cwd=cwd,
+        env={**kept, **environment},
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout, done.stderr
+
+
+def built(source: Path, to: Path) -> Path:
+    """The wheel of a project. With the setuptools that are here if they will do, so that nothing is fetched."""
+    isolation = ["--no-build-isolation"] if int(setuptools.__version__.partition(".")[0]) >= 77 else []
+    quiet = ["--quiet", "--disable-pip-version-check"]
+    run(sys.executable, "-m", "pip", "wheel", *quiet, "--no-deps", *isolation, "-w", to, source)
+    (wheel,) = to.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Of both projects in the checkout."""
+    top: Path = tmp_path_factory.mktemp("built")
+    checkout = top / "checkout"
+    checkout.mkdir()
+    for name in BUILT_OF:
+        if (ROOT / name).exists():
+            shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, checkout / name)
+    return {
+        "server": built(checkout, top / "server"),
+        "spark": built(checkout / "packages" / "pyspark-topics", top / "spark"),
+    }
+
+
+@dataclass(frozen=True)
+class Environment:
+    top: Path
+    site: Path
+
+    @property
+    def topics(self) -> Path:
+        return self.top / "bin" / "topics"
+
+    def install(self, wheel: Path) -> None:
+        pip = [sys.executable, "-m", "pip", "--python", self.top / "bin" / "python", "--disable-pip-version-check"]
+        run(*pip, "install", "--quiet", "--no-deps", "--no-index", "--force-reinstall", wheel)
+
+    def plant(self, distribution: str, files: dict[str, str]) -> None:
+        """Another distribution, as pip would have left it."""
+        for name, content in files.items():
+            (self.site / name).parent.mkdir(exist_ok=True)
+            (self.site / name).write_text(content)
+        info = self.site / f"{distribution.replace('-', '_')}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        (info / "RECORD").write_text("".join(f"{name},,\n" for name in files))
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Environment:
+    """An environment with everything that the project needs, and nothing of it."""
+    top = tmp_path / "environment"
+    run(sys.executable, "-m", "venv", "--without-pip", top)
+    (site,) = top.glob("lib/python*/site-packages")
+    (site / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return Environment(top, site)
+
+
+def test_the_wheel_brings_the_command_and_what_operations_needs(
+    wheels: dict[str, Path], fresh: Environment, tmp_path: Path
+) -> None:
+    fresh.install(wheels["server"])
+    assert run(fresh.topics, "--version", cwd=tmp_path)[0].startswith("topics ")
+    target = tmp_path / "deploy"
+    written = run(fresh.topics, "deploy-files", target, cwd=tmp_path)[0].split()
+    wanted = {
+        *("systemd/topics.service", "proxy/nginx.conf", "proxy/Caddyfile", "grafana/topics.json"),
+        *("prometheus/prometheus.yml", "prometheus/topics.rules.yml"),
+    }
+    assert {str(Path(path).relative_to(target)) for path in written} == wanted
+    for name in wanted:
+        assert (target / name).read_bytes() == (ROOT / "deploy" / name).read_bytes()
+    assert run(fresh.topics, "deploy-files", target)[0] == ""
+    (target / "proxy" / "nginx.conf").write_text("mine")
+    _, said = run(fresh.topics, "deploy-files", target, status=1)
+    assert f"{target}/proxy/nginx.conf has other content" in said
+    assert (target / "proxy" / "nginx.conf").read_text() == "mine"
+    run(fresh.topics, "deploy-files", target, "--force")
+    assert (target / "proxy" / "nginx.conf").read_bytes() == (ROOT / "deploy" / "proxy" / "nginx.conf").read_bytes()
+
+
+def test_the_two_distributions_share_no_file(wheels: dict[str, Path], fresh: Environment) -> None:
+    for wheel in wheels.values():
+        fresh.install(wheel)
+    owned = {
+        record.parent.name: {line.split(",")[0] for line in record.read_text().splitlines()}
+        for record in fresh.site.glob("*topics*.dist-info/RECORD")
+    }
+    assert len(owned) == 2
+    assert not set.intersection(*owned.values())
+    assert [name for name, files in owned.items() if "pyspark_topics/__init__.py" in files] == [
+        name for name in owned if name.startswith("pyspark_topics-")
+    ]
+
+
+@pytest.mark.parametrize("name", ["proto", "proto.py", "supervisor", "shardd"])
+def test_a_package_that_hides_ours_is_told_in_one_sentence(
+    wheels: dict[str, Path], fresh: Environment, tmp_path: Path, name: str
+) -> None:
+    fresh.install(wheels["server"])
+    path = tmp_path / "first" / name
+    code = path if path.suffix else path / "__init__.py"
+    code.parent.mkdir(parents=True)
+    code.write_text("raise RuntimeError")
+    _, said = run(fresh.topics, "version", status=1, PYTHONPATH=str(tmp_path / "first"))
+    assert len(said.splitlines()) == 1
+    assert said.startswith(f"topics: the package {path.stem} at {path} hides the one of topics-server")
+    assert "pipx install" in said
+
+
+def test_a_directory_that_is_no_package_hides_nothing(
+    wheels: dict[str, Path], fresh: Environment, tmp_path: Path
+) -> None:
+    fresh.install(wheels["server"])
+    (tmp_path / "first" / "proto").mkdir(parents=True)
+    assert run(fresh.topics, "version", PYTHONPATH=str(tmp_path / "first"))[1] == ""
+
+
+def test_a_package_that_was_installed_over_ours_is_told_with_its_name(
+    wheels: dict[str, Path], fresh: Environment
+) -> None:
+    fresh.install(wheels["server"])
+    fresh.plant("proto-plus", {"proto/__init__.py": "", "proto/message.py": "class Message: pass\n"})
+    _, said = run(fresh.topics, "version", status=1)
+    assert len(said.splitlines()) == 1
+    assert "was written over by another installation (there is a proto in proto-plus)" in said
+    assert "uv tool install" in said
+    fresh.install(wheels["server"])  # the one that was installed last has its files
+    run(fresh.topics, "version")
+
+
+def test_an_editable_installation_is_told_too_what_hides_it(fresh: Environment, tmp_path: Path) -> None:
+    (fresh.site / "topics_server.pth").write_text(f"{ROOT}\n")
+    fresh.plant("proto-plus", {"proto/__init__.py": "raise RuntimeError"})
+    _, said = run(fresh.top / "bin" / "python", "-m", "topics_server", "version", status=1, cwd=tmp_path)
+    assert said.startswith(f"topics: the package proto at {fresh.site}/proto hides the one of topics-server")
+    assert "(there is a proto in proto-plus)" in said
+
+
+def test_topics_spark_without_pyspark_says_so_in_one_sentence(
+    wheels: dict[str, Path], fresh: Environment, tmp_path: Path
+) -> None:
+    (fresh.site / "lent.pth").unlink()
+    fresh.install(wheels["spark"])
+    _, said = run(fresh.top / "bin" / "topics-spark", "audit", "--path", tmp_path, status=2)
+    assert said.startswith("topics-spark needs pyspark and pyarrow: pip install ")
+    assert len(said.splitlines()) == 1

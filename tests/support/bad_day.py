@@ -1,0 +1,484 @@
+"""A service under load on a bad day: what runs on it, what happens to it, and what must be true of it afterwards.
+
+The load counts what it saw acknowledged: `Writer`s with classes `fsync` and `disk`, a queue whose jobs are published
+with idempotency keys and worked off, a router with `exactly_once`, and a watcher that resumes by the id of its last
+frame. A *fault* is a generator: it does its harm, yields, and undoes what it did.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import random
+import resource
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from proto.names import shard_of
+from tests.support.dials import Dials
+from tests.support.events import Watch
+from tests.support.service import Service, ServiceError, until
+from tests.support.volume import Volume
+from tests.support.writers import Writer, read_all, verify
+
+TOPICS = [f"day:{n}" for n in range(8)]
+QUEUE = "day:jobs"
+SOURCE, COPY = "day:source", "day:copy"
+VICTIM = "day:victim"
+SHARDS = ["shard-00", "shard-01"]
+LEASE_MS = 2000
+PATIENCE_S = 90.0
+"""Until the service answers everybody again after a fault was undone. Generous: machines of tests are slow."""
+
+
+class PacedWriter(Writer):
+    """Writes now and then: the data of a long run must fit a small volume, and the memory of the test."""
+
+    def _write(self, connection: http.client.HTTPConnection) -> None:
+        super()._write(connection)
+        self._stop_requested.wait(0.05)
+
+
+class Worker(threading.Thread):
+    """A client in a loop. What it raises is the test's failure, except that a service may be down for a while."""
+
+    def __init__(self, name: str, day: BadDay) -> None:
+        super().__init__(name=name, daemon=True)
+        self.day = day
+        self.failure: BaseException | None = None
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
+        try:
+            while not self.stopping.is_set():
+                self.turn()
+        except BaseException as error:  # a thread's failure is the test's
+            self.failure = error
+
+    def turn(self) -> None:
+        raise NotImplementedError
+
+    def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """The answer, or `(0, None)` if there is none."""
+        try:
+            return self.day.service.request(method, path, body, timeout_s=15)
+        except (OSError, http.client.HTTPException):
+            self.stopping.wait(0.05)
+            return 0, None
+
+    def finish(self) -> None:
+        self.stopping.set()
+        self.join(60)
+        assert not self.is_alive(), f"{self.name} hangs"
+        if self.failure is not None:
+            raise self.failure
+
+
+class Publisher(Worker):
+    """Adds jobs to the queue, and records to the router's source; repeats each until it is acknowledged."""
+
+    published = 0
+
+    def turn(self) -> None:
+        number = self.published
+        for topic in (QUEUE, SOURCE):
+            body = {"records": [{"data": number}], "idempotency_key": f"p{number}"}
+            while (status := self.ask("POST", f"/v0/topics/{topic}", body)[0]) not in (200, 201):
+                assert status in (0, 429, 503), f"{topic} answered {status}"
+                if self.stopping.wait(0.05):
+                    self.day.unsure.add(number)
+                    return
+        self.published += 1
+        self.stopping.wait(0.05)
+
+
+class Labourer(Worker):
+    """Claims jobs and acknowledges them."""
+
+    def turn(self) -> None:
+        path = f"/v0/topics/{QUEUE}"
+        status, answer = self.ask("POST", f"{path}/claim", {"node": self.name, "max": 20, "lease_ms": LEASE_MS})
+        if status != 200 or not answer["claimed"]:
+            self.stopping.wait(0.1)
+            return
+        jobs = {job["$seq"]: job["data"] for job in answer["claimed"]}
+        self.day.started.update(jobs.values())
+        self.ask("POST", f"{path}/ack", {"node": self.name, "seqs": list(jobs)})
+
+
+class Watcher(Worker):
+    """Follows all topics over one session, and takes it up again wherever a stream ended."""
+
+    def __init__(self, name: str, day: BadDay) -> None:
+        super().__init__(name, day)
+        self.seen: dict[str, set[int]] = {topic: set() for topic in TOPICS}
+        self.wid = self.last_id = ""
+
+    def turn(self) -> None:
+        if not self.wid:
+            status, made = self.ask("POST", "/v0/watch", {"topics": {topic: {"from_seq": 0} for topic in TOPICS}})
+            self.wid = made["wid"] if status == 200 else ""
+            self.stopping.wait(0.05)
+            return
+        try:
+            stream = Watch(self.day.service, self.wid, self.last_id)
+        except (OSError, http.client.HTTPException):
+            self.stopping.wait(0.1)
+            return
+        taken = 0
+        try:
+            assert stream.status in (200, 429, 503), stream.raw
+            while not self.stopping.is_set() and not stream.ended.wait(0.05):
+                taken = self._take(stream, taken)
+            self._take(stream, taken)
+        finally:
+            stream.close()
+        self.stopping.wait(0.05)
+
+    def _take(self, stream: Watch, taken: int) -> int:
+        fresh = stream.events[taken:]
+        for event in fresh:
+            self.last_id = event.ident or self.last_id
+            if event.kind == "record":
+                self.seen[event.data["topic"]].update(record["$seq"] for record in event.data["records"])
+            assert event.kind != "tombstone", f"{self.name} was told of a loss: {event.data}"
+        return taken + len(fresh)
+
+
+class Meter(Worker):
+    """The largest private memory of each child, in bytes."""
+
+    def __init__(self, name: str, day: BadDay) -> None:
+        super().__init__(name, day)
+        self.peak: dict[str, int] = {}
+
+    def turn(self) -> None:
+        for name, child in self.day.service.status().get("children", {}).items():
+            try:
+                text = Path(f"/proc/{child['pid']}/status").read_text()
+            except OSError:
+                continue
+            lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+            self.peak[name] = max(self.peak.get(name, 0), 1024 * int(lines.get("RssAnon", "0 kB").split()[0]))
+        self.stopping.wait(0.2)
+
+
+class BadDay:
+    def __init__(self, service: Service, volume: Volume, dials: Dials, cold: Path, seed: int) -> None:
+        self.service, self.volume, self.dials, self.cold = service, volume, dials, cold
+        self.rng = random.Random(seed)
+        self.unsure: set[int] = set()
+        """Numbers that were sent and not acknowledged when the load stopped."""
+        self.victims = 0
+        """How often the topic for damage was made."""
+        self.started: set[int] = set()
+        """Jobs that a worker got."""
+        self.writers: list[Writer] = [
+            PacedWriter(service, f"w{n}", TOPICS[n % 2 :: 2], seed + n, ("fsync", "disk")[n % 2]) for n in range(4)
+        ]
+        self.publisher = Publisher("publisher", self)
+        self.watcher = Watcher("watcher", self)
+        self.meter = Meter("meter", self)
+        self.workers: list[Worker] = [self.publisher, self.watcher, self.meter]
+        self.workers += [Labourer(f"labourer-{n}", self) for n in range(2)]
+
+    # -- life
+
+    def begin(self) -> None:
+        # Two leases may end while a process hangs; what counts here is that no job is lost.
+        queue = {"type": "queue", "durability": "fsync", "leases_durable": True, "max_deliveries": 1000}
+        self._insist("PUT", f"/v0/topics/{QUEUE}", queue)
+        for topic in (*TOPICS, SOURCE):
+            n = TOPICS.index(topic) if topic in TOPICS else 0
+            self._insist("PUT", f"/v0/topics/{topic}", {"durability": ("fsync", "disk")[n % 2]})
+        router = {"source": SOURCE, "dest": COPY, "guarantee": "exactly_once"}
+        self._insist("PUT", "/v0/routers/day-router", router)
+        self.fill_victim()
+        for thread in (*self.writers, *self.workers):
+            thread.start()
+
+    def fill_victim(self) -> None:
+        """A topic with sealed segments, which faults damage and no check looks at."""
+        self.victims += 1
+        self._insist("PUT", f"/v0/topics/{VICTIM}", {})
+        for _ in range(20):
+            self._insist("POST", f"/v0/topics/{VICTIM}", {"records": [{"data": self._victim_data()}] * 20})
+
+    def _victim_data(self) -> str:
+        """Records of the present victim are like no others."""
+        return f"victim {self.victims} " + "v" * 1000
+
+    def _insist(self, method: str, path: str, body: Any = None) -> Any:
+        """The answer, once the service gives one that is none of its troubles."""
+        found: list[tuple[int, Any]] = []
+
+        def answered() -> bool:
+            try:
+                found.append(self.service.request(method, path, body))
+            except (OSError, http.client.HTTPException):
+                return False
+            return found[-1][0] not in (429, 503)
+
+        until(answered, f"an answer to {method} {path}; the last: {found[-1:]}", PATIENCE_S)
+        status, answer = found[-1]
+        assert status < 400 or (method == "DELETE" and status == 404), (method, path, status, answer)
+        return answer
+
+    def heal(self) -> None:
+        """Return when the service is ready and each client has got on; raises if it gave up or does not recover."""
+        self.dials.turn()
+        self.service.wait_ready(PATIENCE_S)
+        before = [writer.acks for writer in self.writers]
+        published = self.publisher.published
+
+        def went_on() -> bool:
+            for thread in (*self.writers, *self.workers):
+                if thread.failure is not None:
+                    raise thread.failure
+            now = zip((writer.acks for writer in self.writers), before, strict=True)
+            return all(is_now > was for is_now, was in now) and self.publisher.published > published
+
+        try:
+            until(went_on, "every writer to be acknowledged again", PATIENCE_S)
+        except AssertionError as error:
+            acks = [writer.acks for writer in self.writers]
+            answers = [writer.answers[-1] for writer in self.writers if writer.answers]
+            raise ServiceError(f"{error}: {before} → {acks}; {answers}{self.service.log_tail()}") from None
+
+    def end(self) -> None:
+        """Stop the load and check what it was promised."""
+        for writer in self.writers:
+            writer.stop()
+        self.publisher.finish()
+        for writer in self.writers:
+            writer.finish()
+        acked = verify(self.service, self.writers)
+        assert acked > 0
+        heads = {topic: self.service.request("GET", f"/v0/topics/{topic}")[1]["head_seq"] for topic in TOPICS}
+
+        def watched() -> bool:
+            if self.watcher.failure is not None:
+                raise self.watcher.failure
+            return all(len(self.watcher.seen[topic]) >= head for topic, head in heads.items())
+
+        until(watched, "the watcher to have seen every record", PATIENCE_S)
+        expected = set(range(self.publisher.published))
+
+        def jobs_left() -> int:
+            return int(self._insist("GET", f"/v0/topics/{QUEUE}")["count"])
+
+        until(lambda: jobs_left() == 0, "every job to be done", PATIENCE_S)
+        assert expected <= self.started, f"jobs lost: {sorted(expected - self.started)[:5]}"
+        source = [data for _, data in read_all(self.service, SOURCE)]
+        assert expected <= set(source) <= expected | self.unsure, "records of the source were lost or made up"
+        assert len(source) == len(set(source)), "an idempotency key let a record in twice"
+        until(lambda: len(read_all(self.service, COPY)) >= len(source), "the router to be through", PATIENCE_S)
+        assert [data for _, data in read_all(self.service, COPY)] == source
+        for worker in self.workers:
+            worker.finish()
+
+    # -- what happens to it
+
+    def faults(self) -> dict[str, Callable[[], Generator[None]]]:
+        return {
+            "a shard is killed": self.shard_killed,
+            "the gateway is killed": self.gateway_killed,
+            "all processes are killed": self.service_killed,
+            "a shard hangs for a moment": self.shard_paused,
+            "a shard hangs": self.shard_hangs,
+            "the gateway hangs for a moment": self.gateway_paused,
+            "a shard is out of descriptors": self.descriptors_taken,
+            "the disk is full": self.disk_full,
+            "the disk is slow": self.disk_slow,
+            "syncs fail": self.disk_failing,
+            "the cold tier is gone": self.cold_gone,
+            "a segment is cut off": self.segment_cut,
+            "the clock is a day ahead": self.clock_ahead,
+            "clients do not read": self.readers_slow,
+            "clients are hostile": self.clients_hostile,
+        }
+
+    def _shard(self) -> str:
+        return self.rng.choice(SHARDS)
+
+    def _pid(self, name: str) -> int:
+        return int(until(lambda: self.service.child(name)["pid"], f"{name} to run"))
+
+    def shard_killed(self) -> Generator[None]:
+        os.kill(self._pid(self._shard()), signal.SIGKILL)
+        yield
+
+    def gateway_killed(self) -> Generator[None]:
+        os.kill(self._pid("gateway"), signal.SIGKILL)
+        yield
+
+    def service_killed(self) -> Generator[None]:
+        self.service.kill_group()
+        yield
+        self.service.start()
+
+    def _paused(self, name: str) -> Generator[None]:
+        pid = self._pid(name)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            try:
+                os.kill(pid, signal.SIGCONT)
+            except ProcessLookupError:
+                pass  # the supervisor did not wait for it
+
+    def shard_paused(self) -> Generator[None]:
+        return self._paused(self._shard())
+
+    def gateway_paused(self) -> Generator[None]:
+        return self._paused("gateway")
+
+    def shard_hangs(self) -> Generator[None]:
+        """Until the supervisor puts another one in its place."""
+        name = self._shard()
+        before = self.service.child(name)["incarnation"]
+        os.kill(self._pid(name), signal.SIGSTOP)
+        until(lambda: self.service.child(name)["incarnation"] > before, f"a successor of {name}", PATIENCE_S)
+        yield
+
+    def descriptors_taken(self) -> Generator[None]:
+        pid = self._pid(self._shard())
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        opened = len(os.listdir(f"/proc/{pid}/fd"))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (opened, limits[1]))
+        try:
+            yield
+        finally:
+            try:
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+            except ProcessLookupError:
+                pass
+
+    def disk_full(self) -> Generator[None]:
+        self.volume.fill()
+        try:
+            yield
+        finally:
+            self.volume.relieve()
+
+    def disk_slow(self) -> Generator[None]:
+        self.dials.turn(sync_delay_s=0.4)
+        yield
+
+    def disk_failing(self) -> Generator[None]:
+        """A shard that could not save what it had acknowledged takes nothing more; the operator starts it again."""
+        self.dials.turn(sync_fails=True)
+        yield
+        self.dials.turn()
+        for name in SHARDS:
+            os.kill(self._pid(name), signal.SIGKILL)
+
+    def cold_gone(self) -> Generator[None]:
+        hidden = self.cold.with_name("cold-hidden")
+        if self.cold.exists():
+            self.cold.rename(hidden)
+        try:
+            yield
+            self.service.request("POST", f"/v0/topics/{VICTIM}/diff", {"from_seq": 0})
+        except (OSError, http.client.HTTPException):
+            pass
+        finally:
+            if hidden.exists():
+                if self.cold.exists():  # made anew meanwhile: what was moved there belongs to it
+                    for path in sorted(self.cold.rglob("*")):
+                        if path.is_file():
+                            target = hidden / path.relative_to(self.cold)
+                            target.parent.mkdir(parents=True, exist_ok=True)
+                            path.rename(target)
+                    for path in sorted(self.cold.rglob("*"), reverse=True):
+                        path.rmdir()
+                    self.cold.rmdir()
+                hidden.rename(self.cold)
+
+    def _victim_segments(self) -> list[Path]:
+        """Where records of the victim are; folders are named by numbers."""
+        shard = f"shard-{shard_of(VICTIM, len(SHARDS)):02d}"
+        places = [self.volume.outside / "data" / shard, self.cold / shard]
+        found = [path for place in places for path in sorted(place.glob("topics/*/*.data"))]
+        return [path for path in found if self._victim_data().encode() in path.read_bytes()]
+
+    def segment_cut(self) -> Generator[None]:
+        """The topic is damaged, and nothing else is. It is a new one, of which nothing was read yet."""
+        self._insist("DELETE", f"/v0/topics/{VICTIM}")
+        self.fill_victim()
+        found = until(self._victim_segments, "segments of the victim", PATIENCE_S)
+        name = self.rng.choice(found).name
+        for path in found:
+            if path.name == name:  # there may be two: it is just being moved to the cold tier
+                os.truncate(path, path.stat().st_size // 2)
+        if self.rng.random() < 0.5:
+            os.kill(self._pid(f"shard-{shard_of(VICTIM, len(SHARDS)):02d}"), signal.SIGKILL)
+
+        def told() -> bool:
+            try:
+                status, answer = self.service.request("POST", f"/v0/topics/{VICTIM}/diff", {"from_seq": 0})
+            except (OSError, http.client.HTTPException):
+                return False
+            return status == 503 and (answer["error"]["detail"] or {}).get("reason") == "damaged"
+
+        until(told, "the topic to be told to be damaged", PATIENCE_S)
+        yield
+        self._insist("DELETE", f"/v0/topics/{VICTIM}")
+        self.fill_victim()
+
+    def clock_ahead(self) -> Generator[None]:
+        self.dials.turn(clock_ahead_s=86_400.0)
+        yield
+
+    def readers_slow(self) -> Generator[None]:
+        """Streams and answers that are asked for and not read."""
+        head = "GET /v0/topics?page_size=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        diff = '{"from_seq":0,"limit":1000}'
+        ask = "POST /v0/topics/day:0/diff HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        asked = (head + f"{ask}Content-Length: {len(diff)}\r\n\r\n{diff}" * 20).encode()
+        stream = f"GET /v0/watch/{self.watcher.wid} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+        with ExitStack() as stack:
+            for request in [asked] * 30 + [stream] * 5:
+                self._send(stack, request)
+            yield
+
+    def clients_hostile(self) -> Generator[None]:
+        """Garbage, heads without an end, bodies without an end, pings without an end."""
+        chunked = b"POST /v0/topics/day:0 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        chunked += b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 2000
+        ping = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0" + b"\0\0\x08\6\0\0\0\0\0pingping" * 500
+        with ExitStack() as stack:
+            for _ in range(10):
+                self._send(stack, self.rng.randbytes(2000))
+                self._send(stack, b"GET /v0/topics HTTP/1.1\r\nX: ")
+                self._send(stack, chunked)
+                self._send(stack, ping)
+            yield
+
+    def _send(self, stack: ExitStack, sent: bytes) -> None:
+        """On a connection that stays until the stack is left."""
+        try:
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", self.service.port), 5))
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.settimeout(0.5)
+            connection.sendall(sent)
+        except OSError:
+            pass  # refused, reset, or not taken: all of it is the service's right
+
+    def happen(self, name: str, longest_s: float) -> None:
+        """One fault, from its harm to the service's recovery."""
+        begun = time.monotonic()
+        fault = self.faults()[name]()
+        next(fault)
+        time.sleep(self.rng.uniform(0.2, longest_s))
+        for _ in fault:
+            pass
+        self.heal()
+        print(f"{name}: over after {time.monotonic() - begun:.1f} s")  # noqa: T201 - shown when the test fails
