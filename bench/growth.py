@@ -46,7 +46,7 @@ from proto.ipc.message import Message, Reply, Request
 from proto.model.limits import Limits
 from proto.process.allocator import give_back
 from shardd.clock import SystemClock
-from shardd.process.garbage_collector import calm
+from shardd.garbage_collector import calm
 from shardd.shard import Shard
 from shardd.storage.disk import RealDisk
 

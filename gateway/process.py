@@ -39,8 +39,6 @@ from proto.process.log import configure
 from proto.process.orphan import die_with_parent
 
 TIDY_S = 5.0
-BUSY_BYTES = 8 << 20
-"""After a time in which clients had this much more in flight than now, the heap is looked at."""
 STOP_S = 1.0
 """How long the end of the process may take."""
 
@@ -82,13 +80,11 @@ class Gateway:
         self._accepting = trio.CancelScope()
 
     async def tidy(self) -> None:
-        """Give memory back to the system once a busy time is over."""
-        budget = self.budget
+        """Give memory back to the system once a busy time is over. What clients hold does not tell when that is: a
+        shard that hangs keeps messages here whose requests were answered long ago."""
         while True:
             await trio.sleep(TIDY_S)
-            if budget.highest - budget.used > BUSY_BYTES:  # what was counted is a part of what the heap held
-                budget.highest = budget.used
-                await trio.to_thread.run_sync(give_back)
+            await trio.to_thread.run_sync(give_back)
 
     async def begin_tracing(self) -> None:
         self.tracing = await trio.to_thread.run_sync(tracing.load)

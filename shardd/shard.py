@@ -270,7 +270,7 @@ class Shard:
         """Take the position and what is to be written, in slices between which requests may be handled. Follow with
         `checkpoints.write` in a thread, then `ending`."""
         self._logged_earlier, self._logged_before = self._logged_before, self._grown_bytes()
-        self.routing.saving()
+        yield from self.routing.saving()
         if self.space.low:
             self.commits.rotate()  # the log is removed by files
         self.space.checkpoint_begins()

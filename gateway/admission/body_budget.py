@@ -119,8 +119,6 @@ class Budget:
     def __init__(self, total: int = gateway_share(DEFAULT_BYTES), patience_ms: int = 30_000) -> None:
         self.total = total
         self.used = 0
-        self.highest = 0
-        """Of `used`, since it was last set to 0."""
         self._patience_s = patience_ms / 1000
         self._held: dict[Owner, int] = {}
         self._queues: dict[Owner, deque[_Waiter]] = {}
@@ -163,7 +161,6 @@ class Budget:
         hold.size += size
         self._count(hold.owner, size)
         if size > 0:
-            self.highest = max(self.highest, self.used)
             return
         if self._over is hold and not hold.size:
             self._over = None

@@ -67,6 +67,7 @@ from proto.format.frame import DELETED, FORMAT_VERSION, Buffer, Header, Kind
 from proto.model.limits import Limits
 from shardd.checkpoint.segment_summary import State, forgotten, packed, states, unpacked
 from shardd.clock import Clock
+from shardd.garbage_collector import search_recent
 from shardd.recovery.quarantine import Quarantine, Unloaded, found, held_files, read_held
 from shardd.recovery.replay import replay
 from shardd.recovery.wal_scan import RecoveryError
@@ -134,6 +135,8 @@ class Plan:
     """Those that have changed."""
     entries: list[bytes | TopicPlan] = field(default_factory=list)
     """All there are."""
+    to_cold: bool = False
+    """Is anything to be moved there?"""
     dead: list[Path] = field(default_factory=list)
     listed: list[Planned] = field(default_factory=list)
     loaded: dict[int, Topic] | None = None
@@ -490,7 +493,7 @@ class Checkpoints:
             if looked >= LOOK:
                 looked = 0
                 yield
-        if any(topic_plan.cold for topic_plan in plan.topics):
+        if plan.to_cold:
             self._cold_used = any(s.cold for t in directory.visible.values() for s in t.segments)
         self._list_again(plan.topics)
         plan.dead = list(self._dying)
@@ -509,6 +512,8 @@ class Checkpoints:
     def _list_again(self, topics: list[TopicPlan]) -> None:
         """Flags that are about to be written, of batches that are forgotten already: they may be half written when the
         next start looks, so its catalog has to list them."""
+        if not self._listed:
+            return
         planned = {id(batch) for plan in topics for batch, _ in plan.deleted}
         missing = [(batch, flags) for batch, flags in self._listed if id(batch) not in planned]
         if missing:
@@ -543,6 +548,7 @@ class Checkpoints:
             plan.fields["as_of"] = synced_no
         whole.topics.append(plan)
         whole.entries.append(plan)
+        whole.to_cold = whole.to_cold or bool(plan.cold)
         # Deletions are listed until files have them; what cannot be moved now is tried again.
         done = topic.unloaded is None and topic.logged_no <= synced_no and not plan.deleted and not plan.cold
         topic.catalogued = plan if done else None
@@ -629,8 +635,10 @@ class Checkpoints:
                     plan.not_moved.append((segment.data_path, error))
                     self._undo(plan.begun[before:])
                     del plan.begun[before:]
-        for folder in sorted(folders, key=lambda path: len(path.parts), reverse=True):
-            self._disk.sync_dir(folder)
+        rest = sorted(folders, key=lambda path: len(path.parts))
+        folders.clear()
+        while rest:
+            self._disk.sync_dir(rest.pop())
         held = False
         for topic_plan in plan.topics:
             entry = self._catalog_entry(topic_plan)
@@ -646,6 +654,8 @@ class Checkpoints:
         version = catalog.HELD_VERSION if held else FORMAT_VERSION
         plan.catalog_bytes = catalog.write(self._disk, self._path, plan.number, contents, version)
         plan.committed = True
+        while plan.begun:
+            plan.begun.pop()  # one by one: to free many objects at once would keep the loop waiting
         self._disk.sync_dir(self._path)
         self._flag(plan)
         plan.flagged = True
@@ -813,7 +823,7 @@ class Checkpoints:
         unneeded = [wal / name for (_, name), (after, _) in pairwise(files) if after <= self._frame_no + 1]
         old = [n for n in catalog.numbers(self._disk, self._path) if n < plan.number - 1]
         # An unfinished attempt may have left a file under a name that this one has used again.
-        needed = _needed(plan)
+        needed = _needed(plan, set(self._doomed)) if self._doomed else ()
         doomed = [path for path in self._doomed if path not in needed]
         # Log files go oldest first: a log may lose its beginning, never its middle.
         for path in [*(self._path / catalog.file_name(n) for n in old), *unneeded, *doomed]:
@@ -827,7 +837,7 @@ class Checkpoints:
         exhaust(self.adopting(plan))
 
     def adopting(self, plan: Plan) -> Generator[None, None, None]:
-        """Step 7 in slices."""
+        """Step 7 in slices. They let the plan go, too: to free a large one at once would take as long as several."""
         logged = self._frame_no != plan.frame_no
         self._number, self._frame_no = plan.number, plan.frame_no
         self.catalog_bytes = plan.catalog_bytes
@@ -844,10 +854,14 @@ class Checkpoints:
         ]
         self._doomed = plan.dead if plan.trimmed else [*self._doomed, *plan.dead]
         self._dying = self._dying[len(plan.dead) :]
-        for done, topic_plan in enumerate(plan.topics):
-            if done % SLICE == SLICE - 1:
+        plan.entries.clear()
+        plan.topics.reverse()
+        while plan.topics:
+            self._adopt_topic(plan.topics.pop())
+            if len(plan.topics) % SLICE == 0:
+                self._release()
+                search_recent()  # or all of it would be searched at once at the end: more is freed here than is made
                 yield
-            self._adopt_topic(topic_plan)
         self._release()
         self.settled = plan.trimmed and not (logged or self._doomed or self._dying or self._listed)
         self.completed += 1
@@ -966,18 +980,20 @@ def _weight(segment: Segment) -> int:
     return segment.records + (64 + ENTRY_SIZE) * segment.frames
 
 
-def _needed(plan: Plan) -> set[Path]:
-    """The files that the catalog of this checkpoint names for topics that have changed; of others, none is doomed."""
+def _needed(plan: Plan, doomed: set[Path]) -> set[Path]:
+    """Which of these files the catalog of this checkpoint names for topics that have changed; of others, none is
+    doomed."""
     needed: set[Path] = set()
     for topic_plan in plan.topics:
         if topic_plan.topic.unloaded is not None:
-            needed |= {*topic_plan.topic.unloaded.held}
+            needed.update(topic_plan.topic.unloaded.held)
             if topic_plan.held:
                 needed.add(topic_plan.topic.unloaded.next_file())
         moved = {id(segment): target for segment, target in topic_plan.cold}
         for segment in (*topic_plan.segments, *(segment for segment, _ in topic_plan.written)):
             folder = moved.get(id(segment), segment.directory)
-            needed |= {folder / segment.data_path.name, folder / segment.index_path.name}
+            paths = (folder / segment.data_path.name, folder / segment.index_path.name)
+            needed.update(path for path in paths if path in doomed)
     return needed
 
 

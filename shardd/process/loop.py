@@ -44,7 +44,7 @@ from proto.process.log import configure
 from proto.process.orphan import die_with_parent
 from shardd.clock import SystemClock
 from shardd.delivery.pressure import SAMPLE_INTERVAL
-from shardd.process.garbage_collector import calm, search
+from shardd.garbage_collector import calm, search
 from shardd.process.peers import Peers
 from shardd.process.reply_queue import Replies
 from shardd.process.router_tasks import Forward

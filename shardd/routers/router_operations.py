@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 from proto.format.frame import Kind
@@ -24,6 +24,8 @@ from shardd.topic.lane import Lane, Router
 from shardd.topic.topic import Topic
 
 LONGEST_HOLD_S = 60.0
+LOOK = 4096
+"""Topics that are looked at without a break."""
 Waiter = Callable[[TopicsError | None], None]
 
 
@@ -217,13 +219,17 @@ class Routing:
 
     # Saving
 
-    def saving(self) -> None:
-        """A checkpoint of what there is now has begun."""
-        lanes = [topic.lane for topic in self.destinations() if topic.lane is not None and topic.lane.unsaved]
-        for lane in lanes:
-            lane.unsaved = lane.done != lane.cursor
-        self._saving = self.unsaved, lanes
+    def saving(self) -> Generator[None, None, None]:
+        """A checkpoint of at least what there is now begins; in slices of `LOOK` topics."""
+        self._saving = self.unsaved, []
         self.unsaved = []
+        for looked, topic in enumerate(list(self._directory.visible.values()), 1):
+            lane = topic.lane
+            if lane is not None and lane.routers and lane.unsaved and topic.unloaded is None:
+                lane.unsaved = lane.done != lane.cursor
+                self._saving[1].append(lane)
+            if looked % LOOK == 0:
+                yield
 
     def saved(self, error: OSError | None) -> None:
         """It has ended."""

@@ -24,3 +24,8 @@ def search(topics: int) -> None:
     """Now and then: search everything made since `calm`, if that is not much."""
     if topics <= FEW_TOPICS:
         gc.collect()
+
+
+def search_recent() -> None:
+    """Search what was made since the last look."""
+    gc.collect(1)
