@@ -9,12 +9,11 @@ from typing import Any
 import msgspec
 
 from gateway.contract.operations import OPERATIONS, Body, Operation
-from gateway.streams.watch_sessions import WID
 from proto import __version__
 from proto.model.errors import STATUS
 from proto.model.keys import ALL_SCOPES
 from proto.model.limits import MAX_PUBLISH_DELAY_MS
-from proto.model.names import ROUTER, TOPIC
+from proto.model.names import ROUTER, TOPIC, WATCH_SESSION
 
 _REQUESTS: dict[str, dict[str, Any]] = {
     "configure_topic": {"$ref": "#/components/schemas/TopicConfig"},
@@ -233,7 +232,7 @@ _SCHEMAS["Router"] = {
 _PATH_PARAMETERS: dict[str, dict[str, Any]] = {
     "router": {"type": "string", "pattern": f"^{ROUTER.pattern}$"},
     "topic": {"type": "string", "pattern": f"^{TOPIC.pattern}$"},
-    "wid": {"type": "string", "pattern": f"^{WID.pattern}$"},
+    "wid": {"type": "string", "pattern": f"^{WATCH_SESSION.pattern}$"},
     "cursor": {"type": "string", "minLength": 1, "description": "up to 255 bytes of UTF-8, percent-encoded"},
 }
 

@@ -8,7 +8,6 @@ At most one stream per session: a new one ends the old one, and begins where tha
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Mapping
 from time import monotonic
@@ -27,9 +26,9 @@ from proto.ipc.message import Reply
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.keys import Key
 from proto.model.limits import Limits
+from proto.model.names import WATCH_SESSION
 
 SAVE_S = 0.25
-WID = re.compile(r"wid_[A-Za-z0-9_-]{22}", re.ASCII)
 WID_BYTES = 16
 
 _log: Any = structlog.get_logger()
@@ -180,7 +179,7 @@ class Sessions:
 
     async def look(self, wid: str, key: Key) -> Opened:
         """The session, for its owner. Raises `400`, `401`, `404`, `503`."""
-        if WID.fullmatch(wid) is None:
+        if WATCH_SESSION.fullmatch(wid) is None:
             # No shard has made it, whatever it looks like; none needs to be asked.
             raise TopicsError(
                 ErrorCode.NOT_FOUND, "there is no such watch session; make one with POST /v0/watch", {"wid": wid[:64]}

@@ -1,4 +1,4 @@
-"""Topic names: the grammar, and which shard a name belongs to."""
+"""Names of topics, routers and watch sessions: the grammar, and which shard a name belongs to."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from proto.model.errors import TopicsError, invalid
 
 TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}", re.ASCII)
 ROUTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}", re.ASCII)
+WATCH_SESSION = re.compile(r"wid_[A-Za-z0-9_-]{22}", re.ASCII)
 RULE = "1 to 255 characters of A-Z a-z 0-9 . _ : - and the first one a letter or digit"
 
 
