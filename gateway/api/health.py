@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from time import monotonic
 from typing import Any
 
 from gateway.contract.responses import plain
 from gateway.http.messages import Response
+from gateway.observe.uptime import uptime_ms
 from gateway.shards.client import Shards
 from proto import __version__
 from proto.model.errors import not_ready, shutting_down
-
-STARTED = monotonic()
-
-
-def uptime_ms() -> int:
-    """Milliseconds this process has served."""
-    return round((monotonic() - STARTED) * 1000)
 
 
 def health() -> Response:

@@ -16,9 +16,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.api.health import uptime_ms
 from gateway.http.accept_header import named, weight
 from gateway.http.messages import JSON
+from gateway.observe.uptime import uptime_ms
 from gateway.shards.client import Shards
 from proto.ipc.control import PHASES
 from proto.ipc.link import Pending
