@@ -43,6 +43,7 @@ from rich.console import Console
 from rich.table import Table
 
 from proto.ipc.message import Message, Reply, Request
+from proto.ipc.operations import BY_NAME, Append
 from proto.model.limits import Limits
 from proto.process.allocator import give_back
 from shardd.clock import SystemClock
@@ -165,7 +166,7 @@ class Driver:
 
     def hand_in(self, op: str, body: bytes, **options: Any) -> None:
         self._count += 1
-        self.shard.handle(Request(self._count, op, TOPIC, options, body), "bench", self._respond)
+        self.shard.handle(Request(self._count, BY_NAME[op].request(**options), TOPIC, body), "bench", self._respond)
 
     def _respond(self, message: Message) -> None:
         self._answered += 1
@@ -389,7 +390,7 @@ def stage_topics(path: Path, count: int) -> dict[str, Any]:
 
     def change(chosen: range) -> None:
         for n in chosen:
-            shard.handle(Request(n, "append", f"topic:{n}", {}, body), "bench", respond)
+            shard.handle(Request(n, Append(), f"topic:{n}", body), "bench", respond)
             if n % 64 == 63:
                 shard.flush()
             if n % 4096 == 4095:

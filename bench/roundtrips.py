@@ -14,6 +14,7 @@ import time
 import trio
 
 from proto.ipc.message import Cancel, Parked, Reply, Request, decode
+from proto.ipc.operations import Append
 from proto.ipc.transport import MessageSocket
 
 BODY = b'{"records":[{"data":' + b"x" * 100 + b"}]}"
@@ -44,7 +45,7 @@ async def ask(endpoint: str, in_flight: int, seconds: float) -> float:
     def send() -> None:
         nonlocal sent
         sent += 1
-        dealer.send(Request(sent, "append", "bench:t", {"return_seqs": True}, BODY).encode())
+        dealer.send(Request(sent, Append(), "bench:t", BODY).encode())
 
     def handle(messages: list[list[bytes]]) -> None:
         nonlocal answered

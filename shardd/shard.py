@@ -16,8 +16,9 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+from proto.ipc import operations
 from proto.ipc.message import Message, Reply, Request
-from proto.model.errors import TopicsError, invalid, not_ready, topic_not_found
+from proto.model.errors import TopicsError, not_ready, topic_not_found
 from proto.model.limits import Limits
 from shardd.changes.allowance import Allowance
 from shardd.changes.transactions import Respond, Staging, to_json
@@ -54,6 +55,9 @@ from shardd.topic.cursors import page as cursor_page
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Deferred, Topic
 
+_BEFORE_RESTORED = frozenset((operations.Pull, operations.RouterPosition, operations.Stats))
+"""Are answered while copies are made again."""
+
 
 class Shard:
     def __init__(self, disk: Disk, clock: Clock, path: Path, limits: Limits) -> None:
@@ -77,8 +81,8 @@ class Shard:
         self.outcome = Outcome()
         self.allowance = Allowance(limits)
         self.space = Space(disk, path, clock, limits)
-        self._operations: dict[str, Callable[[Request, Respond], None]] = {}
-        self._job_operations: dict[str, Callable[[Request, Hashable, Respond], None]] = {}
+        self._operations: dict[type, Callable[[Request, Respond], None]] = {}
+        self._waiting_operations: dict[type, Callable[[Request, Hashable, Respond], None]] = {}
         self._logged_before = self._logged_earlier = 0
         self.checkpoint_wanted: Callable[[], None] = lambda: None
         """Called while a checkpoint is due."""
@@ -148,49 +152,52 @@ class Shard:
         consume = Consume(staging)
         logs = Logs(staging)
         self._operations = {
-            "append": Writes(staging, control).append,
-            "configure": control.configure,
-            "delete_topic": control.delete_topic,
-            "delete_records": control.delete_records,
-            "cursor_put": control.cursor_put,
-            "cursor_get": control.cursor_get,
-            "cursor_delete": control.cursor_delete,
-            "cursor_list": self._cursor_list,
-            "router_source": self.routing.source,
-            "router_put": self.routing.put,
-            "router_delete": self.routing.delete,
-            "router_hold": self.routing.hold,
-            "router_get": self.routing.get,
-            "router_list": self.routing.list,
-            "router_graph": self.routing.graph,
-            "router_position": self._router_position,
-            "watch_resolve": self._sessions.resolve,
-            "session_make": self._sessions.make,
-            "session_open": self._sessions.open,
-            "session_move": self._sessions.move,
-            "session_count": self._sessions.count,
-            "take": consume.take,
-            "peek": consume.peek,
-            "step": consume.step,
-            "peek_jobs": Peeking(staging, self.claims).peek,
-            "redrive": Redrive(staging, self.mover).redrive,
-            "log_create": logs.create,
-            "log_find": logs.find,
-            "state": self._state,
-            "list": self._list,
-            "stats": self._stats,
+            operations.Append: Writes(staging, control).append,
+            operations.Configure: control.configure,
+            operations.DeleteTopic: control.delete_topic,
+            operations.DeleteRecords: control.delete_records,
+            operations.CursorPut: control.cursor_put,
+            operations.CursorGet: control.cursor_get,
+            operations.CursorDelete: control.cursor_delete,
+            operations.CursorList: self._cursor_list,
+            operations.RouterSource: self.routing.source,
+            operations.RouterPut: self.routing.put,
+            operations.RouterDelete: self.routing.delete,
+            operations.RouterHold: self.routing.hold,
+            operations.RouterGet: self.routing.get,
+            operations.RouterList: self.routing.list,
+            operations.RouterGraph: self.routing.graph,
+            operations.RouterPosition: self._router_position,
+            operations.WatchResolve: self._sessions.resolve,
+            operations.SessionMake: self._sessions.make,
+            operations.SessionOpen: self._sessions.open,
+            operations.SessionMove: self._sessions.move,
+            operations.SessionCount: self._sessions.count,
+            operations.Take: consume.take,
+            operations.Peek: consume.peek,
+            operations.Step: consume.step,
+            operations.PeekJobs: Peeking(staging, self.claims).peek,
+            operations.Redrive: Redrive(staging, self.mover).redrive,
+            operations.LogCreate: logs.create,
+            operations.LogFind: logs.find,
+            operations.State: self._state,
+            operations.ListTopics: self._list,
+            operations.Stats: self._stats,
         }
 
-        self._job_operations = {
-            "claim": self.claims.claim,
-            "ack": self.claims.ack,
-            "nack": self.claims.nack,
-            "extend": self.claims.extend,
-            "work_open": self.claims.work_open,
-            "work_take": self.claims.work_take,
-            "work_close": self.claims.work_close,
-            "allowance": self.allowance.lend,
-            "allowance_return": self.allowance.give_back,
+        self._waiting_operations = {
+            operations.Diff: self._diff,
+            operations.Feed: self._feed,
+            operations.Pull: self._pull,
+            operations.Claim: self.claims.claim,
+            operations.Ack: self.claims.ack,
+            operations.Nack: self.claims.nack,
+            operations.Extend: self.claims.extend,
+            operations.WorkOpen: self.claims.work_open,
+            operations.WorkTake: self.claims.work_take,
+            operations.WorkClose: self.claims.work_close,
+            operations.Allowance: self.allowance.lend,
+            operations.AllowanceReturn: self.allowance.give_back,
         }
 
     def close(self) -> None:
@@ -218,12 +225,12 @@ class Shard:
             Restore(topic, self.copier, self.directory, self._clock, boot_id, replay) for topic in self._unrestored()
         ]
 
-    def _router_position(self, request: Request, respond: Respond) -> None:
+    def _router_position(self, request: Request[operations.RouterPosition], respond: Respond) -> None:
         """Where a topic is, for others that are restored. Options: `epoch`."""
         topic = self.directory.visible.get(request.topic)
-        if topic is None or topic.epoch != request.options["epoch"]:
+        if topic is None or topic.epoch != request.options.epoch:
             raise topic_not_found(request.topic)
-        respond(Reply(request.id, extra=asdict(position(topic))))
+        respond(Reply(request.id, extra=position(topic)))
 
     @property
     def checkpoint_due(self) -> bool:
@@ -304,7 +311,7 @@ class Shard:
 
     def handle(self, request: Request, caller: Hashable, respond: Respond) -> None:
         """Take one request. `caller` names the peer; with the request's id it identifies a parked read."""
-        if request.op == "ping":
+        if isinstance(request.options, operations.Ping):
             respond(Reply(request.id))
             return
         self._handle(request, caller, partial(_answer, request, respond))
@@ -312,33 +319,31 @@ class Shard:
     def _handle(self, request: Request, caller: Hashable, respond: Respond) -> None:
         try:
             self._staging.check_deadline(request)
-            if not self.restored and request.op not in ("pull", "router_position", "stats"):
+            kind = type(request.options)
+            if not self.restored and kind not in _BEFORE_RESTORED:
                 self._check_waiting(request.topic)
-            if request.op in READING:
+            if kind in READING:
                 self.checkpoints.first_use(request.topic)
                 if self.quarantine.check(request.topic):
                     self.mover.recovered()
-            if request.op == "pull":
-                self.pulls.pull(self.directory.visible.get(request.topic), request, caller, respond)
-                return
-            if request.op == "diff":
-                self.reads.diff(self.directory.find(request.topic), request, caller, respond)
-                return
-            if request.op == "feed":
-                self.reads.feed(self.directory.find(request.topic), request, caller, respond)
-                return
-            about_jobs = self._job_operations.get(request.op)
-            if about_jobs is not None:
-                about_jobs(request, caller, respond)
-                return
-            operation = self._operations.get(request.op)
-            if operation is None:
-                raise invalid(f"operation {request.op!r} is not known to this shard")
-            operation(request, respond)
+            waiting = self._waiting_operations.get(kind)
+            if waiting is not None:
+                waiting(request, caller, respond)
+            else:
+                self._operations[kind](request, respond)
         except TopicsError as error:
             respond(Reply(request.id, error=error))
         except SegmentError as error:
             respond(Reply(request.id, error=damaged(error)))
+
+    def _diff(self, request: Request[operations.Diff], caller: Hashable, respond: Respond) -> None:
+        self.reads.diff(self.directory.find(request.topic), request, caller, respond)
+
+    def _feed(self, request: Request[operations.Feed], caller: Hashable, respond: Respond) -> None:
+        self.reads.feed(self.directory.find(request.topic), request, caller, respond)
+
+    def _pull(self, request: Request[operations.Pull], caller: Hashable, respond: Respond) -> None:
+        self.pulls.pull(self.directory.visible.get(request.topic), request, caller, respond)
 
     def _check_waiting(self, topic: str) -> None:
         """Not everything is restored. Raises `503`, unless the topic is."""
@@ -425,11 +430,11 @@ class Shard:
         self.commits.flush()
         self._room_wanted()
 
-    def _state(self, request: Request, respond: Respond) -> None:
+    def _state(self, request: Request[operations.State], respond: Respond) -> None:
         topic = self.directory.find(request.topic)
         now = self._clock.now_ms()
         topic.expire(now)
-        if request.options.get("touch", True):
+        if request.options.touch:
             topic.last_read_ts = now
         state = {
             "topic": topic.name,
@@ -455,16 +460,14 @@ class Shard:
         own = effective_priority(topic.config, topic.last_read_ts, now_ms)
         return own + self.scheduler.boost(topic)
 
-    def _list(self, request: Request, respond: Respond) -> None:
+    def _list(self, request: Request[operations.ListTopics], respond: Respond) -> None:
         options = request.options
-        page, more = self.directory.page(
-            options.get("prefix", ""), options.get("after", ""), options["page_size"], options.get("prefixes", ())
-        )
+        page, more = self.directory.page(options.prefix, options.after, options.page_size, options.prefixes)
         now = self._clock.now_ms()
         entries = []
         for topic in page:
             topic.expire(now)
-            if options.get("touch"):
+            if options.touch:
                 topic.last_read_ts = now
             entries.append(
                 {
@@ -479,22 +482,22 @@ class Shard:
                     **({} if topic.damage is None else {"quarantined": True}),
                 }
             )
-        respond(Reply(request.id, to_json(entries), extra={"names": [topic.name for topic in page], "more": more}))
+        respond(Reply(request.id, to_json(entries), extra=operations.Page(tuple(topic.name for topic in page), more)))
 
-    def _cursor_list(self, request: Request, respond: Respond) -> None:
+    def _cursor_list(self, request: Request[operations.CursorList], respond: Respond) -> None:
         topic = self.directory.find(request.topic)
-        after, size = request.options.get("after", ""), request.options["page_size"]
+        after, size = request.options.after, request.options.page_size
         entries, more = cursor_page(topic.cursors, topic.head_seq, after, size)
-        names = [entry["cursor"] for entry in entries]
-        respond(Reply(request.id, to_json(entries), extra={"names": names, "more": more}))
+        names = tuple(entry["cursor"] for entry in entries)
+        respond(Reply(request.id, to_json(entries), extra=operations.Page(names, more)))
 
-    def _stats(self, request: Request, respond: Respond) -> None:
+    def _stats(self, request: Request[operations.Stats], respond: Respond) -> None:
         self.directory.expire(self._clock.now_ms())
         topics, records, size = self.directory.counters()
         options = request.options
-        page, truncated = self.directory.page("", "", options.get("per_topic", 0), options.get("prefixes", ()))
-        most = options.get("cursors", 0)
-        everything, _ = self.directory.page("", "", topics, options.get("prefixes", ())) if most else ([], False)
+        page, truncated = self.directory.page("", "", options.per_topic, options.prefixes)
+        most = options.cursors
+        everything, _ = self.directory.page("", "", topics, options.prefixes) if most else ([], False)
         named = (
             [t.name, name, max(t.head_seq - t.cursors[name].seq, 0)] for t in everything for name in sorted(t.cursors)
         )
@@ -544,7 +547,7 @@ class Shard:
                 "count": sum(commits.sync_counts),
             },
         }
-        respond(Reply(request.id, extra=stats))
+        respond(Reply(request.id, extra=operations.Figures(stats)))
 
 
 def _answer(request: Request, respond: Respond, message: Message) -> None:

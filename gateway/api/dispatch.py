@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -52,6 +52,8 @@ from gateway.streams.job_stream import Work
 from gateway.streams.watch_request import WISH
 from gateway.streams.websocket_commands import Conversation, prove, refusal
 from proto.ipc.message import Reply
+from proto.ipc.operations import Configure, CursorList, DeleteTopic, LettersSent, ListTopics, RouterList
+from proto.ipc.operations import Operation as ShardOperation
 from proto.model.body import Form
 from proto.model.errors import ErrorCode, TopicsError, invalid, shutting_down
 from proto.model.keys import Key
@@ -72,6 +74,7 @@ MAX_AUTH_BYTES = 8 << 10
 MAX_UNPROVEN = 256
 """WebSockets at a time that have yet to say whose they are."""
 
+A = TypeVar("A")
 _log: Any = structlog.get_logger()
 _TICKET = Form(TicketRequest)
 _Options = dict[str, QueryValue]
@@ -276,23 +279,26 @@ class Api:
         request: Request,
         started: float,
     ) -> Response:
-        if operation.name == "delete_topic":
-            reply = await self._routers.delete_topic(topic, options, key)
-        elif operation.grows:
-            reply = await self.quota.call(operation.shard_op, topic, options | restrictions(key, operation), body)
+        assert operation.shard_op is not None
+        reply: Reply
+        if operation.grows:
+            asked = operation.shard_op(*restrictions(key), **options)
+            reply = await self.quota.call(asked, topic, body)
+        elif operation.name == "delete_topic":
+            reply = await self._routers.delete_topic(topic, DeleteTopic(bool(options["if_empty"])), key)
         elif operation.records:
-            reply = await self._read(operation, topic, key, options, body, request)
-            if operation.name == "claim" and reply.extra:
-                await self._make(reply.extra.get("dead_letters", ()))
+            reply = await self._read(operation, topic, key, operation.shard_op(**options), body, request)
+            if isinstance(reply.extra, LettersSent):
+                await self._make(reply.extra.dead_letters)
         else:
-            reply = await self._shards.call(operation.shard_op, topic, options, body, request.disconnected)
+            reply = await self._shards.call(operation.shard_op(**options), topic, body, request.disconnected)
         if reply.error is not None:
             return responses.failure(reply.error, started, reply.performance)
         return responses.success(reply, started)
 
     async def _read(
-        self, operation: Operation, topic: str, key: Key, options: _Options, body: bytes, request: Request
-    ) -> Reply:
+        self, operation: Operation, topic: str, key: Key, asked: ShardOperation[A], body: bytes, request: Request
+    ) -> Reply[A]:
         """A reply that holds records. There is room for it before it is asked for, except for one that is parked: it
         gets its room when it comes. While it is parked, it ends with its client and with its key."""
         hold = request.hold_answer()
@@ -305,7 +311,7 @@ class Api:
         while True:
             await hold.grow(most)
             try:
-                reply = await self._shards.call(operation.shard_op, topic, options, body, gone, parked=hold.release)
+                reply = await self._shards.call(asked, topic, body, gone, parked=hold.release)
             except ClientGone:
                 if self._keyring.knows(key):
                     raise
@@ -321,7 +327,7 @@ class Api:
         with trio.move_on_after(MAKING_S):
             for topic in topics:
                 with contextlib.suppress(TopicsError):
-                    await self.quota.call("configure", topic, {"if_absent": True}, b"")
+                    await self.quota.call(Configure(if_absent=True), topic, b"")
 
     def _admit(self, operation: Operation, request: Request) -> Key:
         """The key that asks, allowed to, and with a slot in hand. Raises `401`, `403`, `429`."""
@@ -368,15 +374,8 @@ class Api:
     async def _list_topics(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         size = pagination.page_size(int(options["page_size"]))
         after = pagination.decode_cursor(str(options["cursor"])) if options["cursor"] else ""
-        asked: dict[str, Any] = {
-            "prefix": options["prefix"],
-            "after": after,
-            "page_size": size,
-            "touch": options["touch"],
-        }
-        if key.prefixes:
-            asked["prefixes"] = list(key.prefixes)
-        replies = await self._shards.ask_all("list", asked)
+        asked = ListTopics(size, after, str(options["prefix"]), key.prefixes, bool(options["touch"]))
+        replies = await self._shards.ask_all(asked)
         page = Reply(0, pagination.merge_pages("topics", replies, size))
         return responses.success(page, started)
 
@@ -461,7 +460,7 @@ class Api:
     async def _list_cursors(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         size = pagination.page_size(int(options["page_size"]))
         after = pagination.decode_cursor(str(options["cursor"]), bool) if options["cursor"] else ""
-        reply = await self._shards.call("cursor_list", str(options["topic"]), {"after": after, "page_size": size}, b"")
+        reply = await self._shards.call(CursorList(size, after), str(options["topic"]))
         if reply.error is not None:
             raise reply.error
         return responses.success(Reply(0, pagination.merge_pages("cursors", [reply], size)), started)
@@ -479,10 +478,9 @@ class Api:
     async def _list_routers(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         size = pagination.page_size(int(options["page_size"]))
         after = pagination.decode_cursor(str(options["cursor"]), is_router) if options["cursor"] else ""
-        asked: dict[str, Any] = {**options, "after": after, "page_size": size}
-        if key.prefixes:
-            asked["prefixes"] = list(key.prefixes)
-        replies = await self._shards.ask_all("router_list", asked)
+        source, dest = str(options["source"]), str(options["dest"])
+        asked = RouterList(size, after, str(options["prefix"]), key.prefixes, source, dest)
+        replies = await self._shards.ask_all(asked)
         return responses.success(Reply(0, pagination.merge_pages("routers", replies, size)), started)
 
     async def _health(self, request: Request, key: Key, options: _Options, started: float) -> Response:

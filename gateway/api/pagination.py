@@ -12,6 +12,7 @@ from operator import itemgetter
 import msgspec
 
 from proto.ipc.message import Reply
+from proto.ipc.operations import Page
 from proto.model.errors import TopicsError, invalid
 from proto.model.limits import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from proto.model.names import is_topic
@@ -56,17 +57,15 @@ def bad_cursor() -> TopicsError:
     return invalid("cursor is not one this server gave out; start again without it", field="cursor")
 
 
-def merge_pages(what: str, replies: Sequence[Reply], size: int) -> bytes:
+def merge_pages(what: str, replies: Sequence[Reply[Page]], size: int) -> bytes:
     """One page, as JSON `{what: [entries], "next_cursor"?}`, from one page of at least `size` entries (or all there
     are) per shard. Entries stay the shards' JSON text."""
     sources = [
-        zip(reply.extra["names"], _decode_entries(reply.body), strict=True)
-        for reply in replies
-        if reply.extra is not None
+        zip(reply.extra.names, _decode_entries(reply.body), strict=True) for reply in replies if reply.extra is not None
     ]
     merged = merge(*sources, key=itemgetter(0))
     page = list(islice(merged, size))
-    more = next(merged, None) is not None or any(reply.extra["more"] for reply in replies if reply.extra is not None)
+    more = next(merged, None) is not None or any(reply.extra.more for reply in replies if reply.extra is not None)
     parts = [b'{"', what.encode(), b'":[', b",".join(map(itemgetter(1), page)), b"]"]
     if more and page:
         parts += [b',"next_cursor":"', encode_cursor(page[-1][0]).encode(), b'"']

@@ -25,9 +25,8 @@ have one after all, the router finds its source gone and removes itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 import trio
@@ -36,6 +35,18 @@ from gateway.contract.auth import check_name
 from gateway.shards.client import Shards
 from gateway.shards.quota import Quota
 from proto.ipc.message import Reply
+from proto.ipc.operations import (
+    Configure,
+    DeleteTopic,
+    Operation,
+    RouterDelete,
+    RouterGet,
+    RouterGraph,
+    RouterHold,
+    RouterPut,
+    RouterSource,
+    State,
+)
 from proto.model.errors import ErrorCode, TopicsError, topic_not_found
 from proto.model.keys import Key
 from proto.model.limits import Limits
@@ -49,6 +60,8 @@ from proto.model.router import (
     from_map,
     router_not_found,
 )
+
+A = TypeVar("A")
 
 RETRY_AFTER_MS = 1000
 UNCERTAIN = (ErrorCode.NOT_READY, ErrorCode.INTERNAL)
@@ -106,31 +119,30 @@ class Routers:
         """The router was refused: topics that were only made for it go, unless they have been used meanwhile."""
         for topic in topics:
             try:
-                await self._shards.call("delete_topic", topic, {"if_empty": True})
+                await self._shards.call(DeleteTopic(if_empty=True), topic)
             except TopicsError:
                 pass  # its shard went away: a topic without a router is harmless
 
     async def _make_topics(self, config: RouterConfig, made: list[str], *, create_dest: bool) -> None:
         """What is new is added to `made`."""
         if not create_dest:
-            found = await self._shards.call("state", config.dest, {"touch": False})
+            found = await self._shards.call(State(touch=False), config.dest)
             if found.error is not None:
                 raise topic_not_found(config.dest) if _missing(found) else found.error
         for topic in (config.source, config.dest) if create_dest else (config.source,):
-            if _raise(await self._quota.call("configure", topic, {}, b"")).created:
+            if _raise(await self._quota.call(Configure(), topic, b"")).created:
                 made.append(topic)
 
     async def _put(self, name: str, current: _Known | None, config: RouterConfig) -> Reply:
-        source = _raise(await self._shards.call("router_source", config.source)).extra or {}
-        options: dict[str, Any] = {"router": name, "config": as_map(config), **source}
+        source = _raise(await self._shards.call(RouterSource(), config.source)).extra
+        assert source is not None
         moved = current is not None and current.config.dest != config.dest
-        if moved:
-            options["created"] = False
-        reply = _raise(await self._shards.call("router_put", config.dest, options))
+        asked = RouterPut(name, as_map(config), source.epoch, source.head, False if moved else None)
+        reply = _raise(await self._shards.call(asked, config.dest))
         if current is not None and moved:
-            _raise(await self._shards.call("router_delete", current.config.dest, {"router": name}))
+            _raise(await self._shards.call(RouterDelete(name), current.config.dest))
         if self._known is not None:
-            self._known[name] = _Known(config, (reply.extra or {}).get("made_ms", 0))
+            self._known[name] = _Known(config, 0 if reply.extra is None else reply.extra.made_ms)
         return reply
 
     async def delete(self, name: str, key: Key) -> Reply:
@@ -141,7 +153,7 @@ class Routers:
                 return Reply(0, msgspec.json.encode({"router": name, "deleted": False}))
             _check_names(key, current.config)
             self._known = None  # until it is known how this ends
-            reply = _raise(await self._shards.call("router_delete", current.config.dest, {"router": name}))
+            reply = _raise(await self._shards.call(RouterDelete(name), current.config.dest))
             known.pop(name)
             self._known = known
             return reply
@@ -152,17 +164,17 @@ class Routers:
         if current is None:
             raise router_not_found(name)
         _check_names(key, current.config)
-        reply = _raise(await self._shards.call("router_get", current.config.dest, {"router": name}))
-        if reply.extra is not None and not reply.extra.get("found", True):
+        reply = _raise(await self._shards.call(RouterGet(name), current.config.dest))
+        if reply.extra is not None and not reply.extra.found:
             self._known = None  # its shard has removed it, because its source is gone
             raise router_not_found(name)
         return reply
 
-    async def delete_topic(self, topic: str, options: Mapping[str, Any], key: Key) -> Reply:
+    async def delete_topic(self, topic: str, operation: DeleteTopic, key: Key) -> Reply:
         """Delete a topic and every router that names it."""
         named, _ = await self._naming(topic)
         if not named:
-            return await self._shards.call("delete_topic", topic, dict(options))
+            return await self._shards.call(operation, topic)
         async with self._turn:
             named, everything = await self._naming(topic)
             known, self._known = self._known if everything else None, None  # until it is known how this ends
@@ -172,7 +184,7 @@ class Routers:
             try:
                 for index in indexes:
                     await self._hold(index, topic, release=False)
-                reply = await self._shards.call("delete_topic", topic, dict(options))
+                reply = await self._shards.call(operation, topic)
                 held = reply.error is None
             finally:
                 if not held:
@@ -183,7 +195,7 @@ class Routers:
                 self._known = known
                 return reply
             for name, dest in sinks.items():
-                _raise(await self._shards.call("router_delete", dest, {"router": name}))
+                _raise(await self._shards.call(RouterDelete(name), dest))
             if known is not None:
                 self._known = {name: each for name, each in known.items() if name not in named}
             answer = msgspec.json.decode(reply.body)
@@ -206,19 +218,19 @@ class Routers:
         known: dict[str, _Known] = {}
         for index in range(len(self._shards.states)):
             try:
-                reply = await self._ask(index, "router_graph", {})
+                reply = await self._ask(index, RouterGraph())
             except TopicsError as error:
                 if error.code is not ErrorCode.NOT_READY:
                     raise
                 seen = self._seen.items()
                 known |= {name: each for name, each in seen if self._shards.index_of(each.config.dest) == index}
                 continue
-            for name, fields, made_ms in (reply.extra or {}).get("routers", ()):
+            for name, fields, made_ms in () if reply.extra is None else reply.extra.routers:
                 known[name] = _Known(from_map(fields), made_ms)
         return known
 
-    async def _ask(self, index: int, op: str, options: dict[str, Any]) -> Reply:
-        pending = self._shards.ask(index, op, options)
+    async def _ask(self, index: int, operation: Operation[A]) -> Reply[A]:
+        pending = self._shards.ask(index, operation)
         try:
             return _raise(await pending.reply())
         except BaseException:
@@ -226,7 +238,7 @@ class Routers:
             raise
 
     async def _hold(self, index: int, source: str, *, release: bool) -> None:
-        await self._ask(index, "router_hold", {"source": source, "release": release})
+        await self._ask(index, RouterHold(source, release))
 
     async def _release(self, index: int, source: str) -> None:
         try:
@@ -241,15 +253,15 @@ class Routers:
             return self._known
         known: dict[str, _Known] = {}
         older: list[tuple[str, str]] = []
-        for reply in await self._shards.ask_all("router_graph", {}):
-            for name, fields, made_ms in (reply.extra or {}).get("routers", ()):
+        for reply in await self._shards.ask_all(RouterGraph()):
+            for name, fields, made_ms in () if reply.extra is None else reply.extra.routers:
                 each, other = _Known(from_map(fields), made_ms), known.get(name)
                 if other is not None:
                     each, other = (other, each) if other.made_ms > made_ms else (each, other)
                     older.append((name, other.config.dest))
                 known[name] = each
         for name, dest in older:
-            _raise(await self._shards.call("router_delete", dest, {"router": name}))
+            _raise(await self._shards.call(RouterDelete(name), dest))
         self._known, self._seen, self._lives = known, known, lives
         return known
 
@@ -263,7 +275,7 @@ def _missing(reply: Reply) -> bool:
     return reply.error is not None and reply.error.code is ErrorCode.TOPIC_NOT_FOUND
 
 
-def _raise(reply: Reply) -> Reply:
+def _raise(reply: Reply[A]) -> Reply[A]:
     if reply.error is not None:
         raise reply.error
     return reply

@@ -10,9 +10,7 @@ import hashlib
 import hmac
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
-from gateway.contract.operations import Operation
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.keys import Key, Scope
 
@@ -108,16 +106,7 @@ def check_name(key: Key, name: str) -> None:
         )
 
 
-def restrictions(key: Key, operation: Operation) -> dict[str, Any]:
-    """What the shard must know of a key, as options: only it knows what exists and reads what a body names.
-
-    `may_configure` False: the write must not create a topic with a configuration of its own. `prefixes`: names that a
-    body brings in must begin with one of these. Both are left out where they restrict nothing.
-    """
-    options: dict[str, Any] = {}
-    if operation.grows:
-        if not key.may(Scope.ADMIN):
-            options["may_configure"] = False
-        if key.prefixes:
-            options["prefixes"] = list(key.prefixes)
-    return options
+def restrictions(key: Key) -> tuple[bool, tuple[str, ...]]:
+    """What the shard must know of a key that makes something grow, for only it knows what exists and reads what a body
+    names: the first two fields of `Growing`, `may_configure` and `prefixes`."""
+    return key.may(Scope.ADMIN), key.prefixes

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
+from typing import Any, Literal
 
+from proto.ipc import operations
 from proto.model.keys import Scope
 
 QueryValue = bool | int | str
@@ -36,7 +37,7 @@ class Param:
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One row. `path` has `{topic}` where a topic's name goes, `{router}` and `{cursor}` where theirs go. `shard_op`
-    names the operation the topic's shard carries out; without one, the handler called `name` answers here. `timed`
+    is the operation the topic's shard carries out; without one, the handler called `name` answers here. `timed`
     answers carry `performance`; `always` ones are given while shards are down and while the service drains.
 
     `{wid}` stands for a watch session.
@@ -51,7 +52,7 @@ class Operation:
     path: str
     summary: str
     scope: Scope | None
-    shard_op: str = ""
+    shard_op: type[Any] | None = None
     body: Body = Body.NONE
     query: tuple[Param, ...] = ()
     aliases: tuple[str, ...] = ()
@@ -82,7 +83,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/topics/{topic}",
         "Create a topic, or change the fields of its configuration that the body names",
         Scope.ADMIN,
-        shard_op="configure",
+        shard_op=operations.Configure,
         body=Body.OPTIONAL,
         grows=True,
     ),
@@ -92,7 +93,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/topics/{topic}",
         "State and configuration of a topic",
         Scope.READ,
-        shard_op="state",
+        shard_op=operations.State,
         query=(Param("touch", "boolean", True, "whether this read counts as use of the topic"),),
     ),
     Operation(
@@ -114,7 +115,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/topics/{topic}",
         "Remove a topic with everything in it",
         Scope.DELETE,
-        shard_op="delete_topic",
+        shard_op=operations.DeleteTopic,
         query=(Param("if_empty", "boolean", False, "refuse when the topic has records"),),
     ),
     Operation(
@@ -123,7 +124,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/topics/{topic}",
         "Append records, all or none",
         Scope.WRITE,
-        shard_op="append",
+        shard_op=operations.Append,
         body=Body.REQUIRED,
         query=(Param("return_seqs", "boolean", True, "whether the answer lists every seq"),),
         grows=True,
@@ -134,7 +135,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/topics/{topic}/diff",
         "Records after a cursor, optionally waiting for some to arrive",
         Scope.READ,
-        shard_op="diff",
+        shard_op=operations.Diff,
         records=True,
         body=Body.OPTIONAL,
     ),
@@ -144,7 +145,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/topics/{topic}/delete",
         "Delete records for good, before a seq, by tag, or both",
         Scope.DELETE,
-        shard_op="delete_records",
+        shard_op=operations.DeleteRecords,
         body=Body.REQUIRED,
     ),
     Operation(
@@ -153,7 +154,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/topics/{topic}/claim",
         "Lease jobs of a queue to a worker",
         Scope.READ | Scope.WRITE,
-        shard_op="claim",
+        shard_op=operations.Claim,
         records=True,
         body=Body.REQUIRED,
     ),
@@ -163,7 +164,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/topics/{topic}/ack",
         "Complete jobs: they are deleted for good",
         Scope.WRITE,
-        shard_op="ack",
+        shard_op=operations.Ack,
         body=Body.REQUIRED,
     ),
     Operation(
@@ -172,7 +173,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/topics/{topic}/nack",
         "Give jobs back, to be claimed by somebody at once or after a delay",
         Scope.WRITE,
-        shard_op="nack",
+        shard_op=operations.Nack,
         body=Body.REQUIRED,
     ),
     Operation(
@@ -181,7 +182,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/topics/{topic}/extend",
         "Hold jobs for longer",
         Scope.WRITE,
-        shard_op="extend",
+        shard_op=operations.Extend,
         body=Body.REQUIRED,
     ),
     Operation(
@@ -190,7 +191,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/topics/{topic}/peek",
         "Look at the jobs of a queue without leasing any (an extension of the contract)",
         Scope.READ,
-        shard_op="peek_jobs",
+        shard_op=operations.PeekJobs,
         records=True,
         body=Body.OPTIONAL,
     ),
@@ -200,7 +201,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/topics/{topic}/redrive",
         "Move dead letters back to the queue they came from (an extension of the contract)",
         Scope.READ | Scope.WRITE | Scope.DELETE,
-        shard_op="redrive",
+        shard_op=operations.Redrive,
         body=Body.REQUIRED,
         grows=True,
     ),
@@ -272,7 +273,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/topics/{topic}/cursors/{cursor}",
         "Move a named cursor; never backwards unless `force` is true",
         Scope.WRITE,
-        shard_op="cursor_put",
+        shard_op=operations.CursorPut,
         body=Body.REQUIRED,
     ),
     Operation(
@@ -281,7 +282,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/topics/{topic}/cursors/{cursor}",
         "A named cursor and how far it is behind",
         Scope.READ,
-        shard_op="cursor_get",
+        shard_op=operations.CursorGet,
     ),
     Operation(
         "delete_cursor",
@@ -289,7 +290,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v0/topics/{topic}/cursors/{cursor}",
         "Forget a named cursor",
         Scope.WRITE,
-        shard_op="cursor_delete",
+        shard_op=operations.CursorDelete,
     ),
     Operation(
         "put_router",

@@ -22,7 +22,7 @@ from gateway.observe.uptime import uptime_ms
 from gateway.shards.client import Shards
 from proto.ipc.control import PHASES
 from proto.ipc.link import Pending
-from proto.ipc.message import Reply
+from proto.ipc.operations import Figures, Stats
 from proto.model.errors import TopicsError
 from proto.model.keys import Key
 
@@ -68,7 +68,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything one scrape shows. `shard_stats` are the `extra` maps of the shards' `stats` replies, `max_topics` is
+    """Everything one scrape shows. `shard_stats` are the figures of the shards' `stats` replies, `max_topics` is
     how many topics, and how many cursors, over all shards have metrics of their own."""
 
     phases: list[str]
@@ -97,24 +97,22 @@ class Scraper:
 
     async def stats(self, key: Key) -> list[Mapping[str, Any]]:
         """Latest statistics of every shard, per topic and cursor only for topics the key covers; never fails."""
-        asked: dict[str, Any] = {"per_topic": self._max_topics, "cursors": self._max_topics}
-        if key.prefixes:
-            asked["prefixes"] = list(key.prefixes)
+        asked = Stats(self._max_topics, self._max_topics, key.prefixes)
         latest = list(self._last)
-        pending: list[tuple[int, Pending]] = []
+        pending: list[tuple[int, Pending[Figures]]] = []
         try:
             for index in range(len(latest)):
                 if self._shards.serving(index):
-                    pending.append((index, self._shards.ask(index, "stats", asked)))
+                    pending.append((index, self._shards.ask(index, asked)))
             for index, each in pending:
                 try:
-                    reply: Reply = await each.reply()
+                    reply = await each.reply()
                 except TopicsError:
                     continue  # it went away while it was asked
                 if reply.extra is not None:
-                    latest[index] = reply.extra
+                    latest[index] = reply.extra.figures
                     if not key.prefixes:
-                        self._last[index] = reply.extra
+                        self._last[index] = reply.extra.figures
         finally:
             for _, each in pending:
                 each.abandon()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from binascii import Error as BadBase64
 from collections import Counter
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
@@ -22,6 +22,7 @@ import trio
 from gateway.shards.client import Shards
 from gateway.shards.quota import Quota
 from proto.ipc.message import Reply
+from proto.ipc.operations import Append, Configure, LogCreate, LogFind, Peek, Step
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
 from proto.model.names import RULE, is_topic
@@ -29,6 +30,8 @@ from proto.model.surrogates import apply
 from proto.wire import rog
 from proto.wire.byte_parser import Steps
 from proto.wire.rog import Ack, Command, Create, Fetch, Publish
+
+A = TypeVar("A")
 
 META = b'{"encoding":"base64"}'
 MAX_REMEMBERED = 100_000
@@ -82,13 +85,13 @@ class Rog:
                 nursery.start_soon(self._make, f"{log}:{partition}", errors)
         if errors:
             raise errors[0]
-        reply = _check(await self._shards.call("log_create", log, {"partitions": partitions}))
+        reply = _check(await self._shards.call(LogCreate(partitions), log))
         if not reply.created:
             raise RogError(f"Log {log} already exists")
 
     async def _make(self, topic: str, errors: list[TopicsError]) -> None:
         try:
-            _check(await self._quota.call("configure", topic, {"if_absent": True}, self._config))
+            _check(await self._quota.call(Configure(if_absent=True), topic, self._config))
         except TopicsError as error:
             errors.append(error)
 
@@ -99,24 +102,22 @@ class Rog:
             b64encode(data),
             META,
         )
-        _check(await self._quota.call("append", topic, {"return_seqs": False}, body))
+        _check(await self._quota.call(Append(return_seqs=False), topic, body))
 
     async def fetch(self, log: str, partition: int, group: str) -> tuple[str, int, bytes]:
         """Topic, seq and message."""
         topic = await self._topic(log, partition)
-        reply = await self._shards.call("peek", topic, {"cursor": group})
+        reply = await self._shards.call(Peek(group), topic)
         _check_found(reply)
         if reply.extra is None:
             raise RogError("No data left in the log to be read")
-        return topic, reply.extra["seq"], _message(reply.body, reply.extra.get("meta"))
+        return topic, reply.extra.seq, _message(reply.body, reply.extra.meta)
 
     async def ack(self, log: str, partition: int, group: str, had: tuple[str, str, int] | None) -> None:
         """Move the group's cursor onto what it `had` (topic, group, seq), or else by one."""
         topic = await self._topic(log, partition)
-        options: dict[str, Any] = {"cursor": group}
-        if had is not None and had[:2] == (topic, group):
-            options["seq"] = had[2]
-        _check_found(await self._shards.call("step", topic, options))
+        seq = had[2] if had is not None and had[:2] == (topic, group) else None
+        _check_found(await self._shards.call(Step(group, seq), topic))
 
     async def _topic(self, log: str, partition: int) -> str:
         partitions = await self._find(log)
@@ -133,8 +134,9 @@ class Rog:
             return known
         if not is_topic(log):
             return 0
-        extra = _check(await self._shards.call("log_find", log)).extra
-        partitions = int((extra or {})["partitions"])
+        extra = _check(await self._shards.call(LogFind(), log)).extra
+        assert extra is not None
+        partitions = extra.partitions
         if partitions and len(self._partitions) < MAX_REMEMBERED:
             self._partitions[log] = partitions
         return partitions
@@ -185,7 +187,7 @@ class RogTalk:
         return rog.SUCCESS
 
 
-def _check(reply: Reply) -> Reply:
+def _check(reply: Reply[A]) -> Reply[A]:
     if reply.error is not None:
         raise reply.error
     return reply

@@ -16,7 +16,9 @@ import structlog
 
 from gateway.shards.client import Shards
 from gateway.shards.quota import Quota
+from proto.ipc import operations
 from proto.ipc.message import Reply
+from proto.ipc.operations import Append, Configure, Stats, Take
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
 from proto.model.names import shard_of
@@ -50,27 +52,27 @@ class Walrus:
         return WalrusTalk(self, node)
 
     async def register(self, topic: str) -> bytes:
-        _check(await self._quota.call("configure", topic, {"if_absent": True}, self._config))
+        _check(await self._quota.call(Configure(if_absent=True), topic, self._config))
         return OK
 
     async def put(self, topic: str, payload: str) -> bytes:
         body = b'{"create":false,"records":[{"data":%b}]}' % _to_json(payload)
-        _check(await self._quota.call("append", topic, {"return_seqs": False}, body))
+        _check(await self._quota.call(Append(return_seqs=False), topic, body))
         return OK
 
     async def get(self, topic: str) -> bytes:
-        reply = _check(await self._shards.call("take", topic, {"cursor": CURSOR}))
+        reply = _check(await self._shards.call(Take(CURSOR), topic))
         if reply.extra is None:
             return EMPTY
         data = reply.body
         content = _content(data)
         if len(content) + 3 > MAX_FRAME_BYTES:
-            seq = reply.extra["seq"]
+            seq = reply.extra.seq
             return walrus.failure(f"record {seq} has {len(content)} bytes and does not fit a frame; it is passed over")
         return b"OK " + content
 
     async def state(self, topic: str) -> bytes:
-        reply = _check(await self._shards.call("state", topic, {"touch": False}))
+        reply = _check(await self._shards.call(operations.State(touch=False), topic))
         entries = msgspec.json.decode(reply.body)["head_seq"]
         sealed = entries // self._segment
         first = shard_of(topic, self._nodes)
@@ -87,7 +89,7 @@ class Walrus:
 
     async def metrics(self, node: int) -> bytes:
         """A cluster that never had to elect anybody: node 1 leads. The log is that of all shards together."""
-        wals = [(reply.extra or {})["wal"] for reply in await self._shards.ask_all("stats", {"per_topic": 0})]
+        wals = [reply.extra.figures["wal"] for reply in await self._shards.ask_all(Stats()) if reply.extra is not None]
         return _to_json(
             {
                 "id": node,

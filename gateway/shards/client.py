@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import trio
 
@@ -13,11 +13,12 @@ from gateway.shards.ledger import Growth, Ledger
 from proto.ipc.control import ShardState
 from proto.ipc.link import ANSWERS_S, Link, Links, Pending
 from proto.ipc.message import Reply
+from proto.ipc.operations import Operation, Stats
 from proto.model.errors import TopicsError
 from proto.model.memory_shares import DEFAULT_BYTES, window
 from proto.model.names import shard_of
 
-_NO_OPTIONS: dict[str, Any] = {}
+A = TypeVar("A")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +119,16 @@ class Shards:
         """The shard that owns a topic."""
         return shard_of(topic, len(self.states))
 
-    def ask(self, index: int, op: str, options: dict[str, Any], topic: str = "", body: bytes = b"") -> Pending:
+    def ask(self, index: int, operation: Operation[A], topic: str = "", body: bytes = b"") -> Pending[A]:
         """Send a request to a shard and go on; the caller must `wait` for it or `abandon` it. Raises `503`."""
-        return self.links.to(index).ask(op, topic, options, body)
+        return self.links.to(index).ask(operation, topic, body)
 
-    async def ask_all(self, op: str, options: dict[str, Any]) -> list[Reply]:
+    async def ask_all(self, operation: Operation[A]) -> list[Reply[A]]:
         """The same request to every shard. Raises `503` unless all of them serve, and any error they reply."""
-        pending: list[Pending] = []
+        pending: list[Pending[A]] = []
         try:
             for index in range(len(self.states)):
-                pending.append(self.ask(index, op, options))
+                pending.append(self.ask(index, operation))
             replies = [await each.reply() for each in pending]
         except BaseException:
             for each in pending:
@@ -140,14 +141,13 @@ class Shards:
 
     async def call(
         self,
-        op: str,
+        operation: Operation[A],
         topic: str,
-        options: dict[str, Any] = _NO_OPTIONS,
         body: bytes = b"",
         gone: Callable[[], Awaitable[None]] | None = None,
         growth: Growth | None = None,
         parked: Callable[[], None] | None = None,
-    ) -> Reply:
+    ) -> Reply[A]:
         """The reply of the topic's shard, which may be an error it replied.
 
         `gone` returns when the client goes away; it is run only while the shard has the request parked, which
@@ -155,7 +155,7 @@ class Shards:
         or stays silent, and `ClientGone`.
         """
         index = self.index_of(topic)
-        pending = self.links.to(index).ask(op, topic, options, body)
+        pending = self.links.to(index).ask(operation, topic, body)
         if growth is not None:
             self.ledger.book(index, pending.id, growth)
         try:
@@ -171,8 +171,8 @@ class Shards:
             pending.abandon()
             raise
 
-    async def _watched(self, pending: Pending, gone: Callable[[], Awaitable[None]]) -> Reply:
-        reply: Reply | TopicsError | None = None
+    async def _watched(self, pending: Pending[A], gone: Callable[[], Awaitable[None]]) -> Reply[A]:
+        reply: Reply[A] | TopicsError | None = None
         left = False
         async with trio.open_nursery() as nursery:
 
@@ -200,4 +200,4 @@ class Shards:
 
 def _greet(link: Link) -> None:
     # Any reply carries the counters, and only a shard that answers counts as serving.
-    link.ask("stats", "", {"per_topic": 0}, b"")
+    link.ask(Stats(), "", b"")

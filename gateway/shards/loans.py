@@ -26,6 +26,7 @@ import trio
 
 from gateway.shards.client import Shards
 from gateway.shards.ledger import Growth
+from proto.ipc.operations import Allowance, AllowanceReturn
 from proto.model.errors import TopicsError
 from proto.model.limits import Limits
 
@@ -70,7 +71,7 @@ class Allowances:
         """One loan. Returns what the shard wants next."""
         size, topics = self._fitting(want)
         # Nothing may happen between looking at the ledger and booking.
-        pending = self._shards.ask(index, "allowance", {"bytes": size, "topics": topics, "asked": want})
+        pending = self._shards.ask(index, Allowance(size, topics, want))
         if size or topics:
             self._shards.ledger.book(index, pending.id, Growth(topics, size))
             self._lent.add(index)
@@ -83,8 +84,7 @@ class Allowances:
             self._lent.discard(index)
         if reply.error is not None:
             raise reply.error
-        size, topics = (reply.extra or {}).get("want", (0, 0))
-        return size, topics
+        return (0, 0) if reply.extra is None else (reply.extra.bytes, reply.extra.topics)
 
     def _fitting(self, want: tuple[int, int]) -> tuple[int, int]:
         """What is lent to a shard that wants this."""
@@ -107,7 +107,7 @@ class Allowances:
         """Have everything given back that is lent and not used."""
         for index in sorted(self._lent):
             try:
-                pending = self._shards.ask(index, "allowance_return", {})
+                pending = self._shards.ask(index, AllowanceReturn())
             except TopicsError:
                 continue  # it does not serve: what it was lent counts as added
             try:

@@ -13,8 +13,9 @@ Only requests that were refused once pay for this, and only near a cap do they m
 from __future__ import annotations
 
 from time import monotonic
-from typing import Any
+from typing import TypeVar
 
+import msgspec
 import trio
 
 from gateway.shards.client import Shards
@@ -22,9 +23,11 @@ from gateway.shards.ledger import Growth
 from gateway.shards.loans import Allowances
 from proto.ipc.link import Pending
 from proto.ipc.message import Reply
+from proto.ipc.operations import Append, Growing, Stats
 from proto.model.errors import ErrorCode, TopicsError, not_ready
 from proto.model.limits import RECORD_OVERHEAD, Limits
 
+A = TypeVar("A")
 SETTLE_S = 2.0
 """How long requests in flight are waited for before one is tried alone."""
 STALE_S = 1.0
@@ -44,13 +47,13 @@ class Quota:
         self._asked_at = 0.0
         self.allowances = Allowances(shards, limits)
 
-    async def call(self, op: str, topic: str, options: dict[str, Any], body: bytes) -> Reply:
+    async def call(self, operation: Growing[A], topic: str, body: bytes) -> Reply[A]:
         """As `Shards.call`, for requests that may create a topic or add bytes."""
         if not self._max_topics and not self._max_bytes:
-            return await self._shards.call(op, topic, options, body)
+            return await self._shards.call(operation, topic, body)
         while self._alone is not None:
             await self._alone.wait()
-        reply = await self._send(op, topic, options, body)
+        reply = await self._send(operation, topic, body)
         if not _refused(reply):
             return reply
         if not self._shards.ledger.complete:
@@ -63,18 +66,18 @@ class Quota:
                 with self.allowances.held_back():
                     await self.allowances.recall()
                     await self._settle()
-                    return await self._send(op, topic, options, body)
+                    return await self._send(operation, topic, body)
             finally:
                 self._alone = None
                 mine.set()
 
-    async def _send(self, op: str, topic: str, options: dict[str, Any], body: bytes) -> Reply:
+    async def _send(self, operation: Growing[A], topic: str, body: bytes) -> Reply[A]:
         """One try, with the room there is now; nothing may happen between reading that and booking."""
         index = self._shards.index_of(topic)
         topics, size = self._shards.ledger.room(index, self._max_topics, self._max_bytes)
-        room = {name: value for name, value in (("room_topics", topics), ("room_bytes", size)) if value is not None}
-        growth = Growth(1, self._most(len(body)) if op == "append" else 0)
-        return await self._shards.call(op, topic, {**options, **room}, body, growth=growth)
+        growth = Growth(1, self._most(len(body)) if isinstance(operation, Append) else 0)
+        capped = msgspec.structs.replace(operation, room_topics=topics, room_bytes=size)
+        return await self._shards.call(capped, topic, body, growth=growth)
 
     def _most(self, body: int) -> int:
         """Bytes that a write of `body` bytes can count at most."""
@@ -102,7 +105,7 @@ class Quota:
         try:
             for state in self._shards.states:
                 if self._shards.serving(state.index):
-                    asked.append(self._shards.ask(state.index, "stats", {"per_topic": 0}))
+                    asked.append(self._shards.ask(state.index, Stats()))
             for pending in asked:
                 try:
                     await pending.reply()

@@ -25,6 +25,7 @@ from gateway.contract.auth import Keyring, key_is_gone
 from gateway.http.messages import ClientGone, Gone, Request, Response, Write
 from gateway.shards.client import Shards
 from gateway.streams.sse import CONTENT_TYPE, HEADERS, RETRY, check_accept, error_frame
+from proto.ipc.operations import WorkClose, WorkOpen, WorkTake
 from proto.model.errors import TopicsError, invalid, shutting_down
 from proto.model.keys import Key
 from proto.model.limits import Limits
@@ -38,6 +39,15 @@ _jobs = msgspec.json.Decoder(list[Raw]).decode
 _encode = msgspec.json.Encoder().encode
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 """A JSON text has line ends between its tokens only, and an event's data must have none."""
+
+
+MAX_SENT = 2**63 - 1
+"""Of numbers that a message can hold."""
+
+
+def _sendable(number: int) -> int:
+    """As far as a message can say; its shard clamps it to much less."""
+    return min(max(number, -MAX_SENT), MAX_SENT)
 
 
 class Work:
@@ -54,15 +64,22 @@ class Work:
         check_accept(request.header(b"accept"))
         if not options["node"]:
             raise invalid("node is missing: who the jobs are leased to", field="node")
-        asked = {**{name: options.get(name) for name in ("node", "max", "lease_ms")}, "stream": secrets.token_hex(8)}
-        reply = await self._shards.call("work_open", topic, asked)
+        lease_ms = options.get("lease_ms")
+        worker = WorkTake(
+            secrets.token_hex(8),
+            str(options["node"]),
+            _sendable(int(options["max"])),
+            None if lease_ms is None else _sendable(int(lease_ms)),
+        )
+        opening = WorkOpen(worker.stream, worker.node, worker.max, worker.lease_ms)
+        reply = await self._shards.call(opening, topic)
         if reply.error is not None:
             raise reply.error
-        return Response(200, content_type=CONTENT_TYPE, headers=HEADERS, live=partial(self._run, topic, asked, key))
+        return Response(200, content_type=CONTENT_TYPE, headers=HEADERS, live=partial(self._run, topic, worker, key))
 
-    async def _run(self, topic: str, asked: dict[str, Any], key: Key, write: Write, gone: Gone) -> bool:
+    async def _run(self, topic: str, worker: WorkTake, key: Key, write: Write, gone: Gone) -> bool:
         """Stream until something ends it; whether that was ours, or the client just went."""
-        stream = asked["stream"]
+        stream = worker.stream
         left = False
         last = shutting_down()
         scope = self._open[stream] = trio.CancelScope()
@@ -87,7 +104,7 @@ class Work:
                     nursery.start_soon(watch)
                     try:
                         await trio.lowlevel.checkpoint_if_cancelled()  # it may be over before it began
-                        await self._push(topic, asked, write)
+                        await self._push(topic, worker, write)
                     except TopicsError as error:
                         last = error
                     except (OSError, ClientGone):
@@ -105,12 +122,12 @@ class Work:
             if not self._open:
                 self._over.set()
 
-    async def _push(self, topic: str, asked: dict[str, Any], write: Write) -> None:
+    async def _push(self, topic: str, worker: WorkTake, write: Write) -> None:
         """Send jobs for ever. Raises what ends the stream."""
         name = _encode(topic)
         await self._send(write, RETRY + _heartbeat())
         while True:
-            pending = self._shards.links.to(self._shards.index_of(topic)).ask("work_take", topic, asked, b"")
+            pending = self._shards.links.to(self._shards.index_of(topic)).ask(worker, topic, b"")
             try:
                 reply = None
                 while reply is None:
@@ -123,7 +140,7 @@ class Work:
                 raise
             if reply.error is not None:
                 raise reply.error
-            seqs = (reply.extra or {}).get("seqs", ())
+            seqs = () if reply.extra is None else reply.extra.seqs
             frames = [_frame(name, seq, bytes(job)) for seq, job in zip(seqs, decode(_jobs, reply.body), strict=True)]
             await self._send(write, b"".join(frames) or _heartbeat())
 
@@ -135,7 +152,7 @@ class Work:
 
     async def _close(self, topic: str, stream: str) -> None:
         try:
-            await self._shards.call("work_close", topic, {"stream": stream})
+            await self._shards.call(WorkClose(stream), topic)
         except TopicsError:
             pass  # its shard or its topic is gone, and the leases run out
 

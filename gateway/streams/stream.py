@@ -24,7 +24,7 @@ from gateway.contract.auth import Keyring, key_is_gone
 from gateway.http.messages import ClientGone, Gone
 from gateway.streams.event_ids import Position
 from gateway.streams.subscription import Item, State, Track
-from gateway.streams.topic_feed import Feeds, feed_options, frame_bytes
+from gateway.streams.topic_feed import Feeds, asking, frame_bytes
 from gateway.streams.watch_request import Options
 from proto.ipc.link import Pending
 from proto.model.errors import TopicsError
@@ -187,8 +187,8 @@ class Stream(ABC):
                     await hold.grow(most)
                     if track.state is not State.BEHIND:
                         continue
-                    options = feed_options(track.options, track.epoch, track.seq, 0, most, touch=track.first)
-                    pending = shards.ask(shards.index_of(track.name), "feed", options, track.name)
+                    wanted = asking(track.options, track.epoch, track.seq, 0, most, touch=track.first)
+                    pending = shards.ask(shards.index_of(track.name), wanted, track.name)
                     asked.append((track, track.position, pending, hold))
                 except TopicsError as error:
                     if track.state is State.BEHIND:

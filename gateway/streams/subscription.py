@@ -21,6 +21,7 @@ from gateway.streams.event_ids import TOLD, Position
 from gateway.streams.topic_feed import FIRST_RETRY_S, LAST_RETRY_S, Batch, Feed
 from gateway.streams.watch_request import Options
 from proto.ipc.message import Reply
+from proto.ipc.operations import Fed
 from proto.model.errors import ErrorCode, TopicsError
 
 if TYPE_CHECKING:
@@ -131,17 +132,17 @@ class Track:
         self._leave()
         self.epoch, self.seq, self.born = self.handed
 
-    def read(self, reply: Reply, hold: Hold) -> None:
+    def read(self, reply: Reply[Fed], hold: Hold) -> None:
         """What it asked for itself, and what counts it."""
         extra = reply.extra
         assert extra is not None
-        head, earliest = extra["head"], extra["earliest"]
+        head, earliest = extra.head, extra.earliest
         self.head = head
-        if (gap := extra.get("gap")) is not None:
-            self._lost(gap, extra["epoch"], earliest, head)
-        self.epoch = extra["epoch"]
+        if (gap := extra.gap) is not None:
+            self._lost(gap, extra.epoch, earliest, head)
+        self.epoch = extra.epoch
         hold.set(len(reply.body))
-        batch = Batch(reply.body, self.seq, extra["to"], head, hold)
+        batch = Batch(reply.body, self.seq, extra.to, head, hold)
         if batch.payload or batch.to_seq > self.seq:
             self.seq = max(batch.to_seq, self.seq)
             kind = "record" if batch.payload else "moved"

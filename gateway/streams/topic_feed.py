@@ -23,6 +23,7 @@ import trio
 from gateway.admission.body_budget import Budget, Hold, Kind
 from gateway.shards.client import Shards
 from gateway.streams.watch_request import Options
+from proto.ipc import operations
 from proto.ipc.message import Reply
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import MAX_WAIT_MS, Limits
@@ -78,9 +79,21 @@ def frame_bytes(options: Options, limits: Limits) -> int:
     return max(min(options.budget, limits.watch_queue_bytes // 4), 1)
 
 
-def feed_options(options: Options, epoch: int, seq: int, wait_ms: int, budget: int, *, touch: bool) -> dict[str, Any]:
-    """The options of a `feed` request."""
-    return {**options.as_map(), "budget": budget, "epoch": epoch, "from_seq": seq, "wait_ms": wait_ms, "touch": touch}
+def asking(options: Options, epoch: int, seq: int, wait_ms: int, budget: int, *, touch: bool) -> operations.Feed:
+    """What a shard is asked for records with."""
+    return operations.Feed(
+        epoch,
+        seq,
+        wait_ms,
+        touch,
+        options.limit,
+        budget,
+        options.nodes,
+        options.tags,
+        options.meta,
+        options.data,
+        options.strong,
+    )
 
 
 class Feed:
@@ -107,9 +120,9 @@ class Feed:
         most = frame_bytes(self.options, self._feeds.limits)
         with self.scope:
             while True:
-                options = feed_options(self.options, self.epoch, self.seq, MAX_WAIT_MS, most, touch=False)
+                asked = asking(self.options, self.epoch, self.seq, MAX_WAIT_MS, most, touch=False)
                 try:
-                    reply = await self._feeds.shards.call("feed", self.topic, options)
+                    reply = await self._feeds.shards.call(asked, self.topic)
                     if reply.error is not None:
                         raise reply.error
                 except TopicsError as error:
@@ -132,16 +145,16 @@ class Feed:
                     self._end(lambda member: member.fall_behind())
                     return
 
-    def _spread(self, reply: Reply) -> bool:
+    def _spread(self, reply: Reply[operations.Fed]) -> bool:
         """Hand a batch to the members; False for a reply that is more than a batch."""
         extra = reply.extra
         assert extra is not None
-        if "gap" in extra or extra["epoch"] != self.epoch:
+        if extra.gap is not None or extra.epoch != self.epoch:
             return False
         hold = self._feeds.budget.hold(Kind.STREAM)
         if not hold.take(len(reply.body)):
             return False  # each reads it when there is memory for it
-        batch = Batch(reply.body, self.seq, extra["to"], extra["head"], hold)
+        batch = Batch(reply.body, self.seq, extra.to, extra.head, hold)
         self.seq = batch.to_seq
         for member in tuple(self.members):
             member.take(batch)

@@ -16,6 +16,7 @@ from gateway.contract.auth import check_name
 from gateway.shards.client import Shards
 from gateway.streams.event_ids import GONE, Position, decode
 from proto.ipc.link import Pending
+from proto.ipc.operations import Resolved, WatchResolve
 from proto.model.body import Form
 from proto.model.errors import invalid, topic_not_found
 from proto.model.keys import Key
@@ -142,17 +143,17 @@ async def resolve(shards: Shards, starts: Mapping[str, Start | None], *, lenient
     by_shard: dict[int, list[str]] = {}
     for name in starts:
         by_shard.setdefault(shards.index_of(name), []).append(name)
-    asked: list[Pending] = []
+    asked: list[Pending[Resolved]] = []
     states: dict[str, tuple[int, int, int]] = {}
     try:
         for index, names in by_shard.items():
-            asked.append(shards.ask(index, "watch_resolve", {"names": names}))
+            asked.append(shards.ask(index, WatchResolve(tuple(names))))
         for pending in asked:
             reply = await pending.reply()
             if reply.error is not None:
                 raise reply.error
             assert reply.extra is not None
-            states |= reply.extra["topics"]
+            states |= reply.extra.topics
     finally:
         for pending in asked:
             pending.abandon()

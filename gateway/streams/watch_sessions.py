@@ -11,7 +11,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import structlog
@@ -23,6 +23,8 @@ from gateway.streams.event_ids import Position
 from gateway.streams.watch_request import Options
 from proto.ipc.link import Pending
 from proto.ipc.message import Reply
+from proto.ipc.operations import SessionCount, SessionFound, SessionMake, SessionMove, SessionOpen, SessionsMoved
+from proto.ipc.operations import Sessions as SessionsTold
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.keys import Key
 from proto.model.limits import Limits
@@ -35,6 +37,7 @@ _log: Any = structlog.get_logger()
 _encode = msgspec.json.Encoder().encode
 
 Moves = dict[str, Position]
+T = TypeVar("T", SessionsTold, SessionFound)
 
 
 class Progress:
@@ -71,12 +74,12 @@ class Streaming(Protocol):
 class Opened:
     """A session as its shard has it."""
 
-    def __init__(self, extra: Mapping[str, Any]) -> None:
-        told = dict(extra["options"])
+    def __init__(self, found: SessionFound) -> None:
+        told = dict(found.options)
         self.heartbeat_ms = int(told.pop("heartbeat_ms"))
         self.options = Options.from_map(told)
-        self.topics = {name: Position(*position) for name, position in extra["topics"].items()}
-        self.generation = int(extra["generation"])
+        self.topics = {name: Position(*position) for name, position in found.topics.items()}
+        self.generation = found.generation
 
 
 class Sessions:
@@ -106,10 +109,7 @@ class Sessions:
     async def make(self, key: Key, options: Options, heartbeat_ms: int, topics: Mapping[str, Position]) -> str:
         """A new session; returns its wid. Raises `429` when there are as many as there may be, `503`."""
         wid = "wid_" + secrets.token_urlsafe(WID_BYTES)
-        asked: dict[str, Any] = {
-            "owner": key.digest,
-            "options": {**options.as_map(), "heartbeat_ms": heartbeat_ms},
-        }
+        shown = {**options.as_map(), "heartbeat_ms": heartbeat_ms}
         body = _encode(topics)
         # Without keys there is nobody to attribute use to.
         bounds: list[tuple[str, int, list[int | None]]] = []
@@ -119,7 +119,7 @@ class Sessions:
             counts = self._owned.setdefault(key.digest, [None] * len(self._counts))
             bounds.append(("room_owned", self._most_owned, counts))
         if not bounds:
-            self._heard(wid, await self._shards.call("session_make", wid, asked, body))
+            self._heard(wid, await self._shards.call(SessionMake(key.digest, shown), wid, body))
             return wid
         async with self._making:
             if any(None in counts for _, _, counts in bounds):
@@ -130,8 +130,9 @@ class Sessions:
                     name: most - sum(count or 0 for at, count in enumerate(counts) if at != index)
                     for name, most, counts in bounds
                 }
+                asked = SessionMake(key.digest, shown, **room)
                 try:
-                    self._heard(wid, await self._shards.call("session_make", wid, asked | room, body), key.digest)
+                    self._heard(wid, await self._shards.call(asked, wid, body), key.digest)
                     return wid
                 except TopicsError as error:
                     if last or error.code is not ErrorCode.THROTTLED:
@@ -140,23 +141,23 @@ class Sessions:
                 await self._count(key.digest)
         raise cap_reached("max_watch_sessions", self._most, "wait until one ends")
 
-    def _heard(self, wid: str, reply: Reply, owner: bytes = b"") -> Mapping[str, Any]:
+    def _heard(self, wid: str, reply: Reply[T], owner: bytes = b"") -> T:
         if reply.error is not None:
             raise reply.error
         assert reply.extra is not None
         self._told(self._shards.index_of(wid), reply.extra, owner)
         return reply.extra
 
-    def _told(self, index: int, extra: Mapping[str, Any], owner: bytes) -> None:
-        self._counts[index] = int(extra["sessions"])
+    def _told(self, index: int, extra: SessionsTold | SessionFound, owner: bytes) -> None:
+        self._counts[index] = extra.sessions
         if owner in self._owned:
-            self._owned[owner][index] = int(extra["owned"])
+            self._owned[owner][index] = extra.owned
 
     async def _count(self, owner: bytes) -> None:
         """Ask the shards that serve how many sessions they have, and how many of one key."""
         for index in range(len(self._counts)):
             try:
-                pending = self._shards.ask(index, "session_count", {"owner": owner})
+                pending = self._shards.ask(index, SessionCount(owner))
                 try:
                     reply = await pending.reply()
                 finally:
@@ -184,7 +185,7 @@ class Sessions:
             raise TopicsError(
                 ErrorCode.NOT_FOUND, "there is no such watch session; make one with POST /v0/watch", {"wid": wid[:64]}
             )
-        reply = await self._shards.call("session_open", wid, {"owner": key.digest})
+        reply = await self._shards.call(SessionOpen(key.digest), wid)
         return Opened(self._heard(wid, reply))
 
     async def take(self, wid: str, key: Key) -> Opened:
@@ -244,7 +245,7 @@ class Sessions:
                 by_shard.setdefault(self._shards.index_of(wid), {})[wid] = (progress.generation, moves)
         for index, told in by_shard.items():
             try:
-                pending = self._shards.ask(index, "session_move", {}, body=_encode(told))
+                pending = self._shards.ask(index, SessionMove(), body=_encode(told))
             except TopicsError:
                 continue  # the shard is away
             for wid in told:
@@ -261,8 +262,8 @@ class Sessions:
             self._all_told = trio.Event()
             await self._all_told.wait()
 
-    async def _heed(self, index: int, told: dict[str, tuple[int, Moves]], pending: Pending) -> None:
-        reply: Reply | None = None
+    async def _heed(self, index: int, told: dict[str, tuple[int, Moves]], pending: Pending[SessionsMoved]) -> None:
+        reply: Reply[SessionsMoved] | None = None
         try:
             reply = await pending.reply()
         except TopicsError:
@@ -279,8 +280,8 @@ class Sessions:
             self._forget(wid)
         if heard is None:
             return
-        self._counts[index] = int(heard["sessions"])
-        for wid in heard["unknown"]:
+        self._counts[index] = heard.sessions
+        for wid in heard.unknown:
             stream = self._streams.get(wid)
             if stream is not None:
                 _log.info("watch_session_gone", shard=index)

@@ -37,6 +37,7 @@ from gateway.streams.subscription import Item
 from gateway.streams.topic_feed import Batch
 from gateway.streams.watch_request import Start, Wish, begun, check_topics, described, options_of, resolve
 from proto.ipc.message import Reply
+from proto.ipc.operations import Append
 from proto.model.body import Form, parse
 from proto.model.errors import ErrorCode, TopicsError, invalid
 from proto.model.keys import Key, Scope
@@ -276,8 +277,8 @@ class Conversation:
         check_name(key, asked.topic)
         fields = ((name, getattr(asked, name)) for name in _PASSED_ON)
         write = b",".join(b'"%b":%b' % (name.encode(), value) for name, value in fields if value is not UNSET)
-        options = {"return_seqs": asked.return_seqs is not False, **restrictions(key, _APPEND)}
-        reply = await self._quota.call("append", asked.topic, options, b"{%b}" % write)
+        write_it = Append(*restrictions(key), return_seqs=asked.return_seqs is not False)
+        reply = await self._quota.call(write_it, asked.topic, b"{%b}" % write)
         if reply.error is not None:
             raise reply.error
         return _ack(reply, head, started, _tail(ignored))

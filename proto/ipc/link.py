@@ -19,19 +19,29 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
 import structlog
 import trio
 
 from proto.ipc.control import ShardState
 from proto.ipc.message import Cancel, Parked, Reply, Request, Taken, decode
+from proto.ipc.operations import Operation, Ping
 from proto.ipc.send_window import SMALL_BYTES, Window
 from proto.ipc.transport import MessageSocket
 from proto.model.errors import TopicsError, not_ready, shutting_down
 from proto.model.limits import MAX_WAIT_MS
 from proto.model.memory_shares import DEFAULT_BYTES, window
 from proto.process import trace
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    A = TypeVar("A", default=Any)
+else:
+    from typing import TypeVar
+
+    A = TypeVar("A")
 
 _log: Any = structlog.get_logger()
 
@@ -43,7 +53,7 @@ SILENT_S = 10.0
 _GRACE_S = 5.0
 
 
-class Pending:
+class Pending(Generic[A]):
     """One request on its way. Its outcome is a `Reply`, or an error of ours; before it, `Parked` may come once."""
 
     __slots__ = ("_outcome", "_task", "deadline", "id", "link", "parked")
@@ -53,10 +63,10 @@ class Pending:
         self.id = ident
         self.deadline = deadline
         self.parked = False
-        self._outcome: Reply | Parked | TopicsError | None = None
+        self._outcome: Reply[A] | Parked | TopicsError | None = None
         self._task: trio.lowlevel.Task | None = None
 
-    def resolve(self, outcome: Reply | Parked | TopicsError) -> None:
+    def resolve(self, outcome: Reply[A] | Parked | TopicsError) -> None:
         # An outcome nobody has taken yet gives way to a later one: Parked to the Reply that follows it.
         self._outcome = outcome
         if self._task is not None:
@@ -67,7 +77,7 @@ class Pending:
         self._task = None
         return trio.lowlevel.Abort.SUCCEEDED
 
-    async def wait(self) -> Reply | Parked:
+    async def wait(self) -> Reply[A] | Parked:
         """The next outcome. Raises `503` when the shard vanishes or stays silent."""
         if self._outcome is None:
             self._task = trio.lowlevel.current_task()
@@ -79,7 +89,7 @@ class Pending:
             raise outcome
         return outcome
 
-    async def reply(self) -> Reply:
+    async def reply(self) -> Reply[A]:
         outcome = await self.wait()
         while isinstance(outcome, Parked):
             outcome = await self.wait()
@@ -116,15 +126,15 @@ class Link:
         self.silent_s = 0.0
         """How long the shard has not answered, while it was asked for a sign."""
 
-    def ask(self, op: str, topic: str, options: dict[str, Any], body: bytes) -> Pending:
+    def ask(self, operation: Operation[A], topic: str, body: bytes) -> Pending[A]:
         ident = next(self._owner.ids)
         self.first_id = self.first_id or ident
         timeout_s = self._owner.timeout_s
         now = time.monotonic()
-        pending = Pending(self, ident, now + timeout_s)
+        pending: Pending[A] = Pending(self, ident, now + timeout_s)
         self.waiting[ident] = pending
         deadline_ns = int((now + timeout_s - min(timeout_s / 5, _GRACE_S)) * 1e9)
-        request = Request(ident, op, topic, options, body, trace.current(), deadline_ns)
+        request = Request(ident, operation, topic, body, trace.current(), deadline_ns)
         if self._queue or not self._window.fits(len(body)):
             self._queue[ident] = request
         else:
@@ -157,7 +167,7 @@ class Link:
             self.silent_s += elapsed_s
         else:
             self._probed = True
-            self._socket.send(Request(next(self._owner.ids), "ping").encode())
+            self._socket.send(Request(next(self._owner.ids), Ping()).encode())
 
     def abandon(self, pending: Pending) -> None:
         if self.waiting.pop(pending.id, None) is not None:

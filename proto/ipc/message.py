@@ -1,25 +1,10 @@
-"""Messages between gateway and shards: a CBOR header, then at most one frame of raw bytes.
+"""Messages between gateway and shards: a header in MessagePack, then at most one frame of raw bytes.
 
-    frame 1   CBOR map, the header
+    frame 1   MessagePack, the header: an array, which begins with version and kind in one number
     frame 2   bytes, the body: a client's JSON going in, a JSON answer coming out. Absent when empty.
 
-Header keys (short, because every request pays for them):
-
-    v   int    version of this layout, 1
-    k   int    kind, see `Kind`
-    id  int    request id, chosen by the asking side, unique on its socket
-    op  str    operation (request)
-    t   str    topic name, "" when the operation has none (request)
-    o   map    options: query parameters and what the gateway knows of the caller (request)
-    tr  str    W3C traceparent, if the client sent one (request)
-    d   int    deadline, ns of CLOCK_MONOTONIC, which all processes of a machine share; absent: none (request)
-    p   map    performance figures in ms, added to the answer's `performance` object (reply)
-    q   int    topics of the shard that are set apart, if there are some (reply)
-    n   list   the shard's counters [topics, records live, bytes live] (reply)
-    f   bool   the shard's disk is nearly full (reply)
-    e   list   [code, message, detail or nil, retry_after_ms or nil] in place of a body (reply)
-    c   bool   the call created its topic: HTTP 201 instead of 200 (reply)
-    x   map    what the gateway needs besides the body, e.g. the names of a list page (reply)
+What is in a header is told by the Structs at the end of this module, what an operation and its answer hold by
+`proto.ipc.operations`. Decoding checks all of it: an array with a field too few or of another type is no message.
 
 Kinds and who may send them:
 
@@ -37,13 +22,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic
 
-import cbor2
+import msgspec
+from msgspec import Struct
 
+from proto.ipc.operations import NAMES, AnyAnswer, AnyOperation
 from proto.model.errors import ErrorCode, TopicsError
 
-VERSION = 1
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Op = TypeVar("Op", covariant=True, default=Any)
+    A = TypeVar("A", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    Op, A = TypeVar("Op"), TypeVar("A")
+
+VERSION = 2
 
 
 class Kind(IntEnum):
@@ -59,52 +56,63 @@ class MessageError(Exception):
 
 
 @dataclass(slots=True)
-class Request:
+class Request(Generic[Op]):
     id: int
-    op: str
+    options: Op
+    """The operation, with what the gateway knows of the caller."""
     topic: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
+    """"" when the operation has none."""
     body: bytes = b""
     traceparent: str = ""
+    """W3C, if the client sent one."""
     deadline_ns: int = 0
+    """Of CLOCK_MONOTONIC, which all processes of a machine share; 0: none."""
     ignored: Sequence[str] = ()
     """Fields of the body that say nothing here; the answer will name them. Not sent."""
 
+    @property
+    def op(self) -> str:
+        """The name of the operation."""
+        return NAMES[type(self.options)]
+
     def encode(self) -> list[bytes]:
-        head = {"v": VERSION, "k": 1, "id": self.id, "op": self.op, "t": self.topic, "o": self.options}
-        if self.traceparent:
-            head["tr"] = self.traceparent
-        if self.deadline_ns:
-            head["d"] = self.deadline_ns
-        return [cbor2.dumps(head), self.body] if self.body else [cbor2.dumps(head)]
+        options: Any = self.options
+        return _frames(_Request(self.id, options, self.topic, self.traceparent, self.deadline_ns), self.body)
 
 
 @dataclass(slots=True)
-class Reply:
+class Reply(Generic[A]):
     id: int
     body: bytes = b""
     created: bool = False
+    """The call created its topic: HTTP 201 instead of 200."""
     performance: dict[str, float] = field(default_factory=dict)
+    """Figures in ms, added to the answer's `performance` object."""
     counters: tuple[int, int, int] = (0, 0, 0)
-    extra: dict[str, Any] | None = None
+    """The shard's topics, live records, live bytes."""
+    extra: A | None = None
+    """What the asker needs besides the body, e.g. the names of a list page."""
     error: TopicsError | None = None
+    """In place of a body."""
     disk_full: bool = False
+    """The shard's disk is nearly full."""
     quarantined: int = 0
+    """Topics of the shard that are set apart."""
 
     def encode(self) -> list[bytes]:
-        head: dict[str, Any] = {"v": VERSION, "k": 2, "id": self.id, "p": self.performance, "n": self.counters}
-        if self.disk_full:
-            head["f"] = True
-        if self.created:
-            head["c"] = True
-        if self.extra is not None:
-            head["x"] = self.extra
-        if self.quarantined:
-            head["q"] = self.quarantined
-        if self.error is not None:
-            e = self.error
-            head["e"] = [e.code.value, e.message, e.detail, e.retry_after_ms]
-        return [cbor2.dumps(head), self.body] if self.body else [cbor2.dumps(head)]
+        e = self.error
+        extra: Any = self.extra
+        head = _Reply(
+            self.id,
+            self.counters,
+            self.performance,
+            extra,
+            self.created,
+            self.disk_full,
+            self.quarantined,
+            None if e is None else (e.code, e.message, e.detail, e.retry_after_ms),
+        )
+        return _frames(head, self.body)
 
 
 @dataclass(slots=True)
@@ -112,7 +120,7 @@ class Parked:
     id: int
 
     def encode(self) -> list[bytes]:
-        return [cbor2.dumps({"v": VERSION, "k": 3, "id": self.id})]
+        return [_encode(_Parked(self.id))]
 
 
 @dataclass(slots=True)
@@ -120,7 +128,7 @@ class Cancel:
     id: int
 
     def encode(self) -> list[bytes]:
-        return [cbor2.dumps({"v": VERSION, "k": 4, "id": self.id})]
+        return [_encode(_Cancel(self.id))]
 
 
 @dataclass(slots=True)
@@ -129,48 +137,78 @@ class Taken:
     """Bytes."""
 
     def encode(self) -> list[bytes]:
-        return [cbor2.dumps({"v": VERSION, "k": 5, "id": self.id})]
+        return [_encode(_Taken(self.id))]
 
 
 Message = Request | Reply | Parked | Cancel | Taken
 
 
+class _Request(Struct, array_like=True, tag=VERSION << 8 | Kind.REQUEST):
+    id: int
+    options: AnyOperation
+    topic: str
+    traceparent: str
+    deadline_ns: int
+
+
+class _Reply(Struct, array_like=True, tag=VERSION << 8 | Kind.REPLY):
+    id: int
+    counters: tuple[int, int, int]
+    performance: dict[str, int | float]
+    extra: AnyAnswer | None
+    created: bool
+    disk_full: bool
+    quarantined: int
+    error: tuple[ErrorCode, str, Any, int | None] | None
+
+
+class _Parked(Struct, array_like=True, tag=VERSION << 8 | Kind.PARKED):
+    id: int
+
+
+class _Cancel(Struct, array_like=True, tag=VERSION << 8 | Kind.CANCEL):
+    id: int
+
+
+class _Taken(Struct, array_like=True, tag=VERSION << 8 | Kind.TAKEN):
+    id: int
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Request | _Reply | _Parked | _Cancel | _Taken).decode
+
+
+def _frames(head: _Request | _Reply, body: bytes) -> list[bytes]:
+    return [_encode(head), body] if body else [_encode(head)]
+
+
 def decode(frames: list[bytes]) -> Message:
     """Frames of one ZeroMQ message (without routing frames) → message. Raises `MessageError`."""
     try:
-        head = cbor2.loads(frames[0])
-        if head["v"] == VERSION:
-            return _message(head, frames[1] if len(frames) > 1 else b"")
-    except (cbor2.CBORDecodeError, LookupError, TypeError, ValueError) as error:
-        raise MessageError(f"not a message: {error!r}") from error
-    raise MessageError(f"message version {head['v']!r}, this release speaks {VERSION}")
-
-
-def _message(head: dict[str, Any], body: bytes) -> Message:
-    kind, ident = head["k"], head["id"]
-    if kind == 1:
-        return Request(ident, head["op"], head["t"], head["o"], body, head.get("tr", ""), head.get("d", 0))
-    if kind == 2:
+        head = _decode(frames[0])
+    except (msgspec.DecodeError, UnicodeDecodeError, LookupError, RecursionError) as error:
+        raise MessageError(f"not a message of version {VERSION}: {error!r}") from error
+    body = frames[1] if len(frames) > 1 else b""
+    if isinstance(head, _Request):
+        return Request(head.id, head.options, head.topic, body, head.traceparent, head.deadline_ns)
+    if isinstance(head, _Reply):
         failure = None
-        if (e := head.get("e")) is not None:
-            failure = TopicsError(ErrorCode(e[0]), e[1], e[2], retry_after_ms=e[3])
-        topics, records, size = head["n"]
-        full = head.get("f", False)
+        if head.error is not None:
+            code, message, detail, retry_after_ms = head.error
+            failure = TopicsError(code, message, detail, retry_after_ms=retry_after_ms)
         return Reply(
-            ident,
+            head.id,
             body,
-            head.get("c", False),
-            head["p"],
-            (topics, records, size),
-            head.get("x"),
+            head.created,
+            head.performance,
+            head.counters,
+            head.extra,
             failure,
-            full,
-            head.get("q", 0),
+            head.disk_full,
+            head.quarantined,
         )
-    if kind == 3:
-        return Parked(ident)
-    if kind == 4:
-        return Cancel(ident)
-    if kind == 5:
-        return Taken(ident)
-    raise MessageError(f"unknown message kind {kind!r}")
+    if isinstance(head, _Parked):
+        return Parked(head.id)
+    if isinstance(head, _Cancel):
+        return Cancel(head.id)
+    return Taken(head.id)

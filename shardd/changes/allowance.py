@@ -26,6 +26,7 @@ from dataclasses import dataclass
 
 import trio
 
+from proto.ipc import operations
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
@@ -73,14 +74,14 @@ class Allowance:
 
     # The gateway's side
 
-    def lend(self, request: Request, caller: Hashable, respond: Respond) -> None:
+    def lend(self, request: Request[operations.Allowance], caller: Hashable, respond: Respond) -> None:
         """Options: `bytes`, `topics`, and `asked`, the wish that this answers."""
         options = request.options
         self._end()
         self._loan = caller, request.id, respond
-        self._bytes, self._topics = options["bytes"], options["topics"]
+        self._bytes, self._topics = options.bytes, options.topics
         respond(Parked(request.id))
-        asked = tuple(options["asked"])
+        asked = options.asked
         waiting, self._waiting = self._waiting, []
         for each in waiting:
             if self.covers(each.bytes, each.topics):
@@ -97,7 +98,7 @@ class Allowance:
         if more[0] > max(asked[0], self._bytes) or more[1] > max(asked[1], self._topics):
             self.want(*more)
 
-    def give_back(self, request: Request, caller: Hashable, respond: Respond) -> None:
+    def give_back(self, request: Request[operations.AllowanceReturn], caller: Hashable, respond: Respond) -> None:
         """The gateway needs it elsewhere."""
         self._end()
         respond(Reply(request.id))
@@ -119,7 +120,7 @@ class Allowance:
         if loan is not None:
             wanted, self._wanted = self._wanted, (0, 0)
             _, ident, respond = loan
-            respond(Reply(ident, extra={"want": wanted}))
+            respond(Reply(ident, extra=operations.Want(*wanted)))
 
     # Inside
 

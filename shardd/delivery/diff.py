@@ -16,6 +16,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from proto.format.frame import Column, Encoding
 from proto.ipc.message import Request
+from proto.ipc.operations import Diff, Fed
 from proto.model.body import Form
 from proto.model.errors import invalid
 from proto.model.limits import (
@@ -91,7 +92,7 @@ _FORM = Form(DiffRequest)
 _encoder = msgspec.json.Encoder()
 
 
-def parse_diff(request: Request, limits: Limits) -> Read:
+def parse_diff(request: Request[Diff], limits: Limits) -> Read:
     """Raises `400 invalid_request` for wrong types and for a seq that cannot be; other numbers are clamped."""
     asked, request.ignored = _FORM.read(request.body)
     if asked.from_seq is not None and not 0 <= asked.from_seq <= MAX_U64:
@@ -121,7 +122,7 @@ class Answer(Struct):
     scanned: int
     empty: bool
     head: int
-    extra: dict[str, Any] | None = None
+    extra: Fed | None = None
 
 
 def answer(topic: Topic, read: Read) -> Answer:

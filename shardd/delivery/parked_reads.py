@@ -19,6 +19,7 @@ from itertools import count
 import msgspec
 
 from proto.ipc.message import Message, Parked, Reply, Request
+from proto.ipc.operations import Diff, Feed
 from proto.model.errors import TopicsError, topic_not_found
 from proto.model.limits import Limits
 from shardd.clock import Clock
@@ -75,7 +76,7 @@ class Reads:
         """When `expire` next has something to do, in monotonic seconds."""
         return self._deadlines[0][0] if self._deadlines else None
 
-    def diff(self, topic: Topic, request: Request, caller: Hashable, respond: Respond) -> None:
+    def diff(self, topic: Topic, request: Request[Diff], caller: Hashable, respond: Respond) -> None:
         """Answer a diff, or park it. `caller` names the peer."""
         read = parse_diff(request, self._limits)
         if read.cursor is not None:
@@ -85,12 +86,12 @@ class Reads:
             read = msgspec.structs.replace(read, from_seq=cursor.seq)
         self._take(topic, read, request, caller, respond, touch=True)
 
-    def feed(self, topic: Topic, request: Request, caller: Hashable, respond: Respond) -> None:
+    def feed(self, topic: Topic, request: Request[Feed], caller: Hashable, respond: Respond) -> None:
         """The same for a read of `shardd.delivery.stream_reads`."""
         read = feed_read(request.options)
         if self._scheduler.holds(topic) and read.from_seq < topic.head_seq:
             raise self._scheduler.pressure.paced()
-        self._take(topic, read, request, caller, respond, touch=bool(request.options["touch"]))
+        self._take(topic, read, request, caller, respond, touch=request.options.touch)
 
     def _take(
         self, topic: Topic, read: Read, request: Request, caller: Hashable, respond: Respond, *, touch: bool
@@ -226,7 +227,7 @@ def _further(read: Read, found: Answer) -> Read:
     """The read that goes on where `found` ended."""
     if isinstance(read, FeedRead):
         assert found.extra is not None
-        return msgspec.structs.replace(read, from_seq=found.next_from_seq, epoch=found.extra["epoch"])
+        return msgspec.structs.replace(read, from_seq=found.next_from_seq, epoch=found.extra.epoch)
     return msgspec.structs.replace(read, from_seq=found.next_from_seq)
 
 

@@ -25,13 +25,14 @@ line breaks inside `data` or `meta` are blanks in it, because an event stream ca
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from proto.ipc.operations import Fed, Feed
 from proto.model.limits import MAX_WAIT_MS
 from shardd.delivery.diff import Answer, Read, Record, rows
 from shardd.topic.tombstones import told
@@ -66,19 +67,19 @@ class _Payload(Struct):
 _encode = msgspec.json.Encoder().encode
 
 
-def feed_read(options: Mapping[str, Any]) -> FeedRead:
+def feed_read(asked: Feed) -> FeedRead:
     return FeedRead(
-        options["from_seq"],
-        options["limit"],
-        frozenset(map(str.encode, options["nodes"])),
-        options["tags"],
-        options["meta"],
-        min(options["wait_ms"], MAX_WAIT_MS),
-        options["budget"],
+        asked.from_seq,
+        asked.limit,
+        frozenset(map(str.encode, asked.nodes)),
+        asked.tags,
+        asked.meta,
+        min(asked.wait_ms, MAX_WAIT_MS),
+        asked.budget,
         None,
-        options["epoch"],
-        options["data"],
-        options["strong"],
+        asked.epoch,
+        asked.data,
+        asked.strong,
     )
 
 
@@ -112,14 +113,7 @@ def feed_answer(topic: Topic, read: FeedRead, head: int) -> Answer:
         if b"\n" in body or b"\r" in body:
             # JSON strings hold no raw line breaks, so these stand between tokens, where a blank means the same.
             body = body.replace(b"\n", b" ").replace(b"\r", b" ")
-    extra: dict[str, Any] = {
-        "to": to_seq,
-        "head": head if read.strong else topic.head_seq,
-        "earliest": earliest,
-        "epoch": topic.epoch,
-    }
-    if gap is not None:
-        extra["gap"] = gap
+    extra = Fed(to_seq, head if read.strong else topic.head_seq, earliest, topic.epoch, gap)
     return Answer(body, to_seq, scanned, not records and gap is None, head, extra)
 
 

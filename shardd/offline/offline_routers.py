@@ -6,17 +6,20 @@ still to be copied.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TypeVar
 
 from proto.ipc.message import Message, Reply, Request
+from proto.ipc.operations import Operation, Position, Pull, RouterPosition
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.names import shard_of
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.routers.copy_plan import Pulled
-from shardd.routers.copy_recovery import Position, Restore, read_position
+from shardd.routers.copy_recovery import Restore
 from shardd.routers.source import read
 from shardd.shard import Shard
 from shardd.topic.lane import Lane
+
+A = TypeVar("A")
 
 
 class Routers:
@@ -78,20 +81,22 @@ class Routers:
                     moved = moved or lane.cursor > before
 
     def _pull(self, lane: Lane) -> Pulled:
-        return read(self._ask("pull", lane.source, epoch=lane.epoch, after=lane.cursor))
+        return read(self._ask(Pull(lane.epoch, lane.cursor), lane.source))
 
     def _around(self, restore: Restore) -> list[Position]:
         """From the topic to its source, and so on until there is none, or one that was met before."""
         way = [restore.position]
         while (source := way[-1].source) is not None and source[0] not in {each.name for each in way}:
-            way.append(read_position(self._ask("router_position", source[0], epoch=source[1]).extra))
+            found = self._ask(RouterPosition(source[1]), source[0]).extra
+            assert found is not None
+            way.append(found)
         return way
 
-    def _ask(self, operation: str, topic: str, **options: Any) -> Reply:
+    def _ask(self, operation: Operation[A], topic: str) -> Reply[A]:
         """Of operations that are answered at once. Raises `TopicsError`."""
         answers: list[Message] = []
         shard = self._shards[shard_of(topic, len(self._shards))]
-        shard.handle(Request(0, operation, topic, options, b""), "offline", answers.append)
+        shard.handle(Request(0, operation, topic), "offline", answers.append)
         (reply,) = answers
         assert isinstance(reply, Reply)
         if reply.error is not None:

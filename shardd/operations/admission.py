@@ -12,9 +12,9 @@ Updates of what exists are never refused here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from proto.ipc.operations import Growing
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
 from shardd.topic.config import ConfigPatch, TopicConfig
@@ -22,9 +22,9 @@ from shardd.topic.config import ConfigPatch, TopicConfig
 RETRY_AFTER_MS = 1000
 
 
-def check_topics(held: int, options: Mapping[str, Any], limits: Limits) -> None:
+def check_topics(held: int, options: Growing[Any], limits: Limits) -> None:
     """One more topic than the `held` and lent ones. Raises `429 throttled`."""
-    room = options.get("room_topics")
+    room = options.room_topics
     if room is not None and held + 1 > room:
         raise TopicsError(
             ErrorCode.THROTTLED,
@@ -34,9 +34,9 @@ def check_topics(held: int, options: Mapping[str, Any], limits: Limits) -> None:
         )
 
 
-def check_bytes(held: int, needed: int, options: Mapping[str, Any], limits: Limits) -> None:
+def check_bytes(held: int, needed: int, options: Growing[Any], limits: Limits) -> None:
     """`needed` bytes more than the `held` ones. Raises `429 throttled`."""
-    room = options.get("room_bytes")
+    room = options.room_bytes
     if room is not None and needed and held + needed > room:
         raise TopicsError(
             ErrorCode.THROTTLED,
@@ -55,16 +55,16 @@ def growth(size: int, held: int, config: TopicConfig) -> int:
     return size
 
 
-def check_patch(patch: ConfigPatch | None, options: Mapping[str, Any]) -> None:
+def check_patch(patch: ConfigPatch | None, options: Growing[Any]) -> None:
     """Raises `403 forbidden` for a dead-letter target outside the prefixes of the key that asks."""
     if patch is not None and isinstance(patch.dead_letter, str):
         check_target(patch.dead_letter, options, "dead_letter")
 
 
-def check_target(target: str, options: Mapping[str, Any], field: str) -> None:
+def check_target(target: str, options: Growing[Any], field: str) -> None:
     """Raises `403 forbidden` for a topic that a body names, outside the prefixes of the key that asks."""
-    prefixes = options.get("prefixes")
-    if prefixes and not target.startswith(tuple(prefixes)):
+    prefixes = options.prefixes
+    if prefixes and not target.startswith(prefixes):
         raise TopicsError(
             ErrorCode.FORBIDDEN,
             f'this key may not use "{target}" as {field}: its names begin with {" or ".join(prefixes)}',
@@ -72,9 +72,9 @@ def check_target(target: str, options: Mapping[str, Any], field: str) -> None:
         )
 
 
-def check_inline(patch: ConfigPatch | None, options: Mapping[str, Any]) -> None:
+def check_inline(patch: ConfigPatch | None, options: Growing[Any]) -> None:
     """For a write that is about to create its topic. Raises `403 forbidden`."""
-    if patch is not None and not options.get("may_configure", True):
+    if patch is not None and not options.may_configure:
         raise TopicsError(
             ErrorCode.FORBIDDEN,
             "creating a topic with a config of its own needs the scope admin; leave config out, or use another key",

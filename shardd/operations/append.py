@@ -6,12 +6,12 @@ no frame.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from proto.format.frame import Columns, Frame, encode_batch
 from proto.ipc.message import Reply, Request
+from proto.ipc.operations import Append, Arrived, Letters
 from proto.model.errors import ErrorCode, TopicsError, invalid, not_ready, topic_not_found
 from proto.model.limits import MAX_IDEMPOTENCY_KEY_CHARS, RECORD_OVERHEAD
 from shardd.changes import seq_reservation
@@ -34,10 +34,10 @@ class Writes:
         self._pending_growth = 0
         """Bytes that staged writes add when they commit."""
 
-    def append(self, request: Request, respond: Respond) -> None:
+    def append(self, request: Request[Append], respond: Respond) -> None:
         write, columns = parse_write(request, self._staging.limits)
-        letters = request.options.get("letters")
-        key = _key(write.idempotency_key, request.options.get("idempotency_key"))
+        letters = request.options.letters
+        key = _key(write.idempotency_key, request.options.idempotency_key)
         held_back = delays(write)
         now = self._staging.clock.now_ms()
         topic = self._staging.directory.assigned.get(request.topic)
@@ -76,16 +76,16 @@ class Writes:
         seq_reservation.ahead(topic, columns.count, self._staging)
         self._stage(topic, columns, grows_by, created, request, respond)
 
-    def _growth(self, topic: Topic | None, config: TopicConfig, columns: Columns, options: Mapping[str, Any]) -> int:
+    def _growth(self, topic: Topic | None, config: TopicConfig, columns: Columns, options: Append) -> int:
         """Bytes by which this write may make the shard grow. Raises `429` if there is no room for them."""
         held = 0 if topic is None else topic.bytes + topic.pending_bytes
         needed = growth(columns.size(0, columns.count) + RECORD_OVERHEAD * columns.count, held, config)
-        if "letters" not in options:
+        if options.letters is None:
             there = self._staging.directory.totals.bytes + self._pending_growth + self._staging.allowance.lent_bytes
             check_bytes(there, needed, options, self._staging.limits)
         return needed
 
-    def _lent(self, size: int, topics: int, request: Request, respond: Respond) -> bool:
+    def _lent(self, size: int, topics: int, request: Request[Append], respond: Respond) -> bool:
         """Take what letters from an outbox need from this shard's allowance. False if they have to wait for it: then
         the request is looked at again, or refused with `429`."""
         allowance = self._staging.allowance
@@ -109,7 +109,7 @@ class Writes:
 
         return self._control.create(name, config, lambda topic, timing: over(), lambda error: over())
 
-    def _answered(self, topic: Topic, key: bytes, request: Request, respond: Respond, now: int) -> bool:
+    def _answered(self, topic: Topic, key: bytes, request: Request[Append], respond: Respond, now: int) -> bool:
         """A write with a key that was used before is not written again; it gets the answer of the first one."""
         topic.keys.expire(now + topic.ahead_ms - topic.assigned_config.idempotency_window_ms)
 
@@ -126,17 +126,17 @@ class Writes:
             return True
         return topic.keys.wait(key, answer)
 
-    def _known(self, topic: Topic, letters: tuple[bytes, list[int]], request: Request, respond: Respond) -> bool:
+    def _known(self, topic: Topic, letters: Letters, request: Request[Append], respond: Respond) -> bool:
         """A batch from another topic's outbox: is some of it here already? Then the answer says which, and none is
         written. Raises `409` if jobs are sent to a log, `503` while the same source's last batch is on its way."""
-        if request.options["jobs"] and topic.queue is None:
+        if request.options.jobs and topic.queue is None:
             raise not_a_queue(topic.name)
         source, seqs = letters
         if source in topic.arrivals.pending:
             raise not_ready("another batch of the same source is on its way")
         known = sorted(set(seqs).intersection(topic.arrivals.last.get(source, ())))
         if known:
-            respond(Reply(request.id, extra={"known": known}))
+            respond(Reply(request.id, extra=Arrived(tuple(known))))
         return bool(known)
 
     def _admit(self, topic: Topic | None, config: TopicConfig, columns: Columns, write: Write) -> None:
@@ -155,7 +155,7 @@ class Writes:
             self._pending_growth -= size
 
     def _stage(
-        self, topic: Topic, columns: Columns, grows_by: int, created: bool, request: Request, respond: Respond
+        self, topic: Topic, columns: Columns, grows_by: int, created: bool, request: Request[Append], respond: Respond
     ) -> None:
         first_seq = topic.next_seq
         size = columns.size(0, columns.count) + RECORD_OVERHEAD * columns.count
@@ -287,7 +287,7 @@ def _answer(
 ) -> Reply:
     last_seq = first_seq + count - 1
     body: dict[str, Any] = {"topic": topic.name, "first_seq": first_seq, "last_seq": last_seq}
-    if request.options.get("return_seqs", True):
+    if request.options.return_seqs:
         body["seqs"] = list(range(first_seq, last_seq + 1))
     body |= {"head_seq": topic.head_seq, "count": count, "created": created, "deduped": deduped}
     return Reply(request.id, to_json(body), created=created, performance=performance(timing))

@@ -16,6 +16,7 @@ from msgspec import Raw, Struct
 
 from proto.format.frame import Column, Columns, Encoding, constant, optional
 from proto.ipc.message import Request
+from proto.ipc.operations import Append
 from proto.model.body import Form, parse
 from proto.model.errors import ErrorCode, TopicsError, invalid
 from proto.model.limits import MAX_META_KEYS, MAX_PUBLISH_DELAY_MS, Limits
@@ -71,14 +72,14 @@ _skip = msgspec.json.Decoder(Raw).decode
 _count_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-def parse_write(request: Request, limits: Limits) -> tuple[Write, Columns]:
+def parse_write(request: Request[Append], limits: Limits) -> tuple[Write, Columns]:
     """What it says, and its records as a batch whose `ts` is still 0.
 
     Option `stamped`: the engine has added to each `meta`, which may be larger for that.
 
     Raises `400 invalid_request`, `batch_too_large` or `record_too_large`.
     """
-    stamped = bool(request.options.get("stamped"))
+    stamped = request.options.stamped
     masked = len(request.body) if stamped else MAX_MASKED_BYTES
     write, request.ignored = _parse(request.body, limits.max_batch_records, masked)
     records = write.records

@@ -11,17 +11,14 @@ nobody could have had.
 If the process dies before the move is in the log, the record is handed out again and nobody had it. If it dies after
 that and before the answer is out, that one record is lost to its taker: at most one for each connection.
 
-Options of the request: `cursor`, its name; `seq` (step), the record that was had: the cursor goes there and nowhere
-else. The answer's body is the record's `data`, its `extra` has `seq` and, if there is one, `meta`; without a record
-there is no `extra`.
+The answer's body is the record's `data`; without a record there is no `extra`.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from proto.format.frame import Kind
 from proto.ipc.message import Reply, Request
+from proto.ipc.operations import Peek, Record, Step, Take
 from proto.model.errors import TopicsError, invalid
 from proto.model.limits import MAX_U64
 from shardd.changes.transactions import Respond, Staging, performance, refuse
@@ -29,7 +26,7 @@ from shardd.storage.group_commit import Timing
 from shardd.topic.cursors import check_count, check_name, moved
 from shardd.topic.topic import Topic
 
-_Found = tuple[int, bytes, dict[str, Any]]
+_Found = tuple[int, bytes, Record]
 """Seq, data, and the `extra` of the answer."""
 
 
@@ -37,7 +34,7 @@ class Consume:
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
 
-    def take(self, request: Request, respond: Respond) -> None:
+    def take(self, request: Request[Take], respond: Respond) -> None:
         topic, name, position = self._asked(request)
         found = _next(topic, position)
         if found is None:
@@ -45,14 +42,14 @@ class Consume:
         else:
             self._move(topic, name, position, found[0], request, respond, found)
 
-    def peek(self, request: Request, respond: Respond) -> None:
+    def peek(self, request: Request[Peek], respond: Respond) -> None:
         topic, _, position = self._asked(request)
         found = _next(topic, position)
         respond(Reply(request.id) if found is None else Reply(request.id, found[1], extra=found[2]))
 
-    def step(self, request: Request, respond: Respond) -> None:
+    def step(self, request: Request[Step], respond: Respond) -> None:
         topic, name, position = self._asked(request)
-        seq = request.options.get("seq")
+        seq = request.options.seq
         if seq is None:
             found = _next(topic, position)
             seq = 0 if found is None else found[0]
@@ -61,14 +58,14 @@ class Consume:
         else:
             respond(Reply(request.id))
 
-    def _asked(self, request: Request) -> tuple[Topic, str, int]:
+    def _asked(self, request: Request[Take | Peek | Step]) -> tuple[Topic, str, int]:
         topic = self._staging.directory.changing(request.topic)
         if topic.config.type != "log":
             raise invalid(f'topic "{topic.name}" is a {topic.config.type}: its records are not read through a cursor')
         now = self._staging.clock.now_ms()
         topic.expire(now)
         topic.last_read_ts = now
-        name = check_name(request.options["cursor"])
+        name = check_name(request.options.cursor)
         return topic, name, topic.moving.position(name, topic.cursors.get(name))
 
     def _move(
@@ -110,10 +107,8 @@ def _next(topic: Topic, position: int) -> _Found | None:
     at = piece.start if piece.mask is None else piece.start + piece.mask.index(1)
     columns = piece.columns
     seq = piece.first_seq + at
-    extra: dict[str, Any] = {"seq": seq}
+    meta = None
     if columns.meta is not None:
         (meta,) = columns.meta.cells(at, at + 1)
-        if meta is not None:
-            extra["meta"] = meta
     (data,) = columns.data.cells(at, at + 1)
-    return seq, data, extra
+    return seq, data, Record(seq, meta)

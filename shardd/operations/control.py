@@ -11,6 +11,7 @@ from functools import partial
 
 from proto.format.frame import Kind
 from proto.ipc.message import Reply, Request
+from proto.ipc.operations import Configure, CursorDelete, CursorGet, CursorPut, DeleteRecords, DeleteTopic
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.names import check_topic
 from shardd.changes import seq_reservation
@@ -33,12 +34,12 @@ class Control:
         self._directory = staging.directory
         self._indexing = Indexing(staging.directory, staging.scheduler)
 
-    def configure(self, request: Request, respond: Respond) -> None:
+    def configure(self, request: Request[Configure], respond: Respond) -> None:
         patch, _ = PATCH.read(request.body)
         check_patch(patch, request.options)
         topic = self._directory.assigned.get(request.topic)
         self._staging.space.check(topic)
-        if topic is not None and request.options.get("if_absent"):
+        if topic is not None and request.options.if_absent:
             patch = ConfigPatch()  # only for a topic that has to be made
         if topic is None:
 
@@ -58,7 +59,7 @@ class Control:
         else:
             self._reconfigure(topic, config, request, respond)
 
-    def _reconfigure(self, topic: Topic, config: TopicConfig, request: Request, respond: Respond) -> None:
+    def _reconfigure(self, topic: Topic, config: TopicConfig, request: Request[Configure], respond: Respond) -> None:
         before, logged_before = topic.assigned_config, topic.logged_seq
         ceiling, reserved_in = topic.ceiling, topic.reserved_in
         topic.assigned_config = config
@@ -124,14 +125,14 @@ class Control:
         self._staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
         return topic
 
-    def delete_topic(self, request: Request, respond: Respond) -> None:
+    def delete_topic(self, request: Request[DeleteTopic], respond: Respond) -> None:
         topic = self._directory.assigned.get(request.topic)
         if topic is None:
             respond(Reply(request.id, to_json({"topic": request.topic, "deleted": False, "routers_removed": []})))
             return
         topic.expire(self._staging.clock.now_ms())
         count = topic.records + topic.pending_records
-        if request.options.get("if_empty") and count:
+        if request.options.if_empty and count:
             raise TopicsError(
                 ErrorCode.TOPIC_NOT_EMPTY,
                 f'topic "{topic.name}" holds {count} records',
@@ -155,7 +156,7 @@ class Control:
         frame = self._staging.control_frame(Kind.TOPIC_DELETE, topic.id, {"name": topic.name})
         self._staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
 
-    def delete_records(self, request: Request, respond: Respond) -> None:
+    def delete_records(self, request: Request[DeleteRecords], respond: Respond) -> None:
         before_seq, match = parse_delete(request)
         topic = self._directory.changing(request.topic)
         what = before_seq, match, topic.head_seq + 1
@@ -209,8 +210,8 @@ class Control:
             frame = self._staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
         self._staging.stage(topic, frame, gated=durability == "fsync", commit=commit, undo=undo)
 
-    def cursor_put(self, request: Request, respond: Respond) -> None:
-        name = check_name(request.options["cursor"])
+    def cursor_put(self, request: Request[CursorPut], respond: Respond) -> None:
+        name = check_name(request.options.cursor)
         asked, request.ignored = MOVE.read(request.body)
         topic = self._directory.changing(request.topic)
         now = self._staging.clock.now_ms()
@@ -235,8 +236,8 @@ class Control:
         gated = topic.assigned_config.durability == "fsync"
         self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
 
-    def cursor_delete(self, request: Request, respond: Respond) -> None:
-        name = check_name(request.options["cursor"])
+    def cursor_delete(self, request: Request[CursorDelete], respond: Respond) -> None:
+        name = check_name(request.options.cursor)
         topic = self._directory.changing(request.topic)
         before = topic.moving.position(name, topic.cursors.get(name))
         topic.moving.begin(name, 0)
@@ -255,9 +256,9 @@ class Control:
         gated = topic.assigned_config.durability == "fsync"
         self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
 
-    def cursor_get(self, request: Request, respond: Respond) -> None:
+    def cursor_get(self, request: Request[CursorGet], respond: Respond) -> None:
         topic = self._directory.find(request.topic)
-        name = check_name(request.options["cursor"])
+        name = check_name(request.options.cursor)
         cursor = topic.cursors.get(name)
         if cursor is None:
             raise cursor_not_found(topic.name, name)

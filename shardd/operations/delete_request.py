@@ -7,6 +7,7 @@ from typing import Any
 from msgspec import Struct
 
 from proto.ipc.message import Request
+from proto.ipc.operations import DeleteRecords
 from proto.model.body import Form
 from proto.model.errors import invalid
 from proto.model.limits import MAX_U64
@@ -21,7 +22,7 @@ class DeleteRequest(Struct):
 _FORM = Form(DeleteRequest)
 
 
-def parse_delete(request: Request) -> tuple[int | None, Match | None]:
+def parse_delete(request: Request[DeleteRecords]) -> tuple[int | None, Match | None]:
     """`before_seq` and `match`, at least one of them not None. Raises `400 invalid_request`."""
     asked, request.ignored = _FORM.read(request.body)
     if asked.before_seq is None and asked.match is None:

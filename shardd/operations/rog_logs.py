@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from proto.format.frame import Kind
 from proto.ipc.message import Reply, Request
+from proto.ipc.operations import LogCreate, LogFind, Partitions
 from proto.model.errors import TopicsError
 from shardd.changes.transactions import Respond, Staging, refuse
 from shardd.storage.group_commit import Timing
@@ -20,14 +21,14 @@ class Logs:
         self._logs = staging.directory.logs
         self._coming: set[str] = set()
 
-    def find(self, request: Request, respond: Respond) -> None:
-        """`extra` is `{"partitions": n}`, 0 for a log there is not."""
-        respond(Reply(request.id, extra={"partitions": self._logs.get(request.topic, 0)}))
+    def find(self, request: Request[LogFind], respond: Respond) -> None:
+        """How many partitions a log has."""
+        respond(Reply(request.id, extra=Partitions(self._logs.get(request.topic, 0))))
 
-    def create(self, request: Request, respond: Respond) -> None:
+    def create(self, request: Request[LogCreate], respond: Respond) -> None:
         """Option `partitions`. The answer says `created`, False for a log that is there or on its way. Waits for a
         sync."""
-        name, partitions = request.topic, request.options["partitions"]
+        name, partitions = request.topic, request.options.partitions
         if name in self._logs or name in self._coming:
             respond(Reply(request.id))
             return

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from proto.format.frame import Kind
+from proto.ipc import operations
 from proto.ipc.message import Reply, Request
 from proto.model.errors import ErrorCode, TopicsError
 from shardd.changes.transactions import Respond, Staging, refuse
@@ -21,16 +22,12 @@ _decode_topics = msgspec.json.Decoder(dict[str, Position]).decode
 
 
 class SessionControl:
-    """The operations on sessions. The request's `topic` is the wid; every reply's `extra` has `sessions`, their number.
+    """The operations on sessions; `proto.ipc.operations` has what they are asked with. The request's
+    `topic` is the wid.
 
-    watch_resolve   `names` → `topics`: {name: [epoch, head_seq, earliest_seq]} of those there are
-    session_make    `owner`, `options`, the positions as body; `room` and `room_owned`: how many sessions, and how many
-                    of this owner, the shard may hold at most
-    session_open    `owner` → `options`, `topics`, `generation`; 404 if there is none, 401 if it is another's
-    session_move    body {wid: [generation, {topic: position}]} → `unknown`: wids there are no sessions for
-    session_count   nothing but `sessions`
-
-    With `owner` in the request, `extra` also has `owned`, the number of the owner's sessions.
+    session_make    the positions are the body
+    session_open    404 if there is none, 401 if it is another's
+    session_move    body {wid: [generation, {topic: position}]}
     """
 
     def __init__(self, staging: Staging) -> None:
@@ -40,33 +37,33 @@ class SessionControl:
         self._making: Counter[bytes] = Counter()
         """Sessions that are on their way to be made, by owner."""
 
-    def resolve(self, request: Request, respond: Respond) -> None:
+    def resolve(self, request: Request[operations.WatchResolve], respond: Respond) -> None:
         now = self._staging.clock.now_ms()
         found: dict[str, tuple[int, int, int]] = {}
-        for name in request.options["names"]:
+        for name in request.options.names:
             topic = self._directory.visible.get(name)
             if topic is not None:
                 topic.expire(now)
                 topic.last_read_ts = now
                 found[name] = (topic.epoch, topic.head_seq, topic.earliest_seq)
-        respond(Reply(request.id, extra={"topics": found}))
+        respond(Reply(request.id, extra=operations.Resolved(found)))
 
-    def make(self, request: Request, respond: Respond) -> None:
+    def make(self, request: Request[operations.SessionMake], respond: Respond) -> None:
         self.collect()
         options = request.options
-        owner = options["owner"]
+        owner = options.owner
         limits = self._staging.limits
         held, owned = len(self._sessions) + self._making.total(), self._sessions.owned_by(owner) + self._making[owner]
-        _check_room(owned, options.get("room_owned"), "max_watch_sessions_per_key", limits.max_watch_sessions_per_key)
-        _check_room(held, options.get("room"), "max_watch_sessions", limits.max_watch_sessions)
-        session = Session(request.topic, owner, options["options"], _decode_topics(request.body))
+        _check_room(owned, options.room_owned, "max_watch_sessions_per_key", limits.max_watch_sessions_per_key)
+        _check_room(held, options.room, "max_watch_sessions", limits.max_watch_sessions)
+        session = Session(request.topic, owner, options.options, _decode_topics(request.body))
         session.used_ms = self._staging.clock.now_ms()
         self._making[owner] += 1
 
         def commit(timing: Timing) -> None:
             self._making -= Counter([owner])
             self._sessions.add(session)
-            self._answer(request, respond)
+            respond(self._counted(request.id, request.options.owner))
 
         def undo(error: TopicsError) -> None:
             self._making -= Counter([owner])
@@ -75,7 +72,7 @@ class SessionControl:
         frame = self._staging.control_frame(Kind.SESSION, 0, {"made": as_map(session)})
         self._staging.commits.stage(frame, gated=False, commit=commit, undo=undo)
 
-    def open(self, request: Request, respond: Respond) -> None:
+    def open(self, request: Request[operations.SessionOpen], respond: Respond) -> None:
         self.collect()
         session = self._sessions.by_wid.get(request.topic)
         if session is None:
@@ -84,7 +81,7 @@ class SessionControl:
                 "there is no such watch session (any more); make a new one with POST /v0/watch",
                 {"wid": request.topic},
             )
-        if session.owner != request.options["owner"]:
+        if session.owner != request.options.owner:
             raise TopicsError(
                 ErrorCode.UNAUTHORIZED, "this watch session belongs to another key; present the one that made it"
             )
@@ -92,16 +89,17 @@ class SessionControl:
 
         def commit(timing: Timing) -> None:
             # Not before what is staged: moves that were told earlier are among it.
-            kept = as_map(session)
-            about = {name: kept[name] for name in ("options", "topics", "generation")}
-            self._answer(request, respond, **about)
+            sessions, owned = len(self._sessions), self._sessions.owned_by(session.owner)
+            shown, topics = dict(session.options), {name: (*at,) for name, at in session.topics.items()}
+            about = operations.SessionFound(sessions, owned, shown, topics, session.generation)
+            respond(Reply(request.id, extra=about))
 
         def undo(error: TopicsError) -> None:
             refuse(request.id, respond, error)
 
         self._staging.commits.stage(None, gated=False, commit=commit, undo=undo)
 
-    def move(self, request: Request, respond: Respond) -> None:
+    def move(self, request: Request[operations.SessionMove], respond: Respond) -> None:
         moves = _decode_moves(request.body)
         now = self._staging.clock.now_ms()
         moved: dict[str, Any] = {}
@@ -114,14 +112,18 @@ class SessionControl:
             session.used_ms = now
             if topics:
                 moved[wid] = [generation, {name: list(position) for name, position in topics.items()}]
+
+        def answer() -> None:
+            respond(Reply(request.id, extra=operations.SessionsMoved(len(self._sessions), tuple(unknown))))
+
         if not moved:
-            self._answer(request, respond, unknown=unknown)
+            answer()
             return
         fields = {"moved": moved}
 
         def commit(timing: Timing) -> None:
             self._sessions.apply(fields)
-            self._answer(request, respond, unknown=unknown)
+            answer()
 
         def undo(error: TopicsError) -> None:
             refuse(request.id, respond, error)
@@ -129,9 +131,9 @@ class SessionControl:
         frame = self._staging.control_frame(Kind.SESSION, 0, fields)
         self._staging.commits.stage(frame, gated=False, commit=commit, undo=undo)
 
-    def count(self, request: Request, respond: Respond) -> None:
+    def count(self, request: Request[operations.SessionCount], respond: Respond) -> None:
         self.collect()
-        self._answer(request, respond)
+        respond(self._counted(request.id, request.options.owner))
 
     def collect(self) -> None:
         """End the sessions that nobody used for the ttl."""
@@ -144,10 +146,9 @@ class SessionControl:
         frame = self._staging.control_frame(Kind.SESSION, 0, fields)
         self._staging.commits.stage(frame, gated=False, commit=lambda timing: None, undo=lambda error: None)
 
-    def _answer(self, request: Request, respond: Respond, **more: Any) -> None:
-        if (owner := request.options.get("owner")) is not None:
-            more["owned"] = self._sessions.owned_by(owner)
-        respond(Reply(request.id, extra={"sessions": len(self._sessions), **more}))
+    def _counted(self, ident: int, owner: bytes | None) -> Reply:
+        owned = None if owner is None else self._sessions.owned_by(owner)
+        return Reply(ident, extra=operations.Sessions(len(self._sessions), owned))
 
 
 def _check_room(held: int, room: int | None, limit: str, most: int) -> None:

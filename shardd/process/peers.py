@@ -6,16 +6,18 @@ that asks itself takes the same way without the socket, so whoever asks need not
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
 import trio
 
 from proto.ipc.link import Links
 from proto.ipc.message import Message, Reply, Request
+from proto.ipc.operations import Operation
 from proto.model.memory_shares import DEFAULT_BYTES, window
 from proto.model.names import shard_of
 from shardd.shard import Shard
 
+A = TypeVar("A")
 _PHASES = ("derive", "ready")
 """A shard answers the others from the moment its own log is read."""
 
@@ -45,34 +47,34 @@ class Peers:
         """Is there a shard that cannot start, and is tried again now and then only?"""
         return any(state.phase == "failed" for state in self._links.states)
 
-    async def request(self, index: int, op: str, topic: str, options: dict[str, Any], body: bytes = b"") -> Reply:
+    async def request(self, index: int, operation: Operation[A], topic: str, body: bytes = b"") -> Reply[A]:
         """A shard's reply. Raises the error it replied, or `503 not_ready` when it does not serve, goes away before
         it has answered or stays silent; the request may then have taken effect all the same."""
         reply = await (
-            self._own(op, topic, options, body) if index == self.index else self._ask(index, op, topic, options, body)
+            self._own(operation, topic, body) if index == self.index else self._ask(index, operation, topic, body)
         )
         if reply.error is not None:
             raise reply.error
         return reply
 
-    async def _ask(self, index: int, op: str, topic: str, options: dict[str, Any], body: bytes) -> Reply:
-        pending = self._links.to(index).ask(op, topic, options, body)
+    async def _ask(self, index: int, operation: Operation[A], topic: str, body: bytes) -> Reply[A]:
+        pending = self._links.to(index).ask(operation, topic, body)
         try:
             return await pending.reply()
         except BaseException:
             pending.abandon()
             raise
 
-    async def _own(self, op: str, topic: str, options: dict[str, Any], body: bytes) -> Reply:
+    async def _own(self, operation: Operation[A], topic: str, body: bytes) -> Reply[A]:
         answered = trio.Event()
-        replies: list[Reply] = []
+        replies: list[Reply[A]] = []
 
         def respond(message: Message) -> None:
             if isinstance(message, Reply):
                 replies.append(message)
                 answered.set()
 
-        request = Request(next(self._links.ids), op, topic, options, body)
+        request = Request(next(self._links.ids), operation, topic, body)
         self._shard.handle(request, self, respond)
         self._shard.flush()
         try:

@@ -16,12 +16,13 @@ from __future__ import annotations
 import structlog
 import trio
 
+from proto.ipc.operations import Position, Pull, RouterPosition
 from proto.model.errors import ErrorCode, TopicsError
 from shardd.process.peers import Peers
 from shardd.recovery.quarantine import is_damage
 from shardd.routers.copier import Copier
 from shardd.routers.copy_plan import Pulled
-from shardd.routers.copy_recovery import Position, Restore, read_position
+from shardd.routers.copy_recovery import Restore
 from shardd.routers.source import read
 from shardd.shard import Shard
 from shardd.topic.lane import Lane
@@ -133,8 +134,9 @@ class Forward:
         return way
 
     async def _position(self, name: str, epoch: int) -> Position:
-        reply = await self._peers.request(self._peers.index_of(name), "router_position", name, {"epoch": epoch})
-        return read_position(reply.extra)
+        reply = await self._peers.request(self._peers.index_of(name), RouterPosition(epoch), name)
+        assert reply.extra is not None
+        return reply.extra
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Forward until cancelled."""
@@ -283,9 +285,8 @@ class Forward:
             self._place(topic, topic.lane)
 
     async def _pull(self, lane: Lane, after: int, *, wait: bool) -> Pulled:
-        options = {"epoch": lane.epoch, "after": after, "wait": wait}
         index = self._peers.index_of(lane.source)
-        return read(await self._peers.request(index, "pull", lane.source, options))
+        return read(await self._peers.request(index, Pull(lane.epoch, after, wait), lane.source))
 
 
 def _source(lane: Lane) -> tuple[str, int]:

@@ -26,6 +26,7 @@ from typing import Any
 
 from proto.format.frame import Kind
 from proto.ipc.message import Parked, Reply, Request
+from proto.ipc.operations import Ack, Claim, Extend, Jobs, LettersSent, Nack, WorkClose, Worker, WorkOpen, WorkTake
 from proto.model.errors import TopicsError, invalid, topic_not_found
 from proto.model.limits import MAX_BATCH_BYTES
 from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
@@ -124,36 +125,36 @@ class Claims:
 
     # Who waits
 
-    def claim(self, request: Request, caller: Hashable, respond: Respond) -> None:
+    def claim(self, request: Request[Claim], caller: Hashable, respond: Respond) -> None:
         asked = parse_claim(request, self._staging.limits)
         topic = self._topic(request)
         self._take(topic, Claimer(asked, "", (caller, request.id), request.id, respond))
 
-    def work_open(self, request: Request, caller: Hashable, respond: Respond) -> None:
+    def work_open(self, request: Request[WorkOpen], caller: Hashable, respond: Respond) -> None:
         """A stream begins, or is refused. Options: `node`, `max`, `lease_ms` (None: the topic's)."""
         self._stream_claim(request)
         self._topic(request)
         respond(Reply(request.id))
 
-    def work_take(self, request: Request, caller: Hashable, respond: Respond) -> None:
+    def work_take(self, request: Request[WorkTake], caller: Hashable, respond: Respond) -> None:
         """Jobs for the stream in option `stream`, once there are some and it may hold more; none after a while."""
         topic = self._topic(request)
         queue = self._current(topic)
-        stream = request.options["stream"]
+        stream = request.options.stream
         queue.streams.setdefault(stream, 0)
         self._take(topic, Claimer(self._stream_claim(request), stream, (caller, request.id), request.id, respond))
 
-    def _stream_claim(self, request: Request) -> ClaimRequest:
+    def _stream_claim(self, request: Request[Worker[Any]]) -> ClaimRequest:
         options = request.options
-        asked = ClaimRequest(options["node"], options["max"], options["lease_ms"])
+        asked = ClaimRequest(options.node, options.max, options.lease_ms)
         check_claim(asked, self._staging.limits)
         return asked
 
-    def work_close(self, request: Request, caller: Hashable, respond: Respond) -> None:
+    def work_close(self, request: Request[WorkClose], caller: Hashable, respond: Respond) -> None:
         """The stream is gone: what it holds is claimable at once."""
         topic = self._topic(request)
         queue = self._current(topic)
-        held: dict[int, Job] = {seq: queue.jobs[seq] for seq in queue.close_stream(request.options["stream"])}
+        held: dict[int, Job] = {seq: queue.jobs[seq] for seq in queue.close_stream(request.options.stream)}
         before: Saved = {seq: job.saved() for seq, job in held.items()}
         now = self._clock.now_ms()
         for seq, job in held.items():
@@ -377,7 +378,7 @@ class Claims:
         gateway sees to that before the client has its answer."""
         part.sort(key=_seq)
         if claimer.stream:
-            claimer.respond(Reply(claimer.ident, to_json(part), extra={"seqs": list(map(_seq, part))}))
+            claimer.respond(Reply(claimer.ident, to_json(part), extra=Jobs(tuple(map(_seq, part)))))
             return
         body = {
             "topic": topic.name,
@@ -385,12 +386,12 @@ class Claims:
             "count": len(part),
             "ready": self._current(topic).ready(topic.records),
         }
-        extra = {"dead_letters": dead_letters} if dead_letters else None
+        extra = LettersSent(tuple(dead_letters)) if dead_letters else None
         claimer.respond(Reply(claimer.ident, to_json(body), performance=performance(timing), extra=extra))
 
     # Ack, nack, extend
 
-    def ack(self, request: Request, caller: Hashable, respond: Respond) -> None:
+    def ack(self, request: Request[Ack], caller: Hashable, respond: Respond) -> None:
         asked, tokens = parse_hold(request, self._staging.limits)
         topic = self._topic(request)
         queue = self._current(topic)
@@ -413,7 +414,7 @@ class Claims:
             return
         remove(self._staging, topic, sorted(before), before, done, lambda error: refuse(request.id, respond, error))
 
-    def nack(self, request: Request, caller: Hashable, respond: Respond) -> None:
+    def nack(self, request: Request[Nack], caller: Hashable, respond: Respond) -> None:
         asked, tokens = parse_hold(request, self._staging.limits)
         delay = clamped_delay(asked)
         topic = self._topic(request)
@@ -435,7 +436,7 @@ class Claims:
 
         self._change(topic, before, done, lambda error: refuse(request.id, respond, error))
 
-    def extend(self, request: Request, caller: Hashable, respond: Respond) -> None:
+    def extend(self, request: Request[Extend], caller: Hashable, respond: Respond) -> None:
         asked, tokens = parse_hold(request, self._staging.limits)
         if asked.lease_ms is None:
             raise invalid("lease_ms is missing: for how long, from now on, in ms", field="lease_ms")

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Raw, Struct, UnsetType
 
 from proto.ipc.message import Request
+from proto.ipc.operations import Ack, Claim, Extend, Nack
 from proto.model.body import Form
 from proto.model.errors import ErrorCode, TopicsError, invalid
 from proto.model.limits import MAX_BATCH_BYTES, MAX_U64, MAX_WAIT_MS, Limits
@@ -70,7 +71,7 @@ def not_a_queue(topic: str) -> TopicsError:
     )
 
 
-def parse_claim(request: Request, limits: Limits) -> ClaimRequest:
+def parse_claim(request: Request[Claim], limits: Limits) -> ClaimRequest:
     """Raises `400 invalid_request`. Numbers are clamped; a `lease_ms` of None stands for the topic's."""
     asked, request.ignored = _CLAIM.read(request.body)
     check_claim(asked, limits)
@@ -85,7 +86,7 @@ def check_claim(asked: ClaimRequest, limits: Limits) -> None:
     asked.wait_ms = clamped(asked.wait_ms or 0, 0, MAX_WAIT_MS)
 
 
-def parse_hold(request: Request, limits: Limits) -> tuple[HoldRequest, list[int | None]]:
+def parse_hold(request: Request[Ack | Nack | Extend], limits: Limits) -> tuple[HoldRequest, list[int | None]]:
     """The request, and per seq the token to look for, or None. Raises `400 invalid_request` or `batch_too_large`."""
     asked, request.ignored = _HOLD.read(request.body)
     _check_node(asked.node, limits)

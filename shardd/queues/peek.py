@@ -10,6 +10,7 @@ import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
 from proto.ipc.message import Reply, Request
+from proto.ipc.operations import PeekJobs
 from proto.model.body import Form
 from proto.model.limits import MAX_BATCH_BYTES
 from shardd.changes.transactions import Respond, Staging, to_json
@@ -54,7 +55,7 @@ class Peeking:
         self._limits = staging.limits
         self._claims = claims
 
-    def peek(self, request: Request, respond: Respond) -> None:
+    def peek(self, request: Request[PeekJobs], respond: Respond) -> None:
         """Body: `first_seq`, `max`. Go on at `next_seq` while there is `more`. Raises 400, 404, 409 as claim does."""
         asked, request.ignored = _FORM.read(request.body)
         start = bound(asked, "first_seq", "from_seq") or 0

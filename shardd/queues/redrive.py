@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from proto.ipc import operations
 from proto.ipc.message import Reply, Request
 from proto.model.body import Form
 from proto.model.errors import ErrorCode, TopicsError, invalid
@@ -53,7 +54,7 @@ class Redrive:
         self._staging = staging
         self._mover = mover
 
-    def redrive(self, request: Request, respond: Respond) -> None:
+    def redrive(self, request: Request[operations.Redrive], respond: Respond) -> None:
         """Go on at `next_seq` while there is `more`. Raises `400`, `403` for a queue outside the key's prefixes, `404`;
         `404`, `409` and `422` also for what the queue answers, and then nothing more was moved. `503`: the queue's
         shard did not answer, and the redrive goes on as soon as it does."""

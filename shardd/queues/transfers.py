@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import structlog
 import trio
 
 from proto.format.frame import Kind
 from proto.ipc.message import Reply
+from proto.ipc.operations import Append, Operation
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import MAX_BATCH_BYTES
 from shardd.changes.transactions import Staging
@@ -28,6 +29,8 @@ from shardd.storage.group_commit import Timing
 from shardd.topic.job_table import State
 from shardd.topic.outbox import Letter, rows, source_id
 from shardd.topic.topic import Topic
+
+A = TypeVar("A")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Seconds."""
@@ -42,9 +45,7 @@ class Asking(Protocol):
 
     def index_of(self, topic: str) -> int: ...
 
-    async def request(
-        self, index: int, op: str, topic: str, options: dict[str, object], body: bytes = b""
-    ) -> Reply: ...
+    async def request(self, index: int, operation: Operation[A], topic: str, body: bytes = b"") -> Reply[A]: ...
 
 
 class Errand:
@@ -196,15 +197,16 @@ class Mover:
         seqs = [each[0] for each in found]
         deliveries = [letters[seq].deliveries for seq in seqs]
         redrives = not deliveries[0]
-        options = {"stamped": True, "jobs": redrives, "letters": [source_id(topic.name, topic.epoch), seqs]}
+        letter = source_id(topic.name, topic.epoch), tuple(seqs)
+        write = Append(stamped=True, jobs=redrives, letters=letter)
         body = form.body(topic.name, found, deliveries, topic.config.auto_create and not redrives)
         try:
-            reply = await peers.request(peers.index_of(target), "append", target, options, body)
+            reply = await peers.request(peers.index_of(target), write, target, body)
         except TopicsError as error:
             self._refused(topic, target, letters if redrives else {seq: letters[seq] for seq in seqs}, error)
             return bool(gone)
         if self._staging.directory.by_id.get(topic.id) is topic:
-            self._remove(topic, target, (reply.extra or {}).get("known", seqs), 0 if redrives else 1)
+            self._remove(topic, target, seqs if reply.extra is None else list(reply.extra.known), 0 if redrives else 1)
         return True
 
     def _refused(self, topic: Topic, target: str, letters: dict[int, Letter], error: TopicsError) -> None:

@@ -29,6 +29,7 @@ from typing import Any
 import structlog
 
 from proto.format.frame import Buffer, FrameError, Header, Kind, check
+from proto.ipc import operations
 from proto.model.errors import TopicsError, not_ready
 from shardd.clock import Clock
 from shardd.recovery.wal_scan import Found
@@ -39,12 +40,32 @@ from shardd.topic.topic import Topic
 
 FIRST_LOOK_S, LONGEST_LOOK_S = 5.0, 60.0
 """How long after damage was found, or found again, nobody looks whether it is gone."""
-READING = frozenset(
+READING = frozenset[type](
     (
-        *("append", "configure", "delete_records", "diff", "feed", "take", "peek", "step"),
-        *("cursor_put", "cursor_get", "cursor_delete", "cursor_list"),
-        *("claim", "ack", "nack", "extend", "work_open", "work_take", "peek_jobs", "redrive"),
-        *("pull", "router_source", "router_put", "router_delete"),
+        operations.Append,
+        operations.Configure,
+        operations.DeleteRecords,
+        operations.Diff,
+        operations.Feed,
+        operations.Take,
+        operations.Peek,
+        operations.Step,
+        operations.CursorPut,
+        operations.CursorGet,
+        operations.CursorDelete,
+        operations.CursorList,
+        operations.Claim,
+        operations.Ack,
+        operations.Nack,
+        operations.Extend,
+        operations.WorkOpen,
+        operations.WorkTake,
+        operations.PeekJobs,
+        operations.Redrive,
+        operations.Pull,
+        operations.RouterSource,
+        operations.RouterPut,
+        operations.RouterDelete,
     )
 )
 """Operations that a topic which is set apart refuses."""

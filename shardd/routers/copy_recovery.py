@@ -24,10 +24,9 @@ was a moment between at which nothing was left to do.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from proto.format.frame import Kind, decode_map
+from proto.ipc.operations import Position
 from shardd.clock import Clock
 from shardd.routers.copier import Copier
 from shardd.routers.copy_plan import Plan, Pulled, Skip, plan
@@ -35,24 +34,6 @@ from shardd.routers.source import forwardable
 from shardd.topic.directory import Directory
 from shardd.topic.lane import Lane
 from shardd.topic.topic import Deferred, Topic, hold
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where a topic is. `source` is what it copies from, with its epoch, None if nothing; `idle`: nothing of its own is
-    left to be read back."""
-
-    name: str
-    head: int
-    cursor: int
-    source: tuple[str, int] | None
-    idle: bool
-    stuck: bool
-    asked: int
-
-    def moves(self, source: Position) -> bool:
-        """Is there something of the source that it can take, or has not looked at?"""
-        return (self.cursor < source.head and not self.stuck) or (not self.idle and self.asked != source.head)
 
 
 def position(topic: Topic) -> Position:
@@ -63,10 +44,9 @@ def position(topic: Topic) -> Position:
     return Position(topic.name, forwardable(topic), lane.cursor, source, not topic.deferred, lane.stuck, lane.asked)
 
 
-def read_position(fields: Any) -> Position:
-    """From a reply."""
-    source = fields["source"]
-    return Position(**{**fields, "source": None if source is None else (source[0], source[1])})
+def _moves(at: Position, source: Position) -> bool:
+    """Is there something of the source that a topic can take, or has not looked at?"""
+    return (at.cursor < source.head and not at.stuck) or (not at.idle and at.asked != source.head)
 
 
 def closed(way: Sequence[Position]) -> bool:
@@ -79,7 +59,7 @@ def still(first: Sequence[Position], second: Sequence[Position]) -> bool:
     was lost."""
     if first != second or not closed(first):
         return False
-    return not any(each.moves(source) for each, source in zip(first, [*first[1:], first[0]], strict=True))
+    return not any(_moves(each, source) for each, source in zip(first, [*first[1:], first[0]], strict=True))
 
 
 Replay = Callable[[Topic, Deferred], None]

@@ -15,6 +15,20 @@ from typing import Any
 
 from proto.format.frame import Kind
 from proto.ipc.message import Reply, Request
+from proto.ipc.operations import (
+    Graph,
+    Page,
+    RouterDelete,
+    RouterFound,
+    RouterGet,
+    RouterGraph,
+    RouterHold,
+    RouterList,
+    RouterMade,
+    RouterPut,
+    RouterSource,
+    SourceFound,
+)
 from proto.model.errors import ErrorCode, TopicsError, topic_not_found
 from proto.model.router import RouterConfig, as_map, fan_in, from_map
 from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
@@ -28,6 +42,8 @@ LOOK = 4096
 """Topics that are looked at without a break."""
 Waiter = Callable[[TopicsError | None], None]
 
+_Put = Request[RouterPut]
+
 
 class Routing:
     def __init__(self, staging: Staging) -> None:
@@ -40,13 +56,13 @@ class Routing:
         self.changed: Callable[[Topic], None] = lambda topic: None
         """Called when a topic's lane is another one now: somebody may have to begin to copy, or to stop."""
 
-    def source(self, request: Request, respond: Respond) -> None:
+    def source(self, request: Request[RouterSource], respond: Respond) -> None:
         """A topic that is to be a source: its epoch, and the position that a router made now starts at. Everything up
         to there is on the device."""
         topic = self._directory.find(request.topic)
 
         def commit(timing: Timing) -> None:
-            respond(Reply(request.id, extra={"epoch": topic.epoch, "head": topic.head_seq}))
+            respond(Reply(request.id, extra=SourceFound(topic.epoch, topic.head_seq)))
 
         def undo(error: TopicsError) -> None:
             refuse(request.id, respond, error)
@@ -56,13 +72,13 @@ class Routing:
         else:
             self._staging.stage(topic, None, gated=True, commit=commit, undo=undo)
 
-    def put(self, request: Request, respond: Respond) -> None:
+    def put(self, request: Request[RouterPut], respond: Respond) -> None:
         """Options: `router`, `config`, and of the source `epoch` and `head`.
 
         A router that gets another source is the same router, with a lane that begins at the head of the new one. What
         it copied from the old source is saved before, as when a router is deleted."""
         options = request.options
-        name, config = options["router"], from_map(options["config"])
+        name, config = options.router, from_map(options.config)
 
         def change(error: TopicsError | None) -> None:
             topic = self._directory.assigned.get(config.dest)
@@ -80,15 +96,15 @@ class Routing:
 
         topic = self._directory.assigned.get(config.dest)
         lane = None if topic is None else topic.lane
-        if lane is not None and name in lane.routers and (lane.source, lane.epoch) != (config.source, options["epoch"]):
+        if lane is not None and name in lane.routers and (lane.source, lane.epoch) != (config.source, options.epoch):
             self._when_saved(lane, change)
         else:
             change(None)
 
-    def _put(self, topic: Topic, name: str, config: RouterConfig, request: Request, respond: Respond) -> None:
+    def _put(self, topic: Topic, name: str, config: RouterConfig, request: _Put, respond: Respond) -> None:
         options, lane = request.options, topic.lane
         others = {} if lane is None else {n: router for n, router in lane.routers.items() if n != name}
-        fresh = lane is None or (not others and (lane.source, lane.epoch) != (config.source, options["epoch"]))
+        fresh = lane is None or (not others and (lane.source, lane.epoch) != (config.source, options.epoch))
         if not fresh and lane is not None and lane.source != config.source:
             raise fan_in(config.dest, lane.source)
         before = None if lane is None else lane.routers.get(name)
@@ -99,26 +115,26 @@ class Routing:
         forwarded = 0 if before is None else before.forwarded
         if fresh or lane is None:
             version = 1 if lane is None else lane.version + 1
-            changed = Lane(config.source, options["epoch"], options["head"], options["head"], version)
-            changed.routers = {name: Router(name, config, options["head"], now, forwarded)}
+            changed = Lane(config.source, options.epoch, options.head, options.head, version)
+            changed.routers = {name: Router(name, config, options.head, now, forwarded)}
         else:
-            since = options["head"] if before is None else before.since
+            since = options.head if before is None else before.since
             router = Router(name, config, since, now, forwarded)
             # In place, so that the order of routers, which is that of copies, stays.
             changed = lane.changed({**lane.routers, name: router})
-        created = options.get("created", before is None)
+        created = before is None if options.created is None else options.created
 
         def done(timing: Timing) -> None:
             reply = _answer(request, name, config, created=created, timing=timing)
-            reply.extra = {"made_ms": now}
+            reply.extra = RouterMade(now)
             respond(reply)
 
         self._change(topic, changed, done, request, respond)
         self._staging.commits.flush()
 
-    def delete(self, request: Request, respond: Respond) -> None:
+    def delete(self, request: Request[RouterDelete], respond: Respond) -> None:
         """Options: `router`; the topic is its destination. Its copies are saved first."""
-        name = request.options["router"]
+        name = request.options.router
 
         def remove(error: TopicsError | None) -> None:
             topic = self._directory.assigned.get(request.topic)
@@ -155,7 +171,9 @@ class Routing:
         """The source does not exist any more: nor do the routers from it."""
         lane = topic.lane
         if lane is not None and lane.routers:
-            self._change(topic, lane.changed({}), lambda timing: None, Request(0, ""), lambda message: None)
+            self._change(
+                topic, lane.changed({}), lambda timing: None, Request(0, RouterDelete("")), lambda message: None
+            )
 
     def _change(
         self, topic: Topic, changed: Lane, done: Callable[[Timing], None], request: Request, respond: Respond
@@ -183,7 +201,7 @@ class Routing:
         if before is not None:
             before.gone = True
 
-    def hold(self, request: Request, respond: Respond) -> None:
+    def hold(self, request: Request[RouterHold], respond: Respond) -> None:
         """Before a source is deleted: stop copying from it, and save what was copied; or (`release`) go on.
 
         Options: `source`, `release`.
@@ -191,17 +209,17 @@ class Routing:
         lanes = [topic.lane for topic in self.destinations() if topic.lane is not None]
         unsaved = False
         for lane in lanes:
-            if lane.source == request.options["source"]:
-                self._hold(lane, not request.options.get("release"))
+            if lane.source == request.options.source:
+                self._hold(lane, not request.options.release)
                 unsaved = unsaved or lane.unsaved
 
         def held(error: TopicsError | None) -> None:
             if error is not None:
                 refuse(request.id, respond, error)
             else:
-                respond(Reply(request.id, extra={}))
+                respond(Reply(request.id))
 
-        if unsaved and not request.options.get("release"):
+        if unsaved and not request.options.release:
             self.unsaved.append(held)
         else:
             held(None)
@@ -267,45 +285,45 @@ class Routing:
         lanes = [topic.lane_visible for topic in self._directory.visible.values() if topic.lane_visible is not None]
         return {name: router for lane in lanes for name, router in lane.routers.items()}
 
-    def graph(self, request: Request, respond: Respond) -> None:
+    def graph(self, request: Request[RouterGraph], respond: Respond) -> None:
         """All routers of this shard, for the gateway: `[name, config, made_ms]` each."""
-        rows = [
-            [name, as_map(router.config), router.made_ms]
+        rows = tuple(
+            (name, as_map(router.config), router.made_ms)
             for topic in self._directory.visible.values()
             if topic.lane_visible is not None
             for name, router in topic.lane_visible.routers.items()
-        ]
-        respond(Reply(request.id, extra={"routers": rows}))
+        )
+        respond(Reply(request.id, extra=Graph(rows)))
 
-    def get(self, request: Request, respond: Respond) -> None:
-        """Options: `router`. `extra` is `{"found": False}` if it is not here."""
+    def get(self, request: Request[RouterGet], respond: Respond) -> None:
+        """Options: `router`. `extra` says whether it is here."""
         topic = self._directory.visible.get(request.topic)
         lane = None if topic is None else topic.lane_visible
-        router = None if lane is None else lane.routers.get(request.options["router"])
+        router = None if lane is None else lane.routers.get(request.options.router)
         if router is None:
-            respond(Reply(request.id, extra={"found": False}))
+            respond(Reply(request.id, extra=RouterFound(False)))
         else:
             shown = {"router": router.name, **as_map(router.config), "forwarded_total": router.forwarded}
             assert topic is not None
             if topic.lane is not None and topic.lane.waits:
                 shown["waits_for"] = "max_total_bytes"
-            respond(Reply(request.id, to_json(shown), extra={"found": True}))
+            respond(Reply(request.id, to_json(shown), extra=RouterFound(True)))
 
-    def list(self, request: Request, respond: Respond) -> None:
+    def list(self, request: Request[RouterList], respond: Respond) -> None:
         """Options: `prefix`, `prefixes`, `source`, `dest`, `after`, `page_size`."""
         options = request.options
-        prefixes = tuple(options.get("prefixes", ()))
+        prefixes = options.prefixes
         every = self.routers()
         names = sorted(
             name
             for name, router in every.items()
-            if name.startswith(options.get("prefix", ""))
+            if name.startswith(options.prefix)
             and (not prefixes or all(each.startswith(prefixes) for each in _names(router)))
-            and options.get("source", "") in ("", router.config.source)
-            and options.get("dest", "") in ("", router.config.dest)
+            and options.source in ("", router.config.source)
+            and options.dest in ("", router.config.dest)
         )
-        start = bisect_right(names, options.get("after", ""))
-        page = names[start : start + options["page_size"]]
+        start = bisect_right(names, options.after)
+        page = names[start : start + options.page_size]
         entries: list[dict[str, Any]] = []
         for name in page:
             router = every[name]
@@ -319,7 +337,7 @@ class Routing:
                 }
             )
         more = start + len(page) < len(names)
-        respond(Reply(request.id, to_json(entries), extra={"names": page, "more": more}))
+        respond(Reply(request.id, to_json(entries), extra=Page(tuple(page), more)))
 
 
 def _names(router: Router) -> tuple[str, str, str]:

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
 
 from proto.format.frame import Header, decode_batch, encode_batch, merge
+from proto.ipc import operations
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.model.errors import ErrorCode, TopicsError, topic_not_found
 from shardd.clock import Clock
@@ -84,13 +84,13 @@ class Pulls:
 
     # Pulling
 
-    def pull(self, topic: Topic | None, request: Request, caller: Hashable, respond: Respond) -> None:
+    def pull(self, topic: Topic | None, request: Request[operations.Pull], caller: Hashable, respond: Respond) -> None:
         """Options: `epoch` of the topic that is meant, `after` which seq, `wait` for records if there are none."""
         options = request.options
-        if topic is None or topic.epoch != options["epoch"]:
+        if topic is None or topic.epoch != options.epoch:
             raise topic_not_found(request.topic)
         topic.expire(self._clock.now_ms())
-        if options["after"] >= forwardable(topic) and options.get("wait"):
+        if options.after >= forwardable(topic) and options.wait:
             key = (caller, request.id)
             self._parked.setdefault(topic.id, {})[key] = _Parked(topic, request, key, respond, self._clock.monotonic())
             respond(Parked(request.id))
@@ -104,7 +104,7 @@ class Pulls:
         ready, self._ready = self._ready, {}
         for topic in ready.values():
             for waiting in list(self._parked.get(topic.id, {}).values()):
-                if waiting.request.options["after"] < forwardable(topic):
+                if waiting.request.options.after < forwardable(topic):
                     self._over(waiting)
                     topic.expire(self._clock.now_ms())
                     waiting.respond(_answered(topic, waiting.request))
@@ -146,7 +146,7 @@ def forwardable(topic: Topic, head: int | None = None) -> int:
     return head if topic.config.durability in ("fsync", "ephemeral") else min(topic.durable_head, head)
 
 
-def _answered(topic: Topic, request: Request) -> Reply:
+def _answered(topic: Topic, request: Request[operations.Pull]) -> Reply:
     """The same where no caller takes care of damage."""
     try:
         return _answer(topic, request)
@@ -154,20 +154,15 @@ def _answered(topic: Topic, request: Request) -> Reply:
         return Reply(request.id, error=damaged(error))
 
 
-def _answer(topic: Topic, request: Request) -> Reply:
-    after, head = request.options["after"], forwardable(topic)
+def _answer(topic: Topic, request: Request[operations.Pull]) -> Reply:
+    after, head = request.options.after, forwardable(topic)
     found: list[Piece] = []
     upto = after
     if after < head:
         found, upto = topic.pieces(after + 1, head, PULL_RECORDS, PULL_BYTES)
     frames = [encode_batch(p.columns, topic.id, p.first_seq, deleted=p.flags) for p in _joined(found)]
-    extra: dict[str, Any] = {
-        "after": after,
-        "upto": upto,
-        "head": head,
-        "lost": _lost(topic, after, upto),
-        "settled": not topic.deferred and (topic.lane is None or topic.lane.settled),
-    }
+    settled = not topic.deferred and (topic.lane is None or topic.lane.settled)
+    extra = operations.Pulled(after, upto, head, tuple(_lost(topic, after, upto)), settled)
     return Reply(request.id, b"".join(part for frame in frames for part in (frame.head, frame.tail)), extra=extra)
 
 
@@ -203,7 +198,7 @@ def _lost(topic: Topic, after: int, upto: int) -> list[tuple[int, int]]:
     return [(first, last) for first, last in ranges if first <= last]
 
 
-def read(reply: Reply) -> Pulled:
+def read(reply: Reply[operations.Pulled]) -> Pulled:
     """A pull's reply, on the side that asked."""
     extra = reply.extra
     if extra is None:
@@ -217,5 +212,4 @@ def read(reply: Reply) -> Pulled:
         columns = decode_batch(reply.body, header, offset)
         pieces.append(Piece(header.first_seq, columns, flags if any(flags) else None))
         offset += header.length
-    lost = [(first, last) for first, last in extra["lost"]]
-    return Pulled(extra["after"], extra["upto"], extra["head"], pieces, lost, settled=extra["settled"])
+    return Pulled(extra.after, extra.upto, extra.head, pieces, list(extra.lost), settled=extra.settled)

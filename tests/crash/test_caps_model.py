@@ -19,9 +19,11 @@ from gateway.shards.client import Shards
 from gateway.shards.ledger import Growth, Ledger
 from gateway.shards.loans import Allowances
 from proto.ipc.message import Message, Reply, Request
+from proto.ipc.operations import Operation
 from proto.model.errors import not_ready
 from proto.model.limits import Limits
 from proto.model.names import shard_of
+from tests.support import asked as ask_with
 from tests.support.routed import Net
 
 CAP = 3000
@@ -63,7 +65,7 @@ class World:
         self.ident += 1
         if growth is not None:
             self.ledger.book(index, self.ident, growth)
-        self.to[index].append(Request(self.ident, op, topic, o, body))
+        self.to[index].append(Request(self.ident, ask_with.operation(op, o), topic, body))
         return self.ident
 
     # What may happen
@@ -111,7 +113,7 @@ class World:
             self.ledger.heard(index, reply.id, topics, size)
             if reply.id == self.loans[index]:
                 self.loans[index] = None
-                self.wants[index] = tuple((reply.extra or {})["want"])
+                self.wants[index] = reply.extra.bytes, reply.extra.topics
 
     def lend(self) -> None:
         index = self.rng.randrange(SHARDS)
@@ -139,7 +141,7 @@ class World:
     def bury(self) -> None:
         finish(self.net.of("q").shard.mover.carry(self))
 
-    async def request(self, index: int, op: str, topic: str, options: dict[str, Any], body: bytes = b"") -> Reply:
+    async def request(self, index: int, operation: Operation[Any], topic: str, body: bytes = b"") -> Reply:
         """For the mover. One that has to wait is not waited for: it may be carried out all the same."""
         there = self.net.shards[index]
         self.ident += 1
@@ -149,7 +151,7 @@ class World:
             if isinstance(message, Reply):
                 replies.append(message)
 
-        there.shard.handle(Request(self.ident, op, topic, options, body), "peer", respond)
+        there.shard.handle(Request(self.ident, operation, topic, body), "peer", respond)
         there.shard.commits.sync_now()
         if not replies:
             raise not_ready("it waits")

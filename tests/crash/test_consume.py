@@ -39,7 +39,7 @@ class Run:
                 reply = shard.replies[ident]
                 assert isinstance(reply, Reply)
                 assert reply.extra is not None
-                self.taken.append(reply.extra["seq"])
+                self.taken.append(reply.extra.seq)
             if round_ % 2:
                 shard.shard.checkpoint_now()
 
@@ -67,7 +67,7 @@ def test_nothing_that_was_handed_out_comes_again_and_nothing_else_is_missing(sur
         assert shard.call("log_find", "events") == {"partitions": 3}
         rest: list[int] = []
         while (reply := shard.reply("take", "t", cursor="w")).extra is not None:
-            rest.append(reply.extra["seq"])
+            rest.append(reply.extra.seq)
         handed_out = run.taken + rest
         assert len(handed_out) == len(set(handed_out)), (crash_at, "handed out twice")
         assert rest == sorted(rest)

@@ -71,7 +71,7 @@ def check_refused(shard: Harness) -> None:
         assert "/data" not in f"{error.message} {error.detail}"
     assert shard.call("state", "bad")["quarantined"]["reason"] == "damaged"
     assert [each.get("quarantined") for each in shard.call("list", page_size=10)] == [True, None]
-    stats = shard.reply("stats").extra
+    stats = shard.reply("stats").extra.figures
     assert stats is not None
     assert stats["topics_quarantined"] == 1
     assert [r["data"] for r in shard.everything("good")][:2] == ["a", "b"]

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import pytest
 
 from proto.ipc.message import Reply
+from proto.ipc.operations import Operation
 from proto.model.errors import TopicsError, not_ready
 from tests.crash.test_queue_model import finish
 from tests.support.fault_disk import Crash, FaultDisk, Survival
@@ -31,9 +32,9 @@ class Way:
     def index_of(self, topic: str) -> int:
         return 0
 
-    async def request(self, index: int, op: str, topic: str, options: dict[str, Any], body: bytes = b"") -> Reply:
+    async def request(self, index: int, operation: Operation[Any], topic: str, body: bytes = b"") -> Reply:
         try:
-            reply = self.world.shards[self.side].reply(op, topic, body, **options)
+            reply = self.world.shards[self.side].reply(operation, topic, body)
         except Crash:
             self.world.revive(self.side)
             raise not_ready("it died") from None

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from proto.ipc.message import Reply
+from proto.ipc.operations import Operation
 from proto.model.errors import not_ready
 from tests.support.fault_disk import FaultDisk, Survival
 from tests.support.harness import FakeClock, Harness
@@ -57,9 +58,9 @@ class Link:
     def index_of(self, topic: str) -> int:
         return 0
 
-    async def request(self, index: int, op: str, topic: str, options: dict[str, Any], body: bytes = b"") -> Reply:
+    async def request(self, index: int, operation: Operation[Any], topic: str, body: bytes = b"") -> Reply:
         there: Harness = getattr(self.machine, self.side)
-        reply = there.reply(op, topic, body, **options)
+        reply = there.reply(operation, topic, body)
         if reply.error is not None:
             raise reply.error
         if self.silent:

@@ -17,9 +17,11 @@ import trio
 from gateway.process import Gateway
 from proto.ipc.control import ShardState, Start
 from proto.ipc.message import Cancel, Message, Reply, Request, decode
+from proto.ipc.operations import Stats
 from proto.ipc.transport import MessageSocket
 from proto.model.keys import ALL_SCOPES, Key, Scope
 from proto.model.limits import Limits
+from tests.support.asked import answer
 
 Script = Callable[[Request], list[Message]]
 
@@ -36,6 +38,7 @@ class FakeShard:
     def __init__(self, endpoint: str, script: Script) -> None:
         self.script = script
         self.requests: list[Request] = []
+        self._ops: dict[int, str] = {}
         self.cancelled: list[int] = []
         self.changed = trio.Condition()
         self.own_stats = True
@@ -49,6 +52,8 @@ class FakeShard:
             self._socket.close()
 
     def send(self, message: Message) -> None:
+        if isinstance(message, Reply) and isinstance(message.extra, dict):
+            message.extra = answer(self._ops[message.id], message.extra)
         self._socket.send([self._peer, *message.encode()])
 
     def _handle(self, group: list[list[bytes]]) -> None:
@@ -61,10 +66,11 @@ class FakeShard:
                 if self.own_stats and message.op == "ping":
                     self.send(Reply(message.id, counters=(3, 5, 8)))
                     continue
-                if self.own_stats and message.op == "stats" and message.options == {"per_topic": 0}:
-                    self.send(Reply(message.id, counters=(3, 5, 8), extra={}))
+                if self.own_stats and message.options == Stats():
+                    self.send(Reply(message.id, counters=(3, 5, 8)))
                     continue
                 self.requests.append(message)
+                self._ops[message.id] = message.op
                 for answer in self.script(message):
                     self.send(answer)
 

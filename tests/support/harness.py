@@ -11,10 +11,12 @@ from typing import Any
 import msgspec
 
 from proto.ipc.message import Message, Parked, Reply, Request
+from proto.ipc.operations import Operation
 from proto.model.limits import Limits
 from shardd.clock import ClockStatistics
 from shardd.shard import Shard
 from shardd.storage.disk import Disk
+from tests.support.asked import operation, said
 from tests.support.fault_disk import FaultDisk
 
 SHARD = Path("/data/shard-00")
@@ -64,7 +66,7 @@ class Harness:
         self.displaced = False
         """For `tests.support.routed`."""
 
-    def send(self, op: str, topic: str = "", body: Any = b"", **options: Any) -> int:
+    def send(self, op: str | Operation[Any], topic: str = "", body: Any = b"", **options: Any) -> int:
         """Hand in a request without writing or syncing anything yet. Returns its id."""
         ident = next(self._ids)
         raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
@@ -73,10 +75,12 @@ class Harness:
             assert not isinstance(self.replies.get(ident), Reply), "answered twice"
             self.replies[ident] = message
 
-        self.shard.handle(Request(ident, op, topic, options, raw), "peer", respond)
+        self.shard.handle(
+            Request(ident, operation(op, options) if isinstance(op, str) else op, topic, raw), "peer", respond
+        )
         return ident
 
-    def reply(self, op: str, topic: str = "", body: Any = b"", **options: Any) -> Reply:
+    def reply(self, op: str | Operation[Any], topic: str = "", body: Any = b"", **options: Any) -> Reply:
         ident = self.send(op, topic, body, **options)
         self.shard.flush()
         if ident not in self.replies:
@@ -90,7 +94,7 @@ class Harness:
         reply = self.reply(op, topic, body, **options)
         if reply.error is not None:
             raise reply.error
-        return msgspec.json.decode(reply.body) if reply.body else reply.extra
+        return msgspec.json.decode(reply.body) if reply.body else said(reply.extra)
 
     def parked(self, ident: int) -> bool:
         return isinstance(self.replies.get(ident), Parked)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from proto.ipc.operations import Position
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.names import shard_of
 from proto.model.router import RouterConfig, as_map
 from shardd.routers.copy_plan import Pulled
-from shardd.routers.copy_recovery import Position, Restore, read_position
+from shardd.routers.copy_recovery import Restore
 from shardd.routers.source import read
 from shardd.topic.lane import Lane
 from shardd.topic.topic import Topic
@@ -120,7 +121,8 @@ class Net:
         way = [restore.position]
         while (source := way[-1].source) is not None and source[0] not in {each.name for each in way}:
             reply = self.of(source[0]).reply("router_position", source[0], epoch=source[1])
-            way.append(read_position(reply.extra))
+            assert isinstance(reply.extra, Position)
+            way.append(reply.extra)
         return way
 
     # Looking

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from proto.ipc.message import Message, Reply, Request, decode
+from proto.ipc.operations import DeleteRecords
 from proto.model.errors import ErrorCode, TopicsError
+from tests.support.asked import operation
 from tests.support.harness import Harness
 
 WRITE = b'{"records":[{"data":1}]}'
@@ -18,7 +20,7 @@ def sent(shard: Harness, op: str, topic: str, body: bytes, deadline_s: float) ->
         assert isinstance(message, Reply)
         replies.append(message)
 
-    request = Request(7, op, topic, {}, body, deadline_ns=int(deadline_s * 1e9))
+    request = Request(7, operation(op, {}), topic, body, deadline_ns=int(deadline_s * 1e9))
     (again,) = [decode(request.encode())]
     assert isinstance(again, Request)
     shard.shard.handle(again, "gateway", respond)
@@ -65,7 +67,7 @@ def test_a_deletion_that_had_to_wait_for_the_index_beyond_its_deadline_deletes_n
     monkeypatch.setattr("shardd.operations.tag_indexing.AT_ONCE", 0)
     shard.call("append", "t", {"records": [{"data": n, "tag": "x"} for n in range(3)]})
     replies: list[Message] = []
-    request = Request(7, "delete_records", "t", {}, b'{"match":["tag","Eq","x"]}', deadline_ns=101 * 10**9)
+    request = Request(7, DeleteRecords(), "t", b'{"match":["tag","Eq","x"]}', deadline_ns=101 * 10**9)
     shard.shard.handle(request, "gateway", replies.append)
     assert replies == [], "it waits for the index"
     shard.clock.advance(5_000)

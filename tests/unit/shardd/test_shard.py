@@ -7,6 +7,7 @@ import pytest
 
 from proto.ipc.message import Reply
 from proto.model.errors import ErrorCode, TopicsError
+from tests.support.asked import said
 from tests.support.harness import Harness
 
 DEFAULTS = {
@@ -493,9 +494,9 @@ class TestListAndDelete:
         for name in ("b:2", "a", "b:1", "c", "b"):
             shard.append(name, 1)
         reply = shard.reply("list", prefix="b", page_size=2)
-        assert reply.extra == {"names": ["b", "b:1"], "more": True}
+        assert said(reply.extra) == {"names": ["b", "b:1"], "more": True}
         reply = shard.reply("list", prefix="b", page_size=2, after="b:1")
-        assert reply.extra == {"names": ["b:2"], "more": False}
+        assert said(reply.extra) == {"names": ["b:2"], "more": False}
 
     def test_listing_does_not_count_as_reading(self, shard: Harness) -> None:
         shard.append("a", 1)

@@ -146,7 +146,7 @@ class Backed:
 
     def script(self, index: int) -> Callable[[Request], list[Message]]:
         def answer(request: Request) -> list[Message]:
-            reply = self.shards[index].reply(request.op, request.topic, request.body, **request.options)
+            reply = self.shards[index].reply(request.options, request.topic, request.body)
             reply.id = request.id
             reply.counters = self.shards[index].shard.directory.counters()
             if index in self.hold:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.api.pagination import decode_cursor, encode_cursor, merge_pages, page_size
 from proto.ipc.message import Reply
+from proto.ipc.operations import Page
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.names import TOPIC
 
@@ -17,7 +18,7 @@ NAMES = st.from_regex(TOPIC, fullmatch=True)
 def page_of(names: list[str], after: str, size: int) -> Reply:
     left = sorted(name for name in names if name > after)
     body = json.dumps([{"topic": name} for name in left[:size]]).encode()
-    return Reply(1, body, extra={"names": left[:size], "more": len(left) > size})
+    return Reply(1, body, extra=Page(tuple(left[:size]), len(left) > size))
 
 
 @given(st.sets(NAMES, max_size=40), st.integers(1, 4), st.integers(1, 9), st.randoms())
@@ -43,7 +44,7 @@ def test_pages_over_shards_give_every_name_once_in_order(
 
 def test_entries_stay_the_text_the_shard_sent() -> None:
     entry = b'{"topic":"a","n":1.50,"n":2}'
-    merged = merge_pages("topics", [Reply(1, b"[" + entry + b"]", extra={"names": ["a"], "more": False})], 5)
+    merged = merge_pages("topics", [Reply(1, b"[" + entry + b"]", extra=Page(("a",), False))], 5)
     assert merged == b'{"topics":[' + entry + b"]}"
 
 

@@ -74,10 +74,12 @@ MALFORMED = [
 def answering(request: Request) -> list[Message]:
     if request.op in ("list", "cursor_list", "router_list"):
         return [Reply(request.id, b"[]", extra={"names": [], "more": False})]
+    if request.op == "router_source":
+        return [Reply(request.id, extra={"epoch": 1, "head": 0})]
     if request.op == "router_graph":
         return [Reply(request.id, extra={"routers": [[name, ROUTER, 1] for name in (INSIDE, OUTSIDE)]})]
     if request.op == "watch_resolve":
-        return [Reply(request.id, extra={"topics": {name: [1, 0, 1] for name in request.options["names"]}})]
+        return [Reply(request.id, extra={"topics": {name: [1, 0, 1] for name in request.options.names}})]
     if request.op.startswith("session_"):
         return [Reply(request.id, extra={"sessions": 0, "owned": 0, **SESSION})]
     if request.op == "work_take":
@@ -184,11 +186,11 @@ def test_every_digest_is_compared_whichever_matches(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("operation", [o for o in OPERATIONS if o.grows], ids=lambda o: o.name)
 def test_the_shard_is_told_what_it_must_check_and_nothing_of_full_keys(operation: Operation) -> None:
-    assert restrictions(key("full"), operation) == {}
-    assert restrictions(key("w", Scope.WRITE, "a:", "b"), operation) == {
-        "may_configure": False,
-        "prefixes": ["a:", "b"],
-    }
+    assert operation.shard_op is not None
+    assert operation.shard_op(*restrictions(key("full"))) == operation.shard_op()
+    assert operation.shard_op(*restrictions(key("w", Scope.WRITE, "a:", "b"))) == operation.shard_op(
+        may_configure=False, prefixes=("a:", "b")
+    )
 
 
 async def test_lists_and_metrics_are_asked_for_within_the_prefixes() -> None:
@@ -203,12 +205,12 @@ async def test_lists_and_metrics_are_asked_for_within_the_prefixes() -> None:
     async with stage(script, keys=KEYS) as there, there.client() as client:
         limited = {"Authorization": "Bearer none-else"}
         await client.ask("GET", "/v0/topics?prefix=ten", headers=limited)
-        assert there.shards[0].requests[-1].options["prefixes"] == ["tenant:", "shared."]
+        assert there.shards[0].requests[-1].options.prefixes == ("tenant:", "shared.")
         full = await client.ask("GET", "/v0/metrics", headers={"Authorization": "Bearer full"})
         assert b'topic="other"' in full.raw
         assert b'cursor="secret"' in full.raw
         shown = await client.ask("GET", "/v0/metrics", headers=limited)
-        assert there.shards[0].requests[-1].options["prefixes"] == ["tenant:", "shared."]
+        assert there.shards[0].requests[-1].options.prefixes == ("tenant:", "shared.")
         assert b'topic="other"' not in shown.raw
         assert b'topics_topic_head_seq{topic="tenant:a"} 2.0' in shown.raw
         assert b'cursor="secret"' not in shown.raw

@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.observe.metrics import as_json
 from proto.ipc.message import Message, Reply, Request
+from proto.ipc.operations import Stats
 from tests.support.gateway_stage import Script, stage
 
 STATS: dict[str, Any] = {
@@ -185,7 +186,7 @@ async def test_topics_and_cursors_are_bounded_over_all_shards(bound: int, shown:
 
     def script(names: list[str]) -> Script:
         def answer(request: Request) -> list[Message]:
-            assert request.options == {"per_topic": bound, "cursors": bound}
+            assert request.options == Stats(bound, bound)
             extra = {
                 "per_topic": [[name, 1, 1, 1, 1] for name in names[:bound]],
                 "per_topic_truncated": bound < len(names),
@@ -199,6 +200,8 @@ async def test_topics_and_cursors_are_bounded_over_all_shards(bound: int, shown:
     async with stage(shards=2, metrics_max_topics=bound) as there, there.client() as client:
         there.shards[0].script = script(["a", "d"])
         there.shards[1].script = script(["b", "c"])
+        for shard in there.shards:
+            shard.own_stats = False
         answer = await client.ask("GET", "/v0/metrics")
         found = samples(answer.raw)
         assert sorted(dict(labels)["topic"] for name, labels in found if name == "topics_topic_head_seq") == shown

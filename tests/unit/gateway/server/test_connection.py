@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from gateway.api.dispatch import MAX_PARAMETERS_BYTES
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.model.errors import ErrorCode, TopicsError, topic_not_found
+from tests.support.asked import said
 from tests.support.gateway_stage import Answer, Stage, stage, until
 
 JSON_POST = b"Host: localhost\r\nContent-Type: application/json\r\n"
@@ -36,7 +37,7 @@ async def test_a_body_reaches_the_shard_untouched_and_its_answer_the_client() ->
         performance = answer.json.pop("performance")
         assert performance["server_total_ms"] >= 0
         assert there.shards[0].requests[0].body == body
-        assert there.shards[0].requests[0].options["return_seqs"] is False
+        assert there.shards[0].requests[0].options.return_seqs is False
         assert answer.raw.startswith(b'{"op": "append", "topic": "jobs", "body": ')
         assert answer.raw.endswith(b"}}\n")
 
@@ -145,7 +146,7 @@ async def test_an_empty_put_needs_no_content_type() -> None:
 async def test_the_idempotency_key_header_travels_as_an_option() -> None:
     async with stage() as there, there.client() as client:
         await client.ask("POST", "/v0/topics/a", b"{}", {"Idempotency-Key": "k1"})
-        assert there.shards[0].requests[0].options["idempotency_key"] == "k1"
+        assert there.shards[0].requests[0].options.idempotency_key == "k1"
 
 
 async def test_pipelined_requests_are_answered_in_order() -> None:
@@ -419,7 +420,7 @@ async def test_a_list_merges_the_shards_and_pages_through_them() -> None:
 
 
 def page_of(names: list[str], request: Request) -> list[Message]:
-    after, size = request.options["after"], request.options["page_size"]
+    after, size = request.options.after, request.options.page_size
     left = [n for n in names if n > after]
     body = json.dumps([{"topic": n} for n in left[:size]]).encode()
     return [Reply(request.id, body, extra={"names": left[:size], "more": len(left) > size})]
@@ -520,7 +521,7 @@ async def test_a_cursor_is_named_by_one_segment_of_the_path() -> None:
             answer = await client.ask(method, "/v0/topics/jobs/cursors/team%2Fa%20b%E2%82%AC", body)
             assert answer.status == 200
             request = there.shards[0].requests[-1]
-            assert (request.op, request.topic, request.options) == (op, "jobs", {"cursor": "team/a b€"})
+            assert (request.op, request.topic, said(request.options)) == (op, "jobs", {"cursor": "team/a b€"})
         assert (await client.ask("DELETE", "/v0/topics/jobs/cursors/diff")).status == 200
         assert there.shards[0].requests[-1].op == "cursor_delete"
         assert (await client.ask("GET", "/v0/topics/jobs/cursors/a/b")).code == "not_found"
@@ -531,7 +532,7 @@ async def test_a_cursor_is_named_by_one_segment_of_the_path() -> None:
 
 async def test_cursors_are_listed_by_the_shard_of_their_topic() -> None:
     def script(request: Request) -> list[Message]:
-        more = request.options["after"] == ""
+        more = request.options.after == ""
         name = "é/1" if more else "ü"
         body = json.dumps([{"cursor": name}]).encode()
         return [Reply(request.id, body, extra={"names": [name], "more": more})]
@@ -544,7 +545,7 @@ async def test_cursors_are_listed_by_the_shard_of_their_topic() -> None:
         assert answer["cursors"] == [{"cursor": "ü"}]
         assert "next_cursor" not in answer
         requests = [request for shard in there.shards for request in shard.requests]
-        assert [r.options for r in requests] == [{"after": "", "page_size": 1}, {"after": "é/1", "page_size": 1}]
+        assert [said(r.options) for r in requests] == [{"after": "", "page_size": 1}, {"after": "é/1", "page_size": 1}]
         assert {(r.op, r.topic) for r in requests} == {("cursor_list", "jobs")}
         assert (await client.ask("GET", "/v0/topics/jobs/cursors?cursor=broken")).code == "invalid_request"
 
@@ -561,4 +562,4 @@ async def test_records_are_deleted_by_the_shard_of_their_topic() -> None:
 async def test_an_idempotency_key_may_come_in_a_header() -> None:
     async with stage() as there, there.client() as client:
         await client.ask("POST", "/v0/topics/jobs", b"{}", {"Idempotency-Key": "k-1"})
-        assert there.shards[0].requests[0].options["idempotency_key"] == "k-1"
+        assert there.shards[0].requests[0].options.idempotency_key == "k-1"

@@ -242,10 +242,10 @@ async def test_sessions_of_a_key_are_counted_over_all_shards() -> None:
     def script(index: int) -> Script:
         def answer(request: Request) -> list[Message]:
             if request.op == "watch_resolve":
-                topics = dict.fromkeys(request.options["names"], (1, 0, 1))
+                topics = dict.fromkeys(request.options.names, (1, 0, 1))
                 return [Reply(request.id, extra={"topics": topics})]
             if request.op == "session_make":
-                if owned[index] + 1 > request.options["room_owned"]:
+                if owned[index] + 1 > request.options.room_owned:
                     error = cap_reached("max_watch_sessions_per_key", 3, "wait")
                     return [Reply(request.id, error=error)]
                 owned[index] += 1

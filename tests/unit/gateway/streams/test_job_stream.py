@@ -14,6 +14,7 @@ from gateway.http.messages import ClientGone
 from gateway.streams import job_stream
 from proto.ipc.link import Link
 from proto.ipc.message import Message, Parked, Reply, Request
+from proto.ipc.operations import Claim
 from proto.model.errors import TopicsError, topic_not_found
 from tests.support.gateway_stage import Client, Stage, stage, until
 
@@ -31,7 +32,7 @@ class Queue:
 
     def __call__(self, request: Request) -> list[Message]:
         if request.op == "work_close":
-            self.closed.append(request.options["stream"])
+            self.closed.append(request.options.stream)
         if request.op != "work_take":
             return [Reply(request.id, b"{}")]
         if self.error is not None:
@@ -113,7 +114,7 @@ async def test_what_a_client_holds_is_given_back_when_it_goes() -> None:
             await seen(client, b"event: job")
             assert queue.closed == []
         await until(lambda: len(queue.closed) == 1)
-        assert queue.closed == [there.shards[0].requests[0].options["stream"]]
+        assert queue.closed == [there.shards[0].requests[0].options.stream]
         assert there.shards[0].cancelled[-1:] == queue.waiting[-1:]
 
 
@@ -150,7 +151,7 @@ async def test_a_shard_that_vanishes_ends_the_stream_with_503() -> None:
 async def test_a_lease_of_zero_is_not_taken_for_none_at_all(asked: str, lease_ms: int | None) -> None:
     async with stage(Queue()) as there, opened(there, ASKED + asked) as client:
         await seen(client, b": hb ")
-        assert there.shards[0].requests[0].options["lease_ms"] == lease_ms
+        assert there.shards[0].requests[0].options.lease_ms == lease_ms
 
 
 class Claims:
@@ -165,7 +166,7 @@ class Claims:
         if request.op == "claim":
             return [Parked(request.id)]
         if request.op == "configure":
-            self.made.append((request.topic, request.options.get("if_absent")))
+            self.made.append((request.topic, request.options.if_absent))
         if not self.known:
             return []
         return [Reply(request.id, b"{}")]
@@ -205,7 +206,7 @@ async def test_jobs_for_a_client_that_leaves_at_the_same_moment_are_not_taken() 
 
             async def ask() -> None:
                 with pytest.raises(ClientGone):
-                    await shards.call("claim", "q", {}, CLAIM, answered.wait)
+                    await shards.call(Claim(), "q", CLAIM, answered.wait)
 
             nursery.start_soon(ask)
             await until(lambda: bool(there.shards[0].requests))

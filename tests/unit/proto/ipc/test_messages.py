@@ -2,29 +2,71 @@
 
 from __future__ import annotations
 
+from typing import Any, get_args, get_origin, get_type_hints
+
 import cbor2
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.ipc import control
 from proto.ipc.control import ControlError, Decoder, Progress, Shards, ShardState, Start, Stop
-from proto.ipc.message import Cancel, MessageError, Parked, Reply, Request, decode
+from proto.ipc.message import VERSION, Cancel, Kind, MessageError, Parked, Reply, Request, decode
+from proto.ipc.operations import TABLE
 from proto.model.errors import ErrorCode, TopicsError
 
-options = st.dictionaries(st.text(max_size=8), st.one_of(st.booleans(), st.integers(0, 2**63), st.text(max_size=8)))
+pack = msgspec.msgpack.encode
+REQUEST = VERSION << 8 | Kind.REQUEST
+NUMBERS = st.integers(-(2**63), 2**63 - 1)
+VALUES = {
+    int: NUMBERS,
+    int | None: st.none() | NUMBERS,
+    tuple[int, ...]: st.lists(NUMBERS, max_size=3).map(tuple),
+    tuple[int, int]: st.tuples(NUMBERS, NUMBERS),
+    dict[str, Any]: st.dictionaries(st.text(max_size=3), st.none() | st.booleans() | NUMBERS | st.text(max_size=3)),
+}
 
 
-@given(st.integers(0, 2**64 - 1), st.text(max_size=20), st.text(max_size=20), options, st.binary(max_size=50))
-def test_requests_survive_the_wire(ident: int, op: str, topic: str, opts: dict[str, object], body: bytes) -> None:
-    request = Request(ident, op, topic, opts, body)
-    assert decode(request.encode()) == request
+def filled(struct: type[msgspec.Struct]) -> st.SearchStrategy[msgspec.Struct]:
+    """Structs of this type with any values in their fields."""
+    return st.builds(struct, **{name: _of(kind) for name, kind in get_type_hints(struct).items()})
 
 
-@given(st.integers(0, 2**32), st.binary(max_size=50), st.booleans(), st.tuples(*[st.integers(0, 2**60)] * 3))
-def test_replies_survive_the_wire(ident: int, body: bytes, created: bool, counters: tuple[int, int, int]) -> None:
-    reply = Reply(ident, body, created, {"wal_append_ms": 0.5}, counters, {"names": ["a"]})
-    assert decode(reply.encode()) == reply
+def _of(kind: Any) -> st.SearchStrategy[Any]:
+    if kind in VALUES:
+        return VALUES[kind]
+    parts = get_args(kind)
+    if get_origin(kind) is tuple:
+        return st.lists(_of(parts[0]), max_size=2).map(tuple) if parts[-1] is ... else st.tuples(*map(_of, parts))
+    if get_origin(kind) is dict:
+        return st.dictionaries(st.text(max_size=3), _of(parts[1]), max_size=2)
+    return st.one_of(*map(_of, parts)) if parts else st.from_type(kind)
+
+
+operations = st.sampled_from(TABLE).flatmap(lambda row: filled(row.request))
+answers = st.sampled_from([row.answer for row in TABLE if row.answer]).flatmap(filled)
+
+
+@given(st.integers(0, 2**64 - 1), operations, st.text(max_size=20), st.binary(max_size=50))
+def test_requests_survive_the_wire(ident: int, operation: msgspec.Struct, topic: str, body: bytes) -> None:
+    request = Request(ident, operation, topic, body, "trace", 2**63)
+    back = decode(request.encode())
+    assert back == request
+    assert isinstance(back, Request)
+    assert type(back.options) is type(operation)
+
+
+@given(st.integers(0, 2**32), st.binary(max_size=50), st.booleans(), st.tuples(*[st.integers(0, 2**60)] * 3), answers)
+def test_replies_survive_the_wire(
+    ident: int, body: bytes, created: bool, counters: tuple[int, int, int], extra: msgspec.Struct
+) -> None:
+    reply = Reply(ident, body, created, {"wal_append_ms": 0.5, "records_scanned": 3}, counters, extra)
+    back = decode(reply.encode())
+    assert back == reply
+    assert isinstance(back, Reply)
+    assert type(back.extra) is type(extra)
+    assert type(back.performance["records_scanned"]) is int
 
 
 @pytest.mark.parametrize("code", list(ErrorCode))
@@ -47,10 +89,18 @@ def test_short_messages_survive_the_wire() -> None:
         [],
         [b""],
         [b"\xff\xff"],
-        [cbor2.dumps([1])],
-        [cbor2.dumps({"v": 1})],
-        [cbor2.dumps({"v": 2, "k": 1, "id": 1})],
-        [cbor2.dumps({"v": 1, "k": 99, "id": 1})],
+        [pack([1])],
+        [pack(REQUEST)],
+        [cbor2.dumps({"v": 1, "k": 1, "id": 1, "op": "ping", "t": "", "o": {}})],
+        [pack([REQUEST])],
+        [pack([REQUEST, 1, ["nothing"], "", "", 0])],
+        [pack([REQUEST, 1, ["cursor_get"], "", "", 0])],
+        [pack([REQUEST, 1, ["cursor_get", 7], "", "", 0])],
+        [pack([REQUEST, "1", ["ping"], "", "", 0])],
+        [pack([REQUEST + 256, 1, ["ping"], "", "", 0])],
+        [pack([VERSION << 8 | 99, 1])],
+        [pack([VERSION << 8 | Kind.REPLY, 1, [0, 0, 0], {}, ["page", ["a"]], False, False, 0, None])],
+        [pack([VERSION << 8 | Kind.REPLY, 1, [0, 0, 0], {}, None, False, False, 0, ["no_code", "", None, None]])],
     ],
 )
 def test_what_is_no_message_is_refused(frames: list[bytes]) -> None:
@@ -63,12 +113,20 @@ values = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=2), inner, max_size=3)),
     max_leaves=5,
 )
-headers = st.fixed_dictionaries(
-    {"v": st.just(1), "k": st.integers(0, 5)}, optional=dict.fromkeys(("id", "op", "t", "o", "p", "n", "e"), values)
+packable = st.recursive(
+    values, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=2), inner, max_size=3)
+)
+headers = st.tuples(
+    st.integers(0, 5).map(lambda kind: VERSION << 8 | kind),
+    packable,
+    st.sampled_from([row.op for row in TABLE]).flatmap(
+        lambda op: st.lists(packable, max_size=6).map(lambda v: [op, *v])
+    ),
+    *[packable] * 4,
 )
 
 
-@given(st.one_of(headers.map(cbor2.dumps), values.map(cbor2.dumps), st.binary(max_size=40)))
+@given(st.one_of(headers.map(pack), packable.map(pack), st.binary(max_size=40)))
 def test_garbage_is_a_message_or_refused(raw: bytes) -> None:
     """Nothing else comes out: whoever reads messages handles one error."""
     try:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.ipc.message import Message, Parked, Reply, Request
+from proto.ipc.operations import Append, State
 from proto.ipc.send_window import SMALL_BYTES, Window
 from shardd.process.reply_queue import Replies
 from tests.support.gateway_stage import Stage, stage, until
@@ -51,7 +52,7 @@ async def write(there: Stage, number: int, size: int = 100_000) -> trio.CancelSc
 
     async def ask() -> None:
         with scope:
-            await there.gateway.shards.call("append", f"t{number}", body=b"x" * size)
+            await there.gateway.shards.call(Append(), f"t{number}", body=b"x" * size)
 
     there.nursery.start_soon(ask)
     await until(lambda: len(link.waiting) > before)
@@ -76,7 +77,7 @@ async def test_a_shard_that_hangs_is_handed_a_window_and_no_more() -> None:
         await until(lambda: not link.waiting)
         assert link._window.bytes == 500_000
         there.shards[0].script = lambda request: [Reply(request.id)]
-        await there.gateway.shards.call("state", "t")
+        await there.gateway.shards.call(State(), "t")
         assert link._window.bytes == 0
         assert len(there.shards[0].requests) == 6
         gc.collect()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from proto.ipc.message import Request, decode
+from proto.ipc.operations import State
 from proto.process import trace
 
 GOOD = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -36,10 +37,10 @@ def test_an_invalid_one_is_none(header: str) -> None:
 
 
 def test_it_travels_in_a_request_and_costs_no_byte_without() -> None:
-    found = decode(Request(1, "state", "t", {}, b"", GOOD).encode())
+    found = decode(Request(1, State(), "t", b"", GOOD).encode())
     assert isinstance(found, Request)
     assert found.traceparent == GOOD
-    bare = Request(1, "state", "t")
+    bare = Request(1, State(), "t")
     assert decode(bare.encode()) == bare
     assert b"tr" not in bare.encode()[0]
 

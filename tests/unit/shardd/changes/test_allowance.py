@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from proto.ipc.message import Parked, Reply
+from proto.ipc.operations import Want
 from proto.model.errors import ErrorCode, TopicsError
 from shardd.routers.copier import Copier
 from tests.support.harness import Harness
@@ -35,8 +36,8 @@ def wanted(shard: Harness, ident: int) -> tuple[int, int] | None:
     if isinstance(message, Parked):
         return None
     assert isinstance(message, Reply)
-    size, topics = (message.extra or {})["want"]
-    return size, topics
+    assert isinstance(message.extra, Want)
+    return message.extra.bytes, message.extra.topics
 
 
 def routed(records: int, **limits: Any) -> tuple[Net, Harness]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from proto.model.errors import ErrorCode, TopicsError
+from tests.support.asked import said
 from tests.support.harness import Harness
 
 
@@ -335,5 +336,5 @@ class TestNamedCursors:
         for name in ("b", "c", "a"):
             self.put(shard, 1, name)
         reply = shard.reply("cursor_list", "a", page_size=2)
-        assert reply.extra == {"names": ["a", "b"], "more": True}
-        assert shard.reply("cursor_list", "a", page_size=2, after="b").extra == {"names": ["c"], "more": False}
+        assert said(reply.extra) == {"names": ["a", "b"], "more": True}
+        assert said(shard.reply("cursor_list", "a", page_size=2, after="b").extra) == {"names": ["c"], "more": False}

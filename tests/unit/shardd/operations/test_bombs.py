@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.ipc.message import Request
+from proto.ipc.operations import Append
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
 from shardd.operations.append_request import has_at_most, most_records, parse_write
@@ -25,7 +26,7 @@ def batch(records: list[bytes], before: bytes = b"", after: bytes = b"") -> byte
 
 
 def asking(body: bytes) -> Request:
-    return Request(1, "append", "a", {}, body)
+    return Request(1, Append(), "a", body)
 
 
 def refusal(body: bytes, limits: Limits = LIMITS) -> ErrorCode:

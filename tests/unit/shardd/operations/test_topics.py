@@ -183,8 +183,8 @@ class TestList:
         while more:
             reply = shard.reply("list", prefix=prefix, page_size=size, after=found[-1] if found else "")
             assert reply.extra is not None
-            found += reply.extra["names"]
-            more = reply.extra["more"]
+            found += reply.extra.names
+            more = reply.extra.more
         assert found == [name for name in names if name.startswith(prefix)]
 
 

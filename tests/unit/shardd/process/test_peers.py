@@ -10,6 +10,7 @@ import trio
 import trio.lowlevel
 
 from proto.ipc.control import ShardState
+from proto.ipc.operations import Append, Configure, Diff, State
 from proto.ipc.transport import MessageSocket
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
@@ -57,21 +58,21 @@ async def _two(path: Path) -> AsyncIterator[tuple[Peers, list[Shard], trio.Cance
 async def test_asks_any_shard_the_same_way(tmp_path: Path, index: int) -> None:
     async with _two(tmp_path) as (peers, shards, _):
         body = b'{"records":[{"data":1}],"create":true}'
-        assert (await peers.request(index, "append", "jobs", {}, body)).created
-        reply = await peers.request(index, "diff", "jobs", {}, b'{"from_seq":0}')
+        assert (await peers.request(index, Append(), "jobs", body)).created
+        reply = await peers.request(index, Diff(), "jobs", b'{"from_seq":0}')
         assert b'"data":1' in reply.body
         assert shards[index].directory.counters()[:2] == (1, 1)
         with pytest.raises(TopicsError) as raised:
-            await peers.request(index, "state", "none", {})
+            await peers.request(index, State(), "none")
         assert raised.value.code == ErrorCode.TOPIC_NOT_FOUND
 
 
 @pytest.mark.parametrize("index", [0, 1])
 async def test_a_read_nobody_waits_for_is_not_kept(tmp_path: Path, index: int) -> None:
     async with _two(tmp_path) as (peers, shards, _):
-        await peers.request(index, "configure", "jobs", {})
+        await peers.request(index, Configure(), "jobs")
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(peers.request, index, "diff", "jobs", {}, b'{"from_seq":0,"wait_ms":20000}')
+            nursery.start_soon(peers.request, index, Diff(), "jobs", b'{"from_seq":0,"wait_ms":20000}')
             while not len(shards[index].reads):
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
@@ -81,7 +82,7 @@ async def test_a_read_nobody_waits_for_is_not_kept(tmp_path: Path, index: int) -
 
 async def test_whoever_waits_for_a_shard_that_goes_away_is_told(tmp_path: Path) -> None:
     async with _two(tmp_path) as (peers, shards, ending):
-        await peers.request(1, "configure", "jobs", {})
+        await peers.request(1, Configure(), "jobs")
 
         async def lose() -> None:
             while not len(shards[1].reads):
@@ -92,8 +93,8 @@ async def test_whoever_waits_for_a_shard_that_goes_away_is_told(tmp_path: Path) 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lose)
             with pytest.raises(TopicsError) as raised:
-                await peers.request(1, "diff", "jobs", {}, b'{"from_seq":0,"wait_ms":20000}')
+                await peers.request(1, Diff(), "jobs", b'{"from_seq":0,"wait_ms":20000}')
         assert raised.value.code == ErrorCode.NOT_READY
         assert not peers.reachable(1)
         with pytest.raises(TopicsError, match="phase down"):
-            await peers.request(1, "state", "jobs", {})
+            await peers.request(1, State(), "jobs")

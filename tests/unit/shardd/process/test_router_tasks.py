@@ -18,6 +18,7 @@ from shardd.process.peers import Peers
 from shardd.process.router_tasks import Forward
 from shardd.shard import Shard
 from shardd.storage.disk import RealDisk
+from tests.support.asked import operation, said
 
 
 async def test_routers_wait_until_pressure_is_low_again(tmp_path: Path) -> None:
@@ -29,8 +30,10 @@ async def test_routers_wait_until_pressure_is_low_again(tmp_path: Path) -> None:
     socket = MessageSocket.router(f"ipc://{tmp_path}/socket")
 
     async def ask(op: str, topic: str, body: Any = None, **options: Any) -> Any:
-        reply = await peers.request(0, op, topic, options, b"" if body is None else msgspec.json.encode(body))
-        return msgspec.json.decode(reply.body) if reply.body else reply.extra
+        reply = await peers.request(
+            0, operation(op, options), topic, b"" if body is None else msgspec.json.encode(body)
+        )
+        return msgspec.json.decode(reply.body) if reply.body else said(reply.extra)
 
     try:
         with trio.fail_after(20):

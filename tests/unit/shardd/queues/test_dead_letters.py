@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from proto.ipc.message import Reply
+from proto.ipc.operations import Operation
 from proto.model.errors import TopicsError, not_ready
 from tests.support.fault_disk import FaultDisk
 from tests.support.harness import Harness
@@ -22,10 +23,10 @@ class There:
     def index_of(self, topic: str) -> int:
         return 1
 
-    async def request(self, index: int, op: str, topic: str, options: dict[str, Any], body: bytes = b"") -> Reply:
+    async def request(self, index: int, operation: Operation[Any], topic: str, body: bytes = b"") -> Reply:
         if self.fail == "before":
             raise not_ready("it is away")
-        reply = self.shard.reply(op, topic, body, **options)
+        reply = self.shard.reply(operation, topic, body)
         if reply.error is not None:
             raise reply.error
         if self.fail == "after":
@@ -168,10 +169,10 @@ def worn_out(here: Harness, count: int, **config: Any) -> Harness:
 async def test_many_letters_travel_in_one_batch(there: There) -> None:
     here = worn_out(Harness(), 1000)
     there.shard.call("configure", "dlq")
-    frames = there.shard.reply("stats").extra
+    frames = there.shard.reply("stats").extra.figures
     assert await carry(here, there)
     assert [r["data"] for r in copies(there)] == list(range(1000))
-    after = there.shard.reply("stats").extra
+    after = there.shard.reply("stats").extra.figures
     assert frames is not None
     assert after is not None
     assert after["wal"]["frames_total"] - frames["wal"]["frames_total"] <= 3  # one batch, and what reserves its seqs

@@ -1,0 +1,488 @@
+"""The operations between processes: what each is asked with, and what its answer holds besides the body.
+
+One Struct for each, on the wire an array: the name of the operation, then its fields in order. So a field is added at
+the end, and with a default. `TABLE` is the list of all of them; `shardd.shard` carries them out.
+
+What a client sent goes along as it came, as the body of the request, and the client's JSON comes back as the body of
+the reply: neither is here. `None` and empty values are what says nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Union
+
+from msgspec import Struct
+
+A = TypeVar("A")
+Names = tuple[str, ...]
+Letters = tuple[bytes, tuple[int, ...]]
+"""Of another topic's outbox: which source, and their seqs there."""
+
+
+class Operation(Struct, Generic[A], array_like=True, frozen=True):
+    """A request to a shard, answered with an `A`."""
+
+
+class Answer(Struct, array_like=True, frozen=True):
+    """What the asker needs besides the body. Its name on the wire says which it is."""
+
+
+# Writing and reading
+
+
+class Growing(Operation[A], frozen=True):
+    """May create a topic or add bytes. Only the shard knows what exists and what a body says, so it is told:"""
+
+    may_configure: bool = True
+    """False: the write must not create a topic with a configuration of its own."""
+    prefixes: Names = ()
+    """Names in the body must begin with one of these; empty: any name."""
+    room_topics: int | None = None
+    """Topics this shard may hold at most, so that all shards together keep to the cap; None: no cap."""
+    room_bytes: int | None = None
+    """The same for retained bytes."""
+
+
+class Arrived(Answer, tag="arrived", frozen=True):
+    known: tuple[int, ...]
+    """Of the letters sent, those that are here already; then none was written."""
+
+
+class Append(Growing[Arrived], tag="append", frozen=True):
+    return_seqs: bool = True
+    idempotency_key: str | None = None
+    stamped: bool = False
+    """The engine has added to each `meta`, which may be larger for that."""
+    jobs: bool = False
+    """The letters are jobs that go back to their queue."""
+    letters: Letters | None = None
+
+
+class Diff(Operation[None], tag="diff", frozen=True):
+    pass
+
+
+class State(Operation[None], tag="state", frozen=True):
+    touch: bool = True
+    """It counts as use of the topic."""
+
+
+class Configure(Growing[None], tag="configure", frozen=True):
+    if_absent: bool = False
+    """Change nothing of a topic that exists."""
+
+
+# Deleting, cursors, lists
+
+
+class DeleteTopic(Operation[None], tag="delete_topic", frozen=True):
+    if_empty: bool = False
+
+
+class DeleteRecords(Operation[None], tag="delete_records", frozen=True):
+    pass
+
+
+class CursorPut(Operation[None], tag="cursor_put", frozen=True):
+    cursor: str
+
+
+class CursorGet(Operation[None], tag="cursor_get", frozen=True):
+    cursor: str
+
+
+class CursorDelete(Operation[None], tag="cursor_delete", frozen=True):
+    cursor: str
+
+
+class Page(Answer, tag="page", frozen=True):
+    """Of a list whose entries are in the body: their names, and whether there are more of them."""
+
+    names: tuple[str, ...]
+    more: bool
+
+
+class CursorList(Operation[Page], tag="cursor_list", frozen=True):
+    page_size: int
+    after: str = ""
+
+
+class ListTopics(Operation[Page], tag="list", frozen=True):
+    page_size: int
+    after: str = ""
+    prefix: str = ""
+    prefixes: Names = ()
+    touch: bool = False
+
+
+# One record at a time
+
+
+class Record(Answer, tag="record", frozen=True):
+    """Of the record whose data is the body."""
+
+    seq: int
+    meta: bytes | None = None
+
+
+class Take(Operation[Record], tag="take", frozen=True):
+    cursor: str
+
+
+class Peek(Operation[Record], tag="peek", frozen=True):
+    cursor: str
+
+
+class Step(Operation[None], tag="step", frozen=True):
+    cursor: str
+    seq: int | None = None
+    """The record that was had: the cursor goes there and nowhere else."""
+
+
+class LogCreate(Operation[None], tag="log_create", frozen=True):
+    partitions: int
+
+
+class Partitions(Answer, tag="partitions", frozen=True):
+    partitions: int
+    """0 for a log there is not."""
+
+
+class LogFind(Operation[Partitions], tag="log_find", frozen=True):
+    pass
+
+
+# Queues
+
+
+class LettersSent(Answer, tag="letters_sent", frozen=True):
+    dead_letters: Names
+    """Topics that dead letters are on their way to."""
+
+
+class Claim(Operation[LettersSent], tag="claim", frozen=True):
+    pass
+
+
+class Ack(Operation[None], tag="ack", frozen=True):
+    pass
+
+
+class Nack(Operation[None], tag="nack", frozen=True):
+    pass
+
+
+class Extend(Operation[None], tag="extend", frozen=True):
+    pass
+
+
+class PeekJobs(Operation[None], tag="peek_jobs", frozen=True):
+    pass
+
+
+class Redrive(Growing[None], tag="redrive", frozen=True):
+    pass
+
+
+class Jobs(Answer, tag="jobs", frozen=True):
+    seqs: tuple[int, ...]
+
+
+class Worker(Operation[A], frozen=True):
+    """A stream of jobs."""
+
+    stream: str
+    node: str
+    max: int
+    lease_ms: int | None
+    """None: as long as the topic says."""
+
+
+class WorkOpen(Worker[None], tag="work_open", frozen=True):
+    pass
+
+
+class WorkTake(Worker[Jobs], tag="work_take", frozen=True):
+    pass
+
+
+class WorkClose(Operation[None], tag="work_close", frozen=True):
+    stream: str
+
+
+# Routers, and what shards ask each other
+
+
+class SourceFound(Answer, tag="source_found", frozen=True):
+    epoch: int
+    head: int
+
+
+class RouterSource(Operation[SourceFound], tag="router_source", frozen=True):
+    pass
+
+
+class RouterMade(Answer, tag="router_made", frozen=True):
+    made_ms: int
+
+
+class RouterPut(Operation[RouterMade], tag="router_put", frozen=True):
+    router: str
+    config: dict[str, Any]
+    epoch: int
+    """Of the source, as its head."""
+    head: int
+    created: bool | None = None
+    """What to answer; None: whether it is new to this topic."""
+
+
+class RouterDelete(Operation[None], tag="router_delete", frozen=True):
+    router: str
+
+
+class RouterHold(Operation[None], tag="router_hold", frozen=True):
+    source: str
+    release: bool = False
+
+
+class RouterFound(Answer, tag="router_found", frozen=True):
+    found: bool
+
+
+class RouterGet(Operation[RouterFound], tag="router_get", frozen=True):
+    router: str
+
+
+class RouterList(Operation[Page], tag="router_list", frozen=True):
+    page_size: int
+    after: str = ""
+    prefix: str = ""
+    prefixes: Names = ()
+    source: str = ""
+    dest: str = ""
+
+
+class Graph(Answer, tag="graph", frozen=True):
+    routers: tuple[tuple[str, dict[str, Any], int], ...]
+    """Name, config and `made_ms` of each."""
+
+
+class RouterGraph(Operation[Graph], tag="router_graph", frozen=True):
+    pass
+
+
+class Position(Answer, tag="position", frozen=True):
+    """Where a topic is. `source` is what it copies from, with its epoch, None if nothing; `idle`: nothing of its own is
+    left to be read back."""
+
+    name: str
+    head: int
+    cursor: int
+    source: tuple[str, int] | None
+    idle: bool
+    stuck: bool
+    asked: int
+
+
+class RouterPosition(Operation[Position], tag="router_position", frozen=True):
+    epoch: int
+
+
+class Pulled(Answer, tag="pulled", frozen=True):
+    """The records of the body are those of (`after`, `upto`]; `lost` are ranges in it that are gone."""
+
+    after: int
+    upto: int
+    head: int
+    lost: tuple[tuple[int, int], ...]
+    settled: bool
+
+
+class Pull(Operation[Pulled], tag="pull", frozen=True):
+    epoch: int
+    after: int
+    wait: bool = False
+    """For records, if there are none."""
+
+
+# Streams and watch sessions
+
+
+class Fed(Answer, tag="fed", frozen=True):
+    to: int
+    head: int
+    earliest: int
+    epoch: int
+    gap: tuple[int, int, str, str | None] | None = None
+
+
+class Feed(Operation[Fed], tag="feed", frozen=True):
+    epoch: int
+    from_seq: int
+    wait_ms: int
+    touch: bool
+    limit: int
+    budget: int
+    nodes: tuple[str, ...]
+    tags: bool
+    meta: bool
+    data: bool
+    strong: bool
+
+
+class Resolved(Answer, tag="resolved", frozen=True):
+    topics: dict[str, tuple[int, int, int]]
+    """Epoch, head_seq and earliest_seq of those there are."""
+
+
+class WatchResolve(Operation[Resolved], tag="watch_resolve", frozen=True):
+    names: tuple[str, ...]
+
+
+class Sessions(Answer, tag="sessions", frozen=True):
+    sessions: int
+    """How many the shard has."""
+    owned: int | None = None
+    """How many of the owner that was named."""
+
+
+class SessionMake(Operation[Sessions], tag="session_make", frozen=True):
+    owner: bytes
+    options: dict[str, Any]
+    """What the stream shows; the shard only keeps it."""
+    room: int | None = None
+    """How many sessions the shard may hold at most."""
+    room_owned: int | None = None
+    """How many of this owner."""
+
+
+class SessionFound(Answer, tag="session_found", frozen=True):
+    sessions: int
+    owned: int | None
+    options: dict[str, Any]
+    topics: dict[str, tuple[int, int, int]]
+    generation: int
+
+
+class SessionOpen(Operation[SessionFound], tag="session_open", frozen=True):
+    owner: bytes
+
+
+class SessionsMoved(Answer, tag="sessions_moved", frozen=True):
+    sessions: int
+    unknown: tuple[str, ...]
+    """Wids there are no sessions for."""
+
+
+class SessionMove(Operation[SessionsMoved], tag="session_move", frozen=True):
+    pass
+
+
+class SessionCount(Operation[Sessions], tag="session_count", frozen=True):
+    owner: bytes | None = None
+
+
+# The shard itself
+
+
+class Ping(Operation[None], tag="ping", frozen=True):
+    pass
+
+
+class Figures(Answer, tag="figures", frozen=True):
+    """What `stats` tells, by name: what metrics and the status page show."""
+
+    figures: dict[str, Any]
+
+
+class Stats(Operation[Figures], tag="stats", frozen=True):
+    per_topic: int = 0
+    cursors: int = 0
+    prefixes: Names = ()
+
+
+class Want(Answer, tag="want", frozen=True):
+    bytes: int
+    topics: int
+
+
+class Allowance(Operation[Want], tag="allowance", frozen=True):
+    bytes: int
+    topics: int
+    asked: tuple[int, int]
+    """The wish that this answers: bytes and topics."""
+
+
+class AllowanceReturn(Operation[None], tag="allowance_return", frozen=True):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`waits`: the shard may keep the request until there is something to answer, so it must know who asks."""
+
+    request: type[Operation[Any]]
+    answer: type[Answer] | None = None
+    waits: bool = False
+
+    @property
+    def op(self) -> str:
+        return str(self.request.__struct_config__.tag)
+
+
+TABLE = (
+    Row(Append, Arrived),
+    Row(Diff, waits=True),
+    Row(State),
+    Row(Configure),
+    Row(DeleteTopic),
+    Row(DeleteRecords),
+    Row(CursorPut),
+    Row(CursorGet),
+    Row(CursorDelete),
+    Row(CursorList, Page),
+    Row(ListTopics, Page),
+    Row(Take, Record),
+    Row(Peek, Record),
+    Row(Step),
+    Row(LogCreate),
+    Row(LogFind, Partitions),
+    Row(Claim, LettersSent, waits=True),
+    Row(Ack, waits=True),
+    Row(Nack, waits=True),
+    Row(Extend, waits=True),
+    Row(PeekJobs),
+    Row(Redrive),
+    Row(WorkOpen, waits=True),
+    Row(WorkTake, Jobs, waits=True),
+    Row(WorkClose, waits=True),
+    Row(RouterSource, SourceFound),
+    Row(RouterPut, RouterMade),
+    Row(RouterDelete),
+    Row(RouterHold),
+    Row(RouterGet, RouterFound),
+    Row(RouterList, Page),
+    Row(RouterGraph, Graph),
+    Row(RouterPosition, Position),
+    Row(Pull, Pulled, waits=True),
+    Row(Feed, Fed, waits=True),
+    Row(WatchResolve, Resolved),
+    Row(SessionMake, Sessions),
+    Row(SessionOpen, SessionFound),
+    Row(SessionMove, SessionsMoved),
+    Row(SessionCount, Sessions),
+    Row(Ping),
+    Row(Stats, Figures),
+    Row(Allowance, Want, waits=True),
+    Row(AllowanceReturn, waits=True),
+)
+BY_NAME = {row.op: row for row in TABLE}
+NAMES: dict[type, str] = {row.request: row.op for row in TABLE}
+
+if TYPE_CHECKING:
+    AnyOperation = Operation[Any]
+    AnyAnswer = Answer
+else:
+    AnyOperation = Union[tuple(row.request for row in TABLE)]  # noqa: UP007 - made of the table
+    AnyAnswer = Union[tuple({row.answer for row in TABLE if row.answer is not None})]  # noqa: UP007

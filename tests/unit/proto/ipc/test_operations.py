@@ -1,0 +1,66 @@
+"""Every operation between processes is a Struct of `proto.ipc.operations`, in the table, and carried out by a shard."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from proto.ipc.operations import BY_NAME, NAMES, TABLE, Answer, Operation
+from tests.support.harness import Harness
+
+ROOT = Path(__file__).parents[4]
+SENT = {"options", "extra"}
+ASKING = {"ask", "ask_all", "call", "request", "Request"}
+
+
+def test_names_are_told_apart() -> None:
+    assert len(BY_NAME) == len(NAMES) == len(TABLE)
+
+
+def test_everything_that_is_sent_is_in_the_table() -> None:
+    def named(base: type) -> set[type]:
+        every = {each for sub in base.__subclasses__() for each in {sub, *named(sub)}}
+        return {each for each in every if each.__struct_config__.tag is not None}
+
+    assert named(Operation) == {row.request for row in TABLE}
+    assert named(Answer) == {row.answer for row in TABLE if row.answer is not None}
+
+
+def test_the_shard_carries_out_every_operation_in_the_way_the_table_says() -> None:
+    shard = Harness().shard
+    assert shard._waiting_operations.keys() == {row.request for row in TABLE if row.waits}
+    assert shard._operations.keys() | {BY_NAME["ping"].request} == {row.request for row in TABLE if not row.waits}
+
+
+@pytest.mark.parametrize("package", ["gateway", "shardd", "proto", "supervisor"])
+def test_nothing_is_sent_as_a_map_or_by_its_bare_name(package: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / package).rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if _is_map(node) or _is_bare(node)
+    ]
+    assert not found
+
+
+def _is_map(node: ast.AST) -> bool:
+    """`Reply(…, extra={…})`, `reply.extra = {…}`, and the same with `options`."""
+    if isinstance(node, ast.Call):
+        return any(each.arg in SENT and isinstance(each.value, ast.Dict) for each in node.keywords)
+    if isinstance(node, ast.Assign):
+        names = {target.attr for target in node.targets if isinstance(target, ast.Attribute)}
+        return bool(names & SENT) and isinstance(node.value, ast.Dict)
+    return False
+
+
+def _is_bare(node: ast.AST) -> bool:
+    """`shards.call("append", …)`"""
+    if not isinstance(node, ast.Call):
+        return False
+    name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    return name in ASKING and any(
+        (isinstance(each, ast.Constant) and each.value in BY_NAME) or isinstance(each, ast.Dict)
+        for each in node.args[:3]
+    )
