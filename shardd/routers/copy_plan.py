@@ -31,25 +31,13 @@ from proto.model.limits import RECORD_OVERHEAD
 from proto.model.router import MAX_HOPS
 from proto.model.surrogates import edit
 from shardd.topic.lane import Lane, Router
+from shardd.topic.piece import Piece
 
 STAMP = b"_topics_router"
 _OUR_STAMP = re.compile(rb'\{"_topics_router":\{[^{}]*\},?')
 _ONE_MORE = bytes(min(hops + 1, 255) for hops in range(256))
 _LIVE = bytes(0 if byte == DELETED else 1 for byte in range(256))
 _FRESH = bytes(1 if hops < MAX_HOPS else 0 for hops in range(256))
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Neighbouring records of a source. `flags` are their delete flags, None if none is deleted."""
-
-    first_seq: int
-    columns: Columns
-    flags: bytes | None = None
-
-    @property
-    def last_seq(self) -> int:
-        return self.first_seq + self.columns.count - 1
 
 
 @dataclass(frozen=True, slots=True)

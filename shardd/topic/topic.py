@@ -20,7 +20,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from proto.format.frame import Buffer, Columns, Header, part
-from shardd.routers.copy_plan import Piece
 from shardd.storage.batch import FINAL_LEVEL, Batch, fitting, merged
 from shardd.storage.segment import Segment
 from shardd.topic.config import TopicConfig
@@ -30,6 +29,7 @@ from shardd.topic.idempotency import Keys
 from shardd.topic.job_table import Queue
 from shardd.topic.lane import Lane
 from shardd.topic.outbox import Arrivals, Outbox
+from shardd.topic.piece import Piece
 from shardd.topic.tag_index import Match, TagIndex, carriers
 from shardd.topic.tombstones import RESTART, Losses
 

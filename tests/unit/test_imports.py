@@ -93,7 +93,7 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
             "topic",
         },
         "storage": {"clock", "delivery", "topic"},
-        "topic": {"recovery", "routers", "storage"},
+        "topic": {"recovery", "storage"},
     },
     "proto": {
         "format": set(),
@@ -119,7 +119,6 @@ CIRCLES = {
     ("shardd.storage", "shardd.delivery"),
     ("shardd.storage", "shardd.topic"),
     ("shardd.topic", "shardd.recovery"),
-    ("shardd.topic", "shardd.routers"),
 }
 """Imports that close a circle of folders and are still to be cut."""
 
