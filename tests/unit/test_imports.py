@@ -93,7 +93,7 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
             "topic",
         },
         "storage": {"clock", "delivery", "topic"},
-        "topic": {"recovery", "storage"},
+        "topic": {"storage"},
     },
     "proto": {
         "format": set(),
@@ -118,7 +118,6 @@ CIRCLES = {
     ("shardd.operations", "shardd.queues"),
     ("shardd.storage", "shardd.delivery"),
     ("shardd.storage", "shardd.topic"),
-    ("shardd.topic", "shardd.recovery"),
 }
 """Imports that close a circle of folders and are still to be cut."""
 
