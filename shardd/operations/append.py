@@ -12,14 +12,13 @@ from typing import Any
 
 from proto.format.frame import Columns, Frame, encode_batch
 from proto.ipc.message import Reply, Request
-from proto.model.errors import ErrorCode, TopicsError, invalid, not_ready, topic_not_found
+from proto.model.errors import ErrorCode, TopicsError, invalid, not_a_queue, not_ready, topic_not_found
 from proto.model.limits import MAX_IDEMPOTENCY_KEY_CHARS, RECORD_OVERHEAD
 from shardd.changes import seq_reservation
 from shardd.changes.admission import check_bytes, check_inline, check_topics, growth
 from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
 from shardd.operations.append_request import Write, delays, parse_write
 from shardd.operations.control import Control
-from shardd.queues.job_requests import not_a_queue
 from shardd.storage.group_commit import Timing
 from shardd.topic.config import ConfigPatch, TopicConfig, apply
 from shardd.topic.idempotency import Waiter

@@ -26,7 +26,7 @@ from typing import Any
 
 from proto.format.frame import Kind
 from proto.ipc.message import Parked, Reply, Request
-from proto.model.errors import TopicsError, invalid, topic_not_found
+from proto.model.errors import TopicsError, invalid, not_a_queue, topic_not_found
 from proto.model.limits import MAX_BATCH_BYTES
 from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
 from shardd.queues.job_deletion import Saved, remove
@@ -42,7 +42,6 @@ from shardd.queues.job_requests import (
     lease_id,
     longest_wait,
     new_tokens,
-    not_a_queue,
     one,
     parse_claim,
     parse_hold,

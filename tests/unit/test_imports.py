@@ -75,7 +75,7 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
         "delivery": {"clock", "storage", "topic"},
         "garbage_collector": set(),
         "offline": {"changes", "checkpoint", "clock", "recovery", "routers", "shard", "storage", "topic"},
-        "operations": {"changes", "delivery", "queues", "storage", "topic"},
+        "operations": {"changes", "delivery", "storage", "topic"},
         "process": {"clock", "delivery", "garbage_collector", "recovery", "routers", "shard", "storage", "topic"},
         "queues": {"changes", "delivery", "storage", "topic"},
         "recovery": {"changes", "clock", "storage", "topic"},
@@ -114,7 +114,6 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
 CIRCLES = {
     ("shardd.changes", "shardd.delivery"),
     ("shardd.changes", "shardd.routers"),
-    ("shardd.operations", "shardd.queues"),
 }
 """Imports that close a circle of folders and are still to be cut."""
 
