@@ -42,11 +42,6 @@ def first(topic: Topic, staging: Staging) -> dict[str, Any]:
     return {"ceiling": topic.ceiling, "boot": topic.reserved_in}
 
 
-def none(topic: Topic) -> None:
-    """The topic leaves class `disk`: what was written as such is synced with the change."""
-    topic.ceiling, topic.reserved_in = 0, ""
-
-
 def ahead(topic: Topic, count: int, staging: Staging) -> None:
     """See to it that the next `count` seqs are reserved, where the topic's class needs that.
 

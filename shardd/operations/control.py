@@ -63,7 +63,7 @@ class Control:
         ceiling, reserved_in = topic.ceiling, topic.reserved_in
         topic.assigned_config = config
         if before.durability == "disk" != config.durability:
-            seq_reservation.none(topic)
+            topic.reserve_nothing()
         if config.durability == "ephemeral" and before.durability != "ephemeral":
             topic.logged_seq = topic.next_seq - 1
         now = self._staging.clock.now_ms()

@@ -234,6 +234,10 @@ class Topic:
         self._runs = [0] * FINAL_LEVEL  # what is merged must be neighbours
         self._settle()
 
+    def reserve_nothing(self) -> None:
+        """The topic leaves class `disk`: what was written as such is synced with the change."""
+        self.ceiling, self.reserved_in = 0, ""
+
     def _count(self, records: int, size: int) -> None:
         self.catalogued = None
         self.records += records

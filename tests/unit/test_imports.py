@@ -78,7 +78,7 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
         "operations": {"changes", "delivery", "storage", "topic"},
         "process": {"clock", "delivery", "garbage_collector", "recovery", "routers", "shard", "storage", "topic"},
         "queues": {"changes", "delivery", "storage", "topic"},
-        "recovery": {"changes", "clock", "storage", "topic"},
+        "recovery": {"clock", "storage", "topic"},
         "routers": {"changes", "clock", "storage", "topic"},
         "shard": {
             "changes",
