@@ -16,6 +16,7 @@ from proto.model.names import check_topic
 from shardd.changes import seq_reservation
 from shardd.changes.admission import check_patch, check_topics
 from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
+from shardd.delivery.scheduler import Scheduler
 from shardd.operations.delete_request import parse_delete
 from shardd.operations.tag_indexing import Indexing
 from shardd.storage.group_commit import Timing
@@ -28,10 +29,10 @@ Created = Callable[[Topic, Timing], None]
 
 
 class Control:
-    def __init__(self, staging: Staging) -> None:
+    def __init__(self, staging: Staging, scheduler: Scheduler) -> None:
         self._staging = staging
         self._directory = staging.directory
-        self._indexing = Indexing(staging.directory, staging.scheduler)
+        self._indexing = Indexing(staging.directory, scheduler)
 
     def configure(self, request: Request, respond: Respond) -> None:
         patch, _ = PATCH.read(request.body)
@@ -141,9 +142,7 @@ class Control:
 
         def commit(timing: Timing) -> None:
             self._directory.hide(topic)
-            self._staging.reads.topic_deleted(topic)
-            self._staging.jobs_changed(topic)
-            self._staging.pulls.topic_deleted(topic)
+            self._staging.events.deleted(topic)
             into = [] if topic.lane_visible is None else sorted(topic.lane_visible.routers)
             body = {"topic": topic.name, "deleted": True, "routers_removed": into}
             respond(Reply(request.id, to_json(body), performance=performance(timing)))

@@ -29,6 +29,7 @@ from proto.ipc.message import Parked, Reply, Request
 from proto.model.errors import TopicsError, invalid, not_a_queue, topic_not_found
 from proto.model.limits import MAX_BATCH_BYTES
 from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
+from shardd.delivery.scheduler import Scheduler
 from shardd.queues.job_deletion import Saved, remove
 from shardd.queues.job_requests import (
     Claimed,
@@ -110,8 +111,11 @@ def shares(wants: list[int], available: int) -> list[int]:
 
 
 class Claims:
-    def __init__(self, staging: Staging, doomed: Callable[[Topic, dict[int, Letter]], None]) -> None:
+    def __init__(
+        self, staging: Staging, scheduler: Scheduler, doomed: Callable[[Topic, dict[int, Letter]], None]
+    ) -> None:
         self._staging = staging
+        self._scheduler = scheduler
         self._clock = staging.clock
         self._doomed = doomed
         self._cohorts: dict[int, _Cohort] = {}
@@ -119,7 +123,6 @@ class Claims:
         self._sent: OrderedDict[Hashable, tuple[Topic, list[tuple[int, int]]]] = OrderedDict()
         """Of the latest claims that had to wait and got jobs: their seqs and tokens."""
         self._jobs_sent = 0
-        staging.jobs_changed = self.changed
 
     # Who waits
 
@@ -180,7 +183,7 @@ class Claims:
         if cohort.due is None and (may or not claimer.patient):
             cohort.due = now + jitter
         claimer.respond(Parked(claimer.ident))
-        self._staging.scheduler.more()
+        self._scheduler.more()
 
     def cancel(self, caller: Hashable, ident: int) -> None:
         """The caller went away. It gets nothing, or what it was sent just now comes back."""

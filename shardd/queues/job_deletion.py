@@ -47,7 +47,7 @@ def remove(
         if queue is not None:
             for seq in seqs:
                 queue.drop(seq)
-            staging.jobs_changed(topic)
+            staging.events.jobs_changed(topic)
         # `disk` promises no sync: that this change had to wait for one is not the client's affair.
         done(timing if durability == "fsync" else Timing(timing.write_ms))
 

@@ -125,7 +125,7 @@ class Mover:
         def commit(timing: Timing) -> None:
             topic.outbox.call_back(seqs, topic.queue)
             self._settled(topic, (), seqs, error)
-            self._staging.jobs_changed(topic)
+            self._staging.events.jobs_changed(topic)
 
         def undo(failure: TopicsError) -> None:
             pass  # it will be refused again
