@@ -49,7 +49,7 @@ from gateway.shards.quota import Quota
 from gateway.streams import sse
 from gateway.streams.hub import Live
 from gateway.streams.job_stream import Work
-from gateway.streams.watch_request import WISH
+from gateway.streams.watch_request import WATCH_REQUEST
 from gateway.streams.websocket_commands import Conversation, prove, refusal
 from proto.ipc.message import Reply
 from proto.model.body import Form
@@ -381,8 +381,8 @@ class Api:
         return responses.success(page, started)
 
     async def _watch(self, request: Request, key: Key, options: _Options, started: float) -> Response:
-        wish, ignored = WISH.read(await self._parameters(_WATCH, request))
-        made = await self.live.watch(wish, key, lenient=bool(options["lenient"]))
+        asked, ignored = WATCH_REQUEST.read(await self._parameters(_WATCH, request))
+        made = await self.live.watch(asked, key, lenient=bool(options["lenient"]))
         if ignored:
             made["ignored"] = ignored
         return responses.success(Reply(0, msgspec.json.encode(made)), started)
