@@ -69,7 +69,7 @@ class Gateway:
         self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
         self.tracing: tracing.Tracing | None = None
         if start.request_log:
-            self.api.witnesses.append(RequestLog())
+            self.api.observers.append(RequestLog())
         others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
         self.server = Http1Server(Front(self.api, self.flight, self.limits, self.handover, budget), others)
         quota = self.api.quota
@@ -89,7 +89,7 @@ class Gateway:
     async def begin_tracing(self) -> None:
         self.tracing = await trio.to_thread.run_sync(tracing.load)
         if self.tracing is not None:
-            self.api.witnesses.append(self.tracing)
+            self.api.observers.append(self.tracing)
             _log.info("spans_are_sent")
 
     def replace_keys(self, keys: list[Key]) -> None:

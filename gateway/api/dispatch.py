@@ -136,7 +136,7 @@ class Api:
         self._routers = Routers(shards, self.quota, limits)
         self.live = Live(shards, limits, keyring, budget)
         self.work = Work(shards, limits, keyring)
-        self.witnesses: list[exchange.Witness] = []
+        self.observers: list[exchange.RequestObserver] = []
         """Who looks on; each is told of every request."""
         self.protocols: list[Callable[[], metrics.Protocol]] = []
         """Of the protocols besides HTTP: what they have to show."""
@@ -193,7 +193,7 @@ class Api:
             else:
                 response = responses.failure(error, timed)
         except ClientGone:
-            for each in self.witnesses:
+            for each in self.observers:
                 each.answered(exchange.of(request, operation, exchange.CLIENT_GONE, started))
             raise
         except Exception:
@@ -208,13 +208,13 @@ class Api:
                 headers.append((b"content-encoding", b"gzip"))
             response.headers = tuple(headers)
         self.origins.tell(request, response)
-        if self.witnesses:
-            exchange.witnessed(response, exchange.of(request, operation, response.status, started), self.witnesses)
+        if self.observers:
+            exchange.observed(response, exchange.of(request, operation, response.status, started), self.observers)
         return response
 
     def refused(self, error: TopicsError) -> None:
         """What came over a connection could not be read as a request, and this is its answer."""
-        for each in self.witnesses:
+        for each in self.observers:
             now = perf_counter()
             each.answered(exchange.Exchange("", "", error.status, now, now))
 
