@@ -110,12 +110,12 @@ class Gateway:
             async with trio.open_nursery() as nursery:
                 if walrus:
                     nodes: list[Listening] = [
-                        (each, partial(self.walrus.talk, node)) for node, each in enumerate(walrus, 1)
+                        (each, partial(self.walrus.session, node)) for node, each in enumerate(walrus, 1)
                     ]
                     nursery.start_soon(self.walrus_server.run, nodes)
                     self.api.protocols.append(partial(self._statistics, self.walrus_server, self.walrus.commands))
                 if rog:
-                    rogs: list[Listening] = [(each, self.rog.talk) for each in rog]
+                    rogs: list[Listening] = [(each, self.rog.session) for each in rog]
                     nursery.start_soon(self.rog_server.run, rogs)
                     self.api.protocols.append(partial(self._statistics, self.rog_server, self.rog.commands))
                 await nursery.start(self.server.run, listener)
