@@ -33,7 +33,7 @@ from proto.ipc.transport import ControlLink
 from proto.model.keys import Key
 from proto.model.limits import Limits
 from proto.model.memory_shares import gateway_share, window
-from proto.process.allocator import give_back
+from proto.process.allocator import trim_heap
 from proto.process.core_dumps import leave_no_core
 from proto.process.log import configure
 from proto.process.orphan import die_with_parent
@@ -84,7 +84,7 @@ class Gateway:
         shard that hangs keeps messages here whose requests were answered long ago."""
         while True:
             await trio.sleep(TIDY_S)
-            await trio.to_thread.run_sync(give_back)
+            await trio.to_thread.run_sync(trim_heap)
 
     async def begin_tracing(self) -> None:
         self.tracing = await trio.to_thread.run_sync(tracing.load)
