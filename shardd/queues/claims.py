@@ -404,7 +404,7 @@ class Claims:
                 skipped.append(seq)
             else:
                 before[seq] = job.saved()
-                queue.leave(seq, job)
+                queue.begin_deletion(seq, job)
 
         def done(timing: Timing) -> None:
             body = {"topic": topic.name, "acked": len(before), "skipped": skipped, **self._counts(topic)}

@@ -30,8 +30,8 @@ def remove(
     dead_lettered: int = 0,
     gated: bool = False,
 ) -> None:
-    """Delete records, ascending seqs. Jobs among them are LEAVING, and were what `before` says. `dead_lettered` of them
-    are counted as such. `gated`: wait for the device also where the class does not."""
+    """Delete records, ascending seqs. Jobs among them are DELETING, and were what `before` says. `dead_lettered` of
+    them are counted as such. `gated`: wait for the device also where the class does not."""
     queue = topic.queue
     durability = topic.assigned_config.durability
     now = staging.clock.now_ms()

@@ -113,7 +113,7 @@ class Mover:
             outbox.ordered -= letters.keys()
             if queue is not None:
                 for seq in letters.keys() - outbox.letters.keys():
-                    queue.spare(seq)
+                    queue.cancel_transfer(seq)
             if waiter is not None:
                 waiter.over([], error)
 
@@ -235,7 +235,7 @@ class Mover:
             for seq in seqs:
                 if (job := queue.jobs.get(seq)) is not None:
                     before[seq] = job.saved()
-                    queue.leave(seq, job)
+                    queue.begin_deletion(seq, job)
         self._leaving.add((topic.id, target))
 
         def done(timing: Timing) -> None:
