@@ -516,14 +516,14 @@ class Claims:
 
         if config.leases_durable:
             fields: dict[str, Any] = {"rows": list(map(queue.row, before))}
-            gated = config.durability == "fsync"
+            requires_sync = config.durability == "fsync"
         else:
             # From now on the leases that the last stop left in the catalog are out of date. Once that has reached the
             # device, no crash can bring them back.
             fields = {"forget": True}
-            gated = config.durability != "memory"
+            requires_sync = config.durability != "memory"
         frame = self._staging.control_frame(Kind.LEASE, topic.id, fields)
-        self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
+        self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
 
 
 def _seq(job: Claimed) -> int:

@@ -141,7 +141,7 @@ class Mover:
     ) -> None:
         durability = topic.assigned_config.durability
         frame = None if durability == "ephemeral" else self._staging.control_frame(Kind.LEASE, topic.id, fields)
-        self._staging.stage(topic, frame, gated=durability in ("disk", "fsync"), commit=commit, undo=undo)
+        self._staging.stage(topic, frame, requires_sync=durability in ("disk", "fsync"), commit=commit, undo=undo)
 
     # 2, 3
 
@@ -247,9 +247,9 @@ class Mover:
             self._leaving.discard((topic.id, target))
             self._more.set()
 
-        gated = topic.assigned_config.durability in ("disk", "fsync")
+        requires_sync = topic.assigned_config.durability in ("disk", "fsync")
         counted = dead * len(seqs)
-        remove(self._staging, topic, seqs, before, done, failed, dead_lettered=counted, gated=gated)
+        remove(self._staging, topic, seqs, before, done, failed, dead_lettered=counted, requires_sync=requires_sync)
         self._flush()
 
     # Who waits
