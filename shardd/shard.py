@@ -30,8 +30,10 @@ from shardd.delivery.scheduler import Scheduler
 from shardd.delivery.strong_reads import Unsynced
 from shardd.operations.append import Writes
 from shardd.operations.consume import Consume
-from shardd.operations.control import Control
+from shardd.operations.cursors import Cursors
+from shardd.operations.deletes import Deletes
 from shardd.operations.rog_logs import Logs
+from shardd.operations.topics import Topics
 from shardd.operations.watch_sessions import SessionControl
 from shardd.queues.claims import Claims, held
 from shardd.queues.peek import Peeking
@@ -51,7 +53,6 @@ from shardd.storage.free_space import Space
 from shardd.storage.group_commit import SYNC_BOUNDS_US, Commits
 from shardd.storage.wal import Wal
 from shardd.subscribers import Subscribers
-from shardd.topic.cursors import page as cursor_page
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Deferred, Topic
 
@@ -139,7 +140,8 @@ class Shard:
         self.copier = Copier(staging)
         self.routing = Routing(staging)
         self.restored = not self._unrestored()
-        control = Control(staging, self.scheduler)
+        topics = Topics(staging)
+        cursors = Cursors(staging)
         self.mover = Mover(staging, self.flush)
         self.claims = subscribers.claims = Claims(staging, self.scheduler, self.mover.order)
         self.mover.recovered()
@@ -147,14 +149,14 @@ class Shard:
         consume = Consume(staging)
         logs = Logs(staging)
         self._operations = {
-            "append": Writes(staging, control, self.pressure, self.unsynced).append,
-            "configure": control.configure,
-            "delete_topic": control.delete_topic,
-            "delete_records": control.delete_records,
-            "cursor_put": control.cursor_put,
-            "cursor_get": control.cursor_get,
-            "cursor_delete": control.cursor_delete,
-            "cursor_list": self._cursor_list,
+            "append": Writes(staging, topics, self.pressure, self.unsynced).append,
+            "configure": topics.configure,
+            "delete_topic": topics.delete,
+            "delete_records": Deletes(staging, self.scheduler).delete,
+            "cursor_put": cursors.put,
+            "cursor_get": cursors.get,
+            "cursor_delete": cursors.delete,
+            "cursor_list": cursors.list,
             "router_source": self.routing.source,
             "router_put": self.routing.put,
             "router_delete": self.routing.delete,
@@ -479,13 +481,6 @@ class Shard:
                 }
             )
         respond(Reply(request.id, to_json(entries), extra={"names": [topic.name for topic in page], "more": more}))
-
-    def _cursor_list(self, request: Request, respond: Respond) -> None:
-        topic = self.directory.find(request.topic)
-        after, size = request.options.get("after", ""), request.options["page_size"]
-        entries, more = cursor_page(topic.cursors, topic.head_seq, after, size)
-        names = [entry["cursor"] for entry in entries]
-        respond(Reply(request.id, to_json(entries), extra={"names": names, "more": more}))
 
     def _stats(self, request: Request, respond: Respond) -> None:
         self.directory.expire(self._clock.now_ms())
