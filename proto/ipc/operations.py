@@ -281,7 +281,7 @@ class Position(Answer, tag="position", frozen=True):
     cursor: int
     source: tuple[str, int] | None
     idle: bool
-    stuck: bool
+    source_truncated: bool
     asked: int
 
 

@@ -30,7 +30,7 @@ from proto.ipc import operations
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
-from shardd.operations.admission import RETRY_AFTER_MS
+from shardd.changes.admission import RETRY_AFTER_MS
 
 Respond = Callable[[Message], None]
 

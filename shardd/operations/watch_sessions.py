@@ -70,7 +70,7 @@ class SessionControl:
             refuse(request.id, respond, error)
 
         frame = self._staging.control_frame(Kind.SESSION, 0, {"made": as_map(session)})
-        self._staging.commits.stage(frame, gated=False, commit=commit, undo=undo)
+        self._staging.commits.stage(frame, requires_sync=False, commit=commit, undo=undo)
 
     def open(self, request: Request[operations.SessionOpen], respond: Respond) -> None:
         self.collect()
@@ -97,7 +97,7 @@ class SessionControl:
         def undo(error: TopicsError) -> None:
             refuse(request.id, respond, error)
 
-        self._staging.commits.stage(None, gated=False, commit=commit, undo=undo)
+        self._staging.commits.stage(None, requires_sync=False, commit=commit, undo=undo)
 
     def move(self, request: Request[operations.SessionMove], respond: Respond) -> None:
         moves = _decode_moves(request.body)
@@ -129,7 +129,7 @@ class SessionControl:
             refuse(request.id, respond, error)
 
         frame = self._staging.control_frame(Kind.SESSION, 0, fields)
-        self._staging.commits.stage(frame, gated=False, commit=commit, undo=undo)
+        self._staging.commits.stage(frame, requires_sync=False, commit=commit, undo=undo)
 
     def count(self, request: Request[operations.SessionCount], respond: Respond) -> None:
         self.collect()
@@ -144,7 +144,7 @@ class SessionControl:
         fields = {"ended": ended}
         self._sessions.apply(fields)
         frame = self._staging.control_frame(Kind.SESSION, 0, fields)
-        self._staging.commits.stage(frame, gated=False, commit=lambda timing: None, undo=lambda error: None)
+        self._staging.commits.stage(frame, requires_sync=False, commit=lambda timing: None, undo=lambda error: None)
 
     def _counted(self, ident: int, owner: bytes | None) -> Reply:
         owned = None if owner is None else self._sessions.owned_by(owner)

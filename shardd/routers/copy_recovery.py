@@ -41,12 +41,14 @@ def position(topic: Topic) -> Position:
     if lane is None or not lane.routers or lane.settled or topic.unloaded is not None:
         return Position(topic.name, forwardable(topic), 0, None, not topic.deferred, False, -1)
     source = (lane.source, lane.epoch)
-    return Position(topic.name, forwardable(topic), lane.cursor, source, not topic.deferred, lane.stuck, lane.asked)
+    return Position(
+        topic.name, forwardable(topic), lane.cursor, source, not topic.deferred, lane.source_truncated, lane.asked
+    )
 
 
 def _moves(at: Position, source: Position) -> bool:
     """Is there something of the source that a topic can take, or has not looked at?"""
-    return (at.cursor < source.head and not at.stuck) or (not at.idle and at.asked != source.head)
+    return (at.cursor < source.head and not at.source_truncated) or (not at.idle and at.asked != source.head)
 
 
 def closed(way: Sequence[Position]) -> bool:
@@ -124,7 +126,7 @@ class Restore:
             elif not self._displaced:
                 made = plan(lane, pulled, seq, restoring=True)
                 self._append(lane, made, head, ts)
-                if made.stuck:
+                if made.source_truncated:
                     self._displaced = True
                 elif made.upto < seq:
                     if pulled.head >= seq or not (pulled.settled or self._quiet):
@@ -141,7 +143,7 @@ class Restore:
         room = head - self._topic.head_seq
         if made.seqs > room:
             # The source cannot have grown below the pin, so this is no copy of it that we know: give up on exactness.
-            made.stuck = True
+            made.source_truncated = True
             made.steps, made.upto = [], lane.cursor
             return
         self._topic.catalogued = None
@@ -194,11 +196,11 @@ class Restore:
             self._copier.carry_out(topic, lane, made, now)
             moved = made.upto > lane.cursor
             lane.cursor = made.upto
-            self._displaced = made.stuck
+            self._displaced = made.source_truncated
             if not everything:  # it was full then, too
                 self._finish()
                 return True
-        lane.stuck = self._displaced
+        lane.source_truncated = self._displaced
         if self._displaced and self._goal is not None:
             burnt = lane.copies_of(lane.cursor + 1, self._goal)
             if burnt:
@@ -251,7 +253,7 @@ class Restore:
         topic.catalogued = None
         topic.lane_visible = topic.lane
         if topic.lane is not None:
-            topic.lane.settled, topic.lane.stuck = True, False
+            topic.lane.settled, topic.lane.source_truncated = True, False
             topic.lane.done = topic.lane.cursor
             topic.lane.unpinned = topic.lane.unsaved
             topic.lane.head, topic.lane.ts = topic.next_seq - 1, topic.last_ts
