@@ -42,13 +42,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from proto.limits import Limits
-from proto.memory import give_back
-from proto.message import Message, Reply, Request
+from proto.ipc.message import Message, Reply, Request
+from proto.model.limits import Limits
+from proto.process.allocator import give_back
 from shardd.clock import SystemClock
-from shardd.disk import RealDisk
-from shardd.garbage import calm
+from shardd.garbage_collector import calm
 from shardd.shard import Shard
+from shardd.storage.disk import RealDisk
 
 SIZES = (10_000, 100_000, 1_000_000, 5_000_000)
 TOPICS = (1_000, 20_000, 100_000)

@@ -13,8 +13,8 @@ import time
 
 import trio
 
-from proto.message import Cancel, Parked, Reply, Request, decode
-from proto.transport import MessageSocket
+from proto.ipc.message import Cancel, Parked, Reply, Request, decode
+from proto.ipc.transport import MessageSocket
 
 BODY = b'{"records":[{"data":' + b"x" * 100 + b"}]}"
 ANSWER = b'{"topic":"t","first_seq":1,"last_seq":1,"seqs":[1],"head_seq":1,"count":1,"created":false,"deduped":false}'

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from gateway.main import run
+from gateway.process import run
 
 sys.exit(run())

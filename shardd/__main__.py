@@ -1,3 +1,3 @@
-from shardd.server import run
+from shardd.process.loop import run
 
 run()

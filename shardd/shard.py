@@ -1,7 +1,7 @@
 """The shard as a whole: its life, and which operation does what. No sockets, no loop, no clock of its own.
 
 A request comes in through `handle` and is answered by calling `respond`: at once, after the next `flush`, or after a
-sync. Changes are assigned when they stage and visible when they commit (see `shardd.commit`).
+sync. Changes are assigned when they stage and visible when they commit (see `shardd.storage.group_commit`).
 
 If the process dies before a frame is written, its request was never answered. If it dies after, the change is there
 after the restart whether or not the answer got out; a client that repeats the request without an idempotency key may
@@ -16,43 +16,43 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from proto.errors import TopicsError, invalid, not_ready, topic_not_found
-from proto.limits import Limits
-from proto.message import Message, Reply, Request
-from shardd.allowance import Allowance
-from shardd.catalog import CatalogError
-from shardd.checkpoint import Checkpoints, Plan, exhaust
-from shardd.claims import Claims, held
+from proto.ipc.message import Message, Reply, Request
+from proto.model.errors import TopicsError, invalid, not_ready, topic_not_found
+from proto.model.limits import Limits
+from shardd.changes.allowance import Allowance
+from shardd.changes.transactions import Respond, Staging, to_json
+from shardd.checkpoint.checkpoint import Checkpoints, Plan, exhaust
 from shardd.clock import Clock
-from shardd.commit import SYNC_BOUNDS_US, Commits
-from shardd.consume import Consume
-from shardd.control import Control
-from shardd.copier import Copier
-from shardd.cursors import page as cursor_page
-from shardd.damage import SegmentError, damaged
-from shardd.directory import Directory
-from shardd.disk import Disk
-from shardd.logs import Logs
-from shardd.mover import Mover
-from shardd.peeking import Peeking
-from shardd.pressure import Pressure, Sample
-from shardd.priority import effective_priority
-from shardd.pulls import Pulls
-from shardd.quarantine import READING, found, refusal
-from shardd.reads import Reads
-from shardd.recovery import Outcome, RecoveryError, scan
-from shardd.redrive import Redrive
-from shardd.replay import replay, replay_deferred
-from shardd.restore import Restore, position
-from shardd.routing import Routing
-from shardd.scheduler import Scheduler
-from shardd.session_control import SessionControl
-from shardd.space import Space
-from shardd.staging import Respond, Staging, to_json
-from shardd.topic import Deferred, Topic
-from shardd.unsynced import Unsynced
-from shardd.wal import Wal
-from shardd.writes import Writes
+from shardd.delivery.parked_reads import Reads
+from shardd.delivery.pressure import Pressure, Sample
+from shardd.delivery.priority import effective_priority
+from shardd.delivery.scheduler import Scheduler
+from shardd.delivery.strong_reads import Unsynced
+from shardd.operations.append import Writes
+from shardd.operations.consume import Consume
+from shardd.operations.control import Control
+from shardd.operations.rog_logs import Logs
+from shardd.operations.watch_sessions import SessionControl
+from shardd.queues.claims import Claims, held
+from shardd.queues.peek import Peeking
+from shardd.queues.redrive import Redrive
+from shardd.queues.transfers import Mover
+from shardd.recovery.quarantine import READING, found, refusal
+from shardd.recovery.replay import replay, replay_deferred
+from shardd.recovery.wal_scan import Outcome, RecoveryError, scan
+from shardd.routers.copier import Copier
+from shardd.routers.copy_recovery import Restore, position
+from shardd.routers.router_operations import Routing
+from shardd.routers.source import Pulls
+from shardd.storage.catalog import CatalogError
+from shardd.storage.disk import Disk
+from shardd.storage.errors import SegmentError, damaged
+from shardd.storage.free_space import Space
+from shardd.storage.group_commit import SYNC_BOUNDS_US, Commits
+from shardd.storage.wal import Wal
+from shardd.topic.cursors import page as cursor_page
+from shardd.topic.directory import Directory
+from shardd.topic.topic import Deferred, Topic
 
 
 class Shard:
@@ -270,7 +270,7 @@ class Shard:
         """Take the position and what is to be written, in slices between which requests may be handled. Follow with
         `checkpoints.write` in a thread, then `ending`."""
         self._logged_earlier, self._logged_before = self._logged_before, self._grown_bytes()
-        self.routing.saving()
+        yield from self.routing.saving()
         if self.space.low:
             self.commits.rotate()  # the log is removed by files
         self.space.checkpoint_begins()

@@ -15,13 +15,13 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.allowances import Allowances
-from gateway.ledger import Growth, Ledger
-from gateway.shards import Shards
-from proto.errors import not_ready
-from proto.limits import Limits
-from proto.message import Message, Reply, Request
-from proto.names import shard_of
+from gateway.shards.client import Shards
+from gateway.shards.ledger import Growth, Ledger
+from gateway.shards.loans import Allowances
+from proto.ipc.message import Message, Reply, Request
+from proto.model.errors import not_ready
+from proto.model.limits import Limits
+from proto.model.names import shard_of
 from tests.support.routed import Net
 
 CAP = 3000

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shardd.recovery import RecoveryError
+from shardd.recovery.wal_scan import RecoveryError
 from tests.support.fault_disk import Crash, FaultDisk, Survival
 from tests.support.harness import SHARD, FakeClock, Harness
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from proto.message import Reply
+from proto.ipc.message import Reply
 from tests.support.fault_disk import Crash, FaultDisk
 from tests.support.harness import Harness
 

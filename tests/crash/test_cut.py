@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from proto.errors import TopicsError
-from proto.limits import Limits
-from shardd.cut import Cuts, cut
-from shardd.recovery import RecoveryError
-from shardd.verify import verify
+from proto.model.errors import TopicsError
+from proto.model.limits import Limits
+from shardd.offline.rewind import Cuts, cut
+from shardd.offline.verify import verify
+from shardd.recovery.wal_scan import RecoveryError
 from tests.support.fault_disk import Crash, FaultDisk, Survival
 from tests.support.harness import SHARD, FakeClock, Harness
 from tests.support.routed import Net

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from proto.errors import ErrorCode
-from proto.message import Reply
-from shardd.ballast import PREFIX
+from proto.ipc.message import Reply
+from proto.model.errors import ErrorCode
+from shardd.storage.ballast import PREFIX
 from tests.support.fault_disk import FaultDisk, Node
 from tests.support.harness import SHARD, FakeClock, Harness
 
@@ -233,8 +233,8 @@ def test_a_stopped_shard_holds_nothing_and_a_killed_one_finds_what_it_held() -> 
 REAL = """
 import sys
 from pathlib import Path
-from proto.errors import TopicsError
-from shardd.disk import RealDisk
+from proto.model.errors import TopicsError
+from shardd.storage.disk import RealDisk
 from tests.support.harness import FakeClock, Harness
 
 data, clock = Path(sys.argv[1]), FakeClock()

@@ -8,9 +8,9 @@ from typing import Any
 import cbor2
 import pytest
 
-from proto.frame import DELETED, check
-from shardd import catalog
-from shardd.verify import verify
+from proto.format.frame import DELETED, check
+from shardd.offline.verify import verify
+from shardd.storage import catalog
 from tests.support.fault_disk import Crash, FaultDisk, Survival
 from tests.support.harness import SHARD, FakeClock, Harness
 

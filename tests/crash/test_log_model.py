@@ -29,9 +29,9 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from proto.errors import ErrorCode, TopicsError
-from proto.limits import RECORD_OVERHEAD
-from shardd.reserve import BLOCK
+from proto.model.errors import ErrorCode, TopicsError
+from proto.model.limits import RECORD_OVERHEAD
+from shardd.changes.seq_reservation import BLOCK
 from tests.support.fault_disk import Crash, FaultDisk, Survival
 from tests.support.harness import FakeClock, Harness
 

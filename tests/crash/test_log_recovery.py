@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from proto.frame import Header
-from proto.message import Reply
-from shardd.recovery import RecoveryError
-from shardd.wal import file_name
+from proto.format.frame import Header
+from proto.ipc.message import Reply
+from shardd.recovery.wal_scan import RecoveryError
+from shardd.storage.wal import file_name
 from tests.support.fault_disk import Crash, FaultDisk, Survival
 from tests.support.harness import SHARD, FakeClock, Harness
 

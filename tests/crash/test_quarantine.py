@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from proto.errors import TopicsError
-from shardd.disk import RealDisk
+from proto.model.errors import TopicsError
+from shardd.storage.disk import RealDisk
 from tests.support.fault_disk import Crash, FaultDisk, Node
 from tests.support.harness import SHARD, FakeClock, Harness
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 import pytest
 
-from proto.errors import TopicsError, not_ready
-from proto.message import Reply
+from proto.ipc.message import Reply
+from proto.model.errors import TopicsError, not_ready
 from tests.crash.test_queue_model import finish
 from tests.support.fault_disk import Crash, FaultDisk, Survival
 from tests.support.harness import FakeClock, Harness

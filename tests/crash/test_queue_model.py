@@ -19,8 +19,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from proto.errors import not_ready
-from proto.message import Reply
+from proto.ipc.message import Reply
+from proto.model.errors import not_ready
 from tests.support.fault_disk import FaultDisk, Survival
 from tests.support.harness import FakeClock, Harness
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from proto.limits import Limits
-from proto.names import shard_of
-from shardd.recovery import RecoveryError
-from shardd.reshard import DECISION, MANIFEST, STAGING, Reshard, shard_name
-from shardd.verify import verify
+from proto.model.limits import Limits
+from proto.model.names import shard_of
+from shardd.offline.reshard import DECISION, MANIFEST, STAGING, Reshard, shard_name
+from shardd.offline.verify import verify
+from shardd.recovery.wal_scan import RecoveryError
 from tests.support.fault_disk import Crash, FaultDisk, Survival
 from tests.support.harness import FakeClock, Harness
 

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from proto.errors import TopicsError
-from proto.message import Reply
-from proto.names import shard_of
-from proto.router import RouterConfig, as_map
+from proto.ipc.message import Reply
+from proto.model.errors import TopicsError
+from proto.model.names import shard_of
+from proto.model.router import RouterConfig, as_map
 from tests.support.fault_disk import FaultDisk, Survival
 from tests.support.routed import Net
 

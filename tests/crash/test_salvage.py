@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from shardd.recovery import RecoveryError
-from shardd.salvage import salvage
-from shardd.verify import verify
+from shardd.offline.salvage import salvage
+from shardd.offline.verify import verify
+from shardd.recovery.wal_scan import RecoveryError
 from tests.support.fault_disk import Crash, FaultDisk, Survival
 from tests.support.harness import SHARD, FakeClock, Harness
 

@@ -6,7 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from proto.names import shard_of
+from proto.model.names import shard_of
 from tests.support.service import Service, until
 
 CAP = 100_000

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from supervisor.client import Client
-from supervisor.status import percentile
-from supervisor.top import Sample, _Topic, rates
+from supervisor.cli.status_view import percentile
+from supervisor.cli.top_view import Sample, _Topic, rates
+from supervisor.client.http_client import Client
 from tests.support.service import Service, until
 
 

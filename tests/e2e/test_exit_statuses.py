@@ -14,10 +14,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from supervisor import rog_client, walrus_client
-from supervisor.backup import backup
-from supervisor.cli import app
-from supervisor.client import Client
+from supervisor.backup.backup import backup
+from supervisor.cli.main import app
+from supervisor.client import rog_client, walrus_client
+from supervisor.client.http_client import Client
 from tests.support.service import Service
 
 ROOT = Path(__file__).parents[2]

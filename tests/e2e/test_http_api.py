@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from proto.names import shard_of
+from proto.model.names import shard_of
 from tests.support.service import Service
 
 

@@ -9,7 +9,7 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
-from proto.names import shard_of
+from proto.model.names import shard_of
 from tests.support.service import Service, until
 
 NewService = Callable[..., Service]

@@ -14,7 +14,7 @@ from tests.support.service import Service, until
 
 
 def shard_of(service: Service, topic: str) -> str:
-    from proto.names import shard_of as index_of
+    from proto.model.names import shard_of as index_of
 
     return f"shard-{index_of(topic, 2):02d}"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from websockets.sync.client import connect
 
-from proto.names import shard_of
+from proto.model.names import shard_of
 from tests.support.events import Watch, watch
 from tests.support.service import Service, until
 

@@ -9,9 +9,9 @@ from types import ModuleType
 
 import pytest
 
-import gateway.main
-import shardd.server
-from proto.control import CONTROL_FD_VARIABLE
+import gateway.process
+import shardd.process.loop
+from proto.ipc.control import CONTROL_FD_VARIABLE
 from tests.support.service import Service
 
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "topics.service"
@@ -34,14 +34,14 @@ def test_no_process_may_leave_a_core_file(pids: dict[str, int]) -> None:
 def test_a_process_that_wants_none_is_not_dumpable() -> None:
     """A limit alone does not keep the kernel from piping a dump into a program."""
     code = (
-        "import ctypes; from proto.secrecy import leave_no_core; libc = ctypes.CDLL(None)\n"
+        "import ctypes; from proto.process.core_dumps import leave_no_core; libc = ctypes.CDLL(None)\n"
         "before = libc.prctl(3, 0, 0, 0, 0); leave_no_core(); print(before, libc.prctl(3, 0, 0, 0, 0))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert done.stdout.split() == ["1", "0"]
 
 
-@pytest.mark.parametrize("module", [gateway.main, shardd.server], ids=["gateway", "shard"])
+@pytest.mark.parametrize("module", [gateway.process, shardd.process.loop], ids=["gateway", "shard"])
 def test_each_child_sees_to_it_before_anything_else(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Being not dumpable does not survive the exec of a child."""
     did: list[str] = []

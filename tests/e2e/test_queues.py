@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from proto.names import shard_of
+from proto.model.names import shard_of
 from tests.support.service import Service, ask, until
 
 

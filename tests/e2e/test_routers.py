@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import pytest
 
-from proto.names import shard_of
+from proto.model.names import shard_of
 from tests.support.events import watch
 from tests.support.service import Service, until
 from tests.support.sse import events

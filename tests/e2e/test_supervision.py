@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from proto.names import shard_of
+from proto.model.names import shard_of
 from tests.support.service import Service, Watched, until
 from tests.support.writers import Writer, verify
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from proto.names import shard_of
+from proto.model.names import shard_of
 from shardd.clock import SystemClock
-from shardd.disk import RealDisk
+from shardd.storage.disk import RealDisk
 from tests.support.harness import Harness
 from tests.support.service import Service, Watched, until
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from supervisor.cli import app
-from supervisor.client import Answer, Client
+from supervisor.cli.main import app
+from supervisor.client.http_client import Answer, Client
 from tests.support.service import Service, until
 
 

@@ -55,7 +55,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name in BUILT_OF:
         if (ROOT / name).exists():
             shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, checkout / name)
     return {
         "server": built(checkout, top / "server"),
@@ -129,6 +129,13 @@ def test_the_wheel_brings_the_command_and_what_operations_needs(
     assert (target / "proxy" / "nginx.conf").read_text() == "mine"
     run(fresh.topics, "deploy-files", target, "--force")
     assert (target / "proxy" / "nginx.conf").read_bytes() == (ROOT / "deploy" / "proxy" / "nginx.conf").read_bytes()
+
+
+def test_the_wheel_has_every_module(wheels: dict[str, Path], fresh: Environment) -> None:
+    fresh.install(wheels["server"])
+    for package in ("gateway", "shardd", "supervisor", "proto", "topics_server"):
+        modules = {str(path.relative_to(ROOT)) for path in (ROOT / package).rglob("*.py")}
+        assert modules == {str(path.relative_to(fresh.site)) for path in (fresh.site / package).rglob("*.py")}
 
 
 def test_the_two_distributions_share_no_file(wheels: dict[str, Path], fresh: Environment) -> None:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from proto import rog, walrus
-from proto.names import is_topic
-from proto.steps import MAX_SKIP_BYTES, ProtocolError, Skip, Steps, parse_all
+from proto.model.names import is_topic
+from proto.wire import rog, walrus
+from proto.wire.byte_parser import MAX_SKIP_BYTES, ProtocolError, Skip, Steps, parse_all
 
 ROG_LIMIT = 300
 """Small, so that inputs of a few hundred bytes reach what lies beyond it."""

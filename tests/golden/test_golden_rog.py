@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from proto.frame import Kind, check, encode_map
-from shardd.disk import RealDisk
+from proto.format.frame import Kind, check, encode_map
+from shardd.storage.disk import RealDisk
 from tests.support.harness import Harness
 
 LOG = Path(__file__).parent / "v1_rog" / "wal-00000000000000000001.log"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from proto.frame import (
+from proto.format.frame import (
     Columns,
     Frame,
     Kind,
@@ -22,7 +22,7 @@ from proto.frame import (
     optional,
     plain,
 )
-from shardd.disk import RealDisk
+from shardd.storage.disk import RealDisk
 from tests.support.harness import Harness
 
 LOGS = sorted((Path(__file__).parent / "v1").glob("wal-*.log"))

@@ -20,7 +20,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from proto.names import shard_of
+from proto.model.names import shard_of
 from tests.support.dials import Dials
 from tests.support.events import Watch
 from tests.support.service import Service, ServiceError, until

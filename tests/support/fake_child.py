@@ -28,7 +28,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from proto.control import (
+from proto.ipc.control import (
     CONTROL_FD_VARIABLE,
     Complete,
     Control,
@@ -44,7 +44,7 @@ from proto.control import (
     Stop,
     encode,
 )
-from proto.orphan import die_with_parent
+from proto.process.orphan import die_with_parent
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""A disk in memory that keeps exactly what `shardd.disk` promises, and fails on demand.
+"""A disk in memory that keeps exactly what `shardd.storage.disk` promises, and fails on demand.
 
 Every call counts. `crash_at` stops the machine before a call (the call and all after it raise `Crash`); `faults` maps a
 call's number to what goes wrong there: an `OSError` to raise, or an int: how many bytes a write takes before it stops.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from proto.frame import Buffer
+from proto.format.frame import Buffer
 
 Survival = Literal["process", "drop", "tear"]
 """What survives: everything written (only the process died), only what was synced, or a random part of the rest."""

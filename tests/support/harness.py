@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from proto.limits import Limits
-from proto.message import Message, Parked, Reply, Request
+from proto.ipc.message import Message, Parked, Reply, Request
+from proto.model.limits import Limits
 from shardd.clock import ClockStatistics
-from shardd.disk import Disk
 from shardd.shard import Shard
+from shardd.storage.disk import Disk
 from tests.support.fault_disk import FaultDisk
 
 SHARD = Path("/data/shard-00")

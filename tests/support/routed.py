@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from proto.errors import ErrorCode, TopicsError
-from proto.names import shard_of
-from proto.router import RouterConfig, as_map
-from shardd.copies import Pulled
-from shardd.lane import Lane
-from shardd.pulls import read
-from shardd.restore import Position, Restore, read_position
-from shardd.topic import Topic
+from proto.model.errors import ErrorCode, TopicsError
+from proto.model.names import shard_of
+from proto.model.router import RouterConfig, as_map
+from shardd.routers.copy_plan import Pulled
+from shardd.routers.copy_recovery import Position, Restore, read_position
+from shardd.routers.source import read
+from shardd.topic.lane import Lane
+from shardd.topic.topic import Topic
 from tests.support.fault_disk import FaultDisk, Survival
 from tests.support.harness import FakeClock, Harness
 

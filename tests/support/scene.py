@@ -8,11 +8,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from proto.errors import TopicsError
+from proto.model.errors import TopicsError
 from pyspark_topics import plan
 from pyspark_topics.columns import EVERYTHING, arrow_schema
 from pyspark_topics.plan import Piece
-from shardd.disk import RealDisk
+from shardd.storage.disk import RealDisk
 from tests.support.harness import FakeClock, Harness
 
 ARROW = arrow_schema(EVERYTHING)

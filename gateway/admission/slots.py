@@ -1,0 +1,83 @@
+"""How many of something may be open at once, in all and per key: requests in flight, event streams.
+
+A slot is given back by whoever carries the answer to its end, whatever that end is, so it is taken where the request
+begins and released in the `finally` that ends it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from proto.model.errors import ErrorCode, TopicsError
+from proto.model.keys import Key
+
+RETRY_AFTER_MS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """`limit` is the name a client is told, `most` the number; 0 for none."""
+
+    limit: str
+    most: int
+
+
+class Slot:
+    __slots__ = ("_digest", "_slots")
+
+    def __init__(self, slots: Slots, digest: bytes) -> None:
+        self._slots: Slots | None = slots
+        self._digest = digest
+
+    def release(self) -> None:
+        """Harmless a second time."""
+        if self._slots is not None:
+            self._slots._give_back(self._digest)
+            self._slots = None
+
+
+class Slots:
+    """`total` bounds all, `per_key` each key. Without keys there is nobody to attribute use to: only `total` holds."""
+
+    def __init__(self, total: Bound | None, per_key: Bound) -> None:
+        self.open = 0
+        self._total = total
+        self._per_key = per_key
+        self._by_key: Counter[bytes] = Counter()
+
+    def take(self, key: Key) -> Slot:
+        """Raises `429 throttled` with `limit` and `max` in its detail."""
+        digest = key.digest
+        if self._total is not None:
+            _check(self._total, self.open)
+        if digest:
+            _check(self._per_key, self._by_key[digest])
+            self._by_key[digest] += 1
+        self.open += 1
+        return Slot(self, digest)
+
+    def held_by(self, key: Key) -> int:
+        return self._by_key[key.digest]
+
+    def _give_back(self, digest: bytes) -> None:
+        self.open -= 1
+        if digest:
+            self._by_key[digest] -= 1
+            if not self._by_key[digest]:
+                del self._by_key[digest]
+
+
+def _check(bound: Bound, taken: int) -> None:
+    if bound.most and taken >= bound.most:
+        raise cap_reached(bound.limit, bound.most, "wait until one has ended")
+
+
+def cap_reached(limit: str, most: int, remedy: str) -> TopicsError:
+    """The answer of every cap."""
+    return TopicsError(
+        ErrorCode.THROTTLED,
+        f"{limit} is {most}, and that many are there; {remedy}",
+        {"limit": limit, "max": most},
+        retry_after_ms=RETRY_AFTER_MS,
+    )

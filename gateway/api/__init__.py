@@ -1,0 +1,1 @@
+"""From a request to its answer, through one shard or all of them."""

@@ -1,0 +1,547 @@
+"""The HTTP API, whichever server carries it: from a request to the answer.
+
+Bodies of topic operations go to the topic's shard as they came, its JSON answer goes to the client as it came, with
+`performance` added. Only lists, probes, metrics and the OpenAPI document are made here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
+from time import perf_counter
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+import structlog
+import trio
+from msgspec import Struct
+
+from gateway.admission.body_budget import FREE_BYTES, Budget
+from gateway.admission.in_flight import Flight
+from gateway.admission.slots import Bound, Slots
+from gateway.api import health, pagination
+from gateway.api.router_graph import Routers
+from gateway.contract import openapi, responses
+from gateway.contract.auth import (
+    EVERYBODY,
+    UNPROVEN,
+    Keyring,
+    check_name,
+    check_scope,
+    key_is_gone,
+    restrictions,
+    unauthorized,
+)
+from gateway.contract.operations import OPERATIONS, Body, Operation, QueryValue
+from gateway.contract.origins import Origins
+from gateway.contract.routes import Routes, defaults, parse_query
+from gateway.contract.tickets import TTL_S, TicketRequest, Tickets
+from gateway.http import websocket
+from gateway.http.chunked_body import too_large
+from gateway.http.gzip_coding import MAX_RATIO, SMALLEST_ANSWER, accepts_gzip, deflated, inflated
+from gateway.http.messages import Channel, ClientGone, Request, Response
+from gateway.observe import exchange, metrics
+from gateway.shards.client import Shards
+from gateway.shards.quota import Quota
+from gateway.streams import sse
+from gateway.streams.hub import Live
+from gateway.streams.job_stream import Work
+from gateway.streams.watch_request import WISH
+from gateway.streams.websocket_commands import Conversation, prove, refusal
+from proto.ipc.message import Reply
+from proto.model.body import Form
+from proto.model.errors import ErrorCode, TopicsError, invalid, shutting_down
+from proto.model.keys import Key
+from proto.model.limits import DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES, Limits
+from proto.model.names import check_router, check_topic, is_router
+from proto.model.surrogates import apply
+from proto.process import trace
+
+MAX_PARAMETERS_BYTES = 1 << 20
+"""What a body may hold that is parsed here, or is compressed and brings no records."""
+
+MAKING_S = 2.0
+"""How long an answer waits for a topic that is only to be made on the side."""
+
+AUTH_S = 5.0
+"""How long a WebSocket that was opened without a key may take to send one."""
+MAX_AUTH_BYTES = 8 << 10
+MAX_UNPROVEN = 256
+"""WebSockets at a time that have yet to say whose they are."""
+
+_log: Any = structlog.get_logger()
+_TICKET = Form(TicketRequest)
+_Options = dict[str, QueryValue]
+_Handler = Callable[[Request, Key, _Options, float], Awaitable[Response]]
+
+
+@lru_cache(256)
+def is_json(content_type: bytes) -> bool:
+    """Whether a Content-Type says JSON in UTF-8: `application/json`, with no charset or `utf-8`, in any case."""
+    essence, *parameters = [part.strip().lower() for part in content_type.split(b";")]
+    if essence != b"application/json":
+        return False
+    for parameter in parameters:
+        name, _, value = parameter.partition(b"=")
+        if name.strip() == b"charset" and value.strip().strip(b'"') not in (b"utf-8", b"utf8"):
+            return False
+    return True
+
+
+class _Asked(Struct):
+    max_batch_bytes: int | None = None
+
+
+_decode_asked = msgspec.json.Decoder(_Asked).decode
+
+
+def answer_bytes(body: bytes) -> int:
+    """How large the answer to a read may become, from what its body asks for."""
+    try:
+        asked = apply(_decode_asked, body)[0].max_batch_bytes if body else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        asked = None  # its shard refuses it
+    return min(asked if asked is not None and asked > 0 else DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES)
+
+
+class Api:
+    def __init__(
+        self,
+        shards: Shards,
+        flight: Flight,
+        limits: Limits,
+        keyring: Keyring,
+        budget: Budget,
+        *,
+        probe_auth: bool = False,
+        hosts: Sequence[str] = (),
+        cors_origins: Sequence[str] = (),
+    ) -> None:
+        self.origins = Origins(open=keyring.open, hosts=hosts, origins=cors_origins)
+        self.in_flight = Slots(None, Bound("max_inflight_per_key", limits.max_inflight_per_key))
+        self.streams = Slots(
+            Bound("max_sse_connections", limits.max_sse_connections),
+            Bound("max_sse_connections_per_key", limits.max_sse_connections_per_key),
+        )
+        self.unproven = Slots(Bound("max_unauthenticated_sockets", MAX_UNPROVEN), Bound("", 0))
+        self.tickets = Tickets(keyring, limits.max_tickets_per_key)
+        self._keyring = keyring
+        self._limits = limits
+        self._budget = budget
+        self._probe_auth = probe_auth
+        self.quota = Quota(shards, limits)
+        self._routers = Routers(shards, self.quota, limits)
+        self.live = Live(shards, limits, keyring, budget)
+        self.work = Work(shards, limits, keyring)
+        self.witnesses: list[exchange.Witness] = []
+        """Who looks on; each is told of every request."""
+        self.protocols: list[Callable[[], metrics.Protocol]] = []
+        """Of the protocols besides HTTP: what they have to show."""
+        self._shards = shards
+        self._flight = flight
+        self._routes = Routes(OPERATIONS)
+        self._defaults = {operation.name: defaults(operation) for operation in OPERATIONS}
+        self._operations = {operation.name: operation for operation in OPERATIONS}
+        self._served: Counter[tuple[str, int]] = Counter()
+        self._scraper = metrics.Scraper(shards, limits.metrics_max_topics)
+        self._local: dict[str, _Handler] = {
+            "list_topics": self._list_topics,
+            "list_cursors": self._list_cursors,
+            "put_router": self._put_router,
+            "get_router": self._get_router,
+            "list_routers": self._list_routers,
+            "delete_router": self._delete_router,
+            "watch": self._watch,
+            "watch_stream": self._watch_stream,
+            "websocket": self._websocket,
+            "make_ticket": self._make_ticket,
+            "work": self._work,
+            "health": self._health,
+            "ready": self._ready,
+            "metrics": self._metrics,
+            "openapi": self._openapi,
+        }
+        for operation in OPERATIONS:
+            assert operation.shard_op or operation.name in self._local, f"nobody handles {operation.name}"
+
+    async def handle(self, request: Request) -> Response:
+        """The answer; errors become answers here. Raises `ClientGone` when there is nobody to answer."""
+        started = perf_counter()
+        name = "none"
+        timed: float | None = None
+        operation: Operation | None = None
+        if (header := request.headers.get(trace.HEADER)) is not None:
+            request.traceparent = trace.valid(header)
+            trace.begin(request.traceparent)
+        try:
+            self.origins.check(request)
+            if self.origins.is_preflight(request):
+                name = "preflight"
+                response = self.origins.preflight(request, self._routes.methods(request.path))
+            else:
+                operation, values = self._routes.find(request.method, request.path)
+                name = operation.name
+                if operation.timed:
+                    timed = started
+                response = await self._serve(operation, values, request, started)
+        except TopicsError as error:
+            if operation is not None and operation.event_stream and sse.retries(error, request.header(b"accept")):
+                response = sse.come_back(error)
+            else:
+                response = responses.failure(error, timed)
+        except ClientGone:
+            for each in self.witnesses:
+                each.answered(exchange.of(request, operation, exchange.CLIENT_GONE, started))
+            raise
+        except Exception:
+            _log.exception("request_failed", operation=name)
+            response = responses.failure(responses.internal(), timed)
+        self._served[name, response.status] += 1
+        if len(response.body) >= SMALLEST_ANSWER:
+            request.hold_answer().set(len(response.body))
+            headers = [*response.headers, (b"vary", b"Accept-Encoding")]
+            if accepts_gzip(request.headers.get(b"accept-encoding", b"")):
+                response.body = await deflated(response.body)
+                headers.append((b"content-encoding", b"gzip"))
+            response.headers = tuple(headers)
+        self.origins.tell(request, response)
+        if self.witnesses:
+            exchange.witnessed(response, exchange.of(request, operation, response.status, started), self.witnesses)
+        return response
+
+    def refused(self, error: TopicsError) -> None:
+        """What came over a connection could not be read as a request, and this is its answer."""
+        for each in self.witnesses:
+            now = perf_counter()
+            each.answered(exchange.Exchange("", "", error.status, now, now))
+
+    async def _serve(self, operation: Operation, values: list[str], request: Request, started: float) -> Response:
+        if self._flight.draining and not operation.always:
+            raise shutting_down()
+        key = self._admit(operation, request)
+        topic = check_topic(values[0]) if "{topic}" in operation.path else ""
+        router = check_router(values[0]) if "{router}" in operation.path else ""
+        if topic or router:
+            check_name(key, topic or router)
+        options: _Options = self._defaults[operation.name]
+        if request.query and operation.query:
+            options = parse_query(operation, request.query)
+        if len(values) > 1:
+            options = {**options, "cursor": values[1]}
+        if not operation.shard_op:
+            if topic:
+                options = {**options, "topic": topic}
+            elif values:
+                options = {**options, "router" if router else "wid": values[0]}
+            return await self._local[operation.name](request, key, options, started)
+        body, packed = b"", False
+        if operation.body is not Body.NONE:
+            body, packed = await self._body(operation, request)
+            if operation.name == "append" and b"idempotency-key" in request.headers:
+                options = {**options, "idempotency_key": _text(request.headers[b"idempotency-key"], "Idempotency-Key")}
+        if packed:
+            limit = self._limits.max_body_bytes
+            body = await self._inflated(request, body, limit if operation.grows else min(limit, MAX_PARAMETERS_BYTES))
+            _check_present(operation, body)
+        return await self._forward(operation, topic, key, options, body, request, started)
+
+    async def _inflated(self, request: Request, body: bytes, limit: int) -> bytes:
+        """What a compressed body holds. It is counted as the most it can be until it is known."""
+        hold = request.hold_body()
+        await hold.grow(len(body) + min(limit, MAX_RATIO * len(body)))
+        body = await inflated(body, limit)
+        hold.set(len(body))
+        return body
+
+    async def _parameters(self, operation: Operation, request: Request) -> bytes:
+        """A body that is parsed here. A dictionary in Python takes many times what it takes as JSON."""
+        body, packed = await self._body(operation, request)
+        most = min(self._limits.max_body_bytes, MAX_PARAMETERS_BYTES)
+        if packed:
+            return await self._inflated(request, body, most)
+        if len(body) > most:
+            raise too_large(most)
+        return body
+
+    async def _forward(
+        self,
+        operation: Operation,
+        topic: str,
+        key: Key,
+        options: _Options,
+        body: bytes,
+        request: Request,
+        started: float,
+    ) -> Response:
+        if operation.name == "delete_topic":
+            reply = await self._routers.delete_topic(topic, options, key)
+        elif operation.grows:
+            reply = await self.quota.call(operation.shard_op, topic, options | restrictions(key, operation), body)
+        elif operation.records:
+            reply = await self._read(operation, topic, key, options, body, request)
+            if operation.name == "claim" and reply.extra:
+                await self._make(reply.extra.get("dead_letters", ()))
+        else:
+            reply = await self._shards.call(operation.shard_op, topic, options, body, request.disconnected)
+        if reply.error is not None:
+            return responses.failure(reply.error, started, reply.performance)
+        return responses.success(reply, started)
+
+    async def _read(
+        self, operation: Operation, topic: str, key: Key, options: _Options, body: bytes, request: Request
+    ) -> Reply:
+        """A reply that holds records. There is room for it before it is asked for, except for one that is parked: it
+        gets its room when it comes. While it is parked, it ends with its client and with its key."""
+        hold = request.hold_answer()
+        most = answer_bytes(body)
+
+        async def gone() -> None:
+            with trio.CancelScope() as scope, self._keyring.while_known(key, scope.cancel):
+                await request.disconnected()
+
+        while True:
+            await hold.grow(most)
+            try:
+                reply = await self._shards.call(operation.shard_op, topic, options, body, gone, parked=hold.release)
+            except ClientGone:
+                if self._keyring.knows(key):
+                    raise
+                raise key_is_gone() from None
+            if hold.size or operation.name != "diff" or len(reply.body) <= FREE_BYTES or hold.take(len(reply.body)):
+                hold.set(len(reply.body))
+                return reply
+            # Many that waited were answered at once. A diff may be asked for again; jobs are leased by now.
+
+    async def _make(self, topics: Sequence[str]) -> None:
+        """Make topics that dead letters are on their way to. They would come into being with the first of them, but a
+        client whose claim has sent it on its way may look at once. Whatever prevents that is not the claim's affair."""
+        with trio.move_on_after(MAKING_S):
+            for topic in topics:
+                with contextlib.suppress(TopicsError):
+                    await self.quota.call("configure", topic, {"if_absent": True}, b"")
+
+    def _admit(self, operation: Operation, request: Request) -> Key:
+        """The key that asks, allowed to, and with a slot in hand. Raises `401`, `403`, `429`."""
+        if operation.scope is None:
+            if operation.probe and self._probe_auth:
+                self._keyring.identify(request.header(b"authorization"))
+            return EVERYBODY
+        authorization = request.header(b"authorization")
+        if operation.streams and not authorization and not self._keyring.open:
+            ticket = parameter(request.query, "ticket")
+            token = parameter(request.query, "token")
+            if ticket:
+                return self._admitted(self.tickets.redeem(ticket, request.path), operation, request)
+            if token and operation.event_stream:
+                authorization = b"Bearer " + token.encode()
+            elif not token and request.upgrade == b"websocket" and b"authorization" not in request.headers:
+                request.slot = self.unproven.take(UNPROVEN)
+                return UNPROVEN
+        return self._admitted(self._keyring.identify(authorization), operation, request)
+
+    def _admitted(self, key: Key, operation: Operation, request: Request) -> Key:
+        assert operation.scope is not None
+        request.key = key
+        request.slot = (self.streams if operation.streams else self.in_flight).take(key)
+        check_scope(key, operation.scope)
+        return key
+
+    async def _body(self, operation: Operation, request: Request) -> tuple[bytes, bool]:
+        """The body as it came, and whether it is compressed."""
+        body, packed = b"", False
+        if await request.has_body():
+            content_type = request.headers.get(b"content-type", b"")
+            if not is_json(content_type):
+                raise _unsupported(f"Content-Type must be application/json, not {_shown(content_type)}")
+            encoding = request.headers.get(b"content-encoding", b"identity").lower()
+            if encoding not in (b"identity", b"gzip", b"x-gzip"):
+                raise _unsupported(f"Content-Encoding {_shown(encoding)} is not understood; send gzip, or as it is")
+            body = await request.body()
+            request.received_bytes = len(body)
+            packed = encoding != b"identity"
+        _check_present(operation, body)
+        return body, packed
+
+    async def _list_topics(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        size = pagination.page_size(int(options["page_size"]))
+        after = pagination.decode_cursor(str(options["cursor"])) if options["cursor"] else ""
+        asked: dict[str, Any] = {
+            "prefix": options["prefix"],
+            "after": after,
+            "page_size": size,
+            "touch": options["touch"],
+        }
+        if key.prefixes:
+            asked["prefixes"] = list(key.prefixes)
+        replies = await self._shards.ask_all("list", asked)
+        page = Reply(0, pagination.merge_pages("topics", replies, size))
+        return responses.success(page, started)
+
+    async def _watch(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        wish, ignored = WISH.read(await self._parameters(_WATCH, request))
+        made = await self.live.watch(wish, key, lenient=bool(options["lenient"]))
+        if ignored:
+            made["ignored"] = ignored
+        return responses.success(Reply(0, msgspec.json.encode(made)), started)
+
+    async def _watch_stream(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        return await self.live.open(str(options["wid"]), request, key)
+
+    async def _work(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        return await self.work.open(str(options["topic"]), options, request, key)
+
+    async def _websocket(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        if request.upgrade != b"websocket" or request.method != "GET" or await request.has_body():
+            raise websocket.not_an_upgrade()
+        answer, connection = websocket.accept(request.path, request.headers)
+
+        async def converse(channel: Channel) -> None:
+            socket = websocket.WebSocket(connection, channel, key, self._limits, self._budget)
+            if key is UNPROVEN and not await self._prove(socket, request):
+                return
+            await Conversation(self.live, self._shards, self.quota, socket).run()
+
+        return Response(101, answer, upgraded=converse)
+
+    async def _prove(self, socket: websocket.WebSocket, request: Request) -> bool:
+        """Have the first message of a socket say whose it is; the socket is ended if it does not, or not in time."""
+        try:
+            try:
+                with trio.fail_after(AUTH_S):
+                    message = await socket.first(MAX_AUTH_BYTES)
+                key, answer = prove(message, self._keyring)
+                assert request.slot is not None
+                request.slot.release()
+                request.slot = self.streams.take(key)
+            except trio.TooSlowError:
+                raise unauthorized(f"no key came within {AUTH_S:g} s") from None
+        except TopicsError as error:
+            with contextlib.suppress(OSError, ClientGone), trio.move_on_after(AUTH_S):
+                await socket.send(refusal(error))
+                again = error.code is ErrorCode.THROTTLED
+                await socket.close(websocket.TRY_LATER if again else websocket.POLICY, error.code.value)
+            return False
+        except (OSError, ClientGone):
+            return False
+        request.key = key
+        socket.belongs_to(key)
+        with contextlib.suppress(OSError, ClientGone):
+            await socket.send(answer)
+            return True
+        return False
+
+    async def _make_ticket(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        asked, ignored = _TICKET.read(await self._parameters(self._operations["make_ticket"], request))
+        path = asked.path.partition("?")[0]
+        try:
+            operation, values = self._routes.find("GET", path)
+        except TopicsError as error:
+            raise invalid(f"path: {error.message}", field="path") from None
+        if not operation.streams:
+            paths = ", ".join(each.path for each in OPERATIONS if each.streams)
+            raise invalid(f"a ticket is for a stream or a WebSocket: {paths}", field="path")
+        assert operation.scope is not None
+        check_scope(key, operation.scope)
+        if "{topic}" in operation.path:
+            check_name(key, check_topic(values[0]))
+        ticket = self.tickets.issue(key, path)
+        answer: dict[str, Any] = {
+            "ticket": ticket,
+            "path": path,
+            "url": f"{path}?ticket={ticket}",
+            "ttl_ms": round(TTL_S * 1000),
+        }
+        if ignored:
+            answer["ignored"] = ignored
+        return responses.success(Reply(0, msgspec.json.encode(answer)), started)
+
+    async def _list_cursors(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        size = pagination.page_size(int(options["page_size"]))
+        after = pagination.decode_cursor(str(options["cursor"]), bool) if options["cursor"] else ""
+        reply = await self._shards.call("cursor_list", str(options["topic"]), {"after": after, "page_size": size}, b"")
+        if reply.error is not None:
+            raise reply.error
+        return responses.success(Reply(0, pagination.merge_pages("cursors", [reply], size)), started)
+
+    async def _put_router(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        body = await self._parameters(self._operations["put_router"], request)
+        return responses.success(await self._routers.put(str(options["router"]), body, key), started)
+
+    async def _get_router(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        return responses.success(await self._routers.get(str(options["router"]), key), started)
+
+    async def _delete_router(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        return responses.success(await self._routers.delete(str(options["router"]), key), started)
+
+    async def _list_routers(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        size = pagination.page_size(int(options["page_size"]))
+        after = pagination.decode_cursor(str(options["cursor"]), is_router) if options["cursor"] else ""
+        asked: dict[str, Any] = {**options, "after": after, "page_size": size}
+        if key.prefixes:
+            asked["prefixes"] = list(key.prefixes)
+        replies = await self._shards.ask_all("router_list", asked)
+        return responses.success(Reply(0, pagination.merge_pages("routers", replies, size)), started)
+
+    async def _health(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        return health.health()
+
+    async def _ready(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        return health.ready(self._shards, draining=self._flight.draining)
+
+    async def _metrics(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        stats = await self._scraper.stats(key)
+        shards = self._shards
+        snapshot = metrics.Snapshot(
+            phases=[state.phase for state in shards.states],
+            serving=[shards.answering(state.index) for state in shards.states],
+            hangs=[state.hangs for state in shards.states],
+            progress=shards.progress,
+            counters=shards.counters,
+            shard_stats=stats,
+            draining=self._flight.draining,
+            requests=self._served,
+            in_flight=self._flight.count,
+            streams=self.streams.open,
+            protocols=[each() for each in self.protocols],
+            max_topics=self._limits.metrics_max_topics,
+            incarnations=[state.incarnation for state in shards.states],
+        )
+        if metrics.as_json(request.header(b"accept")):
+            return Response(200, metrics.json(snapshot) + b"\n")
+        return Response(200, metrics.text(snapshot), metrics.TEXT)
+
+    async def _openapi(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        return Response(200, openapi.rendered() + b"\n")
+
+
+def parameter(query: str, name: str) -> str:
+    """A value in a query, "" without one; the first one if there are more."""
+    if name not in query:
+        return ""
+    return next((value for each, value in parse_qsl(query, keep_blank_values=True) if each == name), "")
+
+
+_WATCH = next(operation for operation in OPERATIONS if operation.name == "watch")
+
+
+def _check_present(operation: Operation, body: bytes) -> None:
+    if not body and operation.body is Body.REQUIRED:
+        raise invalid("the request needs a JSON body")
+
+
+def _unsupported(message: str) -> TopicsError:
+    return TopicsError(ErrorCode.UNSUPPORTED_MEDIA_TYPE, message)
+
+
+def _shown(value: bytes) -> str:
+    return repr(value[:64].decode("latin-1")) if value else "absent"
+
+
+def _text(value: bytes, what: str) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise invalid(f"header {what} is not UTF-8") from None

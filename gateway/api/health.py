@@ -1,0 +1,48 @@
+"""Health and readiness: what a load balancer may know without asking a shard anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.contract.responses import plain
+from gateway.http.messages import Response
+from gateway.observe.uptime import uptime_ms
+from gateway.shards.client import Shards
+from proto import __version__
+from proto.model.errors import not_ready, shutting_down
+
+
+def health() -> Response:
+    return plain({"status": "ok", "version": __version__, "uptime_ms": uptime_ms()})
+
+
+def ready(shards: Shards, *, draining: bool) -> Response:
+    """200 when every shard serves, and answers. Raises `503 not_ready` with `replay_progress` in its detail, `503
+    shutting_down`."""
+    if draining:
+        raise shutting_down()
+    if not shards.ready:
+        hung = [index for index in range(len(shards.states)) if shards.serving(index) and not shards.answering(index)]
+        raise not_ready(
+            f"no answer from shard {', '.join(map(str, hung))}; it is started again if it stays silent"
+            if hung
+            else "not every shard serves yet; retry shortly",
+            replay_progress=shards.progress,
+            shards=[
+                {
+                    "shard": state.index,
+                    "phase": state.phase,
+                    "progress": round(state.progress, 4),
+                    "answers": shards.answering(state.index),
+                }
+                for state in shards.states
+            ],
+        )
+    found: dict[str, Any] = {"status": "ready", "wal_replay_complete": True, "topics": shards.statistics().topics}
+    if any(shards.disk_full):
+        # Reads, deletions and acks are served: whoever routes by this answer must not take them away.
+        full = [index for index, is_full in enumerate(shards.disk_full) if is_full]
+        found["detail"] = {"limit": "disk_free", "shards": full}
+    if quarantined := sum(shards.quarantined):
+        found["topics_quarantined"] = quarantined
+    return plain(found)

@@ -1,0 +1,74 @@
+"""Lists over all shards: the opaque cursor, and one page made of the shards' pages."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from heapq import merge
+from itertools import islice
+from operator import itemgetter
+
+import msgspec
+
+from proto.ipc.message import Reply
+from proto.model.errors import TopicsError, invalid
+from proto.model.limits import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
+from proto.model.names import is_topic
+
+_decode_entries = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_ANY_ALPHABET = str.maketrans("+/ ", "-_-")
+
+
+class _Cursor(msgspec.Struct):
+    after: str
+
+
+_decode_cursor = msgspec.json.Decoder(_Cursor).decode
+
+
+def page_size(asked: int) -> int:
+    """Entries of a page: 0 means the default, anything else is clamped."""
+    return DEFAULT_PAGE_SIZE if asked == 0 else min(max(asked, 1), MAX_PAGE_SIZE)
+
+
+def encode_cursor(after: str) -> str:
+    """Base64url, so that it needs no escaping in a query."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(_Cursor(after))).decode()
+
+
+def decode_cursor(cursor: str, valid: Callable[[str], bool] = is_topic) -> str:
+    """The name to go on after, which must be `valid`. Both base64 alphabets and left-out padding are understood.
+
+    Raises `400`."""
+    text = cursor.translate(_ANY_ALPHABET).rstrip("=")
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        after = _decode_cursor(raw).after
+    except (binascii.Error, ValueError):
+        raise bad_cursor() from None
+    if not valid(after):
+        raise bad_cursor()
+    return after
+
+
+def bad_cursor() -> TopicsError:
+    return invalid("cursor is not one this server gave out; start again without it", field="cursor")
+
+
+def merge_pages(what: str, replies: Sequence[Reply], size: int) -> bytes:
+    """One page, as JSON `{what: [entries], "next_cursor"?}`, from one page of at least `size` entries (or all there
+    are) per shard. Entries stay the shards' JSON text."""
+    sources = [
+        zip(reply.extra["names"], _decode_entries(reply.body), strict=True)
+        for reply in replies
+        if reply.extra is not None
+    ]
+    merged = merge(*sources, key=itemgetter(0))
+    page = list(islice(merged, size))
+    more = next(merged, None) is not None or any(reply.extra["more"] for reply in replies if reply.extra is not None)
+    parts = [b'{"', what.encode(), b'":[', b",".join(map(itemgetter(1), page)), b"]"]
+    if more and page:
+        parts += [b',"next_cursor":"', encode_cursor(page[-1][0]).encode(), b'"']
+    parts.append(b"}")
+    return b"".join(parts)

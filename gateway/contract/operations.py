@@ -1,0 +1,353 @@
+"""The table of every HTTP operation.
+
+It drives routing and 405, what a key must be allowed to do, the 415 and body rules, query parsing, metrics labels and
+the OpenAPI document. A new operation is a new row; one that a single shard carries out needs nothing else, any other
+also a handler in `gateway.api.dispatch`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+from proto.model.keys import Scope
+
+QueryValue = bool | int | str
+
+
+class Body(Enum):
+    NONE = "none"
+    """Ignored, whatever was sent."""
+    OPTIONAL = "optional"
+    REQUIRED = "required"
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A query parameter; `default` is what the handler or the shard gets when it is absent; None: it gets none."""
+
+    name: str
+    type: Literal["boolean", "integer", "string"]
+    default: QueryValue | None
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One row. `path` has `{topic}` where a topic's name goes, `{router}` and `{cursor}` where theirs go. `shard_op`
+    names the operation the topic's shard carries out; without one, the handler called `name` answers here. `timed`
+    answers carry `performance`; `always` ones are given while shards are down and while the service drains.
+
+    `{wid}` stands for a watch session.
+
+    `scope` is all that a key must have; None leaves the operation open to everybody, but a `probe` asks for any key
+    when the service is set up so. `grows` operations may create topics or add bytes, `streams` hold a slot of the
+    event streams instead of one of their key's requests. `upgrades` ones leave HTTP. `records` ones answer with
+    records, up to the `max_batch_bytes` of their body."""
+
+    name: str
+    method: str
+    path: str
+    summary: str
+    scope: Scope | None
+    shard_op: str = ""
+    body: Body = Body.NONE
+    query: tuple[Param, ...] = ()
+    aliases: tuple[str, ...] = ()
+    timed: bool = True
+    always: bool = False
+    probe: bool = False
+    grows: bool = False
+    streams: bool = False
+    upgrades: bool = False
+    records: bool = False
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        return (self.path, *self.aliases)
+
+    @property
+    def event_stream(self) -> bool:
+        """Whether it answers with an event stream, which a browser's EventSource can open."""
+        return self.streams and not self.upgrades
+
+
+_TICKET = Param("ticket", "string", "", "in place of a key: one of POST /v0/tickets for this path")
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "configure_topic",
+        "PUT",
+        "/v0/topics/{topic}",
+        "Create a topic, or change the fields of its configuration that the body names",
+        Scope.ADMIN,
+        shard_op="configure",
+        body=Body.OPTIONAL,
+        grows=True,
+    ),
+    Operation(
+        "topic_state",
+        "GET",
+        "/v0/topics/{topic}",
+        "State and configuration of a topic",
+        Scope.READ,
+        shard_op="state",
+        query=(Param("touch", "boolean", True, "whether this read counts as use of the topic"),),
+    ),
+    Operation(
+        "list_topics",
+        "GET",
+        "/v0/topics",
+        "Topics in order of their names, a page at a time",
+        Scope.READ,
+        query=(
+            Param("prefix", "string", "", "only names that start with this"),
+            Param("page_size", "integer", 0, "entries of a page, 1 to 1000; 0 means 100"),
+            Param("cursor", "string", "", "`next_cursor` of the page before"),
+            Param("touch", "boolean", False, "whether this read counts as use of the topics"),
+        ),
+    ),
+    Operation(
+        "delete_topic",
+        "DELETE",
+        "/v0/topics/{topic}",
+        "Remove a topic with everything in it",
+        Scope.DELETE,
+        shard_op="delete_topic",
+        query=(Param("if_empty", "boolean", False, "refuse when the topic has records"),),
+    ),
+    Operation(
+        "append",
+        "POST",
+        "/v0/topics/{topic}",
+        "Append records, all or none",
+        Scope.WRITE,
+        shard_op="append",
+        body=Body.REQUIRED,
+        query=(Param("return_seqs", "boolean", True, "whether the answer lists every seq"),),
+        grows=True,
+    ),
+    Operation(
+        "diff",
+        "POST",
+        "/v0/topics/{topic}/diff",
+        "Records after a cursor, optionally waiting for some to arrive",
+        Scope.READ,
+        shard_op="diff",
+        records=True,
+        body=Body.OPTIONAL,
+    ),
+    Operation(
+        "delete_records",
+        "POST",
+        "/v0/topics/{topic}/delete",
+        "Delete records for good, before a seq, by tag, or both",
+        Scope.DELETE,
+        shard_op="delete_records",
+        body=Body.REQUIRED,
+    ),
+    Operation(
+        "claim",
+        "POST",
+        "/v0/topics/{topic}/claim",
+        "Lease jobs of a queue to a worker",
+        Scope.READ | Scope.WRITE,
+        shard_op="claim",
+        records=True,
+        body=Body.REQUIRED,
+    ),
+    Operation(
+        "ack",
+        "POST",
+        "/v0/topics/{topic}/ack",
+        "Complete jobs: they are deleted for good",
+        Scope.WRITE,
+        shard_op="ack",
+        body=Body.REQUIRED,
+    ),
+    Operation(
+        "nack",
+        "POST",
+        "/v0/topics/{topic}/nack",
+        "Give jobs back, to be claimed by somebody at once or after a delay",
+        Scope.WRITE,
+        shard_op="nack",
+        body=Body.REQUIRED,
+    ),
+    Operation(
+        "extend",
+        "POST",
+        "/v0/topics/{topic}/extend",
+        "Hold jobs for longer",
+        Scope.WRITE,
+        shard_op="extend",
+        body=Body.REQUIRED,
+    ),
+    Operation(
+        "peek",
+        "POST",
+        "/v0/topics/{topic}/peek",
+        "Look at the jobs of a queue without leasing any (an extension of the contract)",
+        Scope.READ,
+        shard_op="peek_jobs",
+        records=True,
+        body=Body.OPTIONAL,
+    ),
+    Operation(
+        "redrive",
+        "POST",
+        "/v0/topics/{topic}/redrive",
+        "Move dead letters back to the queue they came from (an extension of the contract)",
+        Scope.READ | Scope.WRITE | Scope.DELETE,
+        shard_op="redrive",
+        body=Body.REQUIRED,
+        grows=True,
+    ),
+    Operation(
+        "work",
+        "GET",
+        "/v0/topics/{topic}/work",
+        "Jobs of a queue as text/event-stream, as long as the worker holds fewer than `max`",
+        Scope.READ | Scope.WRITE,
+        query=(
+            Param("node", "string", "", "who the jobs are leased to"),
+            Param("max", "integer", 1, "jobs that this stream may hold at a time"),
+            Param("lease_ms", "integer", None, "how long each may be held, in ms; absent: as the queue says"),
+            _TICKET,
+        ),
+        streams=True,
+    ),
+    Operation(
+        "watch",
+        "POST",
+        "/v0/watch",
+        "Make a watch session over many topics; its stream is at `stream_url`",
+        Scope.READ,
+        body=Body.REQUIRED,
+        query=(Param("lenient", "boolean", False, "leave topics out that do not exist"),),
+    ),
+    Operation(
+        "watch_stream",
+        "GET",
+        "/v0/watch/{wid}",
+        "The events of a watch session, as text/event-stream",
+        Scope.READ,
+        query=(_TICKET,),
+        streams=True,
+    ),
+    Operation(
+        "websocket",
+        "GET",
+        "/v0/ws",
+        "A WebSocket for publishing and subscribing; its commands ask for the scopes",
+        Scope(0),
+        query=(_TICKET,),
+        streams=True,
+        upgrades=True,
+    ),
+    Operation(
+        "make_ticket",
+        "POST",
+        "/v0/tickets",
+        "A ticket that opens one stream or WebSocket, once, within a minute, for pages that cannot send headers "
+        "(an extension of the contract)",
+        Scope(0),
+        body=Body.REQUIRED,
+    ),
+    Operation(
+        "list_cursors",
+        "GET",
+        "/v0/topics/{topic}/cursors",
+        "Named cursors of a topic in order of their names, a page at a time",
+        Scope.READ,
+        query=(
+            Param("page_size", "integer", 0, "entries of a page, 1 to 1000; 0 means 100"),
+            Param("cursor", "string", "", "`next_cursor` of the page before"),
+        ),
+    ),
+    Operation(
+        "put_cursor",
+        "PUT",
+        "/v0/topics/{topic}/cursors/{cursor}",
+        "Move a named cursor; never backwards unless `force` is true",
+        Scope.WRITE,
+        shard_op="cursor_put",
+        body=Body.REQUIRED,
+    ),
+    Operation(
+        "get_cursor",
+        "GET",
+        "/v0/topics/{topic}/cursors/{cursor}",
+        "A named cursor and how far it is behind",
+        Scope.READ,
+        shard_op="cursor_get",
+    ),
+    Operation(
+        "delete_cursor",
+        "DELETE",
+        "/v0/topics/{topic}/cursors/{cursor}",
+        "Forget a named cursor",
+        Scope.WRITE,
+        shard_op="cursor_delete",
+    ),
+    Operation(
+        "put_router",
+        "PUT",
+        "/v0/routers/{router}",
+        "Create a router, or change the fields of its configuration that the body names",
+        Scope.ADMIN,
+        body=Body.REQUIRED,
+    ),
+    Operation("get_router", "GET", "/v0/routers/{router}", "A router and what it has forwarded", Scope.READ),
+    Operation(
+        "list_routers",
+        "GET",
+        "/v0/routers",
+        "Routers in order of their names, a page at a time",
+        Scope.READ,
+        query=(
+            Param("prefix", "string", "", "only names that start with this"),
+            Param("source", "string", "", "only routers from this topic"),
+            Param("dest", "string", "", "only routers to this topic"),
+            Param("page_size", "integer", 0, "entries of a page, 1 to 1000; 0 means 100"),
+            Param("cursor", "string", "", "`next_cursor` of the page before"),
+        ),
+    ),
+    Operation(
+        "delete_router", "DELETE", "/v0/routers/{router}", "Stop forwarding; what was forwarded stays", Scope.DELETE
+    ),
+    Operation(
+        "health",
+        "GET",
+        "/v0/health",
+        "Whether the process serves",
+        None,
+        aliases=("/healthz",),
+        timed=False,
+        always=True,
+        probe=True,
+    ),
+    Operation(
+        "ready",
+        "GET",
+        "/v0/ready",
+        "Whether every shard serves",
+        None,
+        aliases=("/readyz",),
+        timed=False,
+        always=True,
+        probe=True,
+    ),
+    Operation(
+        "metrics",
+        "GET",
+        "/v0/metrics",
+        "Prometheus text, or JSON with `Accept: application/json`",
+        Scope.READ,
+        aliases=("/metrics",),
+        timed=False,
+        always=True,
+    ),
+    Operation("openapi", "GET", "/v0/openapi.json", "This document", None, timed=False, always=True),
+)

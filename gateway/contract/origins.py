@@ -1,0 +1,231 @@
+"""Which web pages may use the service: one decision for every request, and what CORS says in answers.
+
+A browser runs pages of any site on the machine or network where the service listens, so that being able to connect
+proves nothing. With keys, a page must have one, and a browser keeps answers from pages of other origins. Without keys
+only the request's own headers tell a page of another site from a client of this machine:
+
+    Host             the name the client used; a page of `evil.example` that had its name resolve to 127.0.0.1 (DNS
+                     rebinding) is of the same origin as what answers there, but sends its own name
+    Origin           the origin of the page; on every POST, PUT, DELETE, EventSource, WebSocket and CORS `fetch`
+    Sec-Fetch-Site   `cross-site` also where there is no Origin, such as an image or a form with GET
+
+Names accepted as Host without keys: loopback ones, the address of the listener, what TOPICS_HOST and
+TOPICS_ALLOWED_HOSTS name. A listener beyond loopback (TOPICS_ALLOW_INSECURE_NO_AUTH=1) also takes every IP address and
+every name without a dot: neither can be made to resolve to it by the owner of a public domain. An absent Host is
+accepted, because browsers always send it.
+
+TOPICS_CORS_ORIGINS lists the origins of other sites whose pages may use the service, with and without keys; also with
+WebSockets, which browsers let any page open. A WebSocket that brings its key in a header is not a browser's, so its
+Origin means nothing. Cookies and other credentials of the browser are never asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
+from typing import Any
+from urllib.parse import urlsplit
+
+from gateway.http.messages import Request, Response
+from proto.model.errors import ErrorCode, TopicsError
+
+MAX_AGE_S = 600
+"""How long a browser may remember the answer to a preflight request."""
+ALLOWED_HEADERS = b", ".join(
+    [
+        b"Authorization",
+        b"Content-Type",
+        b"Content-Encoding",
+        b"Idempotency-Key",
+        b"Last-Event-ID",
+        b"Cache-Control",
+        b"traceparent",
+        b"tracestate",
+    ]
+)
+EXPOSED_HEADERS = b"Retry-After, Allow, WWW-Authenticate"
+_DEFAULT_PORTS = {"http": ":80", "https": ":443"}
+
+
+class Verdict(Enum):
+    OWN = "own"
+    """Not another site's page, or one that its browser keeps from reading the answer."""
+    LISTED = "listed"
+    """A page of an origin that may use the service."""
+    FOREIGN_HOST = "host"
+    FOREIGN_ORIGIN = "origin"
+    CROSS_SITE = "cross_site"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request says of where it comes from, "" for what it does not say. `keyed`: it brings an Authorization
+    header."""
+
+    host: str = ""
+    origin: str = ""
+    site: str = ""
+    websocket: bool = False
+    keyed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`open`: nobody is asked for a key. `loopback`: only this machine reaches the listener. `hosts` are names that
+    are accepted besides, `origins` those of other sites' pages; both in lower case, default ports left out."""
+
+    open: bool
+    loopback: bool = True
+    hosts: frozenset[str] = frozenset()
+    origins: frozenset[str] = frozenset()
+
+
+def decide(asked: Asked, rule: Rule) -> Verdict:
+    if rule.open and asked.host and not host_accepted(asked.host, rule):
+        return Verdict.FOREIGN_HOST
+    origin = asked.origin.lower()
+    if origin and not same_origin(origin, asked.host):
+        if origin in rule.origins:
+            return Verdict.LISTED
+        if rule.open or (asked.websocket and not asked.keyed):
+            return Verdict.FOREIGN_ORIGIN
+    elif rule.open and asked.site.lower() == "cross-site":
+        return Verdict.CROSS_SITE
+    return Verdict.OWN
+
+
+def host_accepted(host: str, rule: Rule) -> bool:
+    """Whether a Host header names a service that asks nobody for a key."""
+    name = name_of(host)
+    if name in rule.hosts or name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        address = ip_address(name)
+    except ValueError:
+        return not rule.loopback and "." not in name and name.replace("-", "").replace("_", "").isalnum()
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.is_loopback or not rule.loopback
+
+
+def name_of(host: str) -> str:
+    """The name or address in a Host header, without port, brackets and a last dot."""
+    host = host.strip().lower()
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    name, colon, port = host.rpartition(":")
+    if colon and (port.isdigit() or not port):
+        host = name
+    return host.removesuffix(".")
+
+
+def same_origin(origin: str, host: str) -> bool:
+    """Whether a page of `origin` was served under `host`. A proxy may have spoken TLS, so the scheme says nothing."""
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
+    port = _DEFAULT_PORTS.get(parts.scheme)
+    if port is None or not parts.netloc:
+        return False
+    return parts.netloc.removesuffix(port) == host.strip().lower().removesuffix(port)
+
+
+_REFUSALS = {
+    Verdict.FOREIGN_HOST: (
+        "without keys, the service answers only to names of this machine, and {shown} is not one of them; connect to "
+        "localhost, name it in TOPICS_ALLOWED_HOSTS, or configure keys"
+    ),
+    Verdict.FOREIGN_ORIGIN: (
+        "pages of the origin {shown} may not use this service; name it in TOPICS_CORS_ORIGINS, or serve the page and "
+        "the service from one origin"
+    ),
+    Verdict.CROSS_SITE: (
+        "without keys, another site's page may not use this service; name its origin in TOPICS_CORS_ORIGINS and ask "
+        "with CORS, or open this address by itself"
+    ),
+}
+
+
+class Origins:
+    """The rule of one gateway, and what CORS adds to its answers."""
+
+    def __init__(self, *, open: bool, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
+        self.rule = Rule(open, True, frozenset(map(name_of, hosts)), frozenset(each.lower() for each in origins))
+
+    def listens(self, address: Any) -> None:
+        """Where the listener is, as its `getsockname` says: what is no (host, port, …) is of this machine."""
+        if not isinstance(address, tuple):
+            return
+        loopback = host_accepted(f"[{address[0]}]", Rule(True))
+        self.rule = Rule(self.rule.open, loopback, self.rule.hosts | {str(address[0]).lower()}, self.rule.origins)
+
+    def admits(self, request: Request) -> bool:
+        return _verdict(request, self.rule) in (Verdict.OWN, Verdict.LISTED)
+
+    def check(self, request: Request) -> None:
+        """Raises `403 forbidden`, with the remedy."""
+        verdict = _verdict(request, self.rule)
+        if (text := _REFUSALS.get(verdict)) is None:
+            return
+        shown = request.header(b"host" if verdict is Verdict.FOREIGN_HOST else b"origin").decode("latin-1")[:100]
+        raise TopicsError(ErrorCode.FORBIDDEN, text.format(shown=f'"{shown}"'), {"reason": verdict.value})
+
+    def is_preflight(self, request: Request) -> bool:
+        headers = request.headers
+        return request.method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
+
+    def preflight(self, request: Request, methods: Collection[str]) -> Response:
+        """The answer to a browser that asks what a page may send. Raises `403 forbidden`."""
+        origin = request.header(b"origin").decode("latin-1")
+        if not same_origin(origin.lower(), request.header(b"host").decode("latin-1")) and not self._listed(origin):
+            text = _REFUSALS[Verdict.FOREIGN_ORIGIN].format(shown=f'"{origin[:100]}"')
+            raise TopicsError(ErrorCode.FORBIDDEN, text, {"reason": Verdict.FOREIGN_ORIGIN.value})
+        return Response(
+            204,
+            headers=(
+                (b"access-control-allow-methods", ", ".join(methods).encode()),
+                (b"access-control-allow-headers", ALLOWED_HEADERS),
+                (b"access-control-max-age", b"%d" % MAX_AGE_S),
+            ),
+        )
+
+    def tell(self, request: Request, response: Response) -> None:
+        """Add to an answer what lets pages of listed origins read it."""
+        if not self.rule.origins:
+            return
+        vary = b"Origin"
+        headers = []
+        for name, value in response.headers:
+            if name == b"vary":
+                vary = value + b", " + vary
+            else:
+                headers.append((name, value))
+        headers.append((b"vary", vary))
+        origin = request.header(b"origin")
+        if origin and self._listed(origin.decode("latin-1")):
+            headers.append((b"access-control-allow-origin", origin))
+            headers.append((b"access-control-expose-headers", EXPOSED_HEADERS))
+        response.headers = tuple(headers)
+
+    def _listed(self, origin: str) -> bool:
+        return origin.lower() in self.rule.origins
+
+
+def _verdict(request: Request, rule: Rule) -> Verdict:
+    websocket = request.upgrade == b"websocket"
+    if not rule.open and not websocket:
+        return Verdict.OWN  # CORS decides whether the page may read the answer
+    get = request.headers.get
+    keyed = b"authorization" in request.headers
+    return _decided(rule, get(b"host", b""), get(b"origin", b""), get(b"sec-fetch-site", b""), websocket, keyed)
+
+
+@lru_cache(1024)
+def _decided(rule: Rule, host: bytes, origin: bytes, site: bytes, websocket: bool, keyed: bool) -> Verdict:
+    """`decide`, for the few combinations that most requests have."""
+    asked = Asked(host.decode("latin-1"), origin.decode("latin-1"), site.decode("latin-1"), websocket, keyed)
+    return decide(asked, rule)

@@ -1,0 +1,97 @@
+"""Tickets: how a browser's page opens a stream or a WebSocket without its key in an address.
+
+EventSource and WebSocket send no headers. A page asks for a ticket with its key in a header, and opens the address with
+`?ticket=…`:
+
+    asked for ──used for its path, within TTL_S──► gone: the stream is as if its key had been presented
+              ├─another path, or used before─────► 401
+              ├─TTL_S passed─────────────────────► 401
+              ├─its key gone, or changed─────────► 401
+              └─the gateway started again────────► 401; the page asks for another one
+
+A ticket is kept as its SHA-256, in the gateway's memory only. It is good for one path, so for less than its key. Each
+key has at most so many that are not used yet.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections import Counter
+from dataclasses import dataclass
+from time import monotonic
+
+from msgspec import Struct
+
+from gateway.admission.slots import cap_reached
+from gateway.contract.auth import Keyring, unauthorized
+from proto.model.keys import Key
+
+TTL_S = 60.0
+TICKET_BYTES = 24
+
+
+class TicketRequest(Struct):
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Ticket:
+    key: Key
+    path: str
+    until: float
+
+
+class Tickets:
+    """Those that are not used yet, in the order they were made, which is that of their ends."""
+
+    def __init__(self, keyring: Keyring, most_per_key: int) -> None:
+        self._keyring = keyring
+        self._most = most_per_key
+        self._open: dict[bytes, _Ticket] = {}
+        self._by_key: Counter[bytes] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def issue(self, key: Key, path: str) -> str:
+        """A ticket for a path, as the request that will use it has it. Raises `429 throttled`."""
+        self._forget_old()
+        if self._most and self._by_key[key.digest] >= self._most:
+            raise cap_reached("max_tickets_per_key", self._most, f"use them, or wait {TTL_S:g} seconds")
+        ticket = "ticket_" + secrets.token_urlsafe(TICKET_BYTES)
+        self._open[_digest(ticket)] = _Ticket(key, path, monotonic() + TTL_S)
+        self._by_key[key.digest] += 1
+        return ticket
+
+    def redeem(self, ticket: str, path: str) -> Key:
+        """The key that asked for it, which is used up by that. Raises `401 unauthorized`."""
+        self._forget_old()
+        found = self._take(_digest(ticket))
+        if found is None or found.path != path or not self._keyring.knows(found.key):
+            raise unauthorized(
+                "this ticket is not good for this address: each is for one path, one use and a minute; "
+                "ask for another one with POST /v0/tickets"
+            )
+        return found.key
+
+    def _forget_old(self) -> None:
+        now = monotonic()
+        while self._open:
+            digest, oldest = next(iter(self._open.items()))
+            if oldest.until > now:
+                return
+            self._take(digest)
+
+    def _take(self, digest: bytes) -> _Ticket | None:
+        found = self._open.pop(digest, None)
+        if found is not None:
+            self._by_key[found.key.digest] -= 1
+            if not self._by_key[found.key.digest]:
+                del self._by_key[found.key.digest]
+        return found
+
+
+def _digest(ticket: str) -> bytes:
+    # What is compared is a digest, so that the time a look-up takes tells nothing of a ticket.
+    return hashlib.sha256(ticket.encode()).digest()

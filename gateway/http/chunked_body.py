@@ -1,0 +1,112 @@
+"""Bodies in chunked framing, decoded strictly and without I/O.
+
+    chunked-body = *( size [ ";" extension ] CRLF data CRLF ) "0" [ ";" extension ] CRLF *( trailer CRLF ) CRLF
+
+Whatever two parsers could read differently is refused: lines that end in a bare LF, sizes with a sign, a prefix or
+white space, lines without end. Extensions and trailers are read and forgotten.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum, auto
+
+from proto.model.errors import ErrorCode, TopicsError, invalid
+
+MAX_LINE_BYTES = 1024
+MAX_TRAILER_BYTES = 8 << 10
+
+_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
+_TRAILER_LINE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*")
+
+
+class State(Enum):
+    SIZE = auto()
+    DATA = auto()
+    DATA_END = auto()
+    TRAILER = auto()
+    DONE = auto()
+
+
+class ChunkDecoder:
+    """Feed it bytes; the payload gathers in `body`, one buffer however many chunks there are. `size` is the payload
+    announced so far; one above `limit` raises `413 payload_too_large` before its bytes arrive. When `done`, `rest` is
+    what follows the body."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.size = 0
+        self.body = bytearray()
+        self.rest = b""
+        self._state = State.SIZE
+        self._missing = 0
+        self._trailer_bytes = 0
+
+    @property
+    def done(self) -> bool:
+        return self._state is State.DONE
+
+    def feed(self, data: bytes) -> None:
+        """Take what came next. Raises `400 invalid_request` for anything but the grammar above."""
+        buffer = self.rest + data if self.rest else data
+        at = 0
+        while self._state is not State.DONE:
+            if self._state is State.DATA:
+                piece = buffer[at : at + self._missing]
+                if not piece:
+                    break
+                self.body += piece
+                at += len(piece)
+                self._missing -= len(piece)
+                if self._missing:
+                    break
+                self._state = State.DATA_END
+            elif self._state is State.DATA_END:
+                ending = buffer[at : at + 2]
+                if ending != b"\r\n":
+                    if b"\r\n".startswith(ending):
+                        break
+                    raise invalid("chunked body: a chunk is longer than its size says")
+                at += 2
+                self._state = State.SIZE
+            else:
+                end = buffer.find(b"\r\n", at, at + MAX_LINE_BYTES)
+                if end < 0:
+                    if len(buffer) - at >= MAX_LINE_BYTES:
+                        raise invalid("chunked body: a line without end")
+                    if b"\n" in buffer[at:]:
+                        raise invalid("chunked body: a line must end in CR LF")
+                    break
+                line = buffer[at:end]
+                at = end + 2
+                if self._state is State.SIZE:
+                    self._size_line(line)
+                else:
+                    self._trailer_line(line)
+        self.rest = buffer[at:]
+
+    def _size_line(self, line: bytes) -> None:
+        match = _SIZE_LINE.fullmatch(line)
+        if match is None:
+            raise invalid("chunked body: a chunk must begin with its size in hexadecimal digits")
+        self._missing = int(match[1], 16)
+        self.size += self._missing
+        if self.size > self.limit:
+            raise too_large(self.limit)
+        self._state = State.DATA if self._missing else State.TRAILER
+
+    def _trailer_line(self, line: bytes) -> None:
+        if not line:
+            self._state = State.DONE
+            return
+        self._trailer_bytes += len(line)
+        if self._trailer_bytes > MAX_TRAILER_BYTES or _TRAILER_LINE.fullmatch(line) is None:
+            raise invalid("chunked body: bad trailer after the last chunk")
+
+
+def too_large(limit: int) -> TopicsError:
+    return TopicsError(
+        ErrorCode.PAYLOAD_TOO_LARGE,
+        f"the body is larger than {limit} bytes; send it in several requests",
+        {"max_body_bytes": limit},
+    )

@@ -1,0 +1,85 @@
+"""gzip, both ways: bodies that come compressed, answers for clients that ask for it.
+
+Nobody is compressed for who does not ask: on one machine the processor is the bottleneck, not the network.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from functools import lru_cache
+
+import trio
+
+from proto.model.errors import ErrorCode, TopicsError, invalid
+
+SMALLEST_ANSWER = 1024
+"""Shorter answers are sent as they are."""
+IN_THREAD = 64 << 10
+"""Bytes from which on the work is done in a worker thread."""
+MAX_MEMBERS = 100
+"""Each member of a gzip body costs a copy of all that follows it, and millions of empty ones would fit into a body."""
+LEVEL = 5
+MAX_RATIO = 1032
+"""Deflate makes no more of a byte."""
+_GZIP = 16 + zlib.MAX_WBITS
+_WEIGHT = re.compile(rb"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
+
+
+async def inflated(body: bytes, limit: int) -> bytes:
+    """The body a gzip body holds. Raises `413` as soon as it has more than `limit` bytes, `400` if it is no gzip."""
+    if len(body) < IN_THREAD >> 6:  # deflate makes a thousandth of it, at best
+        return inflate(body, limit)
+    return await trio.to_thread.run_sync(inflate, body, limit)
+
+
+def inflate(body: bytes, limit: int) -> bytes:
+    parts: list[bytes] = []
+    left = limit
+    while body:
+        if len(parts) == MAX_MEMBERS:
+            raise invalid(f"the body has more than {MAX_MEMBERS} gzip members; compress it as one")
+        member = zlib.decompressobj(_GZIP)
+        try:
+            part = member.decompress(body, left + 1)
+        except zlib.error as error:
+            raise invalid(f"the body is not gzip: {error}") from None
+        if len(part) > left:
+            raise TopicsError(
+                ErrorCode.PAYLOAD_TOO_LARGE,
+                f"the body holds more than {limit} bytes once it is decompressed",
+                {"max_body_bytes": limit},
+            )
+        if not member.eof:
+            raise invalid("the body is not gzip: it ends too early")
+        parts.append(part)
+        left -= len(part)
+        body = member.unused_data
+    return b"".join(parts)
+
+
+async def deflated(body: bytes) -> bytes:
+    if len(body) < IN_THREAD:
+        return deflate(body)
+    return await trio.to_thread.run_sync(deflate, body)
+
+
+def deflate(body: bytes) -> bytes:
+    packer = zlib.compressobj(LEVEL, zlib.DEFLATED, _GZIP)
+    return packer.compress(body) + packer.flush()
+
+
+@lru_cache(256)
+def accepts_gzip(header: bytes) -> bool:
+    """Whether an Accept-Encoding wants gzip: named, or meant by `*`, and not less than to get the answer as it is.
+    A weight that is no weight counts as 0."""
+    weights: dict[bytes, float] = {}
+    for item in header.lower().split(b","):
+        name, *parameters = [part.strip() for part in item.split(b";")]
+        weight = 1.0
+        for parameter in parameters:
+            if parameter.startswith(b"q="):
+                weight = float(parameter[2:]) if _WEIGHT.fullmatch(parameter[2:]) else 0.0
+        weights[name] = weight
+    gzip = weights.get(b"gzip", weights.get(b"x-gzip", weights.get(b"*", 0.0)))
+    return gzip > 0 and gzip >= weights.get(b"identity", 0.0)

@@ -1,0 +1,246 @@
+"""The WebSocket transport: from the upgrade to text messages in and out. What they say is in
+`gateway.streams.websocket_commands`.
+
+    HTTP request ──accept──► open ──close, or the client's──► ended
+                     └─► 400, 403 like any other answer
+
+wsproto does the handshake and reads frames; text frames to send are made here, because one rendered batch goes to many
+sockets as it is. Compression is not agreed to. What came is looked at a small piece at a time, and other connections
+have their turn between two pieces: a thousand frames fit into what one read of a socket brings.
+
+    the client sends           what it gets
+    a binary message           close 1003
+    text that is not UTF-8     close 1007
+    more than a body may have  close 1009
+    ping                       pong, as soon as its messages are read again
+    nothing for a while        ping; close if nothing comes then either
+    frames that bring nothing  close 1008 above some hundreds: pongs, pings, tiny fragments
+    a large message, slowly    close 1008: its place is wanted by others
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from time import monotonic
+
+import trio
+from wsproto import ConnectionType, WSConnection
+from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
+from wsproto.utilities import LocalProtocolError, RemoteProtocolError
+
+from gateway.admission.body_budget import Budget, Kind
+from gateway.admission.upload_rate import Allowance, Pace
+from gateway.http.messages import Channel, ClientGone
+from proto.model.errors import TopicsError, invalid
+from proto.model.keys import Key
+from proto.model.limits import Limits
+
+PATH = "/v0/ws"
+CLOSE_S = 2.0
+"""How long a client may take to answer a close."""
+MAX_REASON_CHARS = 100
+SMALL_MESSAGE_BYTES = 64 << 10
+"""Larger messages are counted with the bodies of requests."""
+GROWTH = 4
+PIECE_BYTES = 1 << 10
+"""Looked at in one go, unless it is the middle of a message."""
+SMALL_FRAME_BYTES = 64
+"""A fragment below this brings nothing."""
+IDLE_FRAMES, IDLE_FRAMES_PER_S = 300, 50
+"""Frames that bring nothing: how many at once, and how many a second in the long run."""
+UNSUPPORTED, TOO_SLOW, POLICY, TOO_LARGE, TRY_LATER = 1003, 1008, 1008, 1009, 1013
+
+
+def not_an_upgrade() -> TopicsError:
+    return invalid(f"{PATH} is a WebSocket: connect with an HTTP/1.1 upgrade (Upgrade: websocket)")
+
+
+def accept(path: str, headers: Mapping[bytes, bytes]) -> tuple[bytes, WSConnection]:
+    """The bytes that answer an upgrade, and the protocol's state after it. Raises `400`."""
+    connection = WSConnection(ConnectionType.SERVER)
+    try:
+        connection.initiate_upgrade_connection(list(headers.items()), path)
+        list(connection.events())
+        return connection.send(AcceptConnection()), connection
+    except (RemoteProtocolError, LocalProtocolError) as error:
+        raise invalid(f"not a WebSocket upgrade: {error}") from None
+    except UnicodeError:  # of the host, which wsproto decodes
+        raise invalid("not a WebSocket upgrade: a header is not text") from None
+
+
+class WebSocket:
+    """One open socket. `receive` and `send` may be called from one task each at the same time."""
+
+    def __init__(self, connection: WSConnection, channel: Channel, key: Key, limits: Limits, budget: Budget) -> None:
+        self.key = key
+        self._budget = budget
+        self._connection = connection
+        self._channel = channel
+        self._most = limits.max_body_bytes
+        self._ping_s = limits.websocket_ping_ms / 1000
+        self._hold = budget.hold(Kind.BODY, key)
+        self._pace = Pace(limits)
+        self._sending = trio.Lock()
+        self._events: list[Event] = []
+        self._unread = b""
+        """Came, and is still to be looked at."""
+        self._inside = False
+        """In the middle of a message."""
+        self._idle = Allowance(IDLE_FRAMES, IDLE_FRAMES_PER_S)
+        self._stuck_s = limits.slow_consumer_timeout_ms / 1000
+        self._closing = False
+
+    def belongs_to(self, key: Key) -> None:
+        """Whose socket it is, if that was not known when it was opened."""
+        self.key = key
+        self._hold = self._budget.hold(Kind.BODY, key)
+
+    async def first(self, most: int) -> bytes:
+        """A message of a client that is not known yet, so it may be small only. Raises `ClientGone`."""
+        usual, self._most = self._most, most
+        try:
+            return await self.receive()
+        finally:
+            self._most = usual
+
+    async def receive(self) -> bytes:
+        """The next text message, UTF-8. Raises `ClientGone` when there will be none; the client has been told why."""
+        self._release()
+        try:
+            return await self._message()
+        except BaseException:
+            self._release()
+            raise
+
+    async def _message(self) -> bytes:
+        message = bytearray()
+        while True:
+            event = await self._next()
+            if isinstance(event, TextMessage):
+                piece = event.data.encode()
+                if len(message) + len(piece) > self._most:
+                    await self._refuse(TOO_LARGE, f"a message may have {self._most} bytes")
+                if event.message_finished and not message:
+                    return piece
+                message += piece
+                if len(message) > max(self._hold.size, SMALL_MESSAGE_BYTES) and not event.message_finished:
+                    await self._reserve(len(message))
+                if event.message_finished:
+                    return bytes(message)
+                if event.frame_finished and len(piece) < SMALL_FRAME_BYTES:
+                    await self._brought_nothing()
+            elif isinstance(event, BytesMessage):
+                await self._refuse(UNSUPPORTED, "messages are text: JSON")
+            elif isinstance(event, Ping):
+                await self._brought_nothing()
+                await self._pong(event)
+            elif isinstance(event, Pong):
+                await self._brought_nothing()
+            elif isinstance(event, CloseConnection):
+                await self._answer_close(event)
+                raise ClientGone
+
+    async def _brought_nothing(self) -> None:
+        if not self._idle.spend(monotonic()):
+            await self._refuse(TOO_SLOW, "too many control frames or tiny fragments")
+
+    async def _pong(self, ping: Ping) -> None:
+        with trio.move_on_after(self._stuck_s):
+            await self._write(self._connection.send(ping.response()))
+            return
+        raise ClientGone
+
+    async def send(self, text: bytes) -> None:
+        """Send a text message, UTF-8; returns when the socket has taken it. Raises `ClientGone`, OSError."""
+        size = len(text)
+        if size < 126:
+            head = struct.pack("!BB", 0x81, size)
+        elif size < 1 << 16:
+            head = struct.pack("!BBH", 0x81, 126, size)
+        else:
+            head = struct.pack("!BBQ", 0x81, 127, size)
+        await self._write(head + text)
+
+    async def close(self, code: int, reason: str) -> None:
+        """End the socket with a close frame; gives the client a moment to answer it."""
+        self._release()
+        if self._closing:
+            return
+        self._closing = True
+        with trio.move_on_after(CLOSE_S):
+            await self._write(self._connection.send(CloseConnection(code, reason)))
+            while not isinstance(await self._next(), CloseConnection):
+                pass
+
+    async def _refuse(self, code: int, reason: str) -> None:
+        try:
+            await self.close(code, reason)
+        except OSError:
+            pass
+        raise ClientGone
+
+    async def _answer_close(self, event: CloseConnection) -> None:
+        """The client's close is answered with its own code; what is not WebSocket, with the code that says so."""
+        try:
+            with trio.move_on_after(CLOSE_S):
+                await self._write(self._connection.send(event.response()))
+        except (OSError, LocalProtocolError):
+            pass
+
+    async def _next(self) -> Event:
+        while not self._events:
+            if self._unread:
+                await trio.lowlevel.checkpoint()
+            else:
+                self._unread = await self._read()
+                if not self._unread:
+                    raise ClientGone
+            size = len(self._unread) if self._inside else PIECE_BYTES
+            piece, self._unread = self._unread[:size], self._unread[size:]
+            try:
+                self._connection.receive_data(piece)
+            except RemoteProtocolError:
+                raise ClientGone from None  # bytes after the close
+            self._events = list(self._connection.events())[::-1]
+            last = self._events[0] if self._events else None
+            self._inside = isinstance(last, TextMessage) and not last.frame_finished
+        return self._events.pop()
+
+    async def _read(self) -> bytes:
+        """What comes next; a client that is silent is asked whether it is there, once. Raises `ClientGone`."""
+        if self._hold.size:
+            with trio.move_on_after(max(self._pace.deadline() - monotonic(), 0)):
+                data = await self._channel.receive_some()
+                self._pace.received += len(data)
+                return data
+            await self._refuse(TOO_SLOW, "the client sent its message too slowly")
+        asked = False
+        while True:
+            with trio.move_on_after(self._ping_s):
+                return await self._channel.receive_some()
+            if self._sending.locked():
+                continue  # the client does not read either; who sends looks after that
+            if asked:
+                raise ClientGone
+            asked = True
+            with trio.move_on_after(self._ping_s):
+                await self._write(self._connection.send(Ping()))
+
+    async def _write(self, data: bytes) -> None:
+        async with self._sending:
+            await self._channel.send_some(data)
+
+    async def _reserve(self, size: int) -> None:
+        """Its size is not told, so a message gets more as it comes."""
+        if not self._hold.size:
+            self._pace.begin()
+        since = monotonic()
+        try:
+            await self._hold.grow(min(GROWTH * size, self._most))
+        except TopicsError as error:
+            await self._refuse(TRY_LATER, error.message[:MAX_REASON_CHARS])
+        self._pace.excuse(monotonic() - since)
+
+    def _release(self) -> None:
+        self._hold.release()

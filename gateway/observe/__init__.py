@@ -1,0 +1,1 @@
+"""What operators see: metrics, the request log, spans. It looks on and decides nothing."""

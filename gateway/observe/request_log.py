@@ -1,0 +1,39 @@
+"""The request log: a line for each request when its answer is ready, for streams another when they end.
+
+    event=request method=POST path=/v0/topics/{topic} status=201 ms=0.61 received_bytes=77 sent_bytes=190 key=5d41402a
+    event=stream_ended method=GET path=/v0/watch/{wid} status=200 ms=30211.4 received_bytes=0 sent_bytes=18230
+
+`ms` is from the request's head to the answer, without sending it. A request with a `traceparent` has its `trace_id`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+
+from gateway.observe.exchange import Exchange
+
+_log: Any = structlog.get_logger()
+
+
+class RequestLog:
+    def answered(self, exchange: Exchange) -> None:
+        _log.info("request", **_fields(exchange), **({"stream": True} if exchange.stream else {}))
+
+    def ended(self, exchange: Exchange) -> None:
+        _log.info("stream_ended", **_fields(exchange))
+
+
+def _fields(exchange: Exchange) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "method": exchange.method,
+        "path": exchange.path,
+        "status": exchange.status,
+        "ms": exchange.ms,
+        "received_bytes": exchange.received_bytes,
+        "sent_bytes": exchange.sent_bytes,
+    }
+    if exchange.key:
+        fields["key"] = exchange.key
+    return fields

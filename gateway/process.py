@@ -1,0 +1,244 @@
+"""The gateway's life: start, follow the supervisor's messages, drain, end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import structlog
+import trio
+
+from gateway.admission.body_budget import Budget
+from gateway.admission.in_flight import Flight
+from gateway.api.dispatch import Api
+from gateway.contract.auth import Keyring
+from gateway.observe import tracing
+from gateway.observe.metrics import Protocol
+from gateway.observe.request_log import RequestLog
+from gateway.protocols.rog import Rog
+from gateway.protocols.tcp_server import Listening, TcpServer
+from gateway.protocols.walrus import Walrus
+from gateway.server.connection import Front
+from gateway.server.hypercorn_bridge import HypercornHandover
+from gateway.server.listener import Http1Server
+from gateway.shards.client import Shards
+from proto.ipc.control import CONTROL_FD_VARIABLE, Complete, Drain, Drained, Keys, Ping, Pong, Ready, Start, Stop
+from proto.ipc.control import Shards as ShardStates
+from proto.ipc.transport import ControlLink
+from proto.model.keys import Key
+from proto.model.limits import Limits
+from proto.model.memory_shares import gateway_share, window
+from proto.process.allocator import give_back
+from proto.process.core_dumps import leave_no_core
+from proto.process.log import configure
+from proto.process.orphan import die_with_parent
+
+TIDY_S = 5.0
+STOP_S = 1.0
+"""How long the end of the process may take."""
+
+_log: Any = structlog.get_logger()
+
+
+class Gateway:
+    """Everything of one gateway process, between two control messages."""
+
+    def __init__(self, start: Start) -> None:
+        self.limits = Limits(**start.limits)
+        self.flight = Flight()
+        self.budget = budget = Budget(gateway_share(self.limits.memory_bytes), self.limits.body_timeout_ms)
+        self.shards = Shards(
+            start.shards, self.limits.request_timeout_ms, window(self.limits.memory_bytes, start.shards)
+        )
+        self.keyring = Keyring(None if start.keys is None else [Key.from_map(each) for each in start.keys])
+        self.api = Api(
+            self.shards,
+            self.flight,
+            self.limits,
+            self.keyring,
+            budget,
+            probe_auth=start.probe_auth,
+            hosts=start.hosts,
+            cors_origins=start.cors_origins,
+        )
+        self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
+        self.tracing: tracing.Tracing | None = None
+        if start.request_log:
+            self.api.witnesses.append(RequestLog())
+        others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
+        self.server = Http1Server(Front(self.api, self.flight, self.limits, self.handover, budget), others)
+        quota = self.api.quota
+        self.walrus = Walrus(self.shards, quota, self.limits, max(len(start.walrus_fds), 1))
+        self.rog = Rog(self.shards, quota, self.limits)
+        self.walrus_server = TcpServer("walrus", self.limits, self.flight, budget)
+        self.rog_server = TcpServer("rog", self.limits, self.flight, budget)
+        self._accepting = trio.CancelScope()
+
+    async def tidy(self) -> None:
+        """Give memory back to the system once a busy time is over. What clients hold does not tell when that is: a
+        shard that hangs keeps messages here whose requests were answered long ago."""
+        while True:
+            await trio.sleep(TIDY_S)
+            await trio.to_thread.run_sync(give_back)
+
+    async def begin_tracing(self) -> None:
+        self.tracing = await trio.to_thread.run_sync(tracing.load)
+        if self.tracing is not None:
+            self.api.witnesses.append(self.tracing)
+            _log.info("spans_are_sent")
+
+    def replace_keys(self, keys: list[Key]) -> None:
+        """From now on these are known and no others; what lasts ends with its key."""
+        self.keyring.replace(keys)
+
+    async def accept(
+        self,
+        listener: socket.socket,
+        walrus: Sequence[socket.socket] = (),
+        rog: Sequence[socket.socket] = (),
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve connections until drained or cancelled. Of the `walrus` listeners, each is a node."""
+        self.api.origins.listens(listener.getsockname())
+        with self._accepting:
+            async with trio.open_nursery() as nursery:
+                if walrus:
+                    nodes: list[Listening] = [
+                        (each, partial(self.walrus.talk, node)) for node, each in enumerate(walrus, 1)
+                    ]
+                    nursery.start_soon(self.walrus_server.run, nodes)
+                    self.api.protocols.append(partial(self._statistics, self.walrus_server, self.walrus.commands))
+                if rog:
+                    rogs: list[Listening] = [(each, self.rog.talk) for each in rog]
+                    nursery.start_soon(self.rog_server.run, rogs)
+                    self.api.protocols.append(partial(self._statistics, self.rog_server, self.rog.commands))
+                await nursery.start(self.server.run, listener)
+                task_status.started()
+        # Who comes from now on is refused at once, rather than cut off when this process ends.
+        for each in (listener, *walrus, *rog):
+            each.close()
+
+    @staticmethod
+    def _statistics(server: TcpServer, commands: Mapping[tuple[str, str], int]) -> Protocol:
+        return Protocol(server.name, len(server.connections), commands)
+
+    async def drain(self) -> None:
+        """Finish what is in flight, refuse what comes new, then close every connection and the door.
+
+        New connections are answered until then: a probe that is told `shutting_down` knows more than one that hangs
+        in the queue of a socket nobody accepts from.
+        """
+        self.flight.drain()
+        self.shards.end_parked()
+        self.walrus_server.drain()
+        self.rog_server.drain()
+        await self.handover.drain()
+        with trio.move_on_after(self.limits.drain_timeout_ms / 1000):
+            await self.api.live.drain()
+            await self.api.work.drain()
+            await self.flight.landed()
+        if self.flight.count:
+            _log.warning("drain_timeout", in_flight=self.flight.count)
+        self._accepting.cancel()
+        if self.tracing is not None:
+            with trio.move_on_after(tracing.FLUSH_MS / 1000):
+                await trio.to_thread.run_sync(self.tracing.flush, abandon_on_cancel=True)
+
+
+async def serve(link: ControlLink) -> None:
+    """Follow the supervisor until it says stop or is gone."""
+    start = await link.receive()
+    if not isinstance(start, Start):
+        return
+    gateway = Gateway(start)
+    listener = socket.socket(fileno=start.listen_fd)
+    walrus = [socket.socket(fileno=descriptor) for descriptor in start.walrus_fds]
+    rog = [socket.socket(fileno=descriptor) for descriptor in start.rog_fds]
+    async with trio.open_nursery() as nursery:
+        await nursery.start(gateway.shards.run)
+        await nursery.start(gateway.api.live.run)
+        nursery.start_soon(gateway.api.quota.allowances.run)
+        gateway.shards.update(ShardStates(start.states).parsed())
+        await nursery.start(gateway.accept, listener, walrus, rog)
+        nursery.start_soon(gateway.handover.prepare)
+        nursery.start_soon(gateway.tidy)
+        if tracing.wanted(os.environ):
+            nursery.start_soon(gateway.begin_tracing)
+        await link.send(Ready())
+        nursery.start_soon(_tell_complete, gateway, link)
+        _log.info("gateway_ready", address=_shown(listener), shards=start.shards)
+        while True:
+            message = await link.receive()
+            if message is None:
+                os._exit(1)  # the supervisor is gone; nobody may use this process any more
+            if isinstance(message, Stop):
+                break
+            if isinstance(message, ShardStates):
+                gateway.shards.update(message.parsed())
+            elif isinstance(message, Keys):
+                gateway.replace_keys([Key.from_map(each) for each in message.keys])
+            elif isinstance(message, Ping):
+                await link.send(Pong())
+            elif isinstance(message, Drain):
+                nursery.start_soon(_drain, gateway, link)
+        # Hypercorn shields what it sends: a client that does not read must not keep the process.
+        overdue = threading.Timer(STOP_S, os._exit, (0,))
+        overdue.daemon = True
+        overdue.start()
+        nursery.cancel_scope.cancel()
+    for each in (listener, *walrus, *rog):
+        each.close()
+    _log.info("gateway_stopped")
+
+
+async def _tell_complete(gateway: Gateway, link: ControlLink) -> None:
+    await gateway.shards.complete.wait()
+    try:
+        await link.send(Complete())
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass  # the supervisor is gone, which ends this process anyway
+
+
+async def _drain(gateway: Gateway, link: ControlLink) -> None:
+    _log.info("gateway_draining", in_flight=gateway.flight.count)
+    await gateway.drain()
+    try:
+        await link.send(Drained())
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass  # the supervisor is gone, which ends this process anyway
+
+
+def _shown(listener: socket.socket) -> str:
+    name = listener.getsockname()
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+
+
+async def _run(descriptor: int) -> None:
+    link = ControlLink.inherited(descriptor)
+    try:
+        await serve(link)
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass  # the supervisor is gone
+    except Exception:
+        _log.exception("gateway_failed")
+        raise
+    finally:
+        await link.aclose()
+
+
+def run() -> int:
+    """Run the process; returns its exit status."""
+    die_with_parent()
+    leave_no_core()
+    configure("gateway")
+    # A terminal's Ctrl-C and a service manager's SIGTERM reach the whole group; the supervisor decides what they mean.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    trio.run(_run, int(os.environ[CONTROL_FD_VARIABLE]))
+    return 0

@@ -1,0 +1,258 @@
+"""TCP servers of protocols other than HTTP: accepting, reading, answering in order, time limits, draining.
+
+A connection carries one command at a time: the next one is not looked at before the answer to the last one is sent, so
+a client that sends without reading fills only its own socket. What the bytes mean is up to a `Talk`.
+
+waiting ──first byte──► reading ──whole──► in flight ──answer sent──► waiting
+   │ idle limit, room wanted, drain  │ pace                │ client does not read
+   └────────────► closed ◄───────────┴─────────────────────┘
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Callable
+from time import monotonic
+from typing import Any, Protocol
+
+import structlog
+import trio
+from trio.lowlevel import wait_readable, wait_writable
+
+from gateway.admission.body_budget import Budget, Kind
+from gateway.admission.in_flight import Flight
+from gateway.admission.upload_rate import Pace, due
+from proto.model.errors import TopicsError
+from proto.model.limits import Limits
+from proto.wire.byte_parser import ProtocolError, Skip, Steps
+
+RECEIVE_BYTES = 64 << 10
+LINGER_S = 2.0
+"""How long a client that was told of a fatal error has to end the connection itself."""
+SWEEP_S = 0.5
+
+_log: Any = structlog.get_logger()
+
+
+class Talk(Protocol):
+    """One client's conversation."""
+
+    def read(self) -> Steps[Any]:
+        """The next command."""
+
+    async def answer(self, command: Any) -> bytes:
+        """Carry a command out. Raises nothing that the client causes."""
+
+    def refuse(self, message: str) -> bytes:
+        """The answer to what is no command."""
+
+
+Listening = tuple[socket.socket, Callable[[], Talk]]
+"""A socket, and what begins the conversation with whoever comes in there."""
+
+
+class TcpConnection:
+    __slots__ = ("_budget", "_buffer", "_flight", "_limits", "_raw", "_talk", "deadline", "pace", "scope", "since")
+
+    def __init__(self, raw: socket.socket, talk: Talk, limits: Limits, flight: Flight, budget: Budget) -> None:
+        self.scope = trio.CancelScope()
+        self.deadline = math.inf
+        self.since = math.inf
+        """When it began to wait for a command; not waiting: infinity."""
+        self.pace = Pace(limits)
+        self._raw = raw
+        self._talk = talk
+        self._limits = limits
+        self._flight = flight
+        self._budget = budget
+        self._buffer = bytearray()
+
+    async def run(self) -> None:
+        try:
+            with self.scope:
+                await self._serve()
+        except OSError:
+            pass  # the client is gone
+        except Exception:
+            _log.exception("connection_failed")
+        finally:
+            self._raw.close()
+
+    async def _serve(self) -> None:
+        while not self._flight.draining:
+            hold = self._budget.hold(Kind.BODY)
+            try:
+                try:
+                    steps = self._talk.read()
+                    wanted = next(steps)
+                    self._wait()
+                    while True:
+                        if isinstance(wanted, int) and wanted > RECEIVE_BYTES:
+                            await hold.grow(wanted)
+                        piece = await self._take(wanted)
+                        if piece is None:
+                            return
+                        wanted = steps.send(piece)
+                except StopIteration as whole:
+                    self.deadline = self.since = math.inf
+                    await self._carry_out(whole.value)
+                except ProtocolError as error:
+                    await self._send(self._talk.refuse(error.message))
+                    if error.fatal:
+                        await self._linger()
+                        return
+                except TopicsError as error:  # no memory for a command of this size
+                    await self._send(self._talk.refuse(error.message))
+                    await self._linger()
+                    return
+            finally:
+                hold.release()
+        await self._linger()  # drained: what was sent ahead is not carried out
+
+    async def _carry_out(self, command: Any) -> None:
+        self._flight.enter()
+        try:
+            await self._send(await self._talk.answer(command))
+        finally:
+            self._flight.leave()
+
+    def _wait(self) -> None:
+        now = monotonic()
+        if self._buffer:
+            self.pace.begin()
+            self.deadline = self.pace.deadline()
+        else:
+            self.since = now
+            self.deadline = now + self._limits.protocol_idle_timeout_ms / 1000
+
+    async def _take(self, wanted: int | Skip) -> bytes | None:
+        """The next bytes; None when the client ended the connection before they were there."""
+        buffer = self._buffer
+        if isinstance(wanted, Skip):
+            left = wanted.size
+            while left > len(buffer):
+                left -= len(buffer)
+                buffer.clear()
+                if not await self._receive():
+                    return None
+            del buffer[:left]
+            return b""
+        while len(buffer) < wanted:
+            if not await self._receive():
+                return None
+        piece = bytes(buffer[:wanted])
+        del buffer[:wanted]
+        return piece
+
+    async def _receive(self) -> bool:
+        while True:
+            await wait_readable(self._raw)
+            try:
+                data = self._raw.recv(RECEIVE_BYTES)
+            except BlockingIOError:
+                continue
+            if self.since != math.inf:
+                self.since = math.inf
+                self.pace.begin()
+            self.pace.received += len(data)
+            self.deadline = self.pace.deadline()
+            self._buffer += data
+            return bool(data)
+
+    async def _send(self, answer: bytes) -> None:
+        self.deadline = self.since = math.inf
+        view = memoryview(answer)
+        limits, begun = self._limits, monotonic()
+        while True:
+            try:
+                view = view[self._raw.send(view) :]
+            except BlockingIOError:
+                pass
+            if not view:
+                return
+            moved = len(answer) - len(view)
+            self.deadline = due(monotonic(), begun, moved, limits.body_timeout_ms / 1000, limits.min_download_rate)
+            await wait_writable(self._raw)
+
+    async def _linger(self) -> None:
+        """Closing with unread input resets the connection, and the reset can overtake the answer."""
+        self._raw.shutdown(socket.SHUT_WR)
+        self.deadline = monotonic() + LINGER_S
+        while True:
+            await wait_readable(self._raw)
+            try:
+                if not self._raw.recv(RECEIVE_BYTES):
+                    return
+            except BlockingIOError:
+                continue
+
+
+class TcpServer:
+    """All connections of one protocol, over any number of listening sockets."""
+
+    def __init__(self, name: str, limits: Limits, flight: Flight, budget: Budget) -> None:
+        self.connections: set[TcpConnection] = set()
+        self.name = name
+        self._limits = limits
+        self._flight = flight
+        self._budget = budget
+        self._left = trio.Event()
+
+    async def run(self, listening: list[Listening]) -> None:
+        """Accept and serve until cancelled; that ends every connection too."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._sweep)
+            for listener, talk in listening:
+                nursery.start_soon(self._accept, listener, talk, nursery)
+
+    def drain(self) -> None:
+        """End those that only wait; what is in flight is finished, and its connection then ends."""
+        for connection in self.connections:
+            if connection.since != math.inf:
+                connection.scope.cancel()
+
+    async def _accept(self, listener: socket.socket, talk: Callable[[], Talk], nursery: trio.Nursery) -> None:
+        listener.setblocking(False)
+        while True:
+            await wait_readable(listener)
+            if len(self.connections) >= self._limits.protocol_max_connections:
+                await self._make_room()
+                continue
+            try:
+                raw, _ = listener.accept()
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                _log.warning("accept_failed", protocol=self.name, error=str(error))
+                await trio.sleep(0.1)
+                continue
+            raw.setblocking(False)
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection = TcpConnection(raw, talk(), self._limits, self._flight, self._budget)
+            self.connections.add(connection)
+            nursery.start_soon(self._serve, connection)
+
+    async def _serve(self, connection: TcpConnection) -> None:
+        try:
+            await connection.run()
+        finally:
+            self.connections.discard(connection)
+            self._left.set()
+
+    async def _make_room(self) -> None:
+        """Whoever has waited longest for a command leaves. If nobody waits, newcomers stay in the kernel's queue."""
+        self._left = trio.Event()
+        longest = min(self.connections, key=lambda connection: connection.since)
+        if longest.since != math.inf:
+            longest.since = math.inf
+            longest.scope.cancel()
+        with trio.move_on_after(0.1):
+            await self._left.wait()
+
+    async def _sweep(self) -> None:
+        while True:
+            await trio.sleep(min(SWEEP_S, self._limits.protocol_idle_timeout_ms / 4000))
+            now = monotonic()
+            for connection in [c for c in self.connections if c.deadline <= now]:
+                connection.scope.cancel()

@@ -1,0 +1,168 @@
+"""Walrus over topics: REGISTER makes a log topic, PUT appends its payload as a JSON string, GET takes the next record
+through the topic's one shared cursor, which is its named cursor `walrus`.
+
+Every address that is listened on is a node, numbered from 1. All of them serve every topic; who leads a segment is told
+by a rule, so that it stays the same: the nodes take turns, and the topic's hash decides who begins. A segment is a run
+of `walrus_segment_entries` seqs; one that is full is sealed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import msgspec
+import structlog
+
+from gateway.shards.client import Shards
+from gateway.shards.quota import Quota
+from proto.ipc.message import Reply
+from proto.model.errors import ErrorCode, TopicsError
+from proto.model.limits import Limits
+from proto.model.names import shard_of
+from proto.model.surrogates import apply
+from proto.wire import walrus
+from proto.wire.byte_parser import Steps
+from proto.wire.walrus import EMPTY, MAX_FRAME_BYTES, OK, Command, Get, Put, Register, State
+
+CURSOR = "walrus"
+UNKNOWN_TOPIC = "unknown topic"
+RETRY = "NotLeaderForPartition"
+"""What clients know as: try again in a moment."""
+
+_log: Any = structlog.get_logger()
+_to_json = msgspec.json.Encoder().encode
+_text = msgspec.json.Decoder(str).decode
+
+
+class Walrus:
+    """What all Walrus connections share. `commands` counts by (command, result)."""
+
+    def __init__(self, shards: Shards, quota: Quota, limits: Limits, nodes: int) -> None:
+        self.commands: Counter[tuple[str, str]] = Counter()
+        self._shards = shards
+        self._quota = quota
+        self._nodes = nodes
+        self._segment = limits.walrus_segment_entries
+        self._config = _to_json({"durability": limits.walrus_durability})
+
+    def talk(self, node: int) -> WalrusTalk:
+        return WalrusTalk(self, node)
+
+    async def register(self, topic: str) -> bytes:
+        _check(await self._quota.call("configure", topic, {"if_absent": True}, self._config))
+        return OK
+
+    async def put(self, topic: str, payload: str) -> bytes:
+        body = b'{"create":false,"records":[{"data":%b}]}' % _to_json(payload)
+        _check(await self._quota.call("append", topic, {"return_seqs": False}, body))
+        return OK
+
+    async def get(self, topic: str) -> bytes:
+        reply = _check(await self._shards.call("take", topic, {"cursor": CURSOR}))
+        if reply.extra is None:
+            return EMPTY
+        data = reply.body
+        content = _content(data)
+        if len(content) + 3 > MAX_FRAME_BYTES:
+            seq = reply.extra["seq"]
+            return walrus.failure(f"record {seq} has {len(content)} bytes and does not fit a frame; it is passed over")
+        return b"OK " + content
+
+    async def state(self, topic: str) -> bytes:
+        reply = _check(await self._shards.call("state", topic, {"touch": False}))
+        entries = msgspec.json.decode(reply.body)["head_seq"]
+        sealed = entries // self._segment
+        first = shard_of(topic, self._nodes)
+        leaders = {str(number): (first + number - 1) % self._nodes + 1 for number in range(1, sealed + 2)}
+        return _to_json(
+            {
+                "current_segment": sealed + 1,
+                "leader_node": leaders[str(sealed + 1)],
+                "last_sealed_entry_offset": sealed * self._segment,
+                "sealed_segments": {str(number): self._segment for number in range(1, sealed + 1)},
+                "segment_leaders": leaders,
+            }
+        )
+
+    async def metrics(self, node: int) -> bytes:
+        """A cluster that never had to elect anybody: node 1 leads. The log is that of all shards together."""
+        wals = [(reply.extra or {})["wal"] for reply in await self._shards.ask_all("stats", {"per_topic": 0})]
+        return _to_json(
+            {
+                "id": node,
+                "current_term": 1,
+                "current_leader": 1,
+                "state": "Leader" if node == 1 else "Follower",
+                "last_log_index": sum(wal["last_frame"] for wal in wals),
+                "last_applied": sum(wal["synced_frame"] for wal in wals),
+                "membership_config": {"voters": list(range(1, self._nodes + 1)), "learners": []},
+            }
+        )
+
+
+class WalrusTalk:
+    """One connection, which came in at `node`."""
+
+    def __init__(self, served: Walrus, node: int) -> None:
+        self._walrus = served
+        self._node = node
+
+    def read(self) -> Steps[Command]:
+        return walrus.read()
+
+    def refuse(self, message: str) -> bytes:
+        self._walrus.commands["none", "error"] += 1
+        return walrus.encode(walrus.failure(message))
+
+    async def answer(self, command: Command) -> bytes:
+        result = "ok"
+        try:
+            text = await self._carry_out(command)
+            if text == EMPTY:
+                result = "empty"
+            elif text.startswith(b"ERR "):
+                result = "error"
+        except TopicsError as error:
+            result = "error"
+            text = walrus.failure(_explained(error))
+        except Exception:
+            _log.exception("walrus_command_failed")
+            result = "error"
+            text = walrus.failure("internal error; the log of the service has the details")
+        self._walrus.commands[type(command).__name__.lower(), result] += 1
+        return walrus.encode(text)
+
+    async def _carry_out(self, command: Command) -> bytes:
+        served = self._walrus
+        if isinstance(command, Put):
+            return await served.put(command.topic, command.payload)
+        if isinstance(command, Get):
+            return await served.get(command.topic)
+        if isinstance(command, Register):
+            return await served.register(command.topic)
+        if isinstance(command, State):
+            return await served.state(command.topic)
+        return await served.metrics(self._node)
+
+
+def _content(data: bytes) -> bytes:
+    """A string's text, or the JSON text of anything else, also of a string that holds a lone surrogate."""
+    if data[:1] != b'"':
+        return data
+    text, mask = apply(_text, data)
+    return text.encode() if mask is None else data
+
+
+def _check(reply: Reply) -> Reply:
+    if reply.error is not None:
+        raise reply.error
+    return reply
+
+
+def _explained(error: TopicsError) -> str:
+    if error.code is ErrorCode.TOPIC_NOT_FOUND:
+        return UNKNOWN_TOPIC
+    if error.code in (ErrorCode.NOT_READY, ErrorCode.SHUTTING_DOWN):
+        return f"{RETRY}: {error.message}"
+    return error.message

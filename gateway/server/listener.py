@@ -1,0 +1,92 @@
+"""The HTTP/1.1 front: accepts connections, one task each, and ends those that are too slow."""
+
+from __future__ import annotations
+
+import errno
+import math
+import socket
+from time import monotonic
+from typing import Any
+
+import structlog
+import trio
+from trio.lowlevel import wait_readable
+
+from gateway.server.connection import Connection, Front
+from gateway.server.eviction import most_connections, who_leaves
+
+_log: Any = structlog.get_logger()
+_STARVED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Http1Server:
+    def __init__(self, front: Front, other_connections: int = 0) -> None:
+        self.connections: set[Connection] = set()
+        self.most = most_connections(front.limits.max_connections, other_connections)
+        self._front = front
+        self._left = trio.Event()
+
+    async def run(
+        self, listener: socket.socket, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Accept and serve until cancelled; that ends every connection too."""
+        listener.setblocking(False)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._sweep)
+            task_status.started()
+            while True:
+                if len(self.connections) >= self.most:
+                    await wait_readable(listener)
+                    await self._make_room()
+                    continue
+                try:
+                    raw, _ = listener.accept()
+                except BlockingIOError:
+                    await wait_readable(listener)
+                except OSError as error:
+                    if error.errno not in _STARVED:
+                        continue  # this client gave up while it waited
+                    _log.warning("accept_starved", error=str(error), connections=len(self.connections))
+                    await trio.sleep(0.1)
+                else:
+                    self.admit(raw, nursery)
+
+    def admit(self, raw: socket.socket, nursery: trio.Nursery) -> None:
+        """Serve a connected socket in `nursery`."""
+        raw.setblocking(False)
+        if raw.family in (socket.AF_INET, socket.AF_INET6):
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = Connection(self._front, raw)
+        self.connections.add(connection)
+        nursery.start_soon(self._serve, connection)
+
+    async def _serve(self, connection: Connection) -> None:
+        try:
+            await connection.run()
+        finally:
+            self.connections.discard(connection)
+            self._left.set()
+
+    async def _make_room(self) -> None:
+        """Have those who only wait leave for those who want to come; return when somebody left.
+
+        Newcomers stay in the kernel's queue meanwhile, and as long as all there are have whole requests at work.
+        """
+        self._left = trio.Event()
+        leaving = who_leaves(self.connections, monotonic())
+        _log.warning("connections_full", connections=len(self.connections), waiting=bool(leaving))
+        for connection in leaving:
+            connection.waiting = False
+            connection.starved_since = math.inf
+            connection.evict()
+        with trio.move_on_after(0.1):
+            await self._left.wait()
+
+    async def _sweep(self) -> None:
+        limits = self._front.limits
+        shortest = min(limits.header_timeout_ms, limits.body_timeout_ms, limits.idle_timeout_ms) / 1000
+        while True:
+            await trio.sleep(min(0.5, shortest / 4))
+            now = monotonic()
+            for connection in [c for c in self.connections if c.deadline <= now]:
+                connection.expire()

@@ -1,0 +1,56 @@
+"""Pages for people: a Quart application on trio. Its errors are the API's canonical ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quart import Response as QuartResponse
+from quart_trio import QuartTrio
+from werkzeug.exceptions import HTTPException
+
+from gateway.contract import responses
+from gateway.contract.routes import method_not_allowed, unknown_path
+from gateway.http.messages import Response
+from gateway.server.asgi import Receive, Scope, Send
+from gateway.server.page_paths import is_page
+from gateway.server.status_page import HTML, POLICY
+
+
+async def _status_page() -> QuartResponse:
+    return QuartResponse(
+        HTML,
+        content_type="text/html; charset=utf-8",
+        headers={"content-security-policy": POLICY, "x-content-type-options": "nosniff", "cache-control": "no-cache"},
+    )
+
+
+def _as_quart(response: Response) -> QuartResponse:
+    headers = {name.decode(): value.decode() for name, value in response.headers}
+    return QuartResponse(
+        response.body, response.status, headers=headers, content_type=response.content_type.decode("ascii")
+    )
+
+
+class WebPages:
+    """The application, and the paths it owns."""
+
+    def __init__(self) -> None:
+        self._app: Any = QuartTrio("gateway.server.pages", static_folder=None)
+        self._app.add_url_rule("/", view_func=_status_page, methods=["GET"], provide_automatic_options=False)
+        self._app.register_error_handler(HTTPException, _refused)
+
+    def owns(self, path: str) -> bool:
+        return is_page(path)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app(scope, receive, send)
+
+
+async def _refused(error: Any) -> QuartResponse:
+    from quart import request
+
+    if error.code == 405:
+        return _as_quart(responses.failure(method_not_allowed(request.method, sorted(error.valid_methods or [])), None))
+    if error.code == 404:
+        return _as_quart(responses.failure(unknown_path(request.path), None))
+    return _as_quart(responses.failure(responses.internal(), None))

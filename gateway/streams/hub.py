@@ -1,0 +1,131 @@
+"""Live delivery as a whole: all streams, their feeds, their sessions, and the one timer they share."""
+
+from __future__ import annotations
+
+from functools import partial
+from time import monotonic
+from typing import Any
+
+import structlog
+import trio
+
+from gateway.admission.body_budget import Budget
+from gateway.contract.auth import Keyring, check_name
+from gateway.http.messages import Gone, Request, Response, Write
+from gateway.shards.client import Shards
+from gateway.streams.event_ids import rewound
+from gateway.streams.sse import CONTENT_TYPE, HEADERS, RETRY, EventStream, check_accept, error_frame
+from gateway.streams.stream import Stream
+from gateway.streams.subscription import Item
+from gateway.streams.topic_feed import Feeds
+from gateway.streams.watch_request import Wish, begun, check_topics, described, heartbeat_of, options_of, resolve
+from gateway.streams.watch_sessions import Opened, Sessions
+from proto.model.errors import ErrorCode, TopicsError, shutting_down
+from proto.model.keys import Key
+from proto.model.limits import Limits
+
+TICK_S = 0.2
+ESTABLISH_S = 10.0
+"""How long a client that opens a stream waits for a shard that is starting."""
+
+_log: Any = structlog.get_logger()
+
+
+class Live:
+    def __init__(self, shards: Shards, limits: Limits, keyring: Keyring, budget: Budget) -> None:
+        self.keyring = keyring
+        self.limits = limits
+        self.shards = shards
+        self.feeds = Feeds(shards, limits, budget)
+        self.sessions = Sessions(shards, limits)
+        self.streams: dict[Stream, None] = {}
+        self._draining = False
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self.feeds.nursery = nursery
+            await nursery.start(self.sessions.run)
+            task_status.started()
+            while True:
+                await trio.sleep(TICK_S)
+                now = monotonic()
+                for stream in tuple(self.streams):
+                    try:
+                        stream.tick(now)
+                    except Exception:
+                        # A mistake of ours must not take the other streams along.
+                        _log.exception("stream_failed")
+                        stream.abort()
+
+    async def watch(self, wish: Wish, key: Key, *, lenient: bool) -> dict[str, Any]:
+        """Make a session; returns the answer's fields. Raises `400`, `403`, `404`, `429`, `503`."""
+        starts = begun(wish.topics or {}, wish.cursor)
+        check_topics(starts, key, self.limits)
+        options = options_of(wish, self.limits)
+        found = await resolve(self.shards, starts, lenient=lenient)
+        positions = {name: each.position for name, each in found.items()}
+        wid = await self.sessions.make(key, options, heartbeat_of(wish), positions)
+        return {
+            "wid": wid,
+            "stream_url": f"/v0/watch/{wid}",
+            "session_ttl_ms": self.limits.watch_session_ttl_ms,
+            "topics": described(found),
+        }
+
+    async def open(self, wid: str, request: Request, key: Key) -> Response:
+        """The answer that streams a session. Raises `400`, `401`, `403`, `404`, `406`, `503`."""
+        check_accept(request.header(b"accept"))
+        opened = await self._found(wid, key)
+        for name in opened.topics:
+            check_name(key, name)  # the key may be another one than it was
+        last_event_id = request.header(b"last-event-id").decode("latin-1")
+        return Response(
+            200, content_type=CONTENT_TYPE, headers=HEADERS, live=partial(self._events, wid, key, last_event_id)
+        )
+
+    async def _found(self, wid: str, key: Key) -> Opened:
+        """The session, also if its shard is only starting: a browser's EventSource takes any error for the end."""
+        patience = monotonic() + ESTABLISH_S
+        while True:
+            try:
+                return await self.sessions.look(wid, key)
+            except TopicsError as error:
+                if error.code is not ErrorCode.NOT_READY or monotonic() > patience:
+                    raise
+            await trio.sleep(TICK_S)
+
+    async def _events(self, wid: str, key: Key, last_event_id: str, write: Write, gone: Gone) -> bool:
+        """Stream a session until it ends; whether it ended with a last frame, or the client just went."""
+        try:
+            async with self.sessions.turn(wid):
+                opened = await self.sessions.take(wid, key)
+                positions = rewound(opened.topics, last_event_id)
+                stream = EventStream(self, self.sessions, wid, key, opened, positions, write)
+        except TopicsError as error:
+            # Since it was looked at, the session has ended, or its shard.
+            code = 410 if error.code is ErrorCode.NOT_FOUND else error.status
+            await write(RETRY + error_frame(code, error.message))
+            return True
+        finally:
+            self.sessions.turn_over(wid)
+        if self._draining:
+            stream.end(self._farewell(stream))
+        try:
+            await stream.run(gone)
+        finally:
+            self.sessions.end(stream)
+        return not stream.gone
+
+    async def drain(self) -> None:
+        """End every stream with a last frame, and tell the shards how far each got."""
+        self._draining = True
+        for stream in tuple(self.streams):
+            stream.end(self._farewell(stream))
+        while self.streams:
+            await next(iter(self.streams)).ended.wait()
+        self.sessions.tell()
+        await self.sessions.told()
+
+    def _farewell(self, stream: Stream) -> Item:
+        return stream.problem(503, shutting_down().message)

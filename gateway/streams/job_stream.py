@@ -1,0 +1,157 @@
+"""Streams of jobs, `GET /v0/topics/:q/work`: a worker is sent jobs as long as it holds fewer than its `max`.
+
+Who gets what is decided in the queue's shard, which knows what each stream holds. The stream asks it for jobs and waits
+for the answer, which comes when there are some; whatever it holds is given back when the connection ends. If this
+process dies, nobody can say so: the leases run out.
+
+    id: <seq>
+    event: job
+    data: {"topic":…,"$seq":…,"lease_id":…,"deadline":…,…}
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from functools import partial
+from time import time
+from typing import Any
+
+import msgspec
+import trio
+from msgspec import Raw
+
+from gateway.contract.auth import Keyring, key_is_gone
+from gateway.http.messages import ClientGone, Gone, Request, Response, Write
+from gateway.shards.client import Shards
+from gateway.streams.sse import CONTENT_TYPE, HEADERS, RETRY, check_accept, error_frame
+from proto.model.errors import TopicsError, invalid, shutting_down
+from proto.model.keys import Key
+from proto.model.limits import Limits
+from proto.model.surrogates import decode
+
+HEARTBEAT_S = 15.0
+GOODBYE_S = 5.0
+"""How long a stream that is over tries to give its jobs back."""
+
+_jobs = msgspec.json.Decoder(list[Raw]).decode
+_encode = msgspec.json.Encoder().encode
+_ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
+"""A JSON text has line ends between its tokens only, and an event's data must have none."""
+
+
+class Work:
+    def __init__(self, shards: Shards, limits: Limits, keyring: Keyring) -> None:
+        self._keyring = keyring
+        self._shards = shards
+        self._limits = limits
+        self._open: dict[str, trio.CancelScope] = {}
+        self._draining = False
+        self._over = trio.Event()
+
+    async def open(self, topic: str, options: Mapping[str, Any], request: Request, key: Key) -> Response:
+        """The answer that streams jobs. Raises `400`, `404`, `406`, `409`, `503`."""
+        check_accept(request.header(b"accept"))
+        if not options["node"]:
+            raise invalid("node is missing: who the jobs are leased to", field="node")
+        asked = {**{name: options.get(name) for name in ("node", "max", "lease_ms")}, "stream": secrets.token_hex(8)}
+        reply = await self._shards.call("work_open", topic, asked)
+        if reply.error is not None:
+            raise reply.error
+        return Response(200, content_type=CONTENT_TYPE, headers=HEADERS, live=partial(self._run, topic, asked, key))
+
+    async def _run(self, topic: str, asked: dict[str, Any], key: Key, write: Write, gone: Gone) -> bool:
+        """Stream until something ends it; whether that was ours, or the client just went."""
+        stream = asked["stream"]
+        left = False
+        last = shutting_down()
+        scope = self._open[stream] = trio.CancelScope()
+        if self._draining:
+            scope.cancel()
+
+        def revoke() -> None:
+            nonlocal last
+            last = key_is_gone()
+            scope.cancel()
+
+        try:
+            with self._keyring.while_known(key, revoke), scope:
+                async with trio.open_nursery() as nursery:
+
+                    async def watch() -> None:
+                        nonlocal left
+                        await gone()
+                        left = True
+                        nursery.cancel_scope.cancel()
+
+                    nursery.start_soon(watch)
+                    try:
+                        await trio.lowlevel.checkpoint_if_cancelled()  # it may be over before it began
+                        await self._push(topic, asked, write)
+                    except TopicsError as error:
+                        last = error
+                    except (OSError, ClientGone):
+                        left = True
+                    nursery.cancel_scope.cancel()
+            if not left:
+                with trio.move_on_after(GOODBYE_S):
+                    await write(error_frame(last.status, last.message))
+            return not left
+        finally:
+            with trio.move_on_after(GOODBYE_S) as patience:
+                patience.shield = True
+                await self._close(topic, stream)
+            del self._open[stream]
+            if not self._open:
+                self._over.set()
+
+    async def _push(self, topic: str, asked: dict[str, Any], write: Write) -> None:
+        """Send jobs for ever. Raises what ends the stream."""
+        name = _encode(topic)
+        await self._send(write, RETRY + _heartbeat())
+        while True:
+            pending = self._shards.links.to(self._shards.index_of(topic)).ask("work_take", topic, asked, b"")
+            try:
+                reply = None
+                while reply is None:
+                    with trio.move_on_after(HEARTBEAT_S):
+                        reply = await pending.reply()
+                    if reply is None:
+                        await self._send(write, _heartbeat())
+            except BaseException:
+                pending.abandon()
+                raise
+            if reply.error is not None:
+                raise reply.error
+            seqs = (reply.extra or {}).get("seqs", ())
+            frames = [_frame(name, seq, bytes(job)) for seq, job in zip(seqs, decode(_jobs, reply.body), strict=True)]
+            await self._send(write, b"".join(frames) or _heartbeat())
+
+    async def _send(self, write: Write, piece: bytes) -> None:
+        with trio.move_on_after(self._limits.slow_consumer_timeout_ms / 1000) as patience:
+            await write(piece)
+        if patience.cancelled_caught:
+            raise ClientGone
+
+    async def _close(self, topic: str, stream: str) -> None:
+        try:
+            await self._shards.call("work_close", topic, {"stream": stream})
+        except TopicsError:
+            pass  # its shard or its topic is gone, and the leases run out
+
+    async def drain(self) -> None:
+        """End every stream with a last frame, its jobs given back."""
+        self._draining = True
+        while self._open:
+            self._over = trio.Event()
+            for scope in self._open.values():
+                scope.cancel()
+            await self._over.wait()
+
+
+def _heartbeat() -> bytes:
+    return b": hb %d\n\n" % (time() * 1000)
+
+
+def _frame(topic: bytes, seq: int, job: bytes) -> bytes:
+    return b'id: %d\nevent: job\ndata: {"topic":%b,%b\n\n' % (seq, topic, job[1:].translate(_ONE_LINE))

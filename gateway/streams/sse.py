@@ -1,0 +1,146 @@
+"""Event streams: how a session's stream looks on the wire, and how the connection is opened.
+
+retry: 2000                            once, at the beginning
+
+id: <where all topics are>             after a record, tombstone, caught-up, topic-deleted frame
+event: record
+data: {"topic":…,"records":[…],"from_seq":…,"to_seq":…,"head_seq":…}
+
+event: error
+data: {"code":…,"error":…}
+
+: hb <ms since 1970>                   when nothing was sent for heartbeat_ms
+"""
+
+from __future__ import annotations
+
+from time import time
+from typing import Any
+
+import msgspec
+
+from gateway.http.accept_header import named, weight
+from gateway.http.messages import Response, Write
+from gateway.streams.event_ids import Ids, Position
+from gateway.streams.stream import Shown, Stream
+from gateway.streams.subscription import Item, Track
+from gateway.streams.topic_feed import Batch
+from gateway.streams.watch_sessions import Opened, Sessions
+from proto.model.errors import ErrorCode, TopicsError
+from proto.model.keys import Key
+
+MEDIA = b"text/event-stream"
+CONTENT_TYPE = MEDIA + b"; charset=utf-8"
+HEADERS = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
+RETRY = b"retry: 2000\n\n"
+GATHER_BYTES = 64 << 10
+"""Frames are sent together up to this."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+def check_accept(accept: bytes) -> None:
+    """Raises `406 not_acceptable`."""
+    if not weight(accept, MEDIA):
+        raise TopicsError(ErrorCode.NOT_ACCEPTABLE, "this is an event stream: send `Accept: text/event-stream`")
+
+
+def retries(error: TopicsError, accept: bytes) -> bool:
+    """Whether a client that opens a stream and gets this error is to be told so in a stream. One that names the type is
+    a browser's EventSource or like it; any other one understands a status and `Retry-After`."""
+    return error.status == 503 and named(accept, MEDIA)
+
+
+def come_back(error: TopicsError) -> Response:
+    """The same error as a stream that ends at once. To a browser's EventSource any status but 200 is the end for good;
+    this is what it would have been told if it had come a moment earlier, and it comes back after `retry`."""
+    return Response(200, RETRY + error_frame(error.status, error.message), CONTENT_TYPE, HEADERS)
+
+
+class EventStream(Stream):
+    def __init__(
+        self,
+        live: Shown,
+        sessions: Sessions,
+        wid: str,
+        key: Key,
+        opened: Opened,
+        positions: dict[str, Position],
+        write: Write,
+    ) -> None:
+        super().__init__(live, key, most_items=live.limits.watch_queue_frames, generation=opened.generation)
+        self.wid = wid
+        self._write = write
+        self._heartbeat_s = opened.heartbeat_ms / 1000
+        self._ids = Ids({name: max(position.seq, 0) for name, position in positions.items()}, opened.generation)
+        self._single = len(positions) == 1
+        self.put(Item("raw", None, RETRY, None, 0))
+        self._progress = sessions.begin(self)
+        for name, position in positions.items():
+            track = self.add(name, opened.options, position)
+            if position != opened.topics[name]:
+                self.moved(track)  # taken back, and to stay so if this stream ends at once
+
+    async def send(self) -> None:
+        parts: list[bytes] = []
+        size = 0
+        while self.queue and size < GATHER_BYTES:
+            form = self._form(self.taken())
+            if form:
+                parts.append(form)
+                size += len(form)
+        if parts:
+            await self._write(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def _form(self, item: Item) -> bytes:
+        if item.kind == "raw":
+            what: bytes = item.what
+            return what
+        assert item.track is not None
+        assert item.after is not None
+        self._ids.seqs[item.track.name] = item.after.seq
+        self._ids.generation = max(self._ids.generation, item.after.born)
+        if item.kind == "moved":
+            return b""
+        if item.kind == "record":
+            batch: Batch = item.what
+            shared = self._single and not self._ids.generation
+            if shared and (form := batch.forms.get(EventStream)) is not None:
+                return form
+            form = _frame(b"record", batch.payload, self._ids.current())
+            if shared:
+                batch.keep(EventStream, form)
+            return form
+        return _frame(item.kind.encode(), _encode(item.what), self._ids.current())
+
+    def problem(
+        self, code: int, message: str, topics: list[str] | None = None, retry_after_ms: int | None = None
+    ) -> Item:
+        return Item("raw", None, error_frame(code, message, topics, retry_after_ms), None, 0)
+
+    def tick(self, now: float) -> None:
+        super().tick(now)
+        if now - self.sent_at >= self._heartbeat_s and not self.sending:
+            self.put(Item("raw", None, b": hb %d\n\n" % (time() * 1000), None, 0))
+
+    def moved(self, track: Track) -> None:
+        self._progress.moved(track.name, track.handed, self.generation)
+
+    def taken_over(self) -> None:
+        self.end(self.problem(409, "another connection has opened this watch session"))
+
+    def unknown(self) -> None:
+        self.end(self.problem(410, "the watch session is gone; make a new one with POST /v0/watch"))
+
+
+def error_frame(code: int, message: str, topics: list[str] | None = None, retry_after_ms: int | None = None) -> bytes:
+    fields: dict[str, Any] = {"code": code, "error": message}
+    if retry_after_ms is not None:
+        fields["retry_after_ms"] = retry_after_ms
+    if topics:
+        fields["topics"] = topics
+    return b"event: error\ndata: %b\n\n" % _encode(fields)
+
+
+def _frame(event: bytes, payload: bytes, ident: bytes) -> bytes:
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (ident, event, payload)

@@ -1,0 +1,374 @@
+"""One client that watches: its tracks, what waits to be sent to it, and the task that sends.
+
+Live batches go into a bounded queue. When it is full, a track falls behind: nothing is kept for it, and once there is
+room it reads larger batches by itself. So a slow client costs what its queue may hold, and delays nobody.
+
+The ladder of a client that does not take what it is sent, counted from when the queue was full or a write got stuck:
+
+    at once                     tracks fall behind; what they miss is read again, or told as a tombstone
+    buffer_grace_ms             what is queued is let go as well: it can be read again too
+    slow_consumer_timeout_ms    a last `error` frame if it can still be written, and the end
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from time import monotonic
+from typing import Protocol
+
+import trio
+
+from gateway.admission.body_budget import Hold, Kind
+from gateway.contract.auth import Keyring, key_is_gone
+from gateway.http.messages import ClientGone, Gone
+from gateway.streams.event_ids import Position
+from gateway.streams.subscription import Item, State, Track
+from gateway.streams.topic_feed import Feeds, feed_options, frame_bytes
+from gateway.streams.watch_request import Options
+from proto.ipc.link import Pending
+from proto.model.errors import TopicsError
+from proto.model.keys import Key
+from proto.model.limits import Limits
+
+MOST_READS = 16
+"""What a stream that is behind asks for at a time."""
+LAST_WORD_S = 1.0
+"""How long a stream that ends has for its last frame."""
+
+
+class Shown(Protocol):
+    """What a stream needs of its surroundings."""
+
+    feeds: Feeds
+    keyring: Keyring
+    limits: Limits
+    streams: dict[Stream, None]
+
+
+class Stream(ABC):
+    """A subclass says how frames look and how they are sent."""
+
+    def __init__(self, live: Shown, key: Key, *, most_items: int, generation: int = 0) -> None:
+        self.key = key
+        """Whose stream this is."""
+        self.feeds = live.feeds
+        self.tracks: dict[str, Track] = {}
+        self.paced: dict[str, TopicsError] = {}
+        """Topics that come later, for a reason the client has yet to be told."""
+        self.generation = generation
+        self._live = live
+        self._limits = live.limits
+        self.most = most_items
+        self.queue: deque[Item] = deque()
+        self._queued_bytes = 0
+        self._sending_bytes = 0
+        self._in_hand: list[Hold] = []
+        """Of what is being sent."""
+        self._behind: deque[Track] = deque()
+        self._catching_up = False
+        self._nursery: trio.Nursery | None = None
+        self._scope = trio.CancelScope()
+        self._sender: trio.lowlevel.Task | None = None
+        self._roomy = trio.Event()
+        self._full_since: float | None = None
+        self._sending_since: float | None = None
+        self._let_go = False
+        self._last_item: Item | None = None
+        self._end_by = 0.0
+        self.sent_at = monotonic()
+        """When something was last sent."""
+        self.ended = trio.Event()
+        self.gone = False
+        """The client went away."""
+
+    # How it looks
+
+    @abstractmethod
+    async def send(self) -> None:
+        """Send one or some from the front of `queue`, each taken out with `taken`. Raises OSError or `ClientGone` when
+        the client is not there."""
+
+    @abstractmethod
+    def problem(
+        self, code: int, message: str, topics: list[str] | None = None, retry_after_ms: int | None = None
+    ) -> Item:
+        """An error frame."""
+
+    def tick(self, now: float) -> None:
+        """Every now and then: tell of topics that are paced, go up the ladder of the slow."""
+        if self.paced and not self.sending:
+            paced, self.paced = self.paced, {}
+            error = next(iter(paced.values()))
+            self.put(self.problem(error.status, error.message, sorted(paced), error.retry_after_ms))
+        if self._last_item is not None:
+            if now >= self._end_by:
+                self.abort()
+            return
+        since = min((t for t in (self._full_since, self._sending_since) if t is not None), default=None)
+        if since is None:
+            return
+        stalled_ms = (now - since) * 1000
+        if stalled_ms >= self._limits.slow_consumer_timeout_ms:
+            self.end(self.problem(408, "the client reads too slowly; connect again to go on where it is"))
+        elif stalled_ms >= self._limits.buffer_grace_ms and not self._let_go:
+            self._let_go = True
+            self._forget_queue()
+
+    # Tracks
+
+    def add(self, name: str, options: Options, position: Position) -> Track:
+        """Begin to watch a topic, instead of an earlier track of it."""
+        self.drop(name)
+        track = self.tracks[name] = Track(self, name, options, position)
+        self.behind(track)
+        return track
+
+    def drop(self, name: str) -> bool:
+        """Watch a topic no longer; False if it was not watched."""
+        self.paced.pop(name, None)
+        track = self.tracks.pop(name, None)
+        if track is None:
+            return False
+        track.over()
+        self.queue = deque(item for item in self.queue if item.track is not track)
+        self._queued_bytes = sum(item.size for item in self.queue)
+        return True
+
+    def behind(self, track: Track) -> None:
+        if track.state is State.OVER:
+            return
+        track.state = State.BEHIND
+        self._behind.append(track)
+        self._start_catching_up()
+
+    def _start_catching_up(self) -> None:
+        if self._behind and not self._catching_up and self._nursery is not None:
+            self._catching_up = True
+            self._nursery.start_soon(self._catch_up)
+
+    async def _catch_up(self) -> None:
+        """Read for the tracks that are behind, some at a time, in turn, as long as the client takes what is read."""
+        try:
+            while self._behind:
+                while not self._has_room():
+                    self._roomy = trio.Event()
+                    await self._roomy.wait()
+                if not await self._read_some():
+                    earliest = min((track.retry_at for track in self._behind), default=0.0)
+                    await trio.sleep(max(earliest - monotonic(), 0))
+        finally:
+            self._catching_up = False
+
+    async def _read_some(self) -> bool:
+        """One read for each of the next few tracks. False if none may be read yet."""
+        now = monotonic()
+        chosen: list[Track] = []
+        most = MOST_READS
+        left = self._limits.watch_queue_bytes - self._held_bytes
+        for _ in range(len(self._behind)):
+            track = self._behind.popleft()
+            if track.state is not State.BEHIND:
+                continue
+            if track.retry_at > now:
+                self._behind.append(track)
+                continue
+            chosen.append(track)
+            most = min(most, max(left // self._frame_bytes(track), 1))
+            if len(chosen) >= most:
+                break
+        asked: list[tuple[Track, Position, Pending, Hold]] = []
+        shards = self.feeds.shards
+        try:
+            for track in chosen:
+                most = self._frame_bytes(track)
+                hold = self.feeds.budget.hold(Kind.STREAM, self.key)
+                try:
+                    await hold.grow(most)
+                    if track.state is not State.BEHIND:
+                        continue
+                    options = feed_options(track.options, track.epoch, track.seq, 0, most, touch=track.first)
+                    pending = shards.ask(shards.index_of(track.name), "feed", options, track.name)
+                    asked.append((track, track.position, pending, hold))
+                except TopicsError as error:
+                    if track.state is State.BEHIND:
+                        track.failed(error, now)
+            for track, position, pending, hold in asked:
+                try:
+                    reply = await pending.reply()
+                    if reply.error is not None:
+                        raise reply.error
+                except TopicsError as error:
+                    if track.state is State.BEHIND:
+                        track.failed(error, monotonic())
+                else:
+                    if track.state is State.BEHIND and track.position == position:
+                        track.read(reply, hold)
+                    else:  # what was queued was let go meanwhile, and this with it
+                        self.behind(track)
+        finally:
+            for _, _, pending, _ in asked:
+                pending.abandon()
+        return bool(chosen)
+
+    # The queue
+
+    def offer(self, item: Item) -> bool:
+        """Queue what can be read again later; False if there is no room for it."""
+        if len(self.queue) >= self.most or (
+            self._held_bytes and self._held_bytes + item.size > self._limits.watch_queue_bytes
+        ):
+            if self._full_since is None:
+                self._full_since = monotonic()
+            return False
+        self.put(item)
+        return True
+
+    def put(self, item: Item) -> None:
+        if self._last_item is not None:
+            return
+        self.queue.append(item)
+        self._queued_bytes += item.size
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._sender is not None:
+            trio.lowlevel.reschedule(self._sender)
+            self._sender = None
+
+    def taken(self) -> Item:
+        """The front of the queue, which is handed to the connection now."""
+        item = self.queue.popleft()
+        self._queued_bytes -= item.size
+        self._sending_bytes += item.size
+        if item.kind == "record":
+            self._in_hand.append(item.what.hold)
+        if item.track is not None and item.after is not None:
+            item.track.handed = item.after
+            self.moved(item.track)
+        self._look_for_room()
+        return item
+
+    def _sent(self) -> None:
+        """What was taken is with the connection."""
+        self._in_hand.clear()
+        self._sending_bytes = 0
+        self._look_for_room()
+
+    @property
+    def _held_bytes(self) -> int:
+        return self._queued_bytes + self._sending_bytes
+
+    def _frame_bytes(self, track: Track) -> int:
+        return frame_bytes(track.options, self._limits)
+
+    def _has_room(self) -> bool:
+        return len(self.queue) <= self.most // 2 and self._held_bytes <= self._limits.watch_queue_bytes // 2
+
+    def _look_for_room(self) -> None:
+        if self._has_room():
+            self._full_since = None
+            self._roomy.set()
+
+    def moved(self, track: Track) -> None:
+        """A track's `handed` has changed. For who remembers it."""
+        return
+
+    def _forget_queue(self) -> None:
+        """Let go of what waits: the tracks read it again. Frames that cannot be read again stay."""
+        kept = [
+            item
+            for item in self.queue
+            if item.kind in ("topic-deleted", "raw")
+            or (item.kind == "caught-up" and item.track is not None and item.after == item.track.handed)
+        ]
+        self.queue.clear()
+        self.queue.extend(kept)
+        self._queued_bytes = sum(item.size for item in kept)
+        for track in self.tracks.values():
+            if track.position != track.handed and track.state is not State.OVER:
+                waiting = track.state is State.BEHIND
+                track.back_to_handed()
+                if not waiting:
+                    self.behind(track)
+        self._roomy.set()
+
+    # Life
+
+    def revoke(self) -> None:
+        """End because the key is gone."""
+        error = key_is_gone()
+        self.end(self.problem(error.status, error.message))
+
+    @property
+    def ending(self) -> bool:
+        """Whether its last frame is decided."""
+        return self._last_item is not None
+
+    @property
+    def sending(self) -> bool:
+        return self._sending_since is not None or bool(self.queue)
+
+    def end(self, last: Item) -> None:
+        """Send one more frame and end."""
+        if self._last_item is None:
+            self._last_item = last
+            self._end_by = monotonic() + LAST_WORD_S
+            self._wake()
+
+    def abort(self) -> None:
+        """End without a word."""
+        self.gone = True
+        self._scope.cancel()
+
+    async def run(self, gone: Gone | None) -> None:
+        """Until it is ended or the client goes away, which `gone` notices. Leaves nothing behind."""
+        self._live.streams[self] = None
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    if gone is not None:
+                        nursery.start_soon(self._until, gone)
+                    self._start_catching_up()
+                    try:
+                        with self._live.keyring.while_known(self.key, self.revoke):
+                            await self._send_all()
+                    finally:
+                        self._nursery = None  # before it closes: feeds may still have something for us
+                    nursery.cancel_scope.cancel()
+        finally:
+            for track in self.tracks.values():
+                track.over()
+            del self._live.streams[self]
+            # Streams and tracks refer to each other: what they hold would stay until the garbage collector looks.
+            self.queue.clear()
+            self._in_hand.clear()
+            self.ended.set()
+
+    async def _until(self, gone: Gone) -> None:
+        await gone()
+        self.abort()
+
+    async def _send_all(self) -> None:
+        try:
+            while self._last_item is None:
+                if not self.queue:
+                    self._sender = trio.lowlevel.current_task()
+                    await trio.lowlevel.wait_task_rescheduled(self._abort)
+                    continue
+                self._sending_since = monotonic()
+                await self.send()
+                self._sent()
+                self.sent_at = monotonic()
+                self._sending_since = None
+                self._let_go = False
+            self.queue = deque([self._last_item])
+            self._in_hand.clear()
+            await self.send()
+        except (OSError, ClientGone):
+            self.gone = True
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self._sender = None
+        return trio.lowlevel.Abort.SUCCEEDED

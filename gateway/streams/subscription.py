@@ -1,0 +1,192 @@
+"""One topic of one stream: where it is, and how it gets what follows.
+
+                ┌───────────── more ──────────────┐
+                ▼                                 │
+    behind ──► reads a batch by itself ───────────┘
+       ▲            └──── at the head, and not behind the feed ──► live ──► over
+       └── the queue is full, the feed ended, positions do not fit ─┘        (topic deleted, unsubscribed)
+
+A track knows two positions: what is queued, and what was `handed` to the connection, which is what a session remembers.
+A client that loses the connection may not have got all of the latter. It says so by the id it comes back with; without
+one, what was under way is passed over.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gateway.admission.body_budget import Hold
+from gateway.streams.event_ids import TOLD, Position
+from gateway.streams.topic_feed import FIRST_RETRY_S, LAST_RETRY_S, Batch, Feed
+from gateway.streams.watch_request import Options
+from proto.ipc.message import Reply
+from proto.model.errors import ErrorCode, TopicsError
+
+if TYPE_CHECKING:
+    from gateway.streams.stream import Stream
+
+
+class State(Enum):
+    BEHIND = "behind"
+    LIVE = "live"
+    OVER = "over"
+
+
+class Item(NamedTuple):
+    """Something to send. `kind` is record, tombstone, caught-up, topic-deleted, or moved: nothing to show, only a
+    position; or raw, which belongs to no track. `what` is a `Batch`, the payload's fields, or bytes."""
+
+    kind: str
+    track: Track | None
+    what: Any
+    after: Position | None
+    size: int
+
+
+class Track:
+    __slots__ = (
+        "born",
+        "epoch",
+        "feed",
+        "first",
+        "handed",
+        "head",
+        "name",
+        "options",
+        "retry_at",
+        "retry_s",
+        "seq",
+        "state",
+        "stream",
+    )
+
+    def __init__(self, stream: Stream, name: str, options: Options, position: Position) -> None:
+        self.stream = stream
+        self.name = name
+        self.options = options
+        self.epoch, self.seq, self.born = position
+        self.handed = position
+        self.head = 0
+        self.state = State.BEHIND
+        self.first = True
+        """Nothing was read on this connection yet."""
+        self.feed: Feed | None = None
+        self.retry_at = 0.0
+        self.retry_s = FIRST_RETRY_S
+
+    @property
+    def position(self) -> Position:
+        return Position(self.epoch, self.seq, self.born)
+
+    # What the feed calls
+
+    def take(self, batch: Batch) -> None:
+        if batch.from_seq != self.seq:
+            if batch.to_seq > self.seq:
+                self._leave()
+                self.stream.behind(self)
+            return
+        after = Position(self.epoch, batch.to_seq, self.born)
+        kind = "record" if batch.payload else "moved"
+        if self.stream.offer(Item(kind, self, batch, after, len(batch.payload))):
+            self.seq = batch.to_seq
+            self.head = batch.head
+        else:
+            self._leave()
+            self.stream.behind(self)
+
+    def paced(self, error: TopicsError) -> None:
+        self.stream.paced[self.name] = error
+
+    def fall_behind(self) -> None:
+        self.feed = None
+        self.stream.behind(self)
+
+    def deleted(self) -> None:
+        """Tell the client, once in a session: the position remembers that it was told."""
+        self.feed = None
+        self.over()
+        if self.epoch == TOLD:
+            return
+        head = max(self.head, self.seq if self.epoch > 0 else 0)
+        fields = {"topic": self.name, "head_seq": head, "reason": "deleted"}
+        self.stream.generation += 1
+        after = Position(TOLD, self.seq, self.stream.generation)
+        self.stream.put(Item("topic-deleted", self, fields, after, 0))
+
+    # What the stream does with it
+
+    def _leave(self) -> None:
+        if self.feed is not None:
+            self.stream.feeds.leave(self.feed, self)
+            self.feed = None
+
+    def over(self) -> None:
+        self._leave()
+        self.state = State.OVER
+
+    def back_to_handed(self) -> None:
+        """What was queued is let go."""
+        self._leave()
+        self.epoch, self.seq, self.born = self.handed
+
+    def read(self, reply: Reply, hold: Hold) -> None:
+        """What it asked for itself, and what counts it."""
+        extra = reply.extra
+        assert extra is not None
+        head, earliest = extra["head"], extra["earliest"]
+        self.head = head
+        if (gap := extra.get("gap")) is not None:
+            self._lost(gap, extra["epoch"], earliest, head)
+        self.epoch = extra["epoch"]
+        hold.set(len(reply.body))
+        batch = Batch(reply.body, self.seq, extra["to"], head, hold)
+        if batch.payload or batch.to_seq > self.seq:
+            self.seq = max(batch.to_seq, self.seq)
+            kind = "record" if batch.payload else "moved"
+            self.stream.put(Item(kind, self, batch, self.position, len(batch.payload)))
+        self.first = False
+        self.retry_s = FIRST_RETRY_S
+        if batch.to_seq >= head:
+            self.feed = self.stream.feeds.join(self.name, self.options, self)
+        if self.feed is None:
+            self.stream.behind(self)
+        else:
+            self.state = State.LIVE
+            self.stream.put(Item("caught-up", self, {"topic": self.name, "head_seq": head}, self.position, 0))
+
+    def _lost(self, gap: tuple[int, int, str, str | None], epoch: int, earliest: int, head: int) -> None:
+        gap_from, gap_to, reason, cause = gap
+        if reason == "recreated":
+            self.stream.generation += 1
+            self.born = self.stream.generation
+        elif self.first and reason != "source_trim":
+            reason = "from_seq_too_old"
+        self.epoch, self.seq = epoch, earliest - 1
+        fields = {
+            "topic": self.name,
+            "reason": reason,
+            "gap_from": gap_from,
+            "gap_to": gap_to,
+            "earliest_seq": earliest,
+            "head_seq": head,
+        }
+        if cause is not None:
+            fields["cause"] = cause
+        self.stream.put(Item("tombstone", self, fields, self.position, 0))
+
+    def failed(self, error: TopicsError, now: float) -> None:
+        if error.code is ErrorCode.TOPIC_NOT_FOUND:
+            self.deleted()
+        elif error.code is ErrorCode.INTERNAL:
+            self.over()
+            self.stream.put(self.stream.problem(500, error.message, [self.name]))
+        elif error.code is ErrorCode.THROTTLED:
+            self.paced(error)
+            self.retry_at = now + (error.retry_after_ms or 0) / 1000
+            self.stream.behind(self)
+        else:
+            self.retry_at = now + self.retry_s
+            self.retry_s = min(2 * self.retry_s, LAST_RETRY_S)
+            self.stream.behind(self)

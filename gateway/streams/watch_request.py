@@ -1,0 +1,179 @@
+"""What a client wants to watch: the body of `POST /v0/watch` and the `subscribe` command, checked and resolved.
+
+Wrong types are `400`; what is out of range is clamped, as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from gateway.contract.auth import check_name
+from gateway.shards.client import Shards
+from gateway.streams.event_ids import GONE, Position, decode
+from proto.ipc.link import Pending
+from proto.model.body import Form
+from proto.model.errors import invalid, topic_not_found
+from proto.model.keys import Key
+from proto.model.limits import DEFAULT_BATCH_BYTES, DEFAULT_LIMIT, MAX_BATCH_BYTES, MAX_U64, Limits, clamped
+from proto.model.names import check_topic
+
+DEFAULT_FRAME_BYTES = 256 << 10
+"""Byte budget of a record frame unless the request names `max_batch_bytes`."""
+DEFAULT_HEARTBEAT_MS = 15_000
+MIN_HEARTBEAT_MS, MAX_HEARTBEAT_MS = 1_000, 60_000
+
+
+class Start(Struct):
+    """Where to begin in one topic."""
+
+    from_seq: int | None = None
+    tail: bool | None = None
+
+
+class Wish(Struct):
+    """The fields that a watch and a subscription have in common."""
+
+    topics: dict[str, Start | None] | None = None
+    cursor: str | None = None
+    """The id of a frame of an earlier watch: its topics that are named here begin where it says."""
+    node: str | list[str] | None = None
+    limit: int | None = None
+    max_batch_bytes: int | None = None
+    heartbeat_ms: int | None = None
+    include_meta: bool | None = None
+    include_tags: bool | None = None
+    include_data: bool | None = None
+    consistency: Literal["eventual", "strong"] | None = None
+
+
+WISH = Form(Wish)
+
+
+class Options(Struct, frozen=True):
+    """What is shown of the records, and how many at a time. Watchers with equal options are fed the same bytes. Without
+    `data` there is no `meta` either: only `$seq`, `$ts`, `$tag`, `$node` are left."""
+
+    limit: int
+    budget: int
+    nodes: tuple[str, ...]
+    tags: bool
+    meta: bool
+    data: bool
+    strong: bool
+
+    def as_map(self) -> dict[str, Any]:
+        return msgspec.structs.asdict(self)
+
+    @classmethod
+    def from_map(cls, fields: Mapping[str, Any]) -> Options:
+        return cls(**{**fields, "nodes": tuple(fields["nodes"])})
+
+
+def options_of(wish: Wish, limits: Limits) -> Options:
+    """With numbers that are out of range clamped."""
+    budget = wish.max_batch_bytes
+    if budget is None:
+        budget = DEFAULT_FRAME_BYTES
+    node = wish.node
+    return Options(
+        clamped(wish.limit, DEFAULT_LIMIT, limits.max_limit),
+        clamped(budget, DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES),
+        tuple(sorted({node} if isinstance(node, str) else set(node or ()))),
+        bool(wish.include_tags),
+        wish.include_meta is not False and wish.include_data is not False,
+        wish.include_data is not False,
+        wish.consistency == "strong",
+    )
+
+
+def heartbeat_of(wish: Wish) -> int:
+    """Milliseconds."""
+    asked = DEFAULT_HEARTBEAT_MS if wish.heartbeat_ms is None else wish.heartbeat_ms
+    return min(max(asked, MIN_HEARTBEAT_MS), MAX_HEARTBEAT_MS)
+
+
+def begun(starts: Mapping[str, Start | None], cursor: str | None) -> Mapping[str, Start | None]:
+    """Where to begin, with a cursor applied. Raises `400` for one that is none of ours."""
+    if cursor is None:
+        return starts
+    found = decode(cursor, starts)
+    if found is None:
+        raise invalid("cursor is not the id of a frame of a watch over these topics", field="cursor")
+    return {name: Start(found[1][name]) if name in found[1] else start for name, start in starts.items()}
+
+
+def check_topics(starts: Mapping[str, Start | None], key: Key, limits: Limits) -> None:
+    """Raises `400`, or `403` for a name outside the key's prefixes."""
+    if not starts:
+        raise invalid("topics must name at least one topic", field="topics")
+    if len(starts) > limits.max_watch_topics:
+        raise invalid(
+            f"{len(starts)} topics, at most {limits.max_watch_topics} can be watched at once",
+            field="topics",
+            max=limits.max_watch_topics,
+        )
+    for name, start in starts.items():
+        check_topic(name)
+        check_name(key, name)
+        if start is not None and start.from_seq is not None and not 0 <= start.from_seq <= MAX_U64:
+            raise invalid(
+                f"from_seq is {start.from_seq}, but must be between 0 and {MAX_U64}", field=f"topics.{name}.from_seq"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A topic as it was when it was looked up, and where its watcher begins."""
+
+    position: Position
+    from_seq: int
+    head_seq: int
+    earliest_seq: int
+
+
+async def resolve(shards: Shards, starts: Mapping[str, Start | None], *, lenient: bool) -> dict[str, Found]:
+    """Look the topics up. `tail` is fixed here. Raises `404` for the first one that does not exist, unless `lenient`
+    leaves it out; `503` unless their shards serve."""
+    by_shard: dict[int, list[str]] = {}
+    for name in starts:
+        by_shard.setdefault(shards.index_of(name), []).append(name)
+    asked: list[Pending] = []
+    states: dict[str, tuple[int, int, int]] = {}
+    try:
+        for index, names in by_shard.items():
+            asked.append(shards.ask(index, "watch_resolve", {"names": names}))
+        for pending in asked:
+            reply = await pending.reply()
+            if reply.error is not None:
+                raise reply.error
+            assert reply.extra is not None
+            states |= reply.extra["topics"]
+    finally:
+        for pending in asked:
+            pending.abandon()
+    found: dict[str, Found] = {}
+    for name, start in starts.items():
+        if name in states:
+            found[name] = _found(start or Start(), *states[name])
+        elif not lenient:
+            raise topic_not_found(name)
+    return found
+
+
+def _found(start: Start, epoch: int, head: int, earliest: int) -> Found:
+    from_seq = head if start.tail else start.from_seq or 0
+    # A cursor ahead of the log was made on an earlier topic of this name, and stays so however far this one grows.
+    return Found(Position(GONE if from_seq > head else epoch, from_seq, 0), from_seq, head, earliest)
+
+
+def described(found: Mapping[str, Found]) -> dict[str, dict[str, int]]:
+    """For the answer."""
+    return {
+        name: {"from_seq": each.from_seq, "head_seq": each.head_seq, "earliest_seq": each.earliest_seq}
+        for name, each in found.items()
+    }

@@ -1,0 +1,287 @@
+"""Watch sessions, seen from the gateway: made and opened in their shards, and told how far their streams are.
+
+Positions go to the shards in groups, every `SAVE_S`: what was sent after that is sent again if the gateway dies,
+because no client can take a session forward. What cannot be told because a shard is away is kept until it can.
+
+At most one stream per session: a new one ends the old one, and begins where that one got to.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from time import monotonic
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+import trio
+
+from gateway.admission.slots import cap_reached
+from gateway.shards.client import Shards
+from gateway.streams.event_ids import Position
+from gateway.streams.watch_request import Options
+from proto.ipc.link import Pending
+from proto.ipc.message import Reply
+from proto.model.errors import ErrorCode, TopicsError
+from proto.model.keys import Key
+from proto.model.limits import Limits
+from proto.model.names import WATCH_SESSION
+
+SAVE_S = 0.25
+WID_BYTES = 16
+
+_log: Any = structlog.get_logger()
+_encode = msgspec.json.Encoder().encode
+
+Moves = dict[str, Position]
+
+
+class Progress:
+    """How far a session is, as the gateway knows it: the newest position of every topic that moved, which of them its
+    shard was not told of yet (`untold`), and how many times it is being told right now (`telling`)."""
+
+    __slots__ = ("generation", "positions", "telling", "untold")
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.positions: Moves = {}
+        self.untold: set[str] = set()
+        self.telling = 0
+
+    def moved(self, topic: str, position: Position, generation: int) -> None:
+        self.positions[topic] = position
+        self.untold.add(topic)
+        self.generation = max(self.generation, generation)
+
+
+class Streaming(Protocol):
+    """The stream of a session."""
+
+    wid: str
+    ended: trio.Event
+
+    def taken_over(self) -> None:
+        """Another connection has come for the session."""
+
+    def unknown(self) -> None:
+        """The shard does not know the session any more."""
+
+
+class Opened:
+    """A session as its shard has it."""
+
+    def __init__(self, extra: Mapping[str, Any]) -> None:
+        told = dict(extra["options"])
+        self.heartbeat_ms = int(told.pop("heartbeat_ms"))
+        self.options = Options.from_map(told)
+        self.topics = {name: Position(*position) for name, position in extra["topics"].items()}
+        self.generation = int(extra["generation"])
+
+
+class Sessions:
+    def __init__(self, shards: Shards, limits: Limits) -> None:
+        self._shards = shards
+        self._most = limits.max_watch_sessions
+        self._most_owned = limits.max_watch_sessions_per_key
+        self._word_s = min(limits.watch_session_ttl_ms / 4000, 10.0)
+        self._counts: list[int | None] = [None] * len(shards.states)
+        self._owned: dict[bytes, list[int | None]] = {}
+        """Of each key that made one, how many sessions each shard said last that it has. More only by this gateway."""
+        self._making = trio.Lock()
+        self._streams: dict[str, Streaming] = {}
+        self._progress: dict[str, Progress] = {}
+        """Of the sessions that have a stream, or of which something is still to be told."""
+        self._turns: dict[str, trio.Lock] = {}
+        self._nursery: trio.Nursery | None = None
+        self._telling = 0
+        self._all_told = trio.Event()
+
+    def __len__(self) -> int:
+        """Sessions that have a stream."""
+        return len(self._streams)
+
+    # Making
+
+    async def make(self, key: Key, options: Options, heartbeat_ms: int, topics: Mapping[str, Position]) -> str:
+        """A new session; returns its wid. Raises `429` when there are as many as there may be, `503`."""
+        wid = "wid_" + secrets.token_urlsafe(WID_BYTES)
+        asked: dict[str, Any] = {
+            "owner": key.digest,
+            "options": {**options.as_map(), "heartbeat_ms": heartbeat_ms},
+        }
+        body = _encode(topics)
+        # Without keys there is nobody to attribute use to.
+        bounds: list[tuple[str, int, list[int | None]]] = []
+        if self._most:
+            bounds.append(("room", self._most, self._counts))
+        if self._most_owned and key.digest:
+            counts = self._owned.setdefault(key.digest, [None] * len(self._counts))
+            bounds.append(("room_owned", self._most_owned, counts))
+        if not bounds:
+            self._heard(wid, await self._shards.call("session_make", wid, asked, body))
+            return wid
+        async with self._making:
+            if any(None in counts for _, _, counts in bounds):
+                await self._count(key.digest)
+            for last in (False, True):
+                index = self._shards.index_of(wid)
+                room = {
+                    name: most - sum(count or 0 for at, count in enumerate(counts) if at != index)
+                    for name, most, counts in bounds
+                }
+                try:
+                    self._heard(wid, await self._shards.call("session_make", wid, asked | room, body), key.digest)
+                    return wid
+                except TopicsError as error:
+                    if last or error.code is not ErrorCode.THROTTLED:
+                        raise
+                # What the other shards said last may have ended meanwhile.
+                await self._count(key.digest)
+        raise cap_reached("max_watch_sessions", self._most, "wait until one ends")
+
+    def _heard(self, wid: str, reply: Reply, owner: bytes = b"") -> Mapping[str, Any]:
+        if reply.error is not None:
+            raise reply.error
+        assert reply.extra is not None
+        self._told(self._shards.index_of(wid), reply.extra, owner)
+        return reply.extra
+
+    def _told(self, index: int, extra: Mapping[str, Any], owner: bytes) -> None:
+        self._counts[index] = int(extra["sessions"])
+        if owner in self._owned:
+            self._owned[owner][index] = int(extra["owned"])
+
+    async def _count(self, owner: bytes) -> None:
+        """Ask the shards that serve how many sessions they have, and how many of one key."""
+        for index in range(len(self._counts)):
+            try:
+                pending = self._shards.ask(index, "session_count", {"owner": owner})
+                try:
+                    reply = await pending.reply()
+                finally:
+                    pending.abandon()
+            except TopicsError:
+                continue  # it is away: what it said last holds
+            if reply.extra is not None:
+                self._told(index, reply.extra, owner)
+
+    # Opening
+
+    def turn(self, wid: str) -> trio.Lock:
+        """Whoever opens a session holds this until the stream is registered or refused."""
+        return self._turns.setdefault(wid, trio.Lock())
+
+    def turn_over(self, wid: str) -> None:
+        lock = self._turns.get(wid)
+        if lock is not None and not lock.statistics().tasks_waiting and not lock.locked():
+            del self._turns[wid]
+
+    async def look(self, wid: str, key: Key) -> Opened:
+        """The session, for its owner. Raises `400`, `401`, `404`, `503`."""
+        if WATCH_SESSION.fullmatch(wid) is None:
+            # No shard has made it, whatever it looks like; none needs to be asked.
+            raise TopicsError(
+                ErrorCode.NOT_FOUND, "there is no such watch session; make one with POST /v0/watch", {"wid": wid[:64]}
+            )
+        reply = await self._shards.call("session_open", wid, {"owner": key.digest})
+        return Opened(self._heard(wid, reply))
+
+    async def take(self, wid: str, key: Key) -> Opened:
+        """The session, after `look` found it; its stream, if there was one, has ended."""
+        stream = self._streams.get(wid)
+        if stream is not None:
+            stream.taken_over()
+            await stream.ended.wait()
+        # Before the shard is asked: if there is none now, the shard knows everything; if there is one, it knows better,
+        # also if the shard is told, and this is forgotten, before the answer is here.
+        progress = self._progress.get(wid)
+        opened = await self.look(wid, key)
+        if progress is not None:
+            opened.generation = max(opened.generation, progress.generation)
+            opened.topics |= progress.positions
+        return opened
+
+    def begin(self, stream: Streaming) -> Progress:
+        """The stream is its session's from now on, and says there how far it is."""
+        self._streams[stream.wid] = stream
+        return self._progress.setdefault(stream.wid, Progress())
+
+    def end(self, stream: Streaming) -> None:
+        """The stream is over; what its shard does not know yet, it is told soon."""
+        if self._streams.get(stream.wid) is stream:
+            del self._streams[stream.wid]
+            self._forget(stream.wid)
+
+    def _forget(self, wid: str) -> None:
+        progress = self._progress.get(wid)
+        if progress is not None and wid not in self._streams and not progress.untold and not progress.telling:
+            del self._progress[wid]
+
+    # Saving
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Tell the shards how far streams are, for ever."""
+        word_at = monotonic()
+        async with trio.open_nursery() as self._nursery:
+            task_status.started()
+            while True:
+                await trio.sleep(SAVE_S)
+                word = monotonic() >= word_at
+                if word:
+                    word_at = monotonic() + self._word_s
+                self.tell(word=word)
+
+    def tell(self, *, word: bool = False) -> None:
+        """Send what there is to tell; with `word`, say of every stream that it is still there.
+
+        What is told and fails is told again, but with the positions of that time: an older one never follows a newer.
+        """
+        by_shard: dict[int, dict[str, tuple[int, Moves]]] = {}
+        for wid, progress in self._progress.items():
+            if progress.untold or (word and wid in self._streams):
+                moves = {topic: progress.positions[topic] for topic in progress.untold}
+                by_shard.setdefault(self._shards.index_of(wid), {})[wid] = (progress.generation, moves)
+        for index, told in by_shard.items():
+            try:
+                pending = self._shards.ask(index, "session_move", {}, body=_encode(told))
+            except TopicsError:
+                continue  # the shard is away
+            for wid in told:
+                progress = self._progress[wid]
+                progress.untold = set()
+                progress.telling += 1
+            self._telling += 1
+            assert self._nursery is not None
+            self._nursery.start_soon(self._heed, index, told, pending)
+
+    async def told(self) -> None:
+        """Return when nothing is on its way."""
+        while self._telling:
+            self._all_told = trio.Event()
+            await self._all_told.wait()
+
+    async def _heed(self, index: int, told: dict[str, tuple[int, Moves]], pending: Pending) -> None:
+        reply: Reply | None = None
+        try:
+            reply = await pending.reply()
+        except TopicsError:
+            pass  # it went away before it answered
+        finally:
+            self._telling -= 1
+            self._all_told.set()
+        heard = reply.extra if reply is not None else None
+        for wid, (_, moves) in told.items():
+            progress = self._progress[wid]
+            progress.telling -= 1
+            if heard is None:
+                progress.untold |= moves.keys()
+            self._forget(wid)
+        if heard is None:
+            return
+        self._counts[index] = int(heard["sessions"])
+        for wid in heard["unknown"]:
+            stream = self._streams.get(wid)
+            if stream is not None:
+                _log.info("watch_session_gone", shard=index)
+                stream.unknown()

@@ -1,0 +1,334 @@
+"""The commands of a WebSocket, and what it is sent. The transport is `gateway.http.websocket`.
+
+Commands are carried out one after the other, in the order they come, and each is answered: a client that sends more
+than it reads is not read from until it has. Topics that are subscribed are streamed as on an event stream, in the same
+queue as the answers, so an answer is never overtaken by what follows from it.
+
+    subscribe    topic or topics, with the fields of a watch      subscribed, then record, tombstone, caught_up, …
+    unsubscribe  topic or topics (a list)                         unsubscribed, with those that were subscribed
+    publish      the body of an append, plus topic, return_seqs   ack
+    ping                                                          pong
+    auth         token: first, within 5 s, where no key came      authenticated
+
+A command that fails is answered with `error`, and the socket stays open. Nothing outlives the socket: its client
+begins again where it was, with `from_seq`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import perf_counter
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+import trio
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from gateway.contract import responses
+from gateway.contract.auth import Keyring, check_name, check_scope, restrictions, unauthorized
+from gateway.contract.operations import OPERATIONS
+from gateway.http.chunked_body import too_large
+from gateway.http.messages import ClientGone
+from gateway.shards.client import Shards
+from gateway.shards.quota import Quota
+from gateway.streams.stream import Shown, Stream
+from gateway.streams.subscription import Item
+from gateway.streams.topic_feed import Batch
+from gateway.streams.watch_request import Start, Wish, begun, check_topics, described, options_of, resolve
+from proto.ipc.message import Reply
+from proto.model.body import Form, parse
+from proto.model.errors import ErrorCode, TopicsError, invalid
+from proto.model.keys import Key, Scope
+from proto.model.names import check_topic
+
+MAX_REQUEST_ID_BYTES = 1024
+MAX_PARAMETERS_BYTES = 1 << 20
+"""What a command may have that brings no records: names in Python take many times what they take as JSON."""
+GOING_AWAY = 1001
+_CODES = {
+    401: ErrorCode.UNAUTHORIZED,
+    408: ErrorCode.REQUEST_TIMEOUT,
+    429: ErrorCode.THROTTLED,
+    500: ErrorCode.INTERNAL,
+    503: ErrorCode.SHUTTING_DOWN,
+}
+_KINDS = {"tombstone": "tombstone", "caught-up": "caught_up", "topic-deleted": "topic_deleted"}
+_APPEND = next(operation for operation in OPERATIONS if operation.name == "append")
+_PASSED_ON = ("records", "node", "idempotency_key", "create", "config", "disable_backpressure")
+"""Fields of a publish that are the shard's business: they go there as they came."""
+
+_log: Any = structlog.get_logger()
+_encode = msgspec.json.Encoder().encode
+
+
+class Socket(Protocol):
+    """The transport's side. `key` is whose socket it is; no scope was asked for yet."""
+
+    @property
+    def key(self) -> Key: ...
+
+    async def receive(self) -> bytes:
+        """The next text message, UTF-8. Raises `ClientGone` when there will be none."""
+
+    async def send(self, text: bytes) -> None:
+        """Returns when the socket has taken it. Raises `ClientGone`."""
+
+    async def close(self, code: int, reason: str) -> None: ...
+
+
+class Command(Struct):
+    """What every command has, and all that a ping has."""
+
+    op: str
+    request_id: Raw | UnsetType = UNSET
+
+
+class Subscribe(Wish, kw_only=True):
+    op: str
+    request_id: Raw | UnsetType = UNSET
+    topic: str | None = None
+    from_seq: int | None = None
+    tail: bool | None = None
+    lenient: bool | None = None
+
+
+class Unsubscribe(Command, kw_only=True):
+    topic: str | None = None
+    topics: list[str] | None = None
+
+
+class Publish(Command, kw_only=True):
+    topic: str
+    records: Raw
+    node: Raw | UnsetType = UNSET
+    idempotency_key: Raw | UnsetType = UNSET
+    create: Raw | UnsetType = UNSET
+    config: Raw | UnsetType = UNSET
+    disable_backpressure: Raw | UnsetType = UNSET
+    return_seqs: bool | None = None
+
+
+class Auth(Command, kw_only=True):
+    token: str
+
+
+_decode_command = msgspec.json.Decoder(Command).decode
+_PING = Form(Command)
+_SUBSCRIBE = Form(Subscribe)
+_UNSUBSCRIBE = Form(Unsubscribe)
+_PUBLISH = Form(Publish)
+_AUTH = Form(Auth)
+
+
+class SocketStream(Stream):
+    def __init__(self, live: Shown, socket: Socket) -> None:
+        super().__init__(live, socket.key, most_items=live.limits.websocket_queue_messages)
+        self._socket = socket
+        self._room = trio.Event()
+
+    async def send(self) -> None:
+        item = self.taken()
+        if len(self.queue) <= self.most:
+            self._room.set()
+        text = _form(item)
+        if text:
+            await self._socket.send(text)
+
+    def problem(
+        self, code: int, message: str, topics: list[str] | None = None, retry_after_ms: int | None = None
+    ) -> Item:
+        fields: dict[str, Any] = {"op": "error", "code": _CODES[code].value, "message": message}
+        if retry_after_ms is not None:
+            fields["retry_after_ms"] = retry_after_ms
+        if topics:
+            fields["topics"] = topics
+        return Item("raw", None, _encode(fields), None, 0)
+
+    def say(self, text: bytes) -> None:
+        """Queue an answer."""
+        self.put(Item("raw", None, text, None, len(text)))
+
+    async def room(self) -> None:
+        """Return when the client has taken most of what it was sent."""
+        while len(self.queue) > self.most:
+            self._room = trio.Event()
+            await self._room.wait()
+
+
+def _form(item: Item) -> bytes:
+    if item.kind == "raw":
+        what: bytes = item.what
+        return what
+    if item.kind == "moved":
+        return b""
+    if item.kind == "record":
+        batch: Batch = item.what
+        form = batch.forms.get(SocketStream)
+        if form is None:
+            form = b'{"op":"record",' + batch.payload[1:]
+            batch.keep(SocketStream, form)
+        return form
+    return _encode({"op": _KINDS[item.kind], **item.what})
+
+
+class Conversation:
+    """One socket."""
+
+    def __init__(self, live: Shown, shards: Shards, quota: Quota, socket: Socket) -> None:
+        self.stream = SocketStream(live, socket)
+        self._limits = live.limits
+        self._keyring = live.keyring
+        self._shards = shards
+        self._quota = quota
+        self._socket = socket
+        self._handlers = {
+            "subscribe": self._subscribe,
+            "unsubscribe": self._unsubscribe,
+            "publish": self._publish,
+            "ping": self._ping,
+            "auth": self._auth,
+        }
+
+    async def run(self) -> None:
+        """Until either side ends it."""
+        await self.stream.run(self._listen)
+        if not self.stream.gone:
+            # What ended it was said in an error frame: the service stops, or the client was too slow.
+            try:
+                await self._socket.close(GOING_AWAY, "")
+            except (OSError, ClientGone):
+                pass
+
+    async def _listen(self) -> None:
+        while True:
+            await self.stream.room()
+            try:
+                message = await self._socket.receive()
+            except (OSError, ClientGone):
+                return
+            if self.stream.ending:
+                return  # nothing is carried out for a client that is told the end, such as that of its key
+            answer = await self._answer(message)
+            if answer:
+                self.stream.say(answer)
+
+    async def _answer(self, body: bytes) -> bytes:
+        request_id: Raw | UnsetType = UNSET
+        try:
+            command = parse(_decode_command, body)
+            if command.request_id is not UNSET:
+                if len(command.request_id) > MAX_REQUEST_ID_BYTES:
+                    raise invalid(f"request_id may have {MAX_REQUEST_ID_BYTES} bytes", field="request_id")
+                request_id = command.request_id
+            handler = self._handlers.get(command.op)
+            if handler is None:
+                raise invalid(f"op {command.op[:64]!r} is not known; use {', '.join(self._handlers)}", field="op")
+            if command.op != "publish" and len(body) > MAX_PARAMETERS_BYTES:
+                raise too_large(MAX_PARAMETERS_BYTES)
+            return await handler(body, _head(request_id))
+        except TopicsError as error:
+            return _failure(error, request_id)
+        except Exception:
+            _log.exception("command_failed")
+            return _failure(responses.internal(), request_id)
+
+    async def _subscribe(self, body: bytes, head: bytes) -> bytes:
+        key = self._socket.key
+        check_scope(key, Scope.READ)
+        asked, ignored = _SUBSCRIBE.read(body)
+        if (asked.topic is None) == (asked.topics is None):
+            raise invalid("subscribe needs either topic or topics", field="topic")
+        starts: Mapping[str, Start | None] = asked.topics or {}
+        if asked.topic is not None:
+            starts = {asked.topic: Start(asked.from_seq, asked.tail)}
+        starts = begun(starts, asked.cursor)
+        check_topics(starts, key, self._limits)
+        watched = self.stream.tracks.keys() | starts.keys()
+        if len(watched) > self._limits.max_watch_topics:
+            most = self._limits.max_watch_topics
+            raise invalid(f"at most {most} topics can be watched at once", field="topics", max=most)
+        options = options_of(asked, self._limits)
+        found = await resolve(self._shards, starts, lenient=bool(asked.lenient))
+        # The answer first: what follows is about what it names.
+        self.stream.say(b'{"op":"subscribed"%b,"topics":%b%b}' % (head, _encode(described(found)), _tail(ignored)))
+        for name, each in found.items():
+            self.stream.add(name, options, each.position)
+        return b""
+
+    async def _unsubscribe(self, body: bytes, head: bytes) -> bytes:
+        asked, ignored = _UNSUBSCRIBE.read(body)
+        if (asked.topic is None) == (asked.topics is None):
+            raise invalid("unsubscribe needs either topic or topics", field="topic")
+        names = asked.topics or []
+        if asked.topic is not None:
+            names = [asked.topic]
+        ended = [name for name in dict.fromkeys(names) if self.stream.drop(name)]
+        return b'{"op":"unsubscribed"%b,"topics":%b%b}' % (head, _encode(ended), _tail(ignored))
+
+    async def _publish(self, body: bytes, head: bytes) -> bytes:
+        started = perf_counter()
+        key = self._socket.key
+        asked, ignored = _PUBLISH.read(body)
+        configures = asked.config is not UNSET and bytes(asked.config) != b"null"
+        check_scope(key, Scope.WRITE | Scope.ADMIN if configures else Scope.WRITE)
+        check_topic(asked.topic)
+        check_name(key, asked.topic)
+        fields = ((name, getattr(asked, name)) for name in _PASSED_ON)
+        write = b",".join(b'"%b":%b' % (name.encode(), value) for name, value in fields if value is not UNSET)
+        options = {"return_seqs": asked.return_seqs is not False, **restrictions(key, _APPEND)}
+        reply = await self._quota.call("append", asked.topic, options, b"{%b}" % write)
+        if reply.error is not None:
+            raise reply.error
+        return _ack(reply, head, started, _tail(ignored))
+
+    async def _ping(self, body: bytes, head: bytes) -> bytes:
+        _, ignored = _PING.read(body)
+        return b'{"op":"pong"%b%b}' % (head, _tail(ignored))
+
+    async def _auth(self, body: bytes, head: bytes) -> bytes:
+        """Where nobody is asked for a key, a client may present one all the same."""
+        _, ignored = _AUTH.read(body)
+        if not self._keyring.open:
+            raise invalid("this socket has its key already", field="op")
+        return authenticated(head, _tail(ignored))
+
+
+def prove(message: bytes, keyring: Keyring) -> tuple[Key, bytes]:
+    """The key in the first message of a socket that was opened without one, and the answer. Raises `400`, `401`."""
+    if parse(_decode_command, message).op != "auth":
+        raise unauthorized('this needs a key: send it with the upgrade, or first of all {"op":"auth","token":"<key>"}')
+    asked, ignored = _AUTH.read(message)
+    key = keyring.identify(b"Bearer " + asked.token.encode())
+    return key, authenticated(_head(asked.request_id), _tail(ignored))
+
+
+def authenticated(head: bytes, tail: bytes) -> bytes:
+    return b'{"op":"authenticated"%b%b}' % (head, tail)
+
+
+def refusal(error: TopicsError) -> bytes:
+    """An error that belongs to no command."""
+    return _failure(error, UNSET)
+
+
+def _ack(reply: Reply, head: bytes, started: float, tail: bytes) -> bytes:
+    figures = responses.performance(started, reply.performance)
+    return b'{"op":"ack"%b,%b%b,"performance":%b}' % (head, reply.body[1:-1], tail, figures)
+
+
+def _head(request_id: Raw | UnsetType) -> bytes:
+    return b"" if request_id is UNSET else b',"request_id":%b' % bytes(request_id)
+
+
+def _tail(ignored: list[str]) -> bytes:
+    return b',"ignored":%b' % _encode(ignored) if ignored else b""
+
+
+def _failure(error: TopicsError, request_id: Raw | UnsetType) -> bytes:
+    fields: dict[str, Any] = {"code": error.code.value, "message": error.message}
+    if error.detail is not None:
+        fields["detail"] = error.detail
+    if error.retry_after_ms is not None:
+        fields["retry_after_ms"] = error.retry_after_ms
+    return b'{"op":"error"%b,%b' % (_head(request_id), _encode(fields)[1:])

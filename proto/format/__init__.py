@@ -1,0 +1,1 @@
+"""Bytes that are kept: the frame of the log and of segments."""

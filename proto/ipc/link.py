@@ -1,0 +1,371 @@
+"""Asking shards: the connection to each incarnation of a shard, and the requests that wait for its replies.
+
+The gateway asks all shards; a shard asks the others.
+
+**Deadlines.** A request that is not answered within `timeout_s` is given up. Its deadline, which travels with it, is a
+fifth of that, or five seconds, earlier: a shard begins nothing that is past its deadline. What became of a request is
+told in `outcome` of the error:
+
+    not_done    it never reached a shard that could carry it out, or the shard found it past its deadline
+    unknown     it was sent, and no answer came: it may have been carried out before, and is not begun any more
+
+**Silence.** With `probing`, a link from which nothing came for a tick is asked for a sign (`ping`), and its silence is
+counted from then on, in ticks of this process, so that a pause of the asker is not taken for one of the shard. A shard
+that has been silent for `SILENT_S` is not sent anything more until it answers again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
+from typing import Any
+
+import structlog
+import trio
+
+from proto.ipc.control import ShardState
+from proto.ipc.message import Cancel, Parked, Reply, Request, Taken, decode
+from proto.ipc.send_window import SMALL_BYTES, Window
+from proto.ipc.transport import MessageSocket
+from proto.model.errors import TopicsError, not_ready, shutting_down
+from proto.model.limits import MAX_WAIT_MS
+from proto.model.memory_shares import DEFAULT_BYTES, window
+from proto.process import trace
+
+_log: Any = structlog.get_logger()
+
+
+_SWEEP_S = 1.0
+ANSWERS_S = 3.0
+"""A shard that has been silent for longer does not count as one that answers."""
+SILENT_S = 10.0
+_GRACE_S = 5.0
+
+
+class Pending:
+    """One request on its way. Its outcome is a `Reply`, or an error of ours; before it, `Parked` may come once."""
+
+    __slots__ = ("_outcome", "_task", "deadline", "id", "link", "parked")
+
+    def __init__(self, link: Link, ident: int, deadline: float) -> None:
+        self.link = link
+        self.id = ident
+        self.deadline = deadline
+        self.parked = False
+        self._outcome: Reply | Parked | TopicsError | None = None
+        self._task: trio.lowlevel.Task | None = None
+
+    def resolve(self, outcome: Reply | Parked | TopicsError) -> None:
+        # An outcome nobody has taken yet gives way to a later one: Parked to the Reply that follows it.
+        self._outcome = outcome
+        if self._task is not None:
+            trio.lowlevel.reschedule(self._task)
+            self._task = None
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+    async def wait(self) -> Reply | Parked:
+        """The next outcome. Raises `503` when the shard vanishes or stays silent."""
+        if self._outcome is None:
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
+        outcome = self._outcome
+        self._outcome = None
+        assert outcome is not None
+        if isinstance(outcome, TopicsError):
+            raise outcome
+        return outcome
+
+    async def reply(self) -> Reply:
+        outcome = await self.wait()
+        while isinstance(outcome, Parked):
+            outcome = await self.wait()
+        return outcome
+
+    def abandon(self) -> None:
+        """Nobody waits for this any more. Does nothing once the reply has come."""
+        self.link.abandon(self)
+
+    def take_back(self) -> None:
+        """The reply has come, but cannot be passed on: what it hands over, if anything, is not taken."""
+        self.link.cancel(self.id)
+
+
+class Link:
+    """The connection to one incarnation of one shard."""
+
+    def __init__(self, owner: Links, state: ShardState) -> None:
+        self.state = state
+        self.waiting: dict[int, Pending] = {}
+        self.scope = trio.CancelScope()
+        self.first_id = 0
+        """Of its requests; those of an earlier incarnation of the shard have smaller ones."""
+        self._owner = owner
+        self._socket = MessageSocket.dealer(state.endpoint)
+        self._closed = False
+        self._window = Window(owner.window_bytes)
+        self._queue: dict[int, Request] = {}
+        """What has no room in the window yet, in order."""
+        self._taken = 0
+        """Bytes of replies that the shard was not told of yet."""
+        self._heard = True
+        self._probed = False
+        self.silent_s = 0.0
+        """How long the shard has not answered, while it was asked for a sign."""
+
+    def ask(self, op: str, topic: str, options: dict[str, Any], body: bytes) -> Pending:
+        ident = next(self._owner.ids)
+        self.first_id = self.first_id or ident
+        timeout_s = self._owner.timeout_s
+        now = time.monotonic()
+        pending = Pending(self, ident, now + timeout_s)
+        self.waiting[ident] = pending
+        deadline_ns = int((now + timeout_s - min(timeout_s / 5, _GRACE_S)) * 1e9)
+        request = Request(ident, op, topic, options, body, trace.current(), deadline_ns)
+        if self._queue or not self._window.fits(len(body)):
+            self._queue[ident] = request
+        else:
+            self._hand_over(request)
+        return pending
+
+    def _hand_over(self, request: Request) -> None:
+        self._window.sent(request.id, len(request.body))
+        self._socket.send(request.encode())
+
+    def _hand_over_more(self) -> None:
+        while self._queue:
+            request = next(iter(self._queue.values()))
+            if not self._window.fits(len(request.body)):
+                return
+            del self._queue[request.id]
+            self._hand_over(request)
+
+    def _tell_taken(self) -> None:
+        if self._taken * 8 >= self._window.most:
+            self._socket.send(Taken(self._taken).encode())
+            self._taken = 0
+
+    def look(self, elapsed_s: float) -> None:
+        """A tick is over: count silence, and ask for a sign where nothing is heard."""
+        if self._heard:
+            self._heard = self._probed = False
+            self.silent_s = 0.0
+        elif self._probed:
+            self.silent_s += elapsed_s
+        else:
+            self._probed = True
+            self._socket.send(Request(next(self._owner.ids), "ping").encode())
+
+    def abandon(self, pending: Pending) -> None:
+        if self.waiting.pop(pending.id, None) is not None:
+            self.cancel(pending.id)
+
+    def cancel(self, ident: int) -> None:
+        if self._queue.pop(ident, None) is not None:
+            self._owner.withdrawn(self, ident)
+            self._hand_over_more()
+        elif not self._closed:
+            self._window.given_up(ident)
+            self._socket.send(Cancel(ident).encode())
+
+    async def run(self) -> None:
+        try:
+            with self.scope:
+                self._owner.opened(self)
+                await self._socket.read(self._take)
+        finally:
+            # Not before the reader is out of its wait: its descriptor must not be closed under it.
+            self.fail()
+            self._socket.close()
+
+    def _take(self, messages: list[list[bytes]]) -> None:
+        self._heard, self.silent_s = True, 0.0
+        for frames in messages:
+            try:
+                message = decode(frames)
+            except Exception as error:
+                # One broken message must not take the other requests with it; its own request times out.
+                _log.error("shard_message_unreadable", shard=self.state.index, error=repr(error))
+                continue
+            if isinstance(message, Reply):
+                self._taken += len(message.body) if len(message.body) > SMALL_BYTES else 0
+                self._window.answered(message.id)
+                self._owner.heard(self, message)
+                pending = self.waiting.pop(message.id, None)
+                if pending is not None:
+                    pending.resolve(message)
+            elif isinstance(message, Parked) and (pending := self.waiting.get(message.id)) is not None:
+                self._window.answered(message.id)
+                if self._owner.closing:
+                    self.abandon(pending)
+                    pending.resolve(shutting_down())
+                    continue
+                pending.parked = True
+                pending.deadline = time.monotonic() + MAX_WAIT_MS / 1000 + self._owner.timeout_s
+                pending.resolve(message)
+        self._tell_taken()
+        self._hand_over_more()
+
+    def sweep(self, now: float) -> None:
+        """Give up on what has waited too long."""
+        for pending in [p for p in self.waiting.values() if p.deadline <= now]:
+            unsent = pending.id in self._queue
+            self.abandon(pending)
+            if unsent:
+                pending.resolve(
+                    not_ready(
+                        f"shard {self.state.index} does not take its requests in time; this one never reached it",
+                        shard=self.state.index,
+                        outcome="not_done",
+                    )
+                )
+                continue
+            _log.warning("shard_silent", shard=self.state.index, request=pending.id)
+            pending.resolve(
+                not_ready(
+                    f"shard {self.state.index} has not answered in time; the request may have taken effect, and will "
+                    "not any more if it has not",
+                    shard=self.state.index,
+                    outcome="unknown",
+                )
+            )
+
+    def end_parked(self) -> None:
+        for pending in [p for p in self.waiting.values() if p.parked]:
+            self.abandon(pending)
+            pending.resolve(shutting_down())
+
+    def fail(self) -> None:
+        """Fail every waiter and end `run`; harmless a second time."""
+        self._closed = True
+        self._queue.clear()
+        self.scope.cancel()
+        waiting, self.waiting = self.waiting, {}
+        for pending in waiting.values():
+            pending.resolve(
+                not_ready(
+                    f"shard {self.state.index} went away before it answered; the request may have taken effect",
+                    shard=self.state.index,
+                    outcome="unknown",
+                )
+            )
+
+
+class Links:
+    """A link to each shard in one of `phases`, kept up with what the supervisor says of them. `run` serves them.
+
+    `opened` is called with each new link once it can be asked, `heard` with every reply that comes from the present
+    incarnation of a shard, before whoever waits for it; `withdrawn` with a request that was given up and never sent.
+    """
+
+    def __init__(
+        self,
+        shards: int,
+        timeout_s: float,
+        phases: Iterable[str] = ("ready",),
+        opened: Callable[[Link], object] = lambda link: None,
+        heard: Callable[[Link, Reply], object] = lambda link, reply: None,
+        *,
+        probing: bool = False,
+        window_bytes: int = window(DEFAULT_BYTES, 1),
+        withdrawn: Callable[[Link, int], object] = lambda link, ident: None,
+    ) -> None:
+        self.window_bytes = window_bytes
+        self.withdrawn = withdrawn
+        self.states = [ShardState(index) for index in range(shards)]
+        self.timeout_s = timeout_s
+        self.ids: Iterator[int] = count(1)
+        self.closing = False
+        """Nothing may stay parked any more."""
+        self.opened = opened
+        self._heard = heard
+        self._probing = probing
+        self._phases = frozenset(phases)
+        self._links: list[Link | None] = [None] * shards
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            self.update(self.states)
+            task_status.started()
+            try:
+                tick_s, last = min(_SWEEP_S, self.timeout_s / 4), time.monotonic()
+                while True:
+                    await trio.sleep(tick_s)
+                    now = time.monotonic()
+                    for link in self.open():
+                        link.sweep(now)
+                        if self._probing:
+                            link.look(min(now - last, 2 * tick_s))
+                    last = now
+            finally:
+                self._nursery = None
+
+    def update(self, states: list[ShardState]) -> None:
+        """Take over what the supervisor says. A shard with a new endpoint gets a new link; the waiters of the old one
+        fail, for no answer can reach them any more."""
+        for state in states:
+            self.states[state.index] = state
+            link = self._links[state.index]
+            if link is not None:
+                if link.state.endpoint == state.endpoint and (state.phase in self._phases or state.phase == "stopping"):
+                    link.state = state
+                    continue
+                self._links[state.index] = None
+                link.fail()
+            if state.phase in self._phases and self._nursery is not None:
+                fresh = self._links[state.index] = Link(self, state)
+                self._nursery.start_soon(fresh.run)
+
+    def heard(self, link: Link, reply: Reply) -> None:
+        if link is self._links[link.state.index]:
+            self._heard(link, reply)
+
+    def open(self) -> Iterator[Link]:
+        """The links there are."""
+        return (link for link in self._links if link is not None)
+
+    def current(self, index: int) -> Link | None:
+        """The link to a shard, whatever its phase."""
+        return self._links[index]
+
+    def to(self, index: int) -> Link:
+        """The link to a shard that can be asked. Raises `503`."""
+        link = self._links[index]
+        state = self.states[index]
+        if link is None or state.phase not in self._phases:
+            raise not_ready(
+                f"shard {index} cannot start, and is tried again now and then; the service's log says why"
+                if state.phase == "failed"
+                else f"shard {index} is not serving yet (phase {state.phase}); retry shortly",
+                shard=index,
+                phase=state.phase,
+                replay_progress=self.progress,
+                outcome="not_done",
+            )
+        if link.silent_s >= SILENT_S:
+            raise not_ready(
+                f"shard {index} has not answered for {link.silent_s:.0f} s and gets no more requests until it does; "
+                "this one was not carried out",
+                shard=index,
+                phase=state.phase,
+                outcome="not_done",
+            )
+        return link
+
+    @property
+    def progress(self) -> float:
+        """Share of the boot that is done, 0.0–1.0, weighted by what each shard has to read."""
+        weights = [max(state.total_bytes, 1) for state in self.states]
+        done = sum(w * s.progress for w, s in zip(weights, self.states, strict=True))
+        return round(done / sum(weights), 4) if weights else 1.0
+
+    def end_parked(self) -> None:
+        """From now on nothing is parked: what waits ends with `503 shutting_down`."""
+        self.closing = True
+        for link in self.open():
+            link.end_parked()

@@ -1,0 +1,127 @@
+"""ZeroMQ and control sockets for trio. The only module that imports zmq.
+
+ZeroMQ knows nothing of trio, but every socket has a descriptor that becomes readable when "something happened".
+That descriptor is edge-triggered, and *any* call on the socket may consume the edge, a send included:
+
+    1. the reader finds nothing more to read and waits for the descriptor
+    2. a message arrives: the descriptor becomes readable
+    3. before the reader runs, some task sends; ZeroMQ processes its mailbox and clears the descriptor
+    4. the reader's wait never ends, although a message is there
+
+So whoever sends while the reader waits looks at `EVENTS` afterwards, and wakes the reader if there is input.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import trio
+import zmq
+
+from proto.ipc.control import Control, Decoder, encode
+
+MAX_TICK = 256
+"""Messages taken in one go. More would delay the other tasks of the process, fewer would shrink the groups."""
+
+
+class MessageSocket:
+    """A ZeroMQ socket whose whole messages come in groups.
+
+    High-water marks are off: what may be in flight is bounded by the gateway, which knows whom to refuse.
+    """
+
+    def __init__(self, kind: int, endpoint: str, *, bind: bool) -> None:
+        self._socket: Any = zmq.Context.instance().socket(kind)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.SNDHWM, 0)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        if bind:
+            self._socket.bind(endpoint)
+        else:
+            self._socket.connect(endpoint)
+        self._parked: trio.CancelScope | None = None
+        self.endpoint = endpoint
+
+    @classmethod
+    def dealer(cls, endpoint: str) -> MessageSocket:
+        """The asking side. Messages are lists of frames."""
+        return cls(zmq.DEALER, endpoint, bind=False)
+
+    @classmethod
+    def router(cls, endpoint: str) -> MessageSocket:
+        """The answering side. The first frame of each message, in and out, names the peer."""
+        return cls(zmq.ROUTER, endpoint, bind=True)
+
+    def send(self, frames: list[bytes]) -> None:
+        """Queue one message; never blocks. A message to a peer that is gone vanishes."""
+        self._socket.send_multipart(frames, zmq.DONTWAIT)
+        if self._parked is not None and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            self._parked.cancel()
+            self._parked = None
+
+    def _take(self) -> list[list[bytes]]:
+        messages: list[list[bytes]] = []
+        receive = self._socket.recv_multipart
+        try:
+            while len(messages) < MAX_TICK:
+                messages.append(receive(zmq.DONTWAIT))
+        except zmq.Again:
+            pass
+        return messages
+
+    async def read(self, handle: Callable[[list[list[bytes]]], None]) -> None:
+        """Hand over messages in arrival order, up to `MAX_TICK` at a time, until cancelled."""
+        descriptor = self._socket.getsockopt(zmq.FD)
+        while True:
+            messages = self._take()
+            if messages:
+                handle(messages)
+                await trio.lowlevel.checkpoint()
+                continue
+            with trio.CancelScope() as scope:
+                self._parked = scope
+                try:
+                    await trio.lowlevel.wait_readable(descriptor)
+                finally:
+                    self._parked = None
+
+    def close(self) -> None:
+        self._socket.close(linger=0)
+
+
+class ControlLink:
+    """One end of the socket pair between the supervisor and a child."""
+
+    def __init__(self, raw: socket.socket) -> None:
+        raw.setblocking(False)
+        self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(raw))
+        self._decoder = Decoder()
+        self._ready: list[Control] = []
+        self._sending = trio.Lock()
+
+    @classmethod
+    def inherited(cls, descriptor: int) -> ControlLink:
+        """A child's end, from the descriptor it was given."""
+        return cls(socket.socket(fileno=descriptor))
+
+    async def send(self, message: Control) -> None:
+        """Raises `trio.BrokenResourceError` if the other side is gone."""
+        async with self._sending:
+            await self._stream.send_all(encode(message))
+
+    async def receive(self) -> Control | None:
+        """The next message, or None when the other side is gone."""
+        while not self._ready:
+            try:
+                data = await self._stream.receive_some(65536)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return None
+            if not data:
+                return None
+            self._ready = self._decoder.feed(bytes(data))
+        return self._ready.pop(0)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

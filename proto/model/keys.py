@@ -1,0 +1,57 @@
+"""API keys as every process but their reader knows them: a digest, what it may do, and to which names.
+
+Nothing here ever holds the secret itself: `supervisor.config.keys` reads secrets and makes these, the gateway compares
+them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Flag, auto
+from typing import Any
+
+DIGEST_BYTES = 32
+
+
+class Scope(Flag):
+    """What a key may do. An operation may need several."""
+
+    READ = auto()
+    WRITE = auto()
+    DELETE = auto()
+    ADMIN = auto()
+
+    @property
+    def words(self) -> list[str]:
+        return [str(scope.name).lower() for scope in Scope if scope in self]
+
+
+ALL_SCOPES = Scope.READ | Scope.WRITE | Scope.DELETE | Scope.ADMIN
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """`digest` is the SHA-256 of the secret. No `prefixes` means any name."""
+
+    digest: bytes
+    scopes: Scope = ALL_SCOPES
+    prefixes: tuple[str, ...] = ()
+
+    def may(self, scope: Scope) -> bool:
+        return scope in self.scopes
+
+    def covers(self, name: str) -> bool:
+        """Whether the key may touch a topic of this name. Names are ASCII, so this compares bytes."""
+        return not self.prefixes or name.startswith(self.prefixes)
+
+    def as_map(self) -> dict[str, Any]:
+        """For a control message."""
+        return {"digest": self.digest, "scopes": self.scopes.value, "prefixes": list(self.prefixes)}
+
+    @classmethod
+    def from_map(cls, fields: dict[str, Any]) -> Key:
+        """Raises `ValueError` for what no `as_map` gave out."""
+        digest, prefixes = fields["digest"], tuple(fields["prefixes"])
+        if not isinstance(digest, bytes) or len(digest) != DIGEST_BYTES or not all(prefixes):
+            raise ValueError("not a key")
+        return cls(digest, Scope(fields["scopes"]), prefixes)

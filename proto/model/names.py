@@ -1,0 +1,47 @@
+"""Names of topics, routers and watch sessions: the grammar, and which shard a name belongs to."""
+
+from __future__ import annotations
+
+import re
+
+import xxhash
+
+from proto.model.errors import TopicsError, invalid
+
+TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}", re.ASCII)
+ROUTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}", re.ASCII)
+WATCH_SESSION = re.compile(r"wid_[A-Za-z0-9_-]{22}", re.ASCII)
+RULE = "1 to 255 characters of A-Z a-z 0-9 . _ : - and the first one a letter or digit"
+
+
+def is_topic(name: str) -> bool:
+    return TOPIC.fullmatch(name) is not None
+
+
+def check_topic(name: str, what: str = "topic name") -> str:
+    """Return `name`, or raise `400 invalid_request`. Only names that pass ever reach a shard."""
+    if TOPIC.fullmatch(name) is None:
+        raise bad_name(name, what)
+    return name
+
+
+def is_router(name: str) -> bool:
+    return ROUTER.fullmatch(name) is not None
+
+
+def check_router(name: str) -> str:
+    """Return `name`, or raise `400 invalid_request`."""
+    if ROUTER.fullmatch(name) is None:
+        shown = name if len(name) <= 64 else name[:64] + "…"
+        raise invalid(f"router name {shown!r} is not valid: {RULE}; > is allowed, too", field="router")
+    return name
+
+
+def bad_name(name: str, what: str) -> TopicsError:
+    shown = name if len(name) <= 64 else name[:64] + "…"
+    return invalid(f"{what} {shown!r} is not valid: {RULE}", field="topic")
+
+
+def shard_of(name: str, shards: int) -> int:
+    """The shard that owns `name`: `xxh3_64(name) % shards`. Part of the on-disk format: never change it."""
+    return xxhash.xxh3_64_intdigest(name.encode()) % shards

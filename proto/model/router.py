@@ -1,0 +1,144 @@
+"""What a router is: what a client may send, what is kept, how the one becomes the other, and what graph they make.
+
+The gateway reads a client's body, because only it can see the routers of all shards; shards keep the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from proto.model.body import Form
+from proto.model.errors import ErrorCode, TopicsError, invalid
+from proto.model.match import parse_match
+from proto.model.names import check_topic
+
+Guarantee = Literal["at_least_once", "exactly_once"]
+Filter = str | list[Any]
+MAX_HOPS = 8
+"""A record that was forwarded this often is not forwarded again by routers with `allow_cycle`."""
+
+
+class RouterConfig(Struct, frozen=True):
+    """The whole configuration of a router, in the order it is echoed."""
+
+    source: str
+    dest: str
+    preserve_node: bool = True
+    preserve_tag: bool = True
+    filter: Filter | None = None
+    allow_cycle: bool = False
+    guarantee: Guarantee = "at_least_once"
+
+
+class RouterPatch(Struct, frozen=True, forbid_unknown_fields=True):
+    """A router as sent. A field left out, or null where null means nothing, keeps what is."""
+
+    source: str | None = None
+    dest: str | None = None
+    preserve_node: bool | None = None
+    preserve_tag: bool | None = None
+    create_dest: bool | None = None
+    filter: Filter | UnsetType | None = UNSET
+    allow_cycle: bool | None = None
+    guarantee: Guarantee | None = None
+
+
+PATCH = Form(RouterPatch, RouterPatch)
+
+
+def apply(current: RouterConfig | None, patch: RouterPatch) -> RouterConfig:
+    """The configuration a router has after `patch`; `current` is None for one that is being created.
+
+    Raises `400 invalid_request`.
+    """
+    fields: dict[str, Any] = {}
+    for name in RouterConfig.__struct_fields__:
+        value = getattr(patch, name)
+        if value is not UNSET and (value is not None or name == "filter"):
+            fields[name] = value
+    if current is None:
+        for name in ("source", "dest"):
+            if name not in fields:
+                raise invalid(f"a router needs {name}: the name of a topic", field=name)
+        config = RouterConfig(**fields)
+    else:
+        config = msgspec.structs.replace(current, **fields)
+    check_topic(config.source, "source")
+    check_topic(config.dest, "dest")
+    if config.source == config.dest:
+        raise invalid("source and dest must be two topics, not the same one", field="dest")
+    if config.filter is not None:
+        parse_match(config.filter, "filter")
+    return config
+
+
+def as_map(config: RouterConfig) -> dict[str, Any]:
+    """For the log and for messages."""
+    return msgspec.structs.asdict(config)
+
+
+def from_map(fields: dict[str, Any]) -> RouterConfig:
+    """From the log. Fields of a later release are ignored, missing ones take their defaults."""
+    return msgspec.convert(fields, RouterConfig)
+
+
+def path(edges: Iterable[tuple[str, str]], start: str, goal: str) -> list[str] | None:
+    """The topics from `start` to `goal` along edges (source, dest), both included, by as few as possible; None if no
+    way leads there."""
+    following: dict[str, list[str]] = {}
+    for source, dest in edges:
+        following.setdefault(source, []).append(dest)
+    came_from: dict[str, str] = {start: ""}
+    front = [start]
+    while front:
+        reached: list[str] = []
+        for topic in front:
+            for dest in following.get(topic, ()):
+                if dest not in came_from:
+                    came_from[dest] = topic
+                    reached.append(dest)
+        if goal in came_from:
+            way = [goal]
+            while came_from[way[-1]]:
+                way.append(came_from[way[-1]])
+            return way[::-1]
+        front = reached
+    return None
+
+
+def check_cycle(config: RouterConfig, others: Iterable[RouterConfig]) -> None:
+    """Raises `409 router_cycle` if this router would close a cycle and is not allowed to."""
+    if config.allow_cycle:
+        return
+    way = path([(other.source, other.dest) for other in others], config.dest, config.source)
+    if way is not None:
+        cycle = [config.source, *way]
+        raise TopicsError(
+            ErrorCode.ROUTER_CYCLE,
+            f"this router would close the cycle {' -> '.join(cycle)}; set allow_cycle if that is meant",
+            {"cycle": cycle},
+        )
+
+
+def fan_in(dest: str, source: str) -> TopicsError:
+    return TopicsError(
+        ErrorCode.TOPIC_EXISTS_INCOMPATIBLE,
+        f'topic "{dest}" already receives what "{source}" gets, and a destination has one source; '
+        "use another dest, or delete that router first",
+        {"reason": "router_dest_fan_in", "dest": dest, "source": source},
+    )
+
+
+def check_fan_in(config: RouterConfig, others: Iterable[RouterConfig]) -> None:
+    """Raises `409 topic_exists_incompatible` if the destination has another source."""
+    for other in others:
+        if other.dest == config.dest and other.source != config.source:
+            raise fan_in(config.dest, other.source)
+
+
+def router_not_found(name: str) -> TopicsError:
+    return TopicsError(ErrorCode.ROUTER_NOT_FOUND, f'router "{name}" does not exist', {"router": name})

@@ -1,0 +1,1 @@
+"""What every process needs of its own: log lines, traces, memory, an end with its supervisor's."""

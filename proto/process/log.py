@@ -1,0 +1,113 @@
+"""Log lines of every process, on standard error: a constant event name, then fields. Never payloads, never keys.
+
+The supervisor decides level and format and hands them to its children in the environment.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import sys
+from typing import Any, TextIO
+
+import structlog
+
+from proto.process.log_dedup import Repeats
+from proto.process.trace import with_trace
+
+_PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "exception": 3, "critical": 2}
+"""Syslog's."""
+LEVEL_VARIABLE = "TOPICS_LOG_LEVEL"
+FORMAT_VARIABLE = "TOPICS_LOG_FORMAT"
+
+
+class _Unbreakable:
+    """A stream whose writes never fail: a terminal that went away must not end the service."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except (OSError, ValueError):
+            return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            pass
+
+
+def chosen_format(configured: str) -> str:
+    if configured != "auto":
+        return configured
+    if _to_journal(os.environ.get("JOURNAL_STREAM", "")):
+        return "journal"
+    return "console" if sys.stderr.isatty() else "logfmt"
+
+
+def _to_journal(stream: str) -> bool:
+    """Whether standard error is what systemd said in JOURNAL_STREAM, `device:inode`: it may have been redirected."""
+    try:
+        found = os.fstat(2)
+    except OSError:
+        return False
+    return stream == f"{found.st_dev}:{found.st_ino}"
+
+
+def _with_priority(logger: Any, method: str, line: str) -> str:
+    """The journal reads a line's priority from `<n>` before it."""
+    return f"<{_PRIORITIES.get(method, 6)}>{line}"
+
+
+def _without_timestamp(logger: Any, method: str, fields: Any) -> Any:
+    fields.pop("timestamp", None)
+    return fields
+
+
+def configure(process: str, level: str | None = None, form: str | None = None) -> Any:
+    """Set up logging for this process and return its logger. `form` is console, logfmt, journal or json; what is None
+    comes from the environment."""
+    level = level or os.environ.get(LEVEL_VARIABLE, "info")
+    form = form or chosen_format(os.environ.get(FORMAT_VARIABLE, "auto"))
+    traceback = structlog.processors.format_exc_info
+    renderers: dict[str, list[Any]] = {
+        # Not the default formatter of tracebacks: it shows local variables, and those hold payloads.
+        "console": [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)],
+        "logfmt": [
+            traceback,
+            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
+        ],
+        "journal": [
+            traceback,
+            # The journal has its own timestamp.
+            _without_timestamp,
+            structlog.processors.LogfmtRenderer(key_order=["level", "event"], bool_as_flag=False),
+            _with_priority,
+        ],
+        "json": [traceback, structlog.processors.JSONRenderer()],
+    }
+    stream: Any = _Unbreakable(sys.stderr)
+    repeats = Repeats(lambda method, event, fields: getattr(structlog.get_logger(), method)(event, **fields))
+    atexit.register(repeats.flush, everything=True)
+    # What the supervisor says is rare by itself, and each death of a child counts.
+    limited = [repeats] if process != "supervisor" else []
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            *limited,
+            with_trace,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *renderers[form],
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        # Writes a line and its end in one go, because all processes write to the same place.
+        logger_factory=structlog.WriteLoggerFactory(stream),
+        cache_logger_on_first_use=False,
+    )
+    structlog.contextvars.bind_contextvars(process=process)
+    return structlog.get_logger()

@@ -1,0 +1,1 @@
+"""Walrus and Rog as bytes, without I/O."""

@@ -1,0 +1,1 @@
+"""How a change is staged, seen and taken back, whichever operation wants it."""

@@ -1,0 +1,139 @@
+"""How an operation changes a topic: staged now, seen later, or taken back (see `shardd.storage.group_commit`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from proto.format.frame import Frame, Kind, encode_map
+from proto.ipc.message import Message, Reply, Request
+from proto.model.errors import TopicsError, not_ready
+from proto.model.limits import Limits
+from shardd.changes.allowance import Allowance
+from shardd.clock import Clock
+from shardd.delivery.parked_reads import Reads
+from shardd.delivery.scheduler import Scheduler
+from shardd.delivery.strong_reads import Unsynced
+from shardd.routers.source import Pulls
+from shardd.storage.free_space import Space
+from shardd.storage.group_commit import Commits, Timing
+from shardd.topic.directory import Directory
+from shardd.topic.lane import Lane
+from shardd.topic.topic import Topic
+
+Respond = Callable[[Message], None]
+to_json = msgspec.json.Encoder().encode
+
+
+class Staging:
+    """What every changing operation needs: the directory, the log, the clock, and who is to be woken."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        commits: Commits,
+        reads: Reads,
+        pulls: Pulls,
+        scheduler: Scheduler,
+        unsynced: Unsynced,
+        clock: Clock,
+        limits: Limits,
+        boot_id: str,
+        space: Space,
+        allowance: Allowance,
+    ) -> None:
+        self.allowance = allowance
+        self.space = space
+        self.pulls = pulls
+        self.boot_id = boot_id
+        self.directory = directory
+        self.commits = commits
+        self.reads = reads
+        self.scheduler = scheduler
+        self.unsynced = unsynced
+        self.clock = clock
+        self.limits = limits
+        self.jobs_changed: Callable[[Topic], None] = lambda topic: None
+        """To be called when jobs of a queue may have become claimable, or it is gone."""
+
+    @property
+    def topics_held(self) -> int:
+        """Topics that are there or on their way, and those that this shard has been lent room for."""
+        return len(self.directory.assigned) + self.allowance.lent_topics
+
+    def stage(
+        self,
+        topic: Topic,
+        encode: Callable[[int, int], Frame] | None,
+        *,
+        gated: bool,
+        commit: Callable[[Timing], None],
+        undo: Callable[[TopicsError], None],
+    ) -> Frame | None:
+        """One change of a topic. It waits for a sync if it asks to, or if an earlier change of the topic waits.
+
+        Copies that routers made since the topic's last frame are *pinned* first: replay then knows where in the topic
+        they belong, and makes them again before it goes on."""
+        if encode is not None:
+            self.pin_copies(topic)
+        gated = gated or topic.gated_no > self.commits.synced_no
+        topic.catalogued = None
+
+        def committed(timing: Timing) -> None:
+            topic.catalogued = None  # a checkpoint may have looked at it between the two
+            commit(timing)
+
+        number, frame = self.commits.stage(encode, gated=gated, commit=committed, undo=undo)
+        if gated:
+            topic.gated_no = number
+        topic.logged_no = number
+        return frame
+
+    def check_deadline(self, request: Request) -> None:
+        """To be called before anything of a request is staged. Raises `503` if it came too late: its asker has given
+        it up, or is about to, and must be able to rely on that nothing comes of it."""
+        if request.deadline_ns and self.clock.monotonic() * 1e9 > request.deadline_ns:
+            raise not_ready("the request came too late and was not carried out", outcome="not_done")
+
+    def pin_copies(self, topic: Topic) -> None:
+        """To be called before anything about a topic is logged."""
+        if topic.lane is not None and topic.lane.unpinned:
+            self.pin(topic, topic.lane)
+
+    def pin(self, topic: Topic, lane: Lane, *, exact: bool = True) -> None:
+        """Log where the lane's copies end. If they are not `exact`, they cannot be made again."""
+
+        def undo(error: TopicsError) -> None:
+            lane.unpinned = before
+
+        before, lane.unpinned = lane.unpinned, False
+        fields = {"pin": lane.cursor, "head": lane.head, "ts": lane.ts, "version": lane.version}
+        fields["exact"] = exact
+        fields["stopped"] = lane.stopped
+        frame = self.control_frame(Kind.ROUTER, topic.id, fields)
+        self.stage(topic, frame, gated=False, commit=lambda timing: None, undo=undo)
+
+    def grown(self, topic: Topic) -> None:
+        """Records that a client wrote became visible."""
+        self.scheduler.ready(topic)
+        self.pulls.grown(topic)
+        if topic.queue is not None:
+            self.jobs_changed(topic)
+
+    def control_frame(self, kind: Kind, topic_id: int, fields: dict[str, Any]) -> Callable[[int, int], Frame]:
+        return partial(_encode_map, kind, topic_id, fields, self.clock.now_ms())
+
+
+def _encode_map(kind: Kind, topic_id: int, fields: dict[str, Any], ts_ms: int, frame_no: int, synced_no: int) -> Frame:
+    return encode_map(kind, topic_id, fields, ts_ms, frame_no=frame_no, synced_no=synced_no)
+
+
+def performance(timing: Timing) -> dict[str, float]:
+    return {"wal_append_ms": round(timing.write_ms, 3), "fsync_ms": round(timing.sync_ms, 3)}
+
+
+def refuse(ident: int, respond: Respond, error: TopicsError) -> None:
+    respond(Reply(ident, error=error))

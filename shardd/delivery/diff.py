@@ -1,0 +1,200 @@
+"""Reads: the records after a cursor, rendered once per call.
+
+The window of `limit` records is chosen before the node filter is applied, so an answer may be empty while the cursor
+advances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, compress, repeat, starmap
+from operator import and_
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from proto.format.frame import Column, Encoding
+from proto.ipc.message import Request
+from proto.model.body import Form
+from proto.model.errors import invalid
+from proto.model.limits import (
+    DEFAULT_BATCH_BYTES,
+    DEFAULT_LIMIT,
+    MAX_BATCH_BYTES,
+    MAX_U64,
+    MAX_WAIT_MS,
+    Limits,
+    clamped,
+)
+from shardd.topic.tombstones import told
+from shardd.topic.topic import Slice, Topic
+
+T = TypeVar("T")
+
+
+class DiffRequest(Struct):
+    from_seq: int | None = None
+    limit: int | None = None
+    node: str | list[str] | None = None
+    include_tags: bool | None = None
+    include_meta: bool | None = None
+    wait_ms: int | None = None
+    max_batch_bytes: int | None = None
+    cursor: str | None = None
+
+
+class Read(Struct, frozen=True):
+    """A checked and clamped diff request. `nodes` are the origins whose records are left out."""
+
+    from_seq: int
+    limit: int
+    nodes: frozenset[bytes]
+    include_tags: bool
+    include_meta: bool
+    wait_ms: int
+    budget: int
+    cursor: str | None = None
+
+
+class Record(Struct, gc=False, omit_defaults=True):
+    seq: int = msgspec.field(name="$seq")
+    ts: int = msgspec.field(name="$ts")
+    node: str | UnsetType = msgspec.field(name="$node", default=UNSET)
+    tag: str | UnsetType = msgspec.field(name="$tag", default=UNSET)
+    data: Raw = msgspec.field(default=Raw(b"null"))
+    meta: Raw | UnsetType = UNSET
+
+
+class Tombstone(Struct):
+    gap_from: int
+    gap_to: int
+    reason: str
+    missed_estimate: int
+    earliest_seq: int
+    head_seq: int
+    cause: str | UnsetType = UNSET
+
+
+class DiffAnswer(Struct):
+    topic: str
+    records: list[Record]
+    next_from_seq: int
+    head_seq: int
+    earliest_seq: int
+    caught_up: bool
+    tombstone: Tombstone | None
+    lag: int
+
+
+_FORM = Form(DiffRequest)
+_encoder = msgspec.json.Encoder()
+
+
+def parse_diff(request: Request, limits: Limits) -> Read:
+    """Raises `400 invalid_request` for wrong types and for a seq that cannot be; other numbers are clamped."""
+    asked, request.ignored = _FORM.read(request.body)
+    if asked.from_seq is not None and not 0 <= asked.from_seq <= MAX_U64:
+        raise invalid(f"from_seq is {asked.from_seq}, but must be between 0 and {MAX_U64}", field="from_seq")
+    if asked.cursor is not None and asked.from_seq is not None:
+        raise invalid("from_seq and cursor exclude each other", field="cursor")
+    node = asked.node
+    names = [] if node is None else [node] if isinstance(node, str) else node
+    return Read(
+        asked.from_seq or 0,
+        clamped(asked.limit, DEFAULT_LIMIT, limits.max_limit),
+        frozenset(map(str.encode, names)),
+        bool(asked.include_tags),
+        asked.include_meta is not False,
+        clamped(asked.wait_ms, 0, MAX_WAIT_MS, 0),
+        clamped(asked.max_batch_bytes, DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES),
+        asked.cursor,
+    )
+
+
+class Answer(Struct):
+    """A rendered diff. `empty`: no record passed, nothing was lost: a long poll may go on from `next_from_seq`.
+    Unless that is `head`, there is more to look at. `extra` is for the gateway."""
+
+    body: bytes
+    next_from_seq: int
+    scanned: int
+    empty: bool
+    head: int
+    extra: dict[str, Any] | None = None
+
+
+def answer(topic: Topic, read: Read) -> Answer:
+    earliest, head = topic.earliest_seq, topic.head_seq
+    tombstone: Tombstone | None = None
+    from_seq = read.from_seq
+    if from_seq > head:
+        # The cursor is ahead of the log: it was made on an earlier topic of this name.
+        tombstone = Tombstone(1, head, "recreated", head, earliest, head)
+        from_seq = 0
+    elif from_seq + 1 < topic.evict_floor:
+        gap_from, gap_to = from_seq + 1, earliest - 1
+        reason, cause = told(topic.losses.reason(gap_from))
+        tombstone = Tombstone(gap_from, gap_to, reason, gap_to - gap_from + 1, earliest, head, cause or UNSET)
+    elif (gap := topic.gaps.at(from_seq + 1)) is not None:
+        gap_to = gap[0]
+        reason, cause = told(gap[1])
+        tombstone = Tombstone(from_seq + 1, gap_to, reason, gap_to - from_seq, earliest, head, cause or UNSET)
+        from_seq = gap_to
+    slices, position = topic.window(max(from_seq + 1, earliest), read.limit, read.budget)
+    scanned = sum(s.stop - s.start for s in slices)
+    nodes = read.nodes if topic.config.dedupe_node else frozenset()
+    records = list(chain.from_iterable(rows(s, nodes, read.include_tags, read.include_meta, Record) for s in slices))
+    body = _encoder.encode(
+        DiffAnswer(topic.name, records, position, head, earliest, position == head, tombstone, head - position)
+    )
+    return Answer(body, position, scanned, not records and tombstone is None, head)
+
+
+def rows(piece: Slice, nodes: frozenset[bytes], tags: bool, meta: bool, make: Callable[..., T]) -> Iterable[T]:
+    """The records of a slice that come from none of `nodes`, made of seq, ts, node, tag, data, meta."""
+    columns, start, stop = piece.columns, piece.start, piece.stop
+    count = stop - start
+    keep: Sequence[int] | None = _kept(columns.node, nodes, start, stop) if nodes else None
+    if keep is not None and not any(keep):
+        return ()
+    cells: Iterable[Any] = zip(
+        range(piece.first_seq + start, piece.first_seq + stop),
+        columns.times(start, stop),
+        _texts(columns.node, start, stop),
+        _texts(columns.tag if tags else None, start, stop),
+        map(Raw, columns.data.cells(start, stop)),
+        _raws(columns.meta, start, stop) if meta else repeat(UNSET, count),
+        strict=False,
+    )
+    if piece.mask is not None:
+        keep = piece.mask if keep is None else list(map(and_, keep, piece.mask))
+    return starmap(make, cells if keep is None else compress(cells, keep))
+
+
+def _kept(column: Column | None, nodes: frozenset[bytes], start: int, stop: int) -> list[bool] | None:
+    """Which records come from none of `nodes`; None for all of them."""
+    if column is None:
+        return None
+    if column.encoding == Encoding.CONSTANT:
+        return [False] * (stop - start) if bytes(column.values) in nodes else None
+    hits = list(map(nodes.__contains__, column.cells(start, stop)))
+    return [not hit for hit in hits] if any(hits) else None
+
+
+def _texts(column: Column | None, start: int, stop: int) -> Iterable[str | UnsetType]:
+    if column is None:
+        return repeat(UNSET, stop - start)
+    if column.encoding == Encoding.CONSTANT:
+        return repeat(str(column.values, "utf-8"), stop - start)
+    if column.validity is None:
+        return map(str, column.cells(start, stop), repeat("utf-8"))
+    return [UNSET if cell is None else cell.decode() for cell in column.cells(start, stop)]
+
+
+def _raws(column: Column | None, start: int, stop: int) -> Iterable[Raw | UnsetType]:
+    if column is None:
+        return repeat(UNSET, stop - start)
+    if column.validity is None:
+        return map(Raw, column.cells(start, stop))
+    return [UNSET if cell is None else Raw(cell) for cell in column.cells(start, stop)]

@@ -1,0 +1,238 @@
+"""Diffs, and the reads that feed streams: answered at once, or parked until there is something to answer with.
+
+asked ──► answered                    records, a tombstone, or nothing and `wait_ms` 0
+  │
+  └────► parked ──► answered          records came, or the time is up
+              ├───► 404               the topic was deleted
+              ├───► 429               pressure holds the topic back, and the read is a stream's, which tells its client
+              └───► dropped           the caller went away
+
+Which topic's readers are answered first when there is much to do is up to `shardd.delivery.scheduler`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from heapq import heappop, heappush
+from itertools import count
+
+import msgspec
+
+from proto.ipc.message import Message, Parked, Reply, Request
+from proto.model.errors import TopicsError, topic_not_found
+from proto.model.limits import Limits
+from shardd.clock import Clock
+from shardd.delivery.diff import Answer, Read, answer, parse_diff
+from shardd.delivery.scheduler import Scheduler
+from shardd.delivery.stream_reads import FeedRead, feed_answer, feed_read
+from shardd.delivery.strong_reads import Unsynced
+from shardd.storage.errors import SegmentError, damaged
+from shardd.topic.cursors import cursor_not_found
+from shardd.topic.topic import Topic
+
+Respond = Callable[[Message], None]
+
+
+FULL_RETRY_S = 0.5
+_Key = tuple[Hashable, int]
+
+
+class _Waiting:
+    """A parked read. `topic` is None once it is over; its entry in the heap of deadlines may outlive it."""
+
+    __slots__ = ("ident", "key", "read", "respond", "since", "topic")
+
+    def __init__(self, topic: Topic, read: Read, key: _Key, ident: int, respond: Respond, since: float) -> None:
+        self.topic: Topic | None = topic
+        self.read = read
+        self.key = key
+        self.ident = ident
+        self.respond = respond
+        self.since = since
+
+
+class Reads:
+    def __init__(self, clock: Clock, limits: Limits, scheduler: Scheduler, unsynced: Unsynced) -> None:
+        self._clock = clock
+        self._unsynced = unsynced
+        self._ahead: dict[int, Topic] = {}
+        """Topics that have visible records which a strong read could not give out yet."""
+        self._limits = limits
+        self._parked: dict[Hashable, _Waiting] = {}
+        self._by_topic: dict[int, dict[Hashable, _Waiting]] = {}
+        self._deadlines: list[tuple[float, int, _Waiting]] = []
+        self.full: Callable[[Hashable], bool] = lambda caller: False
+        """Whether a caller has more replies on their way to it than it may; its reads stay parked meanwhile."""
+        self._order = count()
+        self._scheduler = scheduler
+
+    def __len__(self) -> int:
+        """Parked reads."""
+        return len(self._parked)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """When `expire` next has something to do, in monotonic seconds."""
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def diff(self, topic: Topic, request: Request, caller: Hashable, respond: Respond) -> None:
+        """Answer a diff, or park it. `caller` names the peer."""
+        read = parse_diff(request, self._limits)
+        if read.cursor is not None:
+            cursor = topic.cursors.get(read.cursor)
+            if cursor is None:
+                raise cursor_not_found(topic.name, read.cursor)
+            read = msgspec.structs.replace(read, from_seq=cursor.seq)
+        self._take(topic, read, request, caller, respond, touch=True)
+
+    def feed(self, topic: Topic, request: Request, caller: Hashable, respond: Respond) -> None:
+        """The same for a read of `shardd.delivery.stream_reads`."""
+        read = feed_read(request.options)
+        if self._scheduler.holds(topic) and read.from_seq < topic.head_seq:
+            raise self._scheduler.pressure.paced()
+        self._take(topic, read, request, caller, respond, touch=bool(request.options["touch"]))
+
+    def _take(
+        self, topic: Topic, read: Read, request: Request, caller: Hashable, respond: Respond, *, touch: bool
+    ) -> None:
+        now = self._clock.now_ms()
+        topic.expire(now)
+        found = self._answer(topic, read)
+        if touch or not found.empty:
+            topic.last_read_ts = now
+        if not found.empty or not read.wait_ms or found.next_from_seq < found.head:
+            respond(_reply(request.id, found))
+            return
+        key = (caller, request.id)
+        read = _further(read, found)
+        since = self._clock.monotonic()
+        waiting = _Waiting(topic, read, key, request.id, respond, since)
+        self._parked[key] = waiting
+        of_topic = self._by_topic.get(topic.id)
+        if of_topic is None:
+            of_topic = self._by_topic[topic.id] = {}
+            self._scheduler.attach(topic, self._serve)
+        of_topic[key] = waiting
+        heappush(self._deadlines, (since + read.wait_ms / 1000, next(self._order), waiting))
+        if self._deadlines[0][2] is waiting:
+            self._scheduler.more()
+        respond(Parked(request.id))
+
+    def _answer(self, topic: Topic, read: Read) -> Answer:
+        if not isinstance(read, FeedRead):
+            return answer(topic, read)
+        head = topic.head_seq
+        if read.strong:
+            head = self._unsynced.head(topic)
+            if head < topic.head_seq:
+                self._ahead[topic.id] = topic
+        return feed_answer(topic, read, head)
+
+    def synced(self) -> None:
+        """A sync has ended. Those who wait for one to cover what they read have their turn."""
+        ahead, self._ahead = self._ahead, {}
+        for topic in ahead.values():
+            self._scheduler.ready(topic)
+
+    def _serve(self, topic: Topic, since: float) -> int:
+        """Answer the reads of a topic that there is something for."""
+        now = self._clock.now_ms()
+        topic.expire(now)
+        # Those who ask for the same get the same bytes: rendered once, however many wait.
+        rendered: dict[Read, Answer | SegmentError] = {}
+        for waiting in list(self._by_topic[topic.id].values()):
+            if self.full(waiting.key[0]):
+                continue
+            read = waiting.read
+            found = rendered.get(read)
+            if found is None:
+                found = rendered[read] = self._look(topic, read)
+            if isinstance(found, Answer) and found.empty and found.next_from_seq >= found.head:
+                waiting.read = _further(read, found)
+            else:
+                topic.last_read_ts = now
+                self._over(waiting)
+                waiting.respond(_reply(waiting.ident, found, self._clock.monotonic() - max(since, waiting.since)))
+        return len(rendered)
+
+    def pace(self) -> None:
+        """Send those away who feed streams from topics that are held back: they tell their clients, and come again.
+        Who asked for a diff waits as long as it said."""
+        for topic in self._scheduler.held():
+            for waiting in list(self._by_topic.get(topic.id, {}).values()):
+                if isinstance(waiting.read, FeedRead):
+                    self._over(waiting)
+                    waiting.respond(Reply(waiting.ident, error=self._scheduler.pressure.paced()))
+
+    def expire(self) -> None:
+        """Answer the parked reads whose time is up with what there is."""
+        now = self._clock.monotonic()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            waiting = heappop(self._deadlines)[2]
+            topic = waiting.topic
+            if topic is not None and self.full(waiting.key[0]):
+                heappush(self._deadlines, (now + FULL_RETRY_S, next(self._order), waiting))
+            elif topic is not None:
+                throttled = min(self._scheduler.waited(topic), now - waiting.since)
+                self._over(waiting)
+                topic.expire(self._clock.now_ms())
+                waiting.respond(_reply(waiting.ident, self._look(topic, waiting.read), throttled))
+
+    def room_again(self, caller: Hashable) -> None:
+        """A caller that was full is not any more."""
+        for topic in {waiting.topic.id: waiting.topic for waiting in self._of(caller) if waiting.topic}.values():
+            self._scheduler.ready(topic)
+
+    def _of(self, caller: Hashable) -> list[_Waiting]:
+        return [waiting for waiting in self._parked.values() if waiting.key[0] == caller]
+
+    def topic_deleted(self, topic: Topic) -> None:
+        self.refuse(topic, topic_not_found(topic.name))
+
+    def refuse(self, topic: Topic, error: TopicsError) -> None:
+        """Whoever waits for this topic waits in vain."""
+        for waiting in list(self._by_topic.get(topic.id, {}).values()):
+            self._over(waiting)
+            waiting.respond(Reply(waiting.ident, error=error))
+
+    def _look(self, topic: Topic, read: Read) -> Answer | SegmentError:
+        """A damaged file is bad news for who reads it, and for nobody else."""
+        try:
+            return self._answer(topic, read)
+        except SegmentError as error:
+            return error
+
+    def cancel(self, caller: Hashable, ident: int) -> None:
+        """The caller went away. Nothing if the read is not parked (any more)."""
+        waiting = self._parked.get((caller, ident))
+        if waiting is not None:
+            self._over(waiting)
+
+    def _over(self, waiting: _Waiting) -> None:
+        topic, waiting.topic = waiting.topic, None
+        assert topic is not None
+        del self._parked[waiting.key]
+        of_topic = self._by_topic[topic.id]
+        del of_topic[waiting.key]
+        if not of_topic:
+            del self._by_topic[topic.id]
+            self._scheduler.detach(topic, self._serve)
+        if len(self._deadlines) > 64 and len(self._deadlines) > 4 * len(self._parked):
+            # Most deadlines are of reads that are over: drop them, or cancelled long polls would pile up.
+            self._deadlines = sorted(entry for entry in self._deadlines if entry[2].topic is not None)
+
+
+def _further(read: Read, found: Answer) -> Read:
+    """The read that goes on where `found` ended."""
+    if isinstance(read, FeedRead):
+        assert found.extra is not None
+        return msgspec.structs.replace(read, from_seq=found.next_from_seq, epoch=found.extra["epoch"])
+    return msgspec.structs.replace(read, from_seq=found.next_from_seq)
+
+
+def _reply(ident: int, found: Answer | SegmentError, throttled_s: float = 0.0) -> Reply:
+    """`throttled_s`: how long there was something to answer with and the topic's turn had not come."""
+    figures = {"throttle_wait_ms": round(throttled_s * 1000, 3)}
+    if isinstance(found, SegmentError):
+        return Reply(ident, performance=figures, error=damaged(found))
+    return Reply(ident, found.body, performance={"records_scanned": found.scanned, **figures}, extra=found.extra)

@@ -1,0 +1,261 @@
+"""Whose turn is it? Topics with delivery work to do: readers to wake, watches to feed, routers to run.
+
+Whoever delivers says so once for each topic (`attach`), and is called when the topic's turn has come:
+
+    scheduler.attach(topic, deliver)                     from now on `deliver` is asked when there is something
+    scheduler.attach(topic, deliver, background=True)    the same for work that waits under pressure, as routers do
+    scheduler.ready(topic)                               there is something: called once for each write that commits
+    scheduler.detach(topic, deliver)                     nobody waits there any more
+
+However often a topic becomes ready, it is in the ready set at most once (and once more with its background work). A
+topic that nobody is attached to never is: then `ready` costs two look-ups.
+
+    idle ──ready──► gathering ──window over──► queued ──turn──► delivered, idle again
+                        │                       │ ▲
+                        │                 turn, │ │ pressure fell
+                        └─(no pressure:         ▼ │
+                           at once)            held
+
+The ready set is a queue per band of priority. Bands are served by deficit round-robin: each turn of a band adds its
+weight to what it may spend, and serving a topic costs as much as there was to render for it. A topic that waits gains
+priority and moves up. It moves only upwards, to the end of the better band.
+
+Deliveries are made in slices of time, so that a long ready set never keeps requests from being taken.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence, Sized
+from dataclasses import dataclass
+
+from shardd.clock import Clock
+from shardd.delivery.pressure import Pressure
+from shardd.delivery.priority import WEIGHTS, age_boost, band, effective_priority
+from shardd.topic.topic import Topic
+
+SLICE = 0.002
+"""Seconds of delivery work in one go."""
+REBAND_INTERVAL = 0.25
+"""Seconds between looks at whose priority has grown by waiting: 25 points, a tenth of a band."""
+MAX_DEBT = 8
+"""Turns that a band sits out at most after an expensive topic."""
+
+Deliver = Callable[[Topic, float], int]
+"""Takes the topic and since when (monotonic seconds) there has been something for it. Returns what it cost: how often
+something was rendered or passed on, 0 for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStatistics:
+    """How many topics wait where; `ready` by band, highest priority first."""
+
+    gathering: int
+    ready: tuple[int, ...]
+    held: int
+
+
+class Rounds:
+    """Deficit round-robin over queues of different weights."""
+
+    def __init__(self, weights: Sequence[int]) -> None:
+        self._weights = weights
+        self._credit = [0] * len(weights)
+        self._at = 0
+        self._credit[0] = weights[0]
+
+    def choose(self, queues: Sequence[Sized]) -> int | None:
+        """The queue whose turn it is; None if all are empty."""
+        if not any(queues):
+            return None
+        while not queues[self._at] or self._credit[self._at] <= 0:
+            if not queues[self._at]:
+                # Turns that were not used are not saved up; what was overspent stays owed.
+                self._credit[self._at] = min(self._credit[self._at], 0)
+            self._at = (self._at + 1) % len(self._weights)
+            self._credit[self._at] += self._weights[self._at]
+        return self._at
+
+    def spend(self, queue: int, cost: int) -> None:
+        self._credit[queue] = max(self._credit[queue] - cost, -MAX_DEBT * self._weights[queue])
+
+
+class _Work:
+    """What is to be done for one topic, and where it waits: `place` is None while there is nothing to do."""
+
+    __slots__ = ("background", "deliveries", "place", "ready_at", "since", "topic")
+
+    def __init__(self, topic: Topic, background: bool) -> None:
+        self.topic = topic
+        self.background = background
+        self.deliveries: list[Deliver] = []
+        self.place: _Queue | None = None
+        self.since = 0.0
+        """When there was something."""
+        self.ready_at = 0.0
+        """When it could have been delivered: later, if it was to gather or was held."""
+
+    def move(self, place: _Queue | None) -> None:
+        if self.place is not None:
+            del self.place[self]
+        self.place = place
+        if place is not None:
+            place[self] = None
+
+
+_Queue = OrderedDict[_Work, None]
+
+
+class Scheduler:
+    def __init__(self, clock: Clock, pressure: Pressure) -> None:
+        self._clock = clock
+        self.pressure = pressure
+        self._works: tuple[dict[int, _Work], dict[int, _Work]] = {}, {}
+        """By topic id: what is done always, and what is done in the background."""
+        self._gathering: _Queue = OrderedDict()
+        self._bands: tuple[_Queue, ...] = tuple(OrderedDict() for _ in WEIGHTS)
+        self._held: _Queue = OrderedDict()
+        self._rounds = Rounds(WEIGHTS)
+        self._banded_at = 0.0
+        self._delays = 0.0
+        self._served = 0
+        self.more: Callable[[], None] = _nothing
+        """Called when something is left for later, by `deliver` or by those who wait: look when it is due."""
+
+    def __len__(self) -> int:
+        """Works to do, wherever they wait."""
+        return self.depth + len(self._gathering) + len(self._held)
+
+    @property
+    def depth(self) -> int:
+        """Works that could be done now."""
+        return sum(map(len, self._bands))
+
+    @property
+    def next_due(self) -> float | None:
+        """When `deliver` next has something to do, in monotonic seconds; None if nothing that waits has a time."""
+        if any(self._bands) or (self._held and not self.pressure.holding):
+            return 0.0
+        if self._gathering:
+            return next(iter(self._gathering)).since + self.pressure.coalesce_s
+        return None
+
+    def attach(self, topic: Topic, deliver: Deliver, *, background: bool = False) -> None:
+        """Call `deliver` whenever the topic is ready and its turn has come, until `detach`."""
+        works = self._works[background]
+        work = works.get(topic.id)
+        if work is None:
+            work = works[topic.id] = _Work(topic, background)
+        work.deliveries.append(deliver)
+
+    def detach(self, topic: Topic, deliver: Deliver, *, background: bool = False) -> None:
+        """Undo one `attach`."""
+        work = self._works[background][topic.id]
+        work.deliveries.remove(deliver)
+        if not work.deliveries:
+            work.move(None)
+            del self._works[background][topic.id]
+
+    def ready(self, topic: Topic) -> None:
+        """There is something to deliver. Nothing changes for a topic that waits for its turn already."""
+        for works in self._works:
+            work = works.get(topic.id)
+            if work is not None and work.place is None:
+                work.since = work.ready_at = self._clock.monotonic()
+                work.move(self._gathering if self.pressure.coalesce_s else self._bands[self._band(work, 0.0)])
+
+    def holds(self, topic: Topic) -> bool:
+        """Must deliveries of the topic wait until pressure falls?"""
+        return self.pressure.holding and _is_low(topic)
+
+    def held(self) -> list[Topic]:
+        """The topics that have something to deliver and must wait until pressure falls. Work in the background is not
+        meant."""
+        return [work.topic for work in self._held if not work.background]
+
+    def boost(self, topic: Topic) -> int:
+        """What the topic's priority has gained by waiting."""
+        return age_boost(self.waited(topic))
+
+    def waited(self, topic: Topic) -> float:
+        """Seconds that the topic's work has been waiting; 0 if there is none."""
+        waiting = [works[topic.id] for works in self._works if topic.id in works]
+        now = self._clock.monotonic()
+        return max((now - work.since for work in waiting if work.place is not None), default=0.0)
+
+    def deliver(self) -> None:
+        """Serve who is ready, in order, for about a slice of time."""
+        if not any(self._bands) and not self._gathering and not self._held:
+            return
+        now = self._clock.monotonic()
+        self._make_ready(now)
+        end = now + SLICE
+        while now < end and (chosen := self._rounds.choose(self._bands)) is not None:
+            work = next(iter(self._bands[chosen]))
+            if self.pressure.holding and _may_wait(work):
+                work.move(self._held)
+                continue
+            work.move(None)
+            self._delays += now - work.ready_at
+            self._served += 1
+            self._rounds.spend(chosen, max(sum(deliver(work.topic, work.since) for deliver in (*work.deliveries,)), 1))
+            now = self._clock.monotonic()
+        if len(self):
+            self.more()
+
+    def take_delay(self) -> float:
+        """How long topics had to wait since the last call, in seconds: the mean of those that were served, or the
+        present wait of one that was not, whichever is longer."""
+        now = self._clock.monotonic()
+        served = self._delays / self._served if self._served else 0.0
+        self._delays, self._served = 0.0, 0
+        return max([served, *(now - next(iter(queue)).ready_at for queue in self._bands if queue)])
+
+    def statistics(self) -> SchedulerStatistics:
+        return SchedulerStatistics(len(self._gathering), tuple(map(len, self._bands)), len(self._held))
+
+    def _band(self, work: _Work, waited_s: float) -> int:
+        topic = work.topic
+        own = effective_priority(topic.config, topic.last_read_ts, self._clock.now_ms())
+        return band(own + age_boost(waited_s))
+
+    def _make_ready(self, now: float) -> None:
+        if self._held and not self.pressure.holding:
+            self._queue(list(self._held), now)
+        if self._gathering:
+            due = now - self.pressure.coalesce_s
+            over = []
+            for work in self._gathering:
+                if work.since > due:
+                    break
+                over.append(work)
+            self._queue(over, now)
+        if now - self._banded_at >= REBAND_INTERVAL:
+            self._banded_at = now
+            self._move_up(now)
+
+    def _queue(self, works: list[_Work], now: float) -> None:
+        for work in works:
+            work.ready_at = now
+            work.move(self._bands[self._band(work, now - work.since)])
+
+    def _move_up(self, now: float) -> None:
+        for place in range(1, len(self._bands)):
+            for work in list(self._bands[place]):
+                better = self._band(work, now - work.since)
+                if better < place:
+                    work.move(self._bands[better])
+
+
+def _may_wait(work: _Work) -> bool:
+    """Must this wait while pressure is so high that somebody must?"""
+    return work.background or _is_low(work.topic)
+
+
+def _is_low(topic: Topic) -> bool:
+    priority = topic.config.priority
+    return priority is not None and priority < 0
+
+
+def _nothing() -> None:
+    pass

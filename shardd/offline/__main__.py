@@ -1,0 +1,106 @@
+"""`python -m shardd.offline verify|reshard|cut|salvage DATA`: work on the files of a stopped service.
+
+Started by the `topics` command, which holds the data directory's lock. Standard input has one JSON object: `shards`,
+`limits`, and what the command needs besides. Prints one JSON object per line: progress, then the result. Exit status: 0
+done, 1 problems found or not possible.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from proto.model.limits import Limits
+from proto.model.names import shard_of
+from shardd.clock import SystemClock
+from shardd.offline.reshard import Reshard, shard_name
+from shardd.offline.rewind import Cuts, cut
+from shardd.offline.salvage import salvage
+from shardd.offline.verify import verify
+from shardd.recovery.wal_scan import RecoveryError
+from shardd.storage.disk import RealDisk
+from shardd.storage.errors import SegmentError
+
+PROGRESS_INTERVAL = 0.2
+
+
+def _say(**fields: Any) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
+    sys.stdout.flush()
+
+
+def _verify(data: Path, job: dict[str, Any], limits: Limits) -> int:
+    sound = True
+    shards: int = job["shards"]
+    for index in range(shards):
+        report = verify(RealDisk(), data / shard_name(index), SystemClock(), limits)
+        sound = sound and not report.problems
+        _say(kind="report", done=index + 1, total=shards, **report.as_map())
+    return 0 if sound else 1
+
+
+def _reshard(data: Path, job: dict[str, Any], limits: Limits) -> int:
+    last = 0.0
+
+    def progress(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= PROGRESS_INTERVAL:
+            last = time.monotonic()
+            _say(kind="progress", done=done, total=total)
+
+    try:
+        result = Reshard(RealDisk(), data, SystemClock(), limits).run(job["shards"], progress)
+    except (RecoveryError, OSError) as error:
+        _say(kind="error", message=str(error))
+        return 1
+    _say(kind="done", shards=result)
+    return 0
+
+
+def _cut(data: Path, job: dict[str, Any], limits: Limits) -> int:
+    paths = [data / shard_name(index) for index in range(job["shards"])]
+    try:
+        for found in cut(RealDisk(), paths, SystemClock(), limits, Cuts(**job["cuts"])):
+            _say(kind="cut", **found)
+    except (RecoveryError, SegmentError, OSError) as error:
+        _say(kind="error", message=str(error))
+        return 1
+    return 0
+
+
+def _salvage(data: Path, job: dict[str, Any], limits: Limits) -> int:
+    name, backup = job["topic"], job["backup"]
+    path = data / shard_name(shard_of(name, job["shards"]))
+    source = None if backup is None else (Path(backup[0]), Path(backup[1]))
+    try:
+        for found in salvage(RealDisk(), path, SystemClock(), limits, name, source):
+            _say(**found)
+    except (RecoveryError, SegmentError, OSError) as error:
+        _say(kind="error", message=str(error))
+        return 1
+    return 0
+
+
+_COMMANDS = {"verify": _verify, "reshard": _reshard, "cut": _cut, "salvage": _salvage}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="shardd.offline")
+    parser.add_argument("command", choices=_COMMANDS)
+    parser.add_argument("data", type=Path)
+    options = parser.parse_args()
+    job = json.load(sys.stdin)
+    # What is found is told as a result; standard output has results only.
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    return _COMMANDS[options.command](options.data, job, Limits(**job["limits"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

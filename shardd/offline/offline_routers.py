@@ -1,0 +1,99 @@
+"""Routers of a stopped service: the work of `shardd.process.router_tasks` for shards that one process has opened,
+without sockets, without waiting. `derive` makes again what had been copied before the stop; `forward` copies what is
+still to be copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from proto.ipc.message import Message, Reply, Request
+from proto.model.errors import ErrorCode, TopicsError
+from proto.model.names import shard_of
+from shardd.recovery.wal_scan import RecoveryError
+from shardd.routers.copy_plan import Pulled
+from shardd.routers.copy_recovery import Position, Restore, read_position
+from shardd.routers.source import read
+from shardd.shard import Shard
+from shardd.topic.lane import Lane
+
+
+class Routers:
+    """All shards of a data directory, each recovered."""
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self._shards = shards
+
+    def derive(self) -> None:
+        """Bring every topic to where it was at the last stop. Raises `RecoveryError` if one does not get there."""
+        work = [(shard, restore) for shard in self._shards for restore in shard.restores()]
+        idle = 0
+        while work:
+            shard, restore = work.pop(0)
+            moved = self._step(restore)
+            shard.flush()
+            # Twice around for cycles, which are looked at by each of their topics.
+            idle = 0 if moved else idle + 1
+            if idle > 3 * (len(work) + 1):
+                raise RecoveryError(f'topic "{restore.name}": its routers cannot make their copies again')
+            if not restore.done:
+                work.append((shard, restore))
+        for shard in self._shards:
+            shard.restored = True
+            shard.flush()
+
+    def _step(self, restore: Restore) -> bool:
+        lane = restore.lane
+        if lane is None:
+            restore.nothing_left()
+            return True
+        try:
+            return restore.take(self._pull(lane)) or restore.looked(self._around(restore), self._around(restore))
+        except TopicsError as error:
+            if error.code is not ErrorCode.TOPIC_NOT_FOUND:
+                raise
+            restore.source_gone()
+            return True
+
+    def forward(self) -> None:
+        """Copy what destinations have not got yet, as far as they take it."""
+        moved = True
+        while moved:
+            moved = False
+            for shard in self._shards:
+                shard.commits.sync_now()
+            for shard in self._shards:
+                for topic in shard.routing.destinations():
+                    lane = topic.lane
+                    if lane is None or not lane.routers:
+                        continue
+                    before = lane.cursor
+                    try:
+                        pulled = self._pull(lane)
+                    except TopicsError:
+                        continue  # its source is gone; the next start removes its routers
+                    shard.copier.copy(topic, pulled)
+                    shard.flush()
+                    moved = moved or lane.cursor > before
+
+    def _pull(self, lane: Lane) -> Pulled:
+        return read(self._ask("pull", lane.source, epoch=lane.epoch, after=lane.cursor))
+
+    def _around(self, restore: Restore) -> list[Position]:
+        """From the topic to its source, and so on until there is none, or one that was met before."""
+        way = [restore.position]
+        while (source := way[-1].source) is not None and source[0] not in {each.name for each in way}:
+            way.append(read_position(self._ask("router_position", source[0], epoch=source[1]).extra))
+        return way
+
+    def _ask(self, operation: str, topic: str, **options: Any) -> Reply:
+        """Of operations that are answered at once. Raises `TopicsError`."""
+        answers: list[Message] = []
+        shard = self._shards[shard_of(topic, len(self._shards))]
+        shard.handle(Request(0, operation, topic, options, b""), "offline", answers.append)
+        (reply,) = answers
+        assert isinstance(reply, Reply)
+        if reply.error is not None:
+            raise reply.error
+        return reply

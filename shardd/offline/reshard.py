@@ -1,0 +1,215 @@
+"""Another number of shards for a data directory, while the service is stopped.
+
+    reshard/shard-NN    the new shards, while they are made
+    reshard/old-NN      the old ones, once they are replaced
+    reshard.json        {"shards": N}: the new ones are whole; from here on there is only forward
+
+1  make       reshard/ is emptied; every topic and watch session is copied into its new shard, topics a piece at a
+               time; synced
+2  decide     reshard.json: written, synced, renamed, directory synced
+3  exchange   one after the other: the old shard aside, the new one to its place; directories synced
+4  manifest   the new number
+5  clean up   reshard/ removed, then reshard.json
+
+If the process or the machine dies in 1, nothing has happened, and the next attempt starts over. From 2 on the next
+attempt goes on, whatever number it asks for, and the service refuses to start in between. An interrupted exchange may
+leave a shard under both names; going on exchanges it once more, which changes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from proto.model.limits import Limits
+from proto.model.names import shard_of
+from shardd.checkpoint.checkpoint import Checkpoints
+from shardd.clock import Clock
+from shardd.offline.verify import opened
+from shardd.recovery.wal_scan import RecoveryError
+from shardd.storage.batch import FINAL_LEVEL, Batch
+from shardd.storage.disk import Disk
+from shardd.topic.directory import Directory
+from shardd.topic.gaps import Gaps
+from shardd.topic.tombstones import Losses
+from shardd.topic.topic import Topic
+
+PIECE_BYTES = 32 << 20
+STAGING = "reshard"
+DECISION = "reshard.json"
+MANIFEST = "manifest.json"
+
+Progress = Callable[[int, int], None]
+"""Called with (records copied, records there are)."""
+
+
+def shard_name(index: int) -> str:
+    return f"shard-{index:02d}"
+
+
+class Reshard:
+    def __init__(self, disk: Disk, data: Path, clock: Clock, limits: Limits) -> None:
+        self._disk = disk
+        self._data = data
+        self._staging = data / STAGING
+        self._clock = clock
+        self._limits = limits
+
+    def run(self, shards: int, progress: Progress = lambda done, total: None) -> int:
+        """Bring the directory to `shards` shards, or finish what an earlier attempt had decided. Returns the number.
+
+        Raises `RecoveryError` for shards that cannot be read, OSError; the next attempt then goes on.
+        """
+        manifest = json.loads(bytes(self._disk.read(self._data / MANIFEST)))
+        decided = self._decided()
+        if decided is None:
+            if shards == manifest["shards"]:
+                self._disk.remove_tree(self._staging)
+                return shards
+            self._make(manifest["shards"], shards, progress)
+            self._write_json(DECISION, {"shards": shards})
+            decided = shards
+        else:
+            self._disk.sync_dir(self._data)  # a process that was killed may not have come to it
+        self._exchange(decided)
+        self._write_json(MANIFEST, {**manifest, "shards": decided})
+        self._disk.remove_tree(self._staging)
+        self._remove_cold()
+        self._disk.remove(self._data / DECISION)
+        self._disk.sync_dir(self._data)
+        return decided
+
+    def _decided(self) -> int | None:
+        if DECISION not in self._disk.list(self._data):
+            return None
+        return int(json.loads(bytes(self._disk.read(self._data / DECISION)))["shards"])
+
+    # 1
+
+    def _make(self, old: int, new: int, progress: Progress) -> None:
+        self._disk.remove_tree(self._staging)
+        sources = [opened(self._disk, self._data / shard_name(i), self._clock, self._limits) for i in range(old)]
+        for source in sources:
+            for topic in source.directory.visible.values():
+                if topic.damage is not None:
+                    raise RecoveryError(f'topic "{topic.name}" is damaged ({topic.damage.reason}): salvage it first')
+                if topic.deferred:
+                    raise RecoveryError(
+                        f'topic "{topic.name}" waits for copies that its routers have to make again; start the service '
+                        "once, stop it gracefully, and try again"
+                    )
+        total = sum(source.directory.counters()[1] for source in sources)
+        copied = 0
+        # Ids above every id and epoch there ever was, so that a later topic of an old name has a higher epoch.
+        first_id = max(source.directory.next_id for source in sources)
+        limits = self._limits.model_copy(update={"cold_dir": "", "cache_bytes": 0})
+        for index in range(new):
+            path = self._staging / shard_name(index)
+            directory = Directory()
+            directory.used_id(first_id - 1)
+            target = Checkpoints(self._disk, path, directory, self._clock, limits)
+            self._disk.make_dir(path)
+            for source in sources:
+                directory.logs |= {log: n for log, n in source.directory.logs.items() if shard_of(log, new) == index}
+                for topic in source.directory.visible.values():
+                    if shard_of(topic.name, new) == index:
+                        copied += self._copy(topic, target, directory)
+                        progress(copied, total)
+                directory.sessions.load(s for s in source.directory.sessions.dump() if shard_of(s["wid"], new) == index)
+            self._checkpoint(target)
+            self._disk.sync_dir(self._staging)
+        self._disk.sync_dir(self._data)
+
+    def _copy(self, topic: Topic, target: Checkpoints, directory: Directory) -> int:
+        moved = copied_topic(topic, directory.new_id())
+        directory.show(moved)
+        moved.logged_seq = topic.head_seq
+        size = 0
+        for batch in topic.batches:
+            moved.restore(copied_batch(batch))
+            size += batch.size
+            if size >= PIECE_BYTES:
+                self._checkpoint(target)
+                size = 0
+        moved.restored(topic.head_seq, topic.floor)
+        return topic.records
+
+    def _checkpoint(self, target: Checkpoints) -> None:
+        plan = target.plan(0)
+        target.write(plan)
+        target.adopt(plan)
+
+    # 3
+
+    def _exchange(self, new: int) -> None:
+        names = {*self._disk.list(self._data), *self._disk.list(self._staging)}
+        for name in sorted(name for name in names if name.startswith("shard-")):
+            fresh = name in self._disk.list(self._staging)
+            if name in self._disk.list(self._data) and (fresh or int(name[6:]) >= new):
+                aside = self._staging / f"old-{name[6:]}"
+                self._disk.remove_tree(aside)
+                self._rename(self._data / name, aside)
+            if fresh:
+                self._rename(self._staging / name, self._data / name)
+        for path in (self._data, self._staging):
+            self._disk.sync_dir(path)
+
+    def _rename(self, source: Path, target: Path) -> None:
+        self._disk.replace(source, target)
+        self._disk.sync_dir(target.parent)
+        self._disk.sync_dir(source.parent)
+
+    # 5
+
+    def _remove_cold(self) -> None:
+        """The cold copies of the old shards; the new ones have everything in the data directory."""
+        if self._limits.cold_dir:
+            cold = Path(self._limits.cold_dir)
+            for name in self._disk.list(cold):
+                if name.startswith("shard-"):
+                    self._disk.remove_tree(cold / name)
+
+    def _write_json(self, name: str, fields: dict[str, Any]) -> None:
+        path = self._data / name
+        temporary = path.with_name(name + ".tmp")
+        content = json.dumps(fields).encode() + b"\n"
+        file = self._disk.create(temporary)
+        try:
+            if file.write([content]) != len(content):
+                raise OSError(28, "the disk did not take all bytes", str(path))
+            file.sync()
+        finally:
+            file.close()
+        self._disk.replace(temporary, path)
+        self._disk.sync_dir(self._data)
+
+
+def copied_topic(topic: Topic, ident: int) -> Topic:
+    """The same topic under another id, without its records; `restored` is to be called when they are there."""
+    moved = Topic(topic.name, ident, topic.epoch, topic.config)
+    moved.losses = Losses(list(topic.losses.runs))
+    moved.last_ts, moved.last_write_ts = topic.last_ts, topic.last_write_ts
+    moved.ceiling = topic.ceiling
+    moved.keys.load(topic.keys.dump())
+    moved.cursors = dict(topic.cursors)
+    if topic.queue is not None and moved.queue is not None:
+        moved.queue.apply(topic.queue.dump(everything=True))
+    moved.outbox.apply({"letters": topic.outbox.dump(topic.alive)}, moved.queue)
+    moved.arrivals.load(topic.arrivals.dump())
+    moved.gaps = Gaps(list(topic.gaps.ranges))
+    moved.lane = moved.lane_visible = topic.lane_visible
+    return moved
+
+
+def copied_batch(batch: Batch) -> Batch:
+    columns = batch.columns()
+    buffer = batch.buffer
+    if buffer is None:
+        assert batch.stored is not None
+        buffer = batch.stored.load()
+    moved = Batch(bytes(buffer), batch.first_seq, columns, FINAL_LEVEL)
+    if batch.flags is not None:
+        moved.flag(batch.delete_flags())
+    return moved

@@ -1,0 +1,270 @@
+"""Bringing back a topic whose files are damaged, while the service is stopped: `topics salvage TOPIC`.
+
+What is whole stays, with its seqs, times and deletions; what is not becomes a gap that readers are told of (`reason`
+`mixed`: the contract has no word for damage), or, with a backup, is taken from there: records that were deleted after
+the backup was made and stood in what is damaged are there again.
+
+1  open      the shard as a start would, the topic set apart
+2  look      every frame of its segments: the whole ones, and which seqs are in none. A frame is looked for at every
+             eighth byte, so that one bad frame takes none with it. Flag bytes that are neither set nor clear are taken
+             for the nearer of the two; flags whose check is wrong all the same are told
+3  rebuild   the topic as the catalog has it, with these frames, and replay what followed: held frames, the log
+4  copy      into segments of a new topic id, synced. No catalog names them yet
+5  decide    a catalog with the new id in place of the old one
+6  remove    two checkpoints more, and the old files go
+
+If the process dies before 5, nothing has changed, and files that no catalog names are overwritten or removed; after it,
+the topic is sound, and a start does the rest. Needs as much free space as the topic has records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from proto.format.frame import DELETED, MAGIC, FrameError, Header, Kind, check, decode_batch, encode_batch
+from proto.model.limits import Limits
+from shardd.changes.seq_reservation import BLOCK
+from shardd.clock import Clock
+from shardd.offline.reshard import PIECE_BYTES, copied_batch, copied_topic
+from shardd.recovery.wal_scan import RecoveryError
+from shardd.shard import Shard
+from shardd.storage.batch import FINAL_LEVEL, Batch
+from shardd.storage.disk import Disk, ReadOnlyDisk
+from shardd.storage.errors import SegmentError
+from shardd.storage.segment import Segment, load_batches
+from shardd.topic.gaps import Gaps
+from shardd.topic.topic import Topic
+
+_PIECE_RECORDS = 1 << 14
+_NEARER = bytes(DELETED if (byte ^ DELETED).bit_count() < byte.bit_count() else 0 for byte in range(256))
+Range = tuple[int, int]
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found in a topic's segments. `lost` ranges of seqs, both ends included; `restored` from the backup."""
+
+    problems: list[str] = field(default_factory=list)
+    lost: list[Range] = field(default_factory=list)
+    restored: int = 0
+
+
+def salvage(
+    disk: Disk, path: Path, clock: Clock, limits: Limits, name: str, backup: tuple[Path, Path] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Salvage a topic of a stopped shard; `backup` is the shard of a backup that has it, and its cold folder. Yields
+    what was done: `{"kind": "sound"}`, or `salvaged` with `problems`, `lost`, `kept` and `restored`.
+
+    Raises `RecoveryError` if it is not possible, and then nothing has changed; OSError.
+    """
+    shard = Shard(disk, clock, path, limits)
+    shard.checkpoints.from_files = True
+    shard.checkpoints.to_salvage = name
+    for _ in shard.recover():
+        pass
+    topic = shard.directory.visible.get(name)
+    if topic is None:
+        raise RecoveryError(f'there is no topic "{name}"')
+    waiting = [t.name for t in shard.directory.visible.values() if t.deferred]
+    if waiting:
+        raise RecoveryError(
+            f'topic "{waiting[0]}" waits for copies that its routers have to make again; start the service once, stop '
+            "it gracefully, and try again"
+        )
+    if topic.unloaded is None:
+        yield {"kind": "sound", "topic": name}  # it has no files
+        return
+    source = None if backup is None else _backed_up(disk, backup, clock, limits, topic)
+    found = _Found()
+    whole = _rebuilt(shard, disk, topic, found, source)
+    if not found.problems:
+        yield {"kind": "sound", "topic": name}
+        return
+    moved = _copied(shard, whole)
+    shard.directory.hide(whole)
+    shard.directory.show(moved)
+    shard.directory.assigned[name] = moved
+    for _ in range(3):
+        shard.checkpoint_now(last=True)
+    yield {
+        "kind": "salvaged",
+        "topic": name,
+        "kept": moved.records,
+        "restored": found.restored,
+        "lost": [list(each) for each in found.lost],
+        "problems": found.problems,
+    }
+
+
+def _backed_up(disk: Disk, backup: tuple[Path, Path], clock: Clock, limits: Limits, topic: Topic) -> Topic:
+    path, cold = backup
+    shard = Shard(ReadOnlyDisk(disk), clock, path, limits.model_copy(update={"cold_dir": str(cold)}))
+    shard.checkpoints.from_files = True
+    for _ in shard.recover():
+        pass
+    source = shard.directory.visible.get(topic.name)
+    if source is None or source.epoch != topic.epoch:
+        raise RecoveryError(f'{path} does not have this topic "{topic.name}": it was made later, or made again since')
+    if source.damage is not None:
+        raise RecoveryError(f'topic "{topic.name}" is damaged in {path}, too: {source.damage.reason}')
+    return source
+
+
+# 2
+
+
+def _rebuilt(shard: Shard, disk: Disk, topic: Topic, found: _Found, source: Topic | None) -> Topic:
+    """The topic, visible in place of the one that was set apart, without what is lost."""
+    unloaded = topic.unloaded
+    assert unloaded is not None
+    entry = unloaded.entry
+    ends = [segment.first_seq - 1 for segment in topic.segments[1:]] + [entry["head_seq"]]
+    ends_at = {segment.first_seq: end for segment, end in zip(topic.segments, ends, strict=True)}
+
+    def load(segment: Segment, size: int, listed: dict[int, bytes], expected: int | None) -> list[Batch]:
+        batches, lost = _whole(disk, segment, size, listed, expected, ends_at[segment.first_seq], found)
+        for first, last in lost:
+            if last < entry["floor"]:
+                continue
+            upto = first - 1
+            if source is not None:
+                upto = min(last, source.head_seq)
+                taken = list(_taken(source, topic.id, first, upto))
+                found.restored += sum(batch.live for batch in taken)
+                batches += taken
+            if upto < last:
+                found.lost.append((max(upto + 1, first), last))
+        return sorted(batches, key=lambda batch: batch.first_seq)
+
+    try:
+        whole = shard.checkpoints.load_again(topic, load)
+    except SegmentError as error:
+        raise RecoveryError(str(error)) from error
+    for restore in shard.restores():
+        if restore.name == whole.name and not restore.done:
+            restore.source_unreadable(0)
+            whole.skip(whole.next_seq + BLOCK)  # readers may have seen copies that no file has
+    _tell(whole, found.lost)
+    return whole
+
+
+def _tell(topic: Topic, lost: list[Range]) -> None:
+    """Make the lost seqs gaps; those in front of the first live record were lost there."""
+    known = topic.gaps.ranges
+    ranges = [*known, *((a, b, "mixed") for first, last in lost for a, b in _without(first, last, known))]
+    topic.gaps = Gaps(sorted(ranges))
+    for upto, reason in topic.gaps.below(topic.floor):
+        topic.losses.add(upto, reason)
+
+
+def _without(first: int, last: int, known: list[tuple[int, int, str]]) -> Iterator[Range]:
+    for start, end, _ in known:
+        if end < first or start > last:
+            continue
+        if start > first:
+            yield first, start - 1
+        first = end + 1
+    if first <= last:
+        yield first, last
+
+
+def _whole(
+    disk: Disk,
+    segment: Segment,
+    size: int,
+    listed: dict[int, bytes],
+    expected: int | None,
+    end: int,
+    found: _Found,
+) -> tuple[list[Batch], list[Range]]:
+    """The batches of a segment that are whole, and the seqs between its first one and `end` that are in none of them
+    though they may have had a record."""
+    known: list[Range] | None = None
+    try:
+        probe = Segment(segment.directory, segment.first_seq, segment.created_ms, segment.parts)
+        known = [(b.first_seq, b.last_seq) for b in load_batches(disk, probe, size, listed, expected)]
+    except (SegmentError, OSError) as error:
+        found.problems.append(str(error))
+    try:
+        view = disk.read(segment.data_path)[:size]
+    except OSError:
+        view = memoryview(b"")
+    batches = list(_frames(view, segment.first_seq, end))
+    have = [(batch.first_seq, batch.last_seq) for batch in batches]
+    if known is None:
+        lost, at = [], segment.first_seq
+        for first, last in have:
+            if first > at:
+                lost.append((at, first - 1))
+            at = last + 1
+        if at <= end:
+            lost.append((at, end))
+        if not lost and batches:
+            found.problems[-1] += " (all records are whole; flags were taken as they are)"
+        return batches, lost
+    lost = [each for each in known if each not in set(have)]
+    if lost:
+        found.problems.append(f"{segment.data_path}: {len(lost)} of {len(known)} batches are damaged")
+    return batches, lost
+
+
+def _frames(view: memoryview, first_seq: int, end: int) -> Iterator[Batch]:
+    """Every whole batch, in seq order."""
+    raw = bytes(view)
+    offset = raw.find(MAGIC)
+    while offset != -1:
+        try:
+            header = check(view, offset) if offset % 8 == 0 else None
+        except FrameError:
+            header = None
+        if header is None or header.kind != Kind.BATCH or header.first_seq < first_seq:
+            offset = raw.find(MAGIC, offset + 1)
+            continue
+        if header.first_seq + header.count - 1 > end:
+            return
+        yield _batch(raw[offset : offset + header.length], header)
+        first_seq = header.first_seq + header.count
+        offset = raw.find(MAGIC, offset + header.length)
+
+
+def _batch(frame: bytes, header: Header) -> Batch:
+    batch = Batch(frame, header.first_seq, decode_batch(frame), FINAL_LEVEL)
+    flags = frame[header.flags_at : header.flags_at + header.count].translate(_NEARER)
+    if DELETED in flags:
+        batch.flag(flags)
+    return batch
+
+
+def _taken(source: Topic, ident: int, first: int, upto: int) -> Iterator[Batch]:
+    """What the backup has of these seqs."""
+    while first <= upto:
+        pieces, looked = source.pieces(first, upto, _PIECE_RECORDS, PIECE_BYTES)
+        for piece in pieces:
+            head = encode_batch(piece.columns, ident, piece.first_seq).head
+            batch = Batch(head, piece.first_seq, piece.columns, FINAL_LEVEL)
+            if piece.flags is not None:
+                batch.flag(piece.flags)
+            yield batch
+        first = looked + 1
+
+
+# 4
+
+
+def _copied(shard: Shard, topic: Topic) -> Topic:
+    moved = copied_topic(topic, shard.directory.new_id())
+    size = 0
+    for batch in topic.batches:
+        moved.restore(copied_batch(batch))
+        size += batch.size
+        if size >= PIECE_BYTES:
+            shard.checkpoints.store(moved)
+            size = 0
+    shard.checkpoints.store(moved)
+    moved.restored(topic.head_seq, topic.floor)
+    moved.next_seq = topic.next_seq
+    moved.durable_head = topic.head_seq
+    return moved

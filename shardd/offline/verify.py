@@ -1,0 +1,102 @@
+"""Looking at a shard's files without changing them: every frame, every checksum, every index entry."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from proto.format.frame import FrameError, check
+from proto.model.limits import Limits
+from shardd.clock import Clock
+from shardd.recovery.wal_scan import RecoveryError
+from shardd.shard import Shard
+from shardd.storage.disk import Disk, ReadOnlyDisk
+from shardd.storage.errors import SegmentError
+from shardd.storage.segment import Segment, StoredFrame, read_index
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found in one shard. `problems` name path, offset and what is wrong; `notes` are no damage."""
+
+    shard: str
+    topics: int = 0
+    records: int = 0
+    bytes: int = 0
+    log_frames: int = 0
+    segments: int = 0
+    segment_frames: int = 0
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def as_map(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def opened(disk: Disk, path: Path, clock: Clock, limits: Limits) -> Shard:
+    """A shard as its files have it, without touching them. Raises `RecoveryError`, OSError."""
+    shard = Shard(ReadOnlyDisk(disk), clock, path, limits)
+    shard.checkpoints.from_files = True
+    for _ in shard.recover():
+        pass
+    return shard
+
+
+def verify(disk: Disk, path: Path, clock: Clock, limits: Limits) -> Report:
+    """Check a stopped shard."""
+    report = Report(path.name)
+    shard = Shard(ReadOnlyDisk(disk), clock, path, limits)
+    shard.checkpoints.from_files = True
+    try:
+        for _ in shard.recover():
+            report.log_frames += 1
+    except (RecoveryError, OSError) as error:
+        report.problems.append(str(error))
+        return report
+    outcome = shard.outcome
+    if outcome.cut_path is not None:
+        report.notes.append(
+            f"{outcome.cut_path}, offset {outcome.cut_offset}: a torn tail of {outcome.cut_bytes} bytes "
+            f"({outcome.cut_reason}); the next start cuts it off"
+        )
+    report.topics, report.records, report.bytes = shard.directory.counters()
+    for topic in shard.directory.visible.values():
+        before = len(report.problems)
+        for segment in topic.segments:
+            report.segments += 1
+            try:
+                report.segment_frames += _check_segment(disk, segment)
+            except (SegmentError, OSError) as error:
+                report.problems.append(f'topic "{topic.name}": {error}')
+        if topic.damage is not None and len(report.problems) == before:
+            report.problems.append(f'topic "{topic.name}": {topic.damage.reason}')
+        _check_order(report, topic.name, [(b.first_seq, b.count) for b in topic.batches])
+    return report
+
+
+def _check_segment(disk: Disk, segment: Segment) -> int:
+    """Every frame of a segment against its checksum and its index entry. Returns how many there are."""
+    entries = read_index(disk, segment, segment.size)
+    view = disk.read(segment.data_path)
+    seq = segment.first_seq
+    for entry in entries:
+        try:
+            header = check(view, entry.offset)
+        except FrameError as error:
+            raise SegmentError(f"{segment.data_path}, offset {entry.offset}: {error}") from error
+        if (header.first_seq, header.count, header.length) != (entry.first_seq, entry.count, entry.length):
+            raise SegmentError(f"{segment.index_path}: the entry for seq {entry.first_seq} is not what the frame says")
+        if header.first_seq < seq:
+            raise SegmentError(f"{segment.data_path}, offset {entry.offset}: seq {header.first_seq} comes again")
+        seq = entry.last_seq + 1
+        StoredFrame(segment, entry).load()
+    return len(entries)
+
+
+def _check_order(report: Report, topic: str, batches: list[tuple[int, int]]) -> None:
+    end = 0
+    for first_seq, count in batches:
+        if first_seq <= end:
+            report.problems.append(f'topic "{topic}": seq {first_seq} comes twice')
+        end = first_seq + count - 1

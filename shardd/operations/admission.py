@@ -1,0 +1,83 @@
+"""What a request may bring in: topics and bytes under caps of the whole service, and names its key may touch.
+
+Only the shard knows what exists and what a body says, so the gateway sends along, as options of the request:
+
+    room_topics     topics this shard may hold at most, so that all shards together keep to the cap; absent: no cap
+    room_bytes      the same for retained bytes
+    may_configure   False: the write must not create a topic with a configuration of its own
+    prefixes        names in the body must begin with one of these; absent: any name
+
+Updates of what exists are never refused here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from proto.model.errors import ErrorCode, TopicsError
+from proto.model.limits import Limits
+from shardd.topic.config import ConfigPatch, TopicConfig
+
+RETRY_AFTER_MS = 1000
+
+
+def check_topics(held: int, options: Mapping[str, Any], limits: Limits) -> None:
+    """One more topic than the `held` and lent ones. Raises `429 throttled`."""
+    room = options.get("room_topics")
+    if room is not None and held + 1 > room:
+        raise TopicsError(
+            ErrorCode.THROTTLED,
+            f"there are as many topics as TOPICS_MAX_TOPICS allows, {limits.max_topics}; delete some first",
+            {"limit": "max_topics", "max": limits.max_topics},
+            retry_after_ms=RETRY_AFTER_MS,
+        )
+
+
+def check_bytes(held: int, needed: int, options: Mapping[str, Any], limits: Limits) -> None:
+    """`needed` bytes more than the `held` ones. Raises `429 throttled`."""
+    room = options.get("room_bytes")
+    if room is not None and needed and held + needed > room:
+        raise TopicsError(
+            ErrorCode.THROTTLED,
+            f"this write needs {needed} bytes more than TOPICS_MAX_TOTAL_BYTES, {limits.max_total_bytes}, has left for "
+            "all topics; delete records or topics first",
+            {"limit": "max_total_bytes", "max": limits.max_total_bytes, "bytes": needed},
+            retry_after_ms=RETRY_AFTER_MS,
+        )
+
+
+def growth(size: int, held: int, config: TopicConfig) -> int:
+    """The most by which a write of `size` bytes makes a topic grow that holds `held`, with what is on its way: a topic
+    that evicts ends at its cap."""
+    if config.discard == "old" and size <= config.cap_bytes:
+        return min(size, max(config.cap_bytes - held, 0))
+    return size
+
+
+def check_patch(patch: ConfigPatch | None, options: Mapping[str, Any]) -> None:
+    """Raises `403 forbidden` for a dead-letter target outside the prefixes of the key that asks."""
+    if patch is not None and isinstance(patch.dead_letter, str):
+        check_target(patch.dead_letter, options, "dead_letter")
+
+
+def check_target(target: str, options: Mapping[str, Any], field: str) -> None:
+    """Raises `403 forbidden` for a topic that a body names, outside the prefixes of the key that asks."""
+    prefixes = options.get("prefixes")
+    if prefixes and not target.startswith(tuple(prefixes)):
+        raise TopicsError(
+            ErrorCode.FORBIDDEN,
+            f'this key may not use "{target}" as {field}: its names begin with {" or ".join(prefixes)}',
+            {"reason": "prefix", "topic": target},
+        )
+
+
+def check_inline(patch: ConfigPatch | None, options: Mapping[str, Any]) -> None:
+    """For a write that is about to create its topic. Raises `403 forbidden`."""
+    if patch is not None and not options.get("may_configure", True):
+        raise TopicsError(
+            ErrorCode.FORBIDDEN,
+            "creating a topic with a config of its own needs the scope admin; leave config out, or use another key",
+            {"reason": "scope", "missing": ["admin"]},
+        )
+    check_patch(patch, options)

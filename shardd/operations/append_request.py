@@ -1,0 +1,246 @@
+"""Writes: from a request body to the columns of one batch.
+
+Nothing here runs once per record in Python: fields are pulled out, measured and joined by C code, and `data` and
+`meta` stay the bytes they were sent as.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import accumulate, repeat
+from operator import add, attrgetter, getitem, itemgetter
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct
+
+from proto.format.frame import Column, Columns, Encoding, constant, optional
+from proto.ipc.message import Request
+from proto.model.body import Form, parse
+from proto.model.errors import ErrorCode, TopicsError, invalid
+from proto.model.limits import MAX_META_KEYS, MAX_PUBLISH_DELAY_MS, Limits
+from proto.model.surrogates import MAX_MASKED_BYTES, Mask, apply
+from shardd.topic.config import ConfigPatch
+
+_ABSENT = Raw(b"")
+_SMALLEST_META = 5 * (MAX_META_KEYS + 1)
+"""No object with more than `MAX_META_KEYS` keys is shorter: each takes at least `"":1,`."""
+
+
+class WriteRecord(Struct, gc=False):
+    data: Raw
+    tag: str | None = None
+    node: str | None = None
+    meta: Raw = _ABSENT
+    delay_ms: int | None = None
+
+
+class Write(Struct):
+    records: list[WriteRecord]
+    node: str | None = None
+    idempotency_key: str | None = None
+    create: bool | None = None
+    config: ConfigPatch | None = None
+    disable_backpressure: bool | None = None
+
+
+class _Outline(Struct):
+    """A write whose records are not looked at."""
+
+    records: Raw
+    node: str | None = None
+    idempotency_key: str | None = None
+    create: bool | None = None
+    config: ConfigPatch | None = None
+    disable_backpressure: bool | None = None
+
+
+class _Records(Struct):
+    records: list[WriteRecord]
+
+
+_SMALLEST_RECORD = len(b'{"data":1},')
+_BUILT_ANYWAY = 4
+"""Times the most records of a write that are built without a second look."""
+_BEHIND = re.compile(r"trailing characters \(byte (\d+)\)")
+_COMMA = ord(",")
+_FORM = Form(Write, ConfigPatch)
+_OUTLINE = Form(_Outline, ConfigPatch)
+_decode_records = msgspec.json.Decoder(_Records).decode
+_skip = msgspec.json.Decoder(Raw).decode
+_count_keys = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def parse_write(request: Request, limits: Limits) -> tuple[Write, Columns]:
+    """What it says, and its records as a batch whose `ts` is still 0.
+
+    Option `stamped`: the engine has added to each `meta`, which may be larger for that.
+
+    Raises `400 invalid_request`, `batch_too_large` or `record_too_large`.
+    """
+    stamped = bool(request.options.get("stamped"))
+    masked = len(request.body) if stamped else MAX_MASKED_BYTES
+    write, request.ignored = _parse(request.body, limits.max_batch_records, masked)
+    records = write.records
+    count = len(records)
+    if not count:
+        raise invalid("records must hold at least one record", field="records")
+    if count > limits.max_batch_records:
+        raise _batch_too_large(limits.max_batch_records, records=count)
+    data = list(map(attrgetter("data"), records))
+    data_sizes = list(map(len, data))
+    meta, meta_sizes = _meta(list(map(attrgetter("meta"), records)), None if stamped else limits)
+    _check_sizes(data_sizes, None if stamped else meta_sizes, limits)
+    columns = Columns(
+        count,
+        0,
+        Column(Encoding.PLAIN, b"".join(data), list(accumulate(data_sizes, initial=0))),
+        _text(list(map(attrgetter("tag"), records)), None, "tag", limits.max_tag_bytes),
+        _text(list(map(attrgetter("node"), records)), write.node, "node", limits.max_node_bytes),
+        meta,
+    )
+    return write, columns
+
+
+def _parse(body: bytes, most: int, masked: int) -> tuple[Write, list[str]]:
+    """The request, and the names of what it says in vain.
+
+    A body that may hold far more records than `most` is refused before any of them is built: an object in Python takes
+    many times the eleven bytes of `{"data":1},`, and a gzip body of 128 KB holds six million.
+
+    Raises `400 invalid_request`, `batch_too_large`."""
+    slack = _BUILT_ANYWAY * most
+    if len(body) <= slack * _SMALLEST_RECORD or most_records(body) <= slack:
+        return _FORM.read(body, masked)
+    outline, ignored = _OUTLINE.read(body, masked)
+    records = bytes(outline.records)
+    if records[:1] == b"[" and not has_at_most(records, most):
+        raise _batch_too_large(most)
+    fields = {name: getattr(outline, name) for name in Write.__struct_fields__ if name != "records"}
+    return Write(parse(_decode_records, b'{"records":%b}' % records, masked).records, **fields), ignored
+
+
+def most_records(body: bytes) -> int:
+    """No more records than this are in a body: each is an object and has `data`, which may be spelled with escapes."""
+    return min(body.count(b"{"), body.count(b'"data"') + body.count(rb"\u006") + body.count(rb"\u007"))
+
+
+def has_at_most(array: bytes, most: int) -> bool:
+    """Whether a JSON array, known to be well-formed, has at most `most` elements; `most` is 1 or more.
+
+    Walks from one to the next without building any, as far as it must: the parser is asked for one value, and its error
+    says where it stumbled over what follows."""
+    view = memoryview(array)
+    at = 1
+    for _ in range(most):
+        try:
+            _skip(view[at:])
+        except msgspec.DecodeError as error:
+            found = _BEHIND.search(str(error))
+            if found is None:
+                # A lone surrogate, or the end of an empty array.
+                return array.strip(b"[] \t\r\n") == b"" or has_at_most(Mask(array).text, most)
+            at += int(found[1]) - 1  # it tells where it was after the first byte too many
+        if array[at] != _COMMA:
+            return True
+        at += 1
+    return False
+
+
+def _batch_too_large(most: int, **counted: int) -> TopicsError:
+    many = f"{counted['records']}" if counted else f"more than {most}"
+    return TopicsError(
+        ErrorCode.BATCH_TOO_LARGE,
+        f"{many} records in one write, at most {most} are allowed",
+        {**counted, "max": most},
+    )
+
+
+def delays(write: Write) -> list[int] | None:
+    """How long each job is held back, ms; None if none is. Raises `400 invalid_request`."""
+    asked = list(map(attrgetter("delay_ms"), write.records))
+    if asked.count(None) == len(asked):
+        return None
+    found = [delay or 0 for delay in asked]
+    if not 0 <= min(found) <= max(found) <= MAX_PUBLISH_DELAY_MS:
+        index = next(i for i, delay in enumerate(found) if not 0 <= delay <= MAX_PUBLISH_DELAY_MS)
+        raise invalid(
+            f"delay_ms of records[{index}] is {found[index]}, but must be between 0 and {MAX_PUBLISH_DELAY_MS}",
+            field="delay_ms",
+            index=index,
+        )
+    return found if any(found) else None
+
+
+def _check_sizes(data: list[int], meta: list[int] | None, limits: Limits) -> None:
+    sizes = data if meta is None else list(map(add, data, meta))
+    largest = max(sizes)
+    if largest > limits.max_record_bytes:
+        index = sizes.index(largest)
+        raise TopicsError(
+            ErrorCode.RECORD_TOO_LARGE,
+            f"data and meta of records[{index}] have {largest} bytes, at most {limits.max_record_bytes} are allowed",
+            {"index": index, "bytes": largest, "max": limits.max_record_bytes},
+        )
+
+
+def _text(values: list[Any], default: str | None, name: str, limit: int) -> Column | None:
+    """A column of tags or nodes. `default` stands in where a record has none."""
+    missing = values.count(None)
+    if default is not None:
+        if len(default.encode()) > limit:
+            raise invalid(f"{name} has {len(default.encode())} bytes, at most {limit} are allowed", field=name)
+        if missing == len(values):
+            return constant(default.encode()) if len(values) > 1 else optional([default.encode()])
+        if missing:
+            values = list(map({None: default}.get, values, values))
+            missing = 0
+    if missing == len(values):
+        return None
+    filled = list(map({None: ""}.get, values, values)) if missing else values
+    encoded: list[Any] = list(map(str.encode, filled))
+    sizes = list(map(len, encoded))
+    largest = max(sizes)
+    if largest > limit:
+        index = sizes.index(largest)
+        raise invalid(
+            f"{name} of records[{index}] has {largest} bytes, at most {limit} are allowed", field=name, index=index
+        )
+    if missing:
+        present = map(_IS_TEXT.__getitem__, map(type, values))
+        encoded = list(map(getitem, zip(repeat(None), encoded), present))
+    return optional(encoded)
+
+
+_IS_TEXT: dict[type, int] = {str: 1, type(None): 0}
+
+
+def _meta(values: list[Raw], limits: Limits | None) -> tuple[Column | None, list[int] | None]:
+    sizes = list(map(len, values))
+    if not any(sizes):
+        return None, None
+    cells: list[Any] = list(map(bytes, values))
+    # An explicit null means the same as a left-out meta.
+    cells = list(map({b"null": None, b"": None}.get, cells, cells))
+    if cells.count(None) == len(cells):
+        return None, None
+    filled: list[Any] = list(map({None: b"{}"}.get, cells, cells))
+    firsts = list(map(itemgetter(0), filled))
+    if firsts.count(0x7B) != len(firsts):
+        index = next(i for i, first in enumerate(firsts) if first != 0x7B)
+        raise invalid(f"meta of records[{index}] must be an object", field="meta", index=index)
+    if limits is None:
+        return optional(cells), sizes
+    largest = max(sizes)
+    if largest > limits.max_meta_bytes:
+        index = sizes.index(largest)
+        raise invalid(
+            f"meta of records[{index}] has {largest} bytes, at most {limits.max_meta_bytes} are allowed",
+            field="meta",
+            index=index,
+        )
+    if largest >= _SMALLEST_META:
+        for index, size in enumerate(sizes):
+            if size >= _SMALLEST_META and len(apply(_count_keys, filled[index])[0]) > MAX_META_KEYS:
+                raise invalid(f"meta of records[{index}] has more than {MAX_META_KEYS} keys", field="meta", index=index)
+    return optional(cells), sizes

@@ -1,0 +1,119 @@
+"""One record at a time through a named cursor: what the line protocols of the gateway ask for.
+
+    take    hand out the record after the cursor and move the cursor onto it, as one change
+    peek    show the record after the cursor
+    step    move the cursor onto the record after it
+
+A record is found behind where the cursor *will* be once every move on its way has committed, so two takers never get
+the same one, however many wait for one sync. Records that are gone are passed over; a cursor never moves past what
+nobody could have had.
+
+If the process dies before the move is in the log, the record is handed out again and nobody had it. If it dies after
+that and before the answer is out, that one record is lost to its taker: at most one for each connection.
+
+Options of the request: `cursor`, its name; `seq` (step), the record that was had: the cursor goes there and nowhere
+else. The answer's body is the record's `data`, its `extra` has `seq` and, if there is one, `meta`; without a record
+there is no `extra`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proto.format.frame import Kind
+from proto.ipc.message import Reply, Request
+from proto.model.errors import TopicsError, invalid
+from proto.model.limits import MAX_U64
+from shardd.changes.transactions import Respond, Staging, performance, refuse
+from shardd.storage.group_commit import Timing
+from shardd.topic.cursors import check_count, check_name, moved
+from shardd.topic.topic import Topic
+
+_Found = tuple[int, bytes, dict[str, Any]]
+"""Seq, data, and the `extra` of the answer."""
+
+
+class Consume:
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+
+    def take(self, request: Request, respond: Respond) -> None:
+        topic, name, position = self._asked(request)
+        found = _next(topic, position)
+        if found is None:
+            respond(Reply(request.id))
+        else:
+            self._move(topic, name, position, found[0], request, respond, found)
+
+    def peek(self, request: Request, respond: Respond) -> None:
+        topic, _, position = self._asked(request)
+        found = _next(topic, position)
+        respond(Reply(request.id) if found is None else Reply(request.id, found[1], extra=found[2]))
+
+    def step(self, request: Request, respond: Respond) -> None:
+        topic, name, position = self._asked(request)
+        seq = request.options.get("seq")
+        if seq is None:
+            found = _next(topic, position)
+            seq = 0 if found is None else found[0]
+        if position < seq <= topic.head_seq:
+            self._move(topic, name, position, seq, request, respond, None)
+        else:
+            respond(Reply(request.id))
+
+    def _asked(self, request: Request) -> tuple[Topic, str, int]:
+        topic = self._staging.directory.changing(request.topic)
+        if topic.config.type != "log":
+            raise invalid(f'topic "{topic.name}" is a {topic.config.type}: its records are not read through a cursor')
+        now = self._staging.clock.now_ms()
+        topic.expire(now)
+        topic.last_read_ts = now
+        name = check_name(request.options["cursor"])
+        return topic, name, topic.moving.position(name, topic.cursors.get(name))
+
+    def _move(
+        self,
+        topic: Topic,
+        name: str,
+        before: int,
+        seq: int,
+        request: Request,
+        respond: Respond,
+        found: _Found | None,
+    ) -> None:
+        check_count(topic.cursors, topic.moving, name, self._staging.limits.max_cursors_per_topic)
+        now = self._staging.clock.now_ms()
+        topic.moving.begin(name, seq)
+
+        def commit(timing: Timing) -> None:
+            topic.moving.ended(name)
+            topic.cursors[name] = moved(topic.cursors.get(name), seq, False, now)
+            body, extra = (b"", None) if found is None else found[1:]
+            respond(Reply(request.id, body, extra=extra, performance=performance(timing)))
+
+        def undo(error: TopicsError) -> None:
+            topic.moving.undone(name, before)
+            refuse(request.id, respond, error)
+
+        fields = {"name": name, "seq": seq, "ts": now, "force": False}
+        frame = self._staging.control_frame(Kind.CURSOR, topic.id, fields)
+        gated = topic.assigned_config.durability == "fsync"
+        self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
+
+
+def _next(topic: Topic, position: int) -> _Found | None:
+    """The first live record after `position`."""
+    slices, _ = topic.window(max(position + 1, topic.earliest_seq), 1, MAX_U64)
+    if not slices:
+        return None
+    (piece,) = slices
+    at = piece.start if piece.mask is None else piece.start + piece.mask.index(1)
+    columns = piece.columns
+    seq = piece.first_seq + at
+    extra: dict[str, Any] = {"seq": seq}
+    if columns.meta is not None:
+        (meta,) = columns.meta.cells(at, at + 1)
+        if meta is not None:
+            extra["meta"] = meta
+    (data,) = columns.data.cells(at, at + 1)
+    return seq, data, extra

@@ -1,0 +1,307 @@
+"""A shard as a process: its loop, its socket, its control link.
+
+All messages that are there are taken as one group, handled, written with one system call and answered: the busier the
+shard, the larger its groups.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import resource
+import sys
+import time
+from collections import deque
+from collections.abc import Generator
+from functools import partial
+from pathlib import Path
+from typing import TypeVar, cast
+
+import structlog
+import trio
+
+from proto.ipc.control import (
+    CONTROL_FD_VARIABLE,
+    EXIT_PERMANENT,
+    Failed,
+    Ping,
+    Pong,
+    Progress,
+    Ready,
+    Shards,
+    Start,
+    Stop,
+)
+from proto.ipc.message import Cancel, Message, MessageError, Reply, Request, Taken, decode
+from proto.ipc.transport import ControlLink, MessageSocket
+from proto.model.limits import Limits
+from proto.model.memory_shares import window
+from proto.process import trace
+from proto.process.allocator import give_back
+from proto.process.core_dumps import leave_no_core
+from proto.process.log import configure
+from proto.process.orphan import die_with_parent
+from shardd.clock import SystemClock
+from shardd.delivery.pressure import SAMPLE_INTERVAL
+from shardd.garbage_collector import calm, search
+from shardd.process.peers import Peers
+from shardd.process.reply_queue import Replies
+from shardd.process.router_tasks import Forward
+from shardd.recovery.wal_scan import RecoveryError
+from shardd.shard import Shard
+from shardd.storage.disk import RealDisk
+
+PROGRESS_INTERVAL = 0.1
+CHECKPOINT_RETRY = 5.0
+ROOM_RETRY = 1.0
+"""Between checkpoints that are made because the disk is nearly full."""
+MAINTENANCE_INTERVAL = 10.0
+"""Seconds."""
+_Result = TypeVar("_Result")
+log = structlog.get_logger()
+
+
+class Server:
+    def __init__(self, shard: Shard, socket: MessageSocket, limits: Limits, window_bytes: int = 64 << 20) -> None:
+        self._shard = shard
+        self._interval = limits.checkpoint_interval_ms / 1000
+        self._socket = socket
+        self._replies = Replies(socket.send, window_bytes, time.monotonic)
+        self._deferred: dict[bytes, deque[Request]] = {}
+        """Requests of askers that are full, in order."""
+        self._patience_s = limits.request_timeout_ms / 1000
+        shard.reads.full = self._replies.full
+        self._earlier = trio.Event()
+        self._enough = trio.Event()
+        shard.checkpoint_wanted = self._want_checkpoint
+        shard.scheduler.more = self._look_again
+        shard.allowance.bind()
+
+    def _look_again(self) -> None:
+        self._earlier.set()
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._shard.commits.run)
+            nursery.start_soon(self._deliver)
+            nursery.start_soon(self._checkpoint)
+            nursery.start_soon(self._maintain)
+            nursery.start_soon(self._sample)
+            nursery.start_soon(self._socket.read, self._handle)
+            task_status.started()
+
+    def _handle(self, group: list[list[bytes]]) -> None:
+        shard = self._shard
+        for frames in group:
+            peer = frames[0]
+            try:
+                message = decode(frames[1:])
+            except MessageError as error:
+                log.warning("message_refused", reason=str(error))
+                continue
+            if isinstance(message, Request):
+                self._take(message, peer)
+            elif isinstance(message, Cancel):
+                if peer in self._deferred:
+                    kept = (each for each in self._deferred[peer] if each.id != message.id)
+                    self._deferred[peer] = deque(kept)
+                shard.cancel(peer, message.id)
+            elif isinstance(message, Taken) and self._replies.taken(peer, message.id):
+                for each in self._deferred.pop(peer, ()):
+                    self._take(each, peer)
+                shard.reads.room_again(peer)
+        shard.flush()
+
+    def _take(self, request: Request, peer: bytes) -> None:
+        if peer in self._deferred or self._replies.full(peer):
+            self._deferred.setdefault(peer, deque()).append(request)
+        elif request.traceparent:
+            self._handle_traced(request, peer)
+        else:
+            self._shard.handle(request, peer, partial(self._respond, peer))
+
+    def _handle_traced(self, message: Request, peer: bytes) -> None:
+        trace.begin(message.traceparent)
+        try:
+            log.debug("request", op=message.op, id=message.id)
+            self._shard.handle(message, peer, partial(self._respond, peer))
+        finally:
+            trace.begin("")
+
+    def _respond(self, peer: bytes, message: Message) -> None:
+        if isinstance(message, Reply):
+            message.counters = self._shard.counters()
+            message.quarantined = len(self._shard.quarantine)
+            message.disk_full = self._shard.space.low
+        self._replies.send(peer, message.encode())
+
+    async def _deliver(self) -> None:
+        """What is due at some time rather than after a group of requests: parked reads that are over, deliveries that
+        were to gather, and those that were more than fits into one slice."""
+        while True:
+            self._earlier = trio.Event()
+            due = self._shard.next_due
+            with contextlib.ExitStack() as stack:
+                if due is not None:
+                    stack.enter_context(trio.move_on_after(max(due - self._shard.monotonic(), 0)))
+                await self._earlier.wait()
+            self._shard.deliver()
+
+    async def _maintain(self) -> None:
+        while True:
+            await trio.sleep(MAINTENANCE_INTERVAL)
+            self._shard.maintain()
+            for peer in self._replies.forget_silent(self._patience_s):
+                log.warning("asker_forgotten", deferred=len(self._deferred.pop(cast(bytes, peer), ())))
+            await trio.to_thread.run_sync(give_back)
+
+    def _want_checkpoint(self) -> None:
+        self._enough.set()
+
+    async def _sample(self) -> None:
+        while True:
+            due = trio.current_time() + SAMPLE_INTERVAL
+            await trio.sleep_until(due)
+            self._shard.sample(trio.current_time() - due)
+
+    async def _checkpoint(self) -> None:
+        """Checkpoints, when enough was logged or enough time has passed; a failed one is tried again later."""
+        shard = self._shard
+        while True:
+            with trio.move_on_after(self._interval):
+                await self._enough.wait()
+            self._enough = trio.Event()
+            if not shard.restored or not (shard.logged_bytes or shard.checkpoint_due or shard.checkpoints.garbage):
+                continue
+            plan = await in_slices(shard.planning())
+            start = time.monotonic()
+            try:
+                await trio.to_thread.run_sync(shard.checkpoints.write, plan)
+            except OSError as error:
+                log.error("checkpoint_failed", reason=str(error))
+                await _to_the_end(shard.ending(plan, error))
+                await trio.sleep(ROOM_RETRY if shard.space.low else CHECKPOINT_RETRY)
+                self._enough.set()
+                continue
+            await _to_the_end(shard.ending(plan))
+            for path, problem in plan.not_moved:
+                log.error("segment_not_moved", path=str(path), reason=str(problem))
+            search(len(shard.directory.visible))
+            await trio.to_thread.run_sync(give_back)
+            log.info(
+                "checkpoint_made",
+                number=plan.number,
+                bytes=plan.written_bytes,
+                ms=round((time.monotonic() - start) * 1000),
+            )
+            if shard.may_make_room:
+                await trio.sleep(ROOM_RETRY)
+                self._enough.set()
+
+
+async def in_slices(slices: Generator[None, None, _Result]) -> _Result:
+    """All slices; in between, other tasks go on."""
+    while True:
+        try:
+            next(slices)
+        except StopIteration as end:
+            result: _Result = end.value
+            return result
+        await trio.lowlevel.checkpoint()
+
+
+async def _to_the_end(slices: Generator[None, None, None]) -> None:
+    """As `in_slices`, also when the shard is to stop: what is begun must be whole before the next checkpoint."""
+    with trio.CancelScope(shield=True):
+        await in_slices(slices)
+
+
+async def _recover(shard: Shard, link: ControlLink) -> int:
+    """Replay, telling the supervisor how far it is. Returns the bytes there were to read."""
+    await link.send(Progress("open", 0, 0))
+    done = total = 0
+    last = time.monotonic()
+    for done, total in shard.recover():
+        if time.monotonic() - last >= PROGRESS_INTERVAL:
+            await link.send(Progress("replay", done, total))
+            last = time.monotonic()
+    return total
+
+
+async def _obey(link: ControlLink, peers: Peers, scope: trio.CancelScope) -> None:
+    """Until the supervisor says stop, or is gone."""
+    while True:
+        message = await link.receive()
+        if message is None:
+            os._exit(1)  # the supervisor is gone; nobody may use this process any more
+        if isinstance(message, Shards):
+            peers.update(message.parsed())
+        elif isinstance(message, Ping):
+            await link.send(Pong())
+        elif isinstance(message, Stop):
+            scope.cancel()
+            return
+
+
+async def main(descriptor: int) -> int:
+    """Run one shard. Returns the exit status."""
+    link = ControlLink.inherited(descriptor)
+    start = await link.receive()
+    if not isinstance(start, Start):
+        return 1
+    configure(f"shard-{start.index:02d}")
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    path = Path(start.data_dir) / f"shard-{start.index:02d}"
+    limits = Limits(**start.limits)
+    shard = Shard(RealDisk(), SystemClock(), path, limits)
+    window_bytes = window(limits.memory_bytes, start.shards)
+    peers = Peers(shard, start.index, start.shards, limits.request_timeout_ms / 1000, window_bytes)
+    peers.update(Shards(start.states).parsed())
+    with trio.CancelScope() as serving:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_obey, link, peers, serving)
+            gc.disable()  # nothing that is read back is garbage
+            try:
+                total = await _recover(shard, link)
+            except (RecoveryError, OSError) as error:
+                log.error("recovery_failed", reason=str(error))
+                await link.send(Failed(f"shard {start.index}: {error}"))
+                serving.cancel()
+                return EXIT_PERMANENT
+            calm()
+            shard.hold_room()
+            outcome = shard.outcome
+            if outcome.cut_path is not None:
+                log.warning(
+                    "torn_tail_cut",
+                    path=outcome.cut_path,
+                    offset=outcome.cut_offset,
+                    bytes=outcome.cut_bytes,
+                    reason=outcome.cut_reason,
+                )
+            socket = MessageSocket.router(start.endpoint)
+            await nursery.start(Server(shard, socket, limits, window_bytes).run)
+            await nursery.start(peers.run)
+            # From here on the other shards may ask this one, and this one them.
+            await link.send(Progress("derive", total, total))
+            forward = Forward(shard, peers)
+            await nursery.start(forward.restore)
+            shard.mover.recovered()
+            nursery.start_soon(shard.mover.run, peers)
+            await nursery.start(forward.run)
+            await link.send(Ready())
+            topics, records, _ = shard.directory.counters()
+            log.info("shard_ready", topics=topics, records=records)
+    shard.close()
+    shard.let_go_of_room()
+    log.info("shard_stopped")
+    return 0
+
+
+def run() -> None:
+    die_with_parent()
+    leave_no_core()
+    sys.exit(trio.run(main, int(os.environ[CONTROL_FD_VARIABLE])))

@@ -1,0 +1,83 @@
+"""The other shards, and how to ask them.
+
+A shard asks another exactly as the gateway does: a request with an operation, a topic and options, a reply. A shard
+that asks itself takes the same way without the socket, so whoever asks need not know where a topic lives.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+
+from proto.ipc.link import Links
+from proto.ipc.message import Message, Reply, Request
+from proto.model.memory_shares import DEFAULT_BYTES, window
+from proto.model.names import shard_of
+from shardd.shard import Shard
+
+_PHASES = ("derive", "ready")
+"""A shard answers the others from the moment its own log is read."""
+
+
+class Peers:
+    """All shards as one of them sees them. `run` serves the links."""
+
+    def __init__(
+        self, shard: Shard, index: int, shards: int, timeout_s: float, window_bytes: int = window(DEFAULT_BYTES, 1)
+    ) -> None:
+        self.index = index
+        self._shard = shard
+        self._links = Links(shards, timeout_s, _PHASES, window_bytes=window_bytes)
+        self.run = self._links.run
+        self.update = self._links.update
+
+    def index_of(self, topic: str) -> int:
+        """The shard that owns a topic."""
+        return shard_of(topic, len(self._links.states))
+
+    def reachable(self, index: int) -> bool:
+        """Can this shard be asked now?"""
+        return index == self.index or self._links.states[index].phase in _PHASES
+
+    @property
+    def one_failed(self) -> bool:
+        """Is there a shard that cannot start, and is tried again now and then only?"""
+        return any(state.phase == "failed" for state in self._links.states)
+
+    async def request(self, index: int, op: str, topic: str, options: dict[str, Any], body: bytes = b"") -> Reply:
+        """A shard's reply. Raises the error it replied, or `503 not_ready` when it does not serve, goes away before
+        it has answered or stays silent; the request may then have taken effect all the same."""
+        reply = await (
+            self._own(op, topic, options, body) if index == self.index else self._ask(index, op, topic, options, body)
+        )
+        if reply.error is not None:
+            raise reply.error
+        return reply
+
+    async def _ask(self, index: int, op: str, topic: str, options: dict[str, Any], body: bytes) -> Reply:
+        pending = self._links.to(index).ask(op, topic, options, body)
+        try:
+            return await pending.reply()
+        except BaseException:
+            pending.abandon()
+            raise
+
+    async def _own(self, op: str, topic: str, options: dict[str, Any], body: bytes) -> Reply:
+        answered = trio.Event()
+        replies: list[Reply] = []
+
+        def respond(message: Message) -> None:
+            if isinstance(message, Reply):
+                replies.append(message)
+                answered.set()
+
+        request = Request(next(self._links.ids), op, topic, options, body)
+        self._shard.handle(request, self, respond)
+        self._shard.flush()
+        try:
+            await answered.wait()
+        except trio.Cancelled:
+            self._shard.cancel(self, request.id)
+            raise
+        return replies[0]

@@ -1,0 +1,297 @@
+"""Forwarding: who asks which source when, so that every lane of this shard moves on.
+
+    restore   after a stop, a task for each topic with routers makes again what was copied before
+              (`shardd.routers.copy_recovery`). Topics whose source is in a shard that cannot start wait for it, and the
+              others are served meanwhile
+    feed      a task for each source: one pull for all lanes that are in step with it, however many
+    catch up  a task for a lane that is not: it was made behind the feed's position, its topic was full, or it is held.
+              It pulls for itself, with growing pauses while nothing fits, until it is in step again
+
+A source is asked again as soon as it has answered, and answers when it has something. A source that does not exist any
+more takes its routers with it: that is how a deletion that was interrupted is finished.
+"""
+
+from __future__ import annotations
+
+import structlog
+import trio
+
+from proto.model.errors import ErrorCode, TopicsError
+from shardd.process.peers import Peers
+from shardd.recovery.quarantine import is_damage
+from shardd.routers.copier import Copier
+from shardd.routers.copy_plan import Pulled
+from shardd.routers.copy_recovery import Position, Restore, read_position
+from shardd.routers.source import read
+from shardd.shard import Shard
+from shardd.topic.lane import Lane
+from shardd.topic.topic import Topic
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
+DAMAGED_PAUSE_S = 1.0
+ASK_AGAIN_S = 0.02
+"""While a source is being restored itself, or its shard is away."""
+SLICE_S = 0.001
+"""How long copying goes on before others get their turn."""
+RESTORED_AT_A_TIME = 16
+log = structlog.get_logger()
+
+
+class _Feed:
+    """One source, and the topics in step with it. `at` is the position that is asked for, -1 before the first."""
+
+    def __init__(self, source: str, epoch: int) -> None:
+        self.source = source
+        self.epoch = epoch
+        self.at = -1
+        self.members: dict[int, Topic] = {}
+        self.joined = trio.Event()
+
+
+class Forward:
+    def __init__(self, shard: Shard, peers: Peers) -> None:
+        self._shard = shard
+        self._peers = peers
+        self._copier: Copier = shard.copier
+        self._feeds: dict[tuple[str, int], _Feed] = {}
+        self._behind: set[int] = set()
+        """Ids of topics that a task brings up."""
+        self._blocked: set[str] = set()
+        """Names of topics to be restored that wait for a shard which does not answer."""
+        self._nursery: trio.Nursery | None = None
+        shard.routing.changed = self.changed
+
+    async def restore(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Bring every topic to where it was at the last stop.
+
+        Has started when the shard may serve: when that is done, or when all that is left waits for a shard that cannot
+        start. Topics that wait are refused until all of them are done, and no checkpoint is made: the log keeps
+        everything, and a process that dies meanwhile begins again.
+        """
+        restores = self._shard.restores()
+        places = trio.CapacityLimiter(RESTORED_AT_A_TIME)
+        async with trio.open_nursery() as nursery:
+            for restore in restores:
+                nursery.start_soon(self._restore, restore, places)
+            while left := {restore.name for restore in restores if not restore.done}:
+                if self._shard.waiting is None and self._peers.one_failed and left <= self._blocked:
+                    log.error("sources_away", topics=len(left), action="the others are served")
+                    self._shard.waiting = frozenset(left)
+                    task_status.started()
+                await trio.sleep(ASK_AGAIN_S)
+        if any(restore.displaced for restore in restores):
+            self._shard.checkpoint_now()
+        self._shard.restored = True
+        if self._shard.waiting is None:
+            task_status.started()
+            return
+        log.info("sources_back", topics=len(self._shard.waiting))
+        self._shard.waiting = None
+        self._shard.mover.recovered()
+        for topic in self._shard.routing.destinations():
+            self.changed(topic)
+
+    async def _restore(self, restore: Restore, places: trio.CapacityLimiter) -> None:
+        while not restore.done:
+            lane = restore.lane
+            if lane is None:
+                restore.nothing_left()
+                return
+            moved = False
+            try:
+                async with places:
+                    pulled = await self._pull(lane, lane.cursor, wait=False)
+                moved = restore.take(pulled)
+                self._shard.flush()
+            except TopicsError as error:
+                if is_damage(error):
+                    try:
+                        head = (await self._position(lane.source, lane.epoch)).head
+                    except TopicsError:
+                        head = None
+                    if head is not None:
+                        log.warning("source_unreadable", source=lane.source, topic=restore.name)
+                        restore.source_unreadable(head)
+                        return
+                if error.code is ErrorCode.TOPIC_NOT_FOUND:
+                    log.warning("source_gone", source=lane.source, topic=restore.name)
+                    restore.source_gone()
+                    return
+            self._blocked.discard(restore.name)
+            if not moved:
+                await trio.sleep(ASK_AGAIN_S)
+                try:
+                    restore.looked(await self._around(restore), await self._around(restore))
+                except TopicsError:
+                    self._blocked.add(restore.name)
+
+    async def _around(self, restore: Restore) -> list[Position]:
+        """From the topic to its source, and so on until there is none, or one that was met before."""
+        way = [restore.position]
+        while (source := way[-1].source) is not None and source[0] not in {each.name for each in way}:
+            way.append(await self._position(*source))
+        return way
+
+    async def _position(self, name: str, epoch: int) -> Position:
+        reply = await self._peers.request(self._peers.index_of(name), "router_position", name, {"epoch": epoch})
+        return read_position(reply.extra)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Forward until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for topic in self._shard.routing.destinations():
+                if not topic.unrestored:
+                    self.changed(topic)
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    def changed(self, topic: Topic) -> None:
+        """The routers into a topic are others now."""
+        lane = topic.lane
+        for feed in self._feeds.values():
+            if feed.members.get(topic.id) is not None and (lane is None or _source(lane) != (feed.source, feed.epoch)):
+                del feed.members[topic.id]
+        if lane is not None and lane.routers and self._nursery is not None:
+            self._place(topic, lane)
+
+    def _place(self, topic: Topic, lane: Lane) -> None:
+        """In step with its source's feed, or behind it with a task of its own."""
+        assert self._nursery is not None
+        key = _source(lane)
+        feed = self._feeds.get(key)
+        if feed is None:
+            feed = self._feeds[key] = _Feed(*key)
+            self._nursery.start_soon(self._feed, feed)
+        if topic.id in feed.members or topic.id in self._behind:
+            return
+        if lane.held or lane.cursor < feed.at:
+            self._place_behind(topic, feed)
+        else:
+            feed.members[topic.id] = topic
+            feed.joined.set()
+
+    async def _feed(self, feed: _Feed) -> None:
+        key = (feed.source, feed.epoch)
+        while True:
+            members = self._present(feed)
+            if not members:
+                if not any(_is_of(topic, feed) for topic in self._shard.routing.destinations()):
+                    del self._feeds[key]
+                    return
+                feed.joined = trio.Event()
+                with trio.move_on_after(1):
+                    await feed.joined.wait()
+                continue
+            feed.at = min(lane.cursor for _, lane in members)
+            pulled = await self._ask(feed.source, members[0][1], feed.at, members)
+            await self._shard.pressure.calm()
+            if pulled is not None:
+                feed.at = pulled.upto
+                await self._copy_all(feed, pulled)
+
+    async def _ask(self, source: str, lane: Lane, after: int, members: list[tuple[Topic, Lane]]) -> Pulled | None:
+        """None if the source cannot be asked now, after a pause, or is gone, after its routers were removed."""
+        try:
+            return await self._pull(lane, after, wait=True)
+        except TopicsError as error:
+            if error.code is ErrorCode.TOPIC_NOT_FOUND:
+                log.info("routers_removed", source=source, reason="their source does not exist any more")
+                for topic, _ in members:
+                    if not topic.lane or topic.lane.held:
+                        continue  # whoever deletes the source removes them
+                    self._shard.routing.drop(topic)
+                self._shard.flush()
+            await trio.sleep(DAMAGED_PAUSE_S if is_damage(error) else ASK_AGAIN_S)
+            return None
+
+    def _present(self, feed: _Feed) -> list[tuple[Topic, Lane]]:
+        """The members that still are."""
+        found = []
+        for ident, topic in list(feed.members.items()):
+            if _is_of(topic, feed) and self._shard.directory.by_id.get(ident) is topic and topic.lane is not None:
+                found.append((topic, topic.lane))
+            else:
+                del feed.members[ident]
+        return found
+
+    async def _copy_all(self, feed: _Feed, pulled: Pulled) -> None:
+        since = trio.current_time()
+        for topic in list(feed.members.values()):
+            if feed.members.get(topic.id) is not topic or not self._exists(topic, feed):
+                continue
+            if not self._copy(topic, pulled):
+                del feed.members[topic.id]
+                self._place_behind(topic, feed)
+            if trio.current_time() - since > SLICE_S:
+                self._shard.flush()
+                await trio.lowlevel.checkpoint()
+                since = trio.current_time()
+        self._shard.flush()
+        await trio.lowlevel.checkpoint()
+
+    def _place_behind(self, topic: Topic, feed: _Feed) -> None:
+        assert self._nursery is not None
+        self._behind.add(topic.id)
+        self._nursery.start_soon(self._catch_up, topic, feed)
+
+    def _exists(self, topic: Topic, feed: _Feed) -> bool:
+        return _is_of(topic, feed) and self._shard.directory.by_id.get(topic.id) is topic
+
+    def _copy(self, topic: Topic, pulled: Pulled) -> bool:
+        """False if not everything could be copied."""
+        lane = topic.lane
+        assert lane is not None
+        if lane.held or lane.cursor < pulled.after or topic.damage is not None:
+            return False
+        if lane.cursor >= pulled.upto:
+            return True
+        return self._copier.copy(topic, pulled)
+
+    async def _catch_up(self, topic: Topic, feed: _Feed) -> None:
+        pause = FIRST_PAUSE_S / 2
+        try:
+            while self._exists(topic, feed):
+                await self._shard.pressure.calm()
+                lane = topic.lane
+                assert lane is not None
+                changed = self._shard.allowance.changed
+                if not lane.held and lane.cursor >= feed.at:
+                    break
+                moved = False
+                if not lane.held:
+                    try:
+                        pulled = await self._pull(lane, lane.cursor, wait=False)
+                    except TopicsError:
+                        pulled = None  # the feed notices, too, and decides
+                    if pulled is not None and self._exists(topic, feed) and topic.lane is lane:
+                        self._copy(topic, pulled)
+                        self._shard.flush()
+                        moved = lane.cursor > pulled.after
+                pause = FIRST_PAUSE_S / 2 if moved or lane.held else min(2 * pause, LONGEST_PAUSE_S)
+                if lane.waits and not moved:
+                    with trio.move_on_after(pause):
+                        await changed.wait()
+                else:
+                    await trio.sleep(0 if moved else pause)
+        finally:
+            self._behind.discard(topic.id)
+        if topic.lane is not None and topic.lane.routers and self._shard.directory.by_id.get(topic.id) is topic:
+            self._place(topic, topic.lane)
+
+    async def _pull(self, lane: Lane, after: int, *, wait: bool) -> Pulled:
+        options = {"epoch": lane.epoch, "after": after, "wait": wait}
+        index = self._peers.index_of(lane.source)
+        return read(await self._peers.request(index, "pull", lane.source, options))
+
+
+def _source(lane: Lane) -> tuple[str, int]:
+    return lane.source, lane.epoch
+
+
+def _is_of(topic: Topic, feed: _Feed) -> bool:
+    lane = topic.lane
+    return lane is not None and bool(lane.routers) and _source(lane) == (feed.source, feed.epoch)

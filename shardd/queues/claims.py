@@ -1,0 +1,533 @@
+"""Claims: who gets which jobs, now or when there are some; and acks, nacks and extends.
+
+A claim of a queue without `claim_jitter_ms` is served at once. Otherwise the first claimer opens a window, and when it
+closes all claimers that came in it are served in one pass: each gets a share in proportion to its `max`, dealt in turn
+in the order of arrival.
+
+Claims with `wait_ms` wait for jobs that long, and streams (`work_take`) until there are jobs and they hold less than
+their `max`. What makes jobs claimable opens a window too (one without width, unless there is jitter), so that all of
+them share fairly. A claim that finds others waiting joins them, behind.
+
+A client that leaves while its claim waits is taken out. One that leaves at the moment its jobs are on their way to it
+(`cancel` comes after the answer) gives them back, and the delivery does not count: nothing is held for it.
+
+An ack is a deletion (see `shardd.queues.job_deletion`), as durable as the queue's class says. All other changes are
+LEASE frames if `leases_durable`, and in memory only if not (see `shardd.topic.job_table`). If the process dies before
+the frame is written, nothing happened and nobody was told; after it, the change is there whether or not the answer got
+out.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from math import inf
+from typing import Any
+
+from proto.format.frame import Kind
+from proto.ipc.message import Parked, Reply, Request
+from proto.model.errors import TopicsError, invalid, topic_not_found
+from proto.model.limits import MAX_BATCH_BYTES
+from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
+from shardd.queues.job_deletion import Saved, remove
+from shardd.queues.job_requests import (
+    Claimed,
+    ClaimRequest,
+    Found,
+    check_claim,
+    claimed,
+    clamped_delay,
+    clamped_lease,
+    fresh,
+    lease_id,
+    longest_wait,
+    new_tokens,
+    not_a_queue,
+    one,
+    parse_claim,
+    parse_hold,
+    size_of,
+    token_of,
+)
+from shardd.storage.errors import SegmentError
+from shardd.storage.group_commit import Timing
+from shardd.topic.job_table import Job, Queue, State
+from shardd.topic.outbox import Letter
+from shardd.topic.topic import Topic
+
+REMEMBERED = 10_000
+"""Jobs of claims that had to wait, which come back if the client turns out to be gone."""
+STREAM_WAIT_S = 15.0
+"""A stream that waited so long for jobs is told that there are none, and asks again."""
+
+
+class Claimer:
+    """One that waits for jobs. `stream` is empty for a poller; a `patient` one would rather wait than get none."""
+
+    __slots__ = ("deadline", "ident", "key", "lease_ms", "max", "node", "patience_s", "respond", "stream")
+
+    def __init__(self, asked: ClaimRequest, stream: str, key: Hashable, ident: int, respond: Respond) -> None:
+        assert asked.max is not None
+        self.node = asked.node
+        self.max = asked.max
+        self.lease_ms = asked.lease_ms
+        self.stream = stream
+        self.key = key
+        self.ident = ident
+        self.respond = respond
+        self.patience_s = STREAM_WAIT_S if stream else (asked.wait_ms or 0) / 1000
+        self.deadline = inf
+
+    @property
+    def patient(self) -> bool:
+        return self.patience_s > 0
+
+    def wants(self, queue: Queue) -> int:
+        return max(self.max - queue.streams.get(self.stream, 0), 0) if self.stream else self.max
+
+
+class _Cohort:
+    """Those who wait at one queue; `due` is when its window closes, None while none is open."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.due: float | None = None
+        self.claimers: dict[Hashable, Claimer] = {}
+
+
+def shares(wants: list[int], available: int) -> list[int]:
+    """How many of `available` jobs each gets: in proportion to what it wants, what is left over one by one."""
+    total = sum(wants)
+    if available >= total:
+        return list(wants)
+    given = [want * available // total for want in wants]
+    rest = available - sum(given)
+    while rest:
+        for place, want in enumerate(wants):
+            if rest and given[place] < want:
+                given[place] += 1
+                rest -= 1
+    return given
+
+
+class Claims:
+    def __init__(self, staging: Staging, doomed: Callable[[Topic, dict[int, Letter]], None]) -> None:
+        self._staging = staging
+        self._clock = staging.clock
+        self._doomed = doomed
+        self._cohorts: dict[int, _Cohort] = {}
+        self._by_key: dict[Hashable, _Cohort] = {}
+        self._sent: OrderedDict[Hashable, tuple[Topic, list[tuple[int, int]]]] = OrderedDict()
+        """Of the latest claims that had to wait and got jobs: their seqs and tokens."""
+        self._jobs_sent = 0
+        staging.jobs_changed = self.changed
+
+    # Who waits
+
+    def claim(self, request: Request, caller: Hashable, respond: Respond) -> None:
+        asked = parse_claim(request, self._staging.limits)
+        topic = self._topic(request)
+        self._take(topic, Claimer(asked, "", (caller, request.id), request.id, respond))
+
+    def work_open(self, request: Request, caller: Hashable, respond: Respond) -> None:
+        """A stream begins, or is refused. Options: `node`, `max`, `lease_ms` (None: the topic's)."""
+        self._stream_claim(request)
+        self._topic(request)
+        respond(Reply(request.id))
+
+    def work_take(self, request: Request, caller: Hashable, respond: Respond) -> None:
+        """Jobs for the stream in option `stream`, once there are some and it may hold more; none after a while."""
+        topic = self._topic(request)
+        queue = self._current(topic)
+        stream = request.options["stream"]
+        queue.streams.setdefault(stream, 0)
+        self._take(topic, Claimer(self._stream_claim(request), stream, (caller, request.id), request.id, respond))
+
+    def _stream_claim(self, request: Request) -> ClaimRequest:
+        options = request.options
+        asked = ClaimRequest(options["node"], options["max"], options["lease_ms"])
+        check_claim(asked, self._staging.limits)
+        return asked
+
+    def work_close(self, request: Request, caller: Hashable, respond: Respond) -> None:
+        """The stream is gone: what it holds is claimable at once."""
+        topic = self._topic(request)
+        queue = self._current(topic)
+        held: dict[int, Job] = {seq: queue.jobs[seq] for seq in queue.close_stream(request.options["stream"])}
+        before: Saved = {seq: job.saved() for seq, job in held.items()}
+        now = self._clock.now_ms()
+        for seq, job in held.items():
+            queue.release(seq, job, now, now)
+
+        def done(timing: Timing) -> None:
+            self.changed(topic)
+            respond(Reply(request.id))
+
+        self._change(topic, before, done, lambda error: refuse(request.id, respond, error))
+
+    def _take(self, topic: Topic, claimer: Claimer) -> None:
+        queue = self._current(topic)
+        jitter = topic.config.claim_jitter_ms / 1000
+        may = claimer.wants(queue) and queue.ready(topic.records)
+        if not jitter and topic.id not in self._cohorts and (may or not claimer.patient):
+            self._serve(topic, [claimer])
+            return
+        now = self._clock.monotonic()
+        if claimer.patient:
+            claimer.deadline = now + claimer.patience_s
+        cohort = self._cohorts.setdefault(topic.id, _Cohort(topic))
+        cohort.claimers[claimer.key] = claimer
+        self._by_key[claimer.key] = cohort
+        if cohort.due is None and (may or not claimer.patient):
+            cohort.due = now + jitter
+        claimer.respond(Parked(claimer.ident))
+        self._staging.scheduler.more()
+
+    def cancel(self, caller: Hashable, ident: int) -> None:
+        """The caller went away. It gets nothing, or what it was sent just now comes back."""
+        key = (caller, ident)
+        cohort = self._by_key.get(key)
+        if cohort is not None:
+            self._leave(cohort, cohort.claimers[key])
+        elif key in self._sent:
+            self._take_back(*self._forget(key))
+
+    def _remember(self, claimer: Claimer, topic: Topic, part: list[Claimed]) -> None:
+        self._sent[claimer.key] = topic, [(job.seq, token_of(job.lease_id)) for job in part]
+        self._jobs_sent += len(part)
+        while self._jobs_sent > REMEMBERED:
+            self._forget(next(iter(self._sent)))
+
+    def _forget(self, key: Hashable) -> tuple[Topic, list[tuple[int, int]]]:
+        topic, leases = self._sent.pop(key)
+        self._jobs_sent -= len(leases)
+        return topic, leases
+
+    def _take_back(self, topic: Topic, leases: list[tuple[int, int]]) -> None:
+        """Jobs on their way to a client that is gone. Those that it had all the same, and used, stay as they are."""
+        queue = topic.queue
+        if queue is None or self._staging.directory.assigned.get(topic.name) is not topic:
+            return
+        now = self._clock.now_ms()
+        before: Saved = {}
+        for seq, token in leases:
+            job = queue.jobs.get(seq)
+            if job is not None and job.state is State.LEASED and job.token == token:
+                before[seq] = job.saved()
+                job.deliveries -= 1
+                queue.release(seq, job, now, now)
+        self._change(topic, before, lambda timing: self.changed(topic), lambda error: None)
+
+    def _leave(self, cohort: _Cohort, claimer: Claimer) -> None:
+        del cohort.claimers[claimer.key], self._by_key[claimer.key]
+        if not cohort.claimers:
+            self._cohorts.pop(cohort.topic.id, None)
+
+    def refuse(self, topic: Topic, error: TopicsError) -> None:
+        """Whoever waits for jobs of this topic waits in vain."""
+        cohort = self._cohorts.get(topic.id)
+        if cohort is None:
+            return
+        for claimer in list(cohort.claimers.values()):
+            self._leave(cohort, claimer)
+            refuse(claimer.ident, claimer.respond, error)
+
+    def changed(self, topic: Topic) -> None:
+        """There may be jobs, or room for some; or the topic is gone."""
+        cohort = self._cohorts.get(topic.id)
+        if cohort is not None and cohort.due is None:
+            cohort.due = self._clock.monotonic() + topic.config.claim_jitter_ms / 1000
+
+    @property
+    def next_due(self) -> float | None:
+        """When `deliver` next has something to do, in monotonic seconds."""
+        times = []
+        now, now_ms = self._clock.monotonic(), self._clock.now_ms()
+        for cohort in self._cohorts.values():
+            times.append(min(claimer.deadline for claimer in cohort.claimers.values()))
+            if cohort.due is not None:
+                times.append(cohort.due)
+                continue
+            queue = cohort.topic.queue
+            if queue is not None and queue.next_wake is not None:
+                times.append(now + max(queue.next_wake - now_ms, 0) / 1000)
+        return min(times, default=None)
+
+    def deliver(self) -> None:
+        """Serve the cohorts whose window is closed."""
+        now, now_ms = self._clock.monotonic(), self._clock.now_ms()
+        for cohort in list(self._cohorts.values()):
+            topic, queue = cohort.topic, cohort.topic.queue
+            now_there = self._staging.directory.visible.get(topic.name)
+            if now_there is not topic:
+                a_log = now_there is not None and now_there.queue is None
+                for claimer in list(cohort.claimers.values()):
+                    self._leave(cohort, claimer)
+                    gone = not_a_queue(topic.name) if a_log else topic_not_found(topic.name)
+                    refuse(claimer.ident, claimer.respond, gone)
+                continue
+            if cohort.due is None and queue is not None and queue.next_wake is not None and queue.next_wake <= now_ms:
+                queue.expire(now_ms)
+                self.changed(topic)
+            if cohort.due is not None and cohort.due <= now:
+                cohort.due = None
+                try:
+                    self._serve(topic, list(cohort.claimers.values()), cohort)
+                except SegmentError:
+                    continue  # the topic is set apart, and whoever waits is told
+            for claimer in [c for c in cohort.claimers.values() if c.deadline <= now]:
+                self._leave(cohort, claimer)
+                self._answer(topic, claimer, [], Timing())
+        self._staging.commits.flush()
+
+    def written(self) -> None:
+        """Write what was staged outside of a group of requests."""
+        self._staging.commits.flush()
+        self.deliver()
+
+    # Serving
+
+    def _topic(self, request: Request) -> Topic:
+        topic = self._staging.directory.find(request.topic)
+        if topic.queue is None:
+            raise not_a_queue(topic.name)
+        return topic
+
+    def look(self, request: Request) -> tuple[Topic, Queue]:
+        """The queue that a request names, as of now. Raises 404, 409."""
+        topic = self._topic(request)
+        return topic, self._current(topic)
+
+    def _current(self, topic: Topic) -> Queue:
+        queue = topic.queue
+        assert queue is not None
+        now = self._clock.now_ms()
+        topic.expire(now)
+        queue.settle(topic.floor, topic.holes, topic.alive)
+        queue.expire(now)
+        return queue
+
+    def _serve(self, topic: Topic, claimers: list[Claimer], cohort: _Cohort | None = None) -> None:
+        """One pass: jobs to all of these. The patient ones are answered only if they got some."""
+        queue = self._current(topic)
+        wants = [claimer.wants(queue) for claimer in claimers]
+        before: Saved = {}
+        found, doomed = self._pick(topic, queue, sum(wants), before)
+        parts: list[list[Claimed]] = [[] for _ in claimers]
+        left = shares(wants, len(found))
+        now = self._clock.now_ms()
+        tokens = iter(new_tokens(len(found)))
+        place = 0
+        for each in found:
+            while not left[place]:
+                place = (place + 1) % len(claimers)
+            left[place] -= 1
+            claimer, token = claimers[place], next(tokens)
+            deadline = now + (claimer.lease_ms or topic.config.lease_ms)
+            job = queue.lease(each[0], claimer.node, token, deadline, claimer.stream)
+            parts[place].append(claimed(each, token, deadline, job.deliveries))
+            place = (place + 1) % len(claimers)
+        served = [(c, part) for c, part in zip(claimers, parts, strict=True) if part or not c.patient]
+        if cohort is not None:
+            for claimer, part in served:
+                self._leave(cohort, claimer)
+                if part and not claimer.stream:
+                    self._remember(claimer, topic, part)
+        if doomed:  # before the answers, which count what is left
+            self._doomed(topic, doomed)
+        targets = sorted({letter.target for letter in doomed.values()}) if topic.config.auto_create else []
+
+        def done(timing: Timing) -> None:
+            for claimer, part in served:
+                self._answer(topic, claimer, part, timing, targets)
+
+        def failed(error: TopicsError) -> None:
+            for claimer, _ in served:
+                refuse(claimer.ident, claimer.respond, error)
+
+        self._change(topic, before, done, failed)
+        if found and len(found) < sum(wants) and queue.ready(topic.records):
+            self.changed(topic)  # the byte budget was used up
+
+    def _pick(self, topic: Topic, queue: Queue, count: int, before: Saved) -> tuple[list[Found], dict[int, Letter]]:
+        """Up to `count` jobs: reclaimed ones first, lowest seq first. And those that were delivered too often."""
+        found: list[Found] = []
+        doomed: dict[int, Letter] = {}
+        budget = MAX_BATCH_BYTES
+        config = topic.config
+        while len(found) < count and budget > 0 and (seq := queue.pop_ready()) is not None:
+            job = queue.jobs[seq]
+            record = None if seq in before else one(topic, seq)
+            if record is None:
+                continue
+            if config.dead_letter is not None and 0 < config.max_deliveries <= job.deliveries:
+                doomed[seq] = Letter(config.dead_letter, job.deliveries)
+                continue
+            before[seq] = job.saved()
+            found.append(record)
+            budget -= size_of(record)
+        new, queue.cursor = fresh(topic, queue.cursor, queue.jobs.__contains__, count - len(found), budget)
+        before.update((each[0], None) for each in new)
+        return found + new, doomed
+
+    def _answer(
+        self, topic: Topic, claimer: Claimer, part: list[Claimed], timing: Timing, dead_letters: Sequence[str] = ()
+    ) -> None:
+        """`dead_letters` are topics that dead letters are on their way to, and that are made if they do not exist: the
+        gateway sees to that before the client has its answer."""
+        part.sort(key=_seq)
+        if claimer.stream:
+            claimer.respond(Reply(claimer.ident, to_json(part), extra={"seqs": list(map(_seq, part))}))
+            return
+        body = {
+            "topic": topic.name,
+            "claimed": part,
+            "count": len(part),
+            "ready": self._current(topic).ready(topic.records),
+        }
+        extra = {"dead_letters": dead_letters} if dead_letters else None
+        claimer.respond(Reply(claimer.ident, to_json(body), performance=performance(timing), extra=extra))
+
+    # Ack, nack, extend
+
+    def ack(self, request: Request, caller: Hashable, respond: Respond) -> None:
+        asked, tokens = parse_hold(request, self._staging.limits)
+        topic = self._topic(request)
+        queue = self._current(topic)
+        before: Saved = {}
+        skipped = []
+        for seq, token in zip(asked.seqs, tokens, strict=True):
+            job = queue.ackable(seq, asked.node, token)
+            if job is None:
+                skipped.append(seq)
+            else:
+                before[seq] = job.saved()
+                queue.leave(seq, job)
+
+        def done(timing: Timing) -> None:
+            body = {"topic": topic.name, "acked": len(before), "skipped": skipped, **self._counts(topic)}
+            respond(Reply(request.id, to_json(body), performance=performance(timing)))
+
+        if not before:
+            done(Timing())
+            return
+        remove(self._staging, topic, sorted(before), before, done, lambda error: refuse(request.id, respond, error))
+
+    def nack(self, request: Request, caller: Hashable, respond: Respond) -> None:
+        asked, tokens = parse_hold(request, self._staging.limits)
+        delay = clamped_delay(asked)
+        topic = self._topic(request)
+        queue, now = self._current(topic), self._clock.now_ms()
+        before: Saved = {}
+        skipped = []
+        for seq, token in zip(asked.seqs, tokens, strict=True):
+            job = queue.holder(seq, asked.node, token)
+            if job is None:
+                skipped.append(seq)
+            else:
+                before[seq] = job.saved()
+                queue.release(seq, job, now + delay, now)
+
+        def done(timing: Timing) -> None:
+            self.changed(topic)
+            body = {"topic": topic.name, "nacked": len(before), "skipped": skipped, **self._counts(topic)}
+            respond(Reply(request.id, to_json(body), performance=performance(timing)))
+
+        self._change(topic, before, done, lambda error: refuse(request.id, respond, error))
+
+    def extend(self, request: Request, caller: Hashable, respond: Respond) -> None:
+        asked, tokens = parse_hold(request, self._staging.limits)
+        if asked.lease_ms is None:
+            raise invalid("lease_ms is missing: for how long, from now on, in ms", field="lease_ms")
+        topic = self._topic(request)
+        queue = self._current(topic)
+        deadline = self._clock.now_ms() + clamped_lease(asked.lease_ms)
+        before: Saved = {}
+        skipped = []
+        ids: dict[str, str] = {}
+        for seq, token in zip(asked.seqs, tokens, strict=True):
+            job = None if seq in before else queue.holder(seq, asked.node, token)
+            if job is None:
+                skipped.append(seq)
+            else:
+                before[seq] = job.saved()
+                queue.extend(seq, job, deadline)
+                ids[str(seq)] = lease_id(job.token)
+
+        def done(timing: Timing) -> None:
+            body = {
+                "topic": topic.name,
+                "extended": len(before),
+                "skipped": skipped,
+                "deadlines": dict.fromkeys(ids, deadline),
+                "lease_ids": ids,
+            }
+            respond(Reply(request.id, to_json(body), performance=performance(timing)))
+
+        self._change(topic, before, done, lambda error: refuse(request.id, respond, error))
+
+    def _counts(self, topic: Topic) -> dict[str, int]:
+        queue = self._current(topic)
+        return {"ready": queue.ready(topic.records), "in_flight": queue.in_flight}
+
+    def counters(self, topic: Topic) -> dict[str, int]:
+        """The `queue` object of a topic's state."""
+        queue = self._current(topic)
+        return {**self._counts(topic), "dead_lettered": queue.dead_lettered}
+
+    def row(self, topic: Topic) -> list[Any]:
+        """A queue's row in the statistics."""
+        queue = self._current(topic)
+        counts = self._counts(topic)
+        letters = 0 if not topic.outbox else len(topic.outbox.letters)
+        try:
+            age = longest_wait(topic, queue, self._clock.now_ms())
+        except SegmentError:
+            age = 0  # a file that cannot be read is this queue's trouble, and told by those that need its jobs
+        return [topic.name, counts["ready"], counts["in_flight"], queue.dead_lettered, letters, age]
+
+    def _change(
+        self, topic: Topic, before: Saved, done: Callable[[Timing], None], failed: Callable[[TopicsError], None]
+    ) -> None:
+        """Leases have changed, from what `before` has of them. Logged if they are durable, else done."""
+        queue = topic.queue
+        assert queue is not None
+        config = topic.assigned_config
+        if not before:
+            done(Timing())
+            return
+        if config.durability == "ephemeral":
+            done(Timing())
+            return
+        if not config.leases_durable and queue.unlogged:
+            done(Timing())
+            return
+
+        def commit(timing: Timing) -> None:
+            queue.unlogged = not config.leases_durable
+            done(timing if config.durability == "fsync" else Timing(timing.write_ms))
+
+        def undo(error: TopicsError) -> None:
+            for seq, saved in before.items():
+                queue.undo(seq, saved)
+            failed(error)
+
+        if config.leases_durable:
+            fields: dict[str, Any] = {"rows": list(map(queue.row, before))}
+            gated = config.durability == "fsync"
+        else:
+            # From now on the leases that the last stop left in the catalog are out of date. Once that has reached the
+            # device, no crash can bring them back.
+            fields = {"forget": True}
+            gated = config.durability != "memory"
+        frame = self._staging.control_frame(Kind.LEASE, topic.id, fields)
+        self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
+
+
+def _seq(job: Claimed) -> int:
+    return job.seq
+
+
+def held(topics: Iterable[Topic]) -> int:
+    """Leases in flight, of all these."""
+    return sum(topic.queue.in_flight for topic in topics if topic.queue is not None)

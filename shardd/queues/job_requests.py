@@ -1,0 +1,219 @@
+"""Requests about jobs: what claim, ack, nack and extend may say, and the records that are handed out."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct, UnsetType
+
+from proto.ipc.message import Request
+from proto.model.body import Form
+from proto.model.errors import ErrorCode, TopicsError, invalid
+from proto.model.limits import MAX_BATCH_BYTES, MAX_U64, MAX_WAIT_MS, Limits
+from shardd.delivery.diff import rows
+from shardd.topic.config import MAX_LEASE_MS, MIN_LEASE_MS
+from shardd.topic.job_table import Queue
+from shardd.topic.topic import Topic
+
+MAX_DELAY_MS = 86_400_000
+LEASE_PREFIX = "lease_"
+STALE = -1
+"""The token of a malformed lease id: no lease has it."""
+
+
+class ClaimRequest(Struct):
+    node: str
+    max: int | None = None
+    lease_ms: int | None = None
+    wait_ms: int | None = None
+
+
+class HoldRequest(Struct):
+    """Ack, nack or extend. `delay_ms` is for nack, `lease_ms` for extend."""
+
+    node: str
+    seqs: list[int]
+    lease_ids: list[str] | None = None
+    delay_ms: int | None = None
+    lease_ms: int | None = None
+
+
+class Claimed(Struct, gc=False):
+    """A job as it is handed out."""
+
+    seq: int = msgspec.field(name="$seq")
+    lease_id: str
+    deadline: int
+    ts: int = msgspec.field(name="$ts")
+    tag: str | UnsetType = msgspec.field(name="$tag")
+    deliveries: int
+    data: Raw
+    meta: Raw | UnsetType
+
+
+Found = tuple[int, int, str | UnsetType, str | UnsetType, Raw, Raw | UnsetType]
+"""seq, ts, node, tag, data, meta."""
+
+_CLAIM = Form(ClaimRequest)
+_HOLD = Form(HoldRequest)
+
+
+def not_a_queue(topic: str) -> TopicsError:
+    return TopicsError(
+        ErrorCode.NOT_A_QUEUE,
+        f'topic "{topic}" is a log; only a topic made with "type": "queue" has jobs',
+        {"topic": topic, "type": "log"},
+    )
+
+
+def parse_claim(request: Request, limits: Limits) -> ClaimRequest:
+    """Raises `400 invalid_request`. Numbers are clamped; a `lease_ms` of None stands for the topic's."""
+    asked, request.ignored = _CLAIM.read(request.body)
+    check_claim(asked, limits)
+    return asked
+
+
+def check_claim(asked: ClaimRequest, limits: Limits) -> None:
+    _check_node(asked.node, limits)
+    asked.max = clamped(asked.max or 1, 1, limits.max_claim)
+    if asked.lease_ms is not None:
+        asked.lease_ms = clamped_lease(asked.lease_ms)
+    asked.wait_ms = clamped(asked.wait_ms or 0, 0, MAX_WAIT_MS)
+
+
+def parse_hold(request: Request, limits: Limits) -> tuple[HoldRequest, list[int | None]]:
+    """The request, and per seq the token to look for, or None. Raises `400 invalid_request` or `batch_too_large`."""
+    asked, request.ignored = _HOLD.read(request.body)
+    _check_node(asked.node, limits)
+    if not asked.seqs:
+        raise invalid("seqs is empty: send the seqs of one job or more", field="seqs")
+    if len(asked.seqs) > limits.max_claim:
+        raise TopicsError(
+            ErrorCode.BATCH_TOO_LARGE,
+            f"seqs has {len(asked.seqs)} entries; at most {limits.max_claim} are allowed in one request",
+            {"count": len(asked.seqs), "max": limits.max_claim},
+        )
+    for seq in asked.seqs:
+        check_number("seqs", seq)
+    if asked.lease_ids is None:
+        return asked, [None] * len(asked.seqs)
+    if len(asked.lease_ids) != len(asked.seqs):
+        raise invalid(
+            f"lease_ids has {len(asked.lease_ids)} entries and seqs {len(asked.seqs)}: send one for each seq, in order",
+            field="lease_ids",
+        )
+    return asked, list(map(token_of, asked.lease_ids))
+
+
+def clamped(value: int, least: int, most: int) -> int:
+    return min(max(value, least), most)
+
+
+def clamped_lease(lease_ms: int) -> int:
+    return clamped(lease_ms, MIN_LEASE_MS, MAX_LEASE_MS)
+
+
+def clamped_delay(asked: HoldRequest) -> int:
+    return clamped(asked.delay_ms or 0, 0, MAX_DELAY_MS)
+
+
+def bound(asked: Struct, name: str, old_name: str) -> int | None:
+    """A seq that a request may call by either name. Raises `400` for two that differ."""
+    found: list[int | None] = [getattr(asked, each) for each in (name, old_name)]
+    if None not in found and found[0] != found[1]:
+        raise invalid(f"{old_name} is the old name of {name}: send one of them", field=old_name)
+    for each, value in zip((name, old_name), found, strict=True):
+        if value is not None:
+            return check_number(each, value)
+    return None
+
+
+def check_number(name: str, value: int | None) -> int:
+    if value is not None and not 0 <= value <= MAX_U64:
+        raise invalid(f"{name} is {value}, but must be between 0 and {MAX_U64}", field=name)
+    return value or 0
+
+
+def _check_node(node: str, limits: Limits) -> None:
+    size = len(node.encode())
+    if not 1 <= size <= limits.max_node_bytes:
+        raise invalid(f"node has {size} bytes, but must have 1 to {limits.max_node_bytes}", field="node")
+
+
+def lease_id(token: int) -> str:
+    return f"{LEASE_PREFIX}{token:016x}"
+
+
+def token_of(text: str) -> int:
+    digits = text.removeprefix(LEASE_PREFIX)
+    if len(text) != len(LEASE_PREFIX) + 16 or len(digits) != 16:
+        return STALE
+    try:
+        token = int(digits, 16)
+    except ValueError:
+        return STALE
+    return token if lease_id(token) == text else STALE
+
+
+def new_tokens(count: int) -> Sequence[int]:
+    """Random, so that none comes again after a restart."""
+    return struct.unpack(f"<{count}Q", os.urandom(8 * count))
+
+
+def one(topic: Topic, seq: int) -> Found | None:
+    """The record of a seq; None if it is gone."""
+    pieces, _ = topic.window(seq, 1, 0, upto=seq)
+    return next((found for piece in pieces for found in rows(piece, frozenset(), True, True, _found)), None)
+
+
+def fresh(topic: Topic, start: int, known: Callable[[int], bool], count: int, budget: int) -> tuple[list[Found], int]:
+    """Up to `count` records from `start` on that nobody knows of yet, and where to go on."""
+    found: list[Found] = []
+    limit = count
+    while len(found) < count and start <= topic.head_seq and budget > 0:
+        pieces, last = topic.window(start, limit, budget)
+        limit = 256  # after a restart, all of those may be known
+        start = last + 1
+        for piece in pieces:
+            for each in rows(piece, frozenset(), True, True, _found):
+                if known(each[0]):
+                    continue
+                if len(found) == count:
+                    return found, each[0]
+                found.append(each)
+                budget -= size_of(each)
+    return found, start
+
+
+def longest_wait(topic: Topic, queue: Queue, now_ms: int) -> int:
+    """For how long the oldest job that could be claimed has been there, ms; 0 if there is none. A job that was
+    published with a delay counts from its end on."""
+    if not queue.ready(topic.records):
+        return 0
+    found, queue.cursor = fresh(topic, queue.cursor, queue.jobs.__contains__, 1, MAX_BATCH_BYTES)
+    since = [now_ms]
+    if found:
+        queue.cursor = found[0][0]
+        since.append(found[0][1])
+    seq = queue.first_ready()
+    if seq is not None and topic.alive(seq):
+        job = queue.jobs[seq]
+        since.append(max(topic.written_at(seq), 0 if job.deliveries else job.until))
+    return now_ms - min(since)
+
+
+def size_of(found: Found) -> int:
+    return len(found[4]) + (0 if isinstance(found[5], UnsetType) else len(found[5]))
+
+
+def _found(*cells: Any) -> Any:
+    return cells
+
+
+def claimed(found: Found, token: int, deadline: int, deliveries: int) -> Claimed:
+    seq, ts, _, tag, data, meta = found
+    return Claimed(seq, lease_id(token), deadline, ts, tag, deliveries, data, meta)

@@ -1,0 +1,130 @@
+"""Redrive: dead letters go back to the queue they came from, as fresh jobs without the stamps of their death.
+
+They take the way of dead letters, backwards (see `shardd.topic.outbox`), so each is in one of the two topics whoever
+dies when, and repeating a redrive moves none twice. An answer without an error is given when all have arrived, and are
+gone here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+from proto.ipc.message import Reply, Request
+from proto.model.body import Form
+from proto.model.errors import ErrorCode, TopicsError, invalid
+from proto.model.limits import MAX_BATCH_BYTES, MAX_U64
+from proto.model.match import Match, parse_match
+from proto.model.names import check_topic
+from shardd.changes.transactions import Respond, Staging, refuse, to_json
+from shardd.operations.admission import check_target
+from shardd.queues.dead_letter_meta import origin
+from shardd.queues.job_requests import Found, bound, clamped, fresh, size_of
+from shardd.queues.transfers import Errand, Mover
+from shardd.topic.job_table import State
+from shardd.topic.outbox import Letter
+from shardd.topic.topic import Topic
+
+DEFAULT_MAX = 100
+LOOKED_AT = 1000
+"""Records that are looked at in one piece."""
+_FREE = (State.READY, State.DELAYED, State.SCHEDULED)
+
+
+class RedriveRequest(Struct):
+    """`queue` is where the letters came from, and go. Both bounds are inclusive; they used to be called `from_seq` and
+    `to_seq`."""
+
+    queue: str
+    first_seq: int | None = None
+    last_seq: int | None = None
+    from_seq: int | None = None
+    to_seq: int | None = None
+    match: str | list[Any] | None = None
+    max: int | None = None
+
+
+_FORM = Form(RedriveRequest)
+
+
+class Redrive:
+    def __init__(self, staging: Staging, mover: Mover) -> None:
+        self._staging = staging
+        self._mover = mover
+
+    def redrive(self, request: Request, respond: Respond) -> None:
+        """Go on at `next_seq` while there is `more`. Raises `400`, `403` for a queue outside the key's prefixes, `404`;
+        `404`, `409` and `422` also for what the queue answers, and then nothing more was moved. `503`: the queue's
+        shard did not answer, and the redrive goes on as soon as it does."""
+        asked, request.ignored = _FORM.read(request.body)
+        target = check_topic(asked.queue)
+        check_target(target, request.options, "queue")
+        match = None if asked.match is None else parse_match(asked.match, "match")
+        start = bound(asked, "first_seq", "from_seq") or 0
+        last = bound(asked, "last_seq", "to_seq")
+        stop = MAX_U64 if last is None else last
+        most = clamped(asked.max or DEFAULT_MAX, 1, self._staging.limits.max_claim)
+        topic = self._staging.directory.changing(request.topic)
+        if target == topic.name:
+            raise invalid(f'"{target}" cannot be redriven to itself: name the queue it has letters of', field="queue")
+        now = self._staging.clock.now_ms()
+        topic.expire(now)
+        if topic.queue is not None:
+            topic.queue.settle(topic.floor, topic.holes, topic.alive)
+            topic.queue.expire(now)
+        seqs, after = _picked(topic, target, match, max(start, topic.earliest_seq), min(stop, topic.head_seq), most)
+
+        def over(arrived: list[int], error: TopicsError | None) -> None:
+            if error is not None:
+                refuse(request.id, respond, _explained(error, topic, target, len(arrived), len(seqs)))
+                return
+            more = after <= min(stop, topic.head_seq)
+            answer = {"topic": topic.name, "queue": target, "redriven": len(arrived), "seqs": arrived}
+            respond(Reply(request.id, to_json({**answer, "next_seq": after, "more": more})))
+
+        if seqs:
+            self._mover.order(topic, dict.fromkeys(seqs, Letter(target, 0)), Errand(set(seqs), over))
+        else:
+            over([], None)
+
+
+def _picked(topic: Topic, queue: str, match: Match | None, start: int, stop: int, most: int) -> tuple[list[int], int]:
+    """Up to `most` letters from `queue` that nobody holds, and where to go on."""
+    taken = topic.outbox.letters.keys() | topic.outbox.ordered
+    jobs = {} if topic.queue is None else topic.queue.jobs
+    seqs: list[int] = []
+    size = 0
+
+    def busy(seq: int) -> bool:
+        return seq in taken or (seq in jobs and jobs[seq].state not in _FREE)
+
+    while start <= stop and size < MAX_BATCH_BYTES:
+        found, after = fresh(topic, start, busy, LOOKED_AT, MAX_BATCH_BYTES)
+        for each in found:
+            if len(seqs) == most or each[0] > stop:
+                return seqs, each[0]
+            size += size_of(each)
+            if _matches(each, match) and origin(each) == queue:
+                seqs.append(each[0])
+        start = after
+    return seqs, start
+
+
+def _matches(found: Found, match: Match | None) -> bool:
+    if match is None:
+        return True
+    tag = found[3]
+    if not isinstance(tag, str):
+        return False
+    how, text = match
+    return tag.encode() == text if how == "Eq" else tag.encode().startswith(text)
+
+
+def _explained(error: TopicsError, topic: Topic, queue: str, arrived: int, asked: int) -> TopicsError:
+    if error.code is ErrorCode.NOT_READY:
+        text = f'"{queue}" did not answer: {arrived} of {asked} letters are there, the others follow when it does'
+    else:
+        text = f'{arrived} of {asked} letters went to "{queue}", the others stay in "{topic.name}": {error.message}'
+    detail = {**(error.detail or {}), "redriven": arrived}
+    return TopicsError(error.code, text, detail, retry_after_ms=error.retry_after_ms)

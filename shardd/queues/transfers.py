@@ -1,0 +1,303 @@
+"""The mover: carries out what outboxes say (see `shardd.topic.outbox`), batch by batch, for as long as the shard lives.
+
+A target that is away, or refuses, is asked again after a pause of 50 ms to 5 s, and meanwhile keeps only what goes
+there. What it says no to for a reason of its own goes elsewhere if it can: a dead letter to the topic that its queue
+names by now, or back to the queue if that names none any more. A redrive then stays where it was, and who asked for it
+is told why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import Protocol
+
+import structlog
+import trio
+
+from proto.format.frame import Kind
+from proto.ipc.message import Reply
+from proto.model.errors import ErrorCode, TopicsError
+from proto.model.limits import MAX_BATCH_BYTES
+from shardd.changes.transactions import Staging
+from shardd.queues import dead_letter_meta as form
+from shardd.queues.job_deletion import Saved, remove
+from shardd.queues.job_requests import Found, one, size_of
+from shardd.storage.errors import SegmentError
+from shardd.storage.group_commit import Timing
+from shardd.topic.job_table import State
+from shardd.topic.outbox import Letter, rows, source_id
+from shardd.topic.topic import Topic
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+"""Seconds."""
+BATCH_RECORDS = 1000
+_UNCERTAIN = (ErrorCode.NOT_READY, ErrorCode.INTERNAL)
+"""It may have done what it was asked for."""
+log = structlog.get_logger()
+
+
+class Asking(Protocol):
+    """The other shards: see `shardd.process.peers`."""
+
+    def index_of(self, topic: str) -> int: ...
+
+    async def request(
+        self, index: int, op: str, topic: str, options: dict[str, object], body: bytes = b""
+    ) -> Reply: ...
+
+
+class Errand:
+    """Letters whose fate somebody waits for. `over` is called once, with the seqs that arrived, and an error if the
+    others will not, or not before somebody gave up waiting."""
+
+    def __init__(self, seqs: set[int], over: Callable[[list[int], TopicsError | None], None]) -> None:
+        self.left = seqs
+        self.arrived: list[int] = []
+        self.over = over
+
+
+class Mover:
+    """`flush` writes what was staged outside of a group of requests."""
+
+    def __init__(self, staging: Staging, flush: Callable[[], None]) -> None:
+        self._staging = staging
+        self._flush = flush
+        self._topics: dict[int, Topic] = {}
+        self._leaving: set[tuple[int, str]] = set()
+        """(Topic's id, target) of batches that have arrived and are being deleted."""
+        self._single: set[tuple[int, str]] = set()
+        """Of targets that refused a batch: they are sent letter by letter, until the outbox is empty."""
+        self._errands: dict[int, list[Errand]] = {}
+        self.refused: set[str] = set()
+        """Targets that refused, or were away, at the last `carry`."""
+        self._more = trio.Event()
+
+    def recovered(self) -> None:
+        """Take up what an earlier process began."""
+        for topic in self._staging.directory.visible.values():
+            if topic.unrestored:
+                continue
+            if topic.queue is not None:
+                for seq, job in topic.queue.jobs.items():
+                    if job.state is State.DOOMED and job.node:  # logs of releases without outboxes say it so
+                        topic.outbox.letters.setdefault(seq, Letter(job.node, job.deliveries))
+            self._take_up(topic)
+
+    def __len__(self) -> int:
+        return sum(len(topic.outbox.letters) for topic in self._topics.values())
+
+    def _take_up(self, topic: Topic) -> None:
+        if topic.outbox:
+            self._topics[topic.id] = topic
+            self._more.set()
+
+    # 1
+
+    def order(self, topic: Topic, letters: dict[int, Letter], errand: Errand | None = None) -> None:
+        """Log that these records go elsewhere, and see to it."""
+        outbox, queue = topic.outbox, topic.queue
+        outbox.ordered |= letters.keys()
+        if queue is not None:
+            for seq in letters:
+                queue.doom(seq)
+
+        def commit(timing: Timing) -> None:
+            outbox.ordered -= letters.keys()
+            outbox.letters.update(letters)
+            if errand is not None:
+                self._errands.setdefault(topic.id, []).append(errand)
+            self._take_up(topic)
+
+        def undo(error: TopicsError) -> None:
+            outbox.ordered -= letters.keys()
+            if queue is not None:
+                for seq in letters.keys() - outbox.letters.keys():
+                    queue.spare(seq)
+            if errand is not None:
+                errand.over([], error)
+
+        self._log(topic, {"letters": rows(letters)}, commit, undo)
+
+    def _call_back(self, topic: Topic, seqs: list[int], error: TopicsError) -> None:
+        """These stay where they are, because of `error`."""
+
+        def commit(timing: Timing) -> None:
+            topic.outbox.call_back(seqs, topic.queue)
+            self._settled(topic, (), seqs, error)
+            self._staging.jobs_changed(topic)
+
+        def undo(failure: TopicsError) -> None:
+            pass  # it will be refused again
+
+        self._log(topic, {"called_back": seqs}, commit, undo)
+
+    def _log(
+        self,
+        topic: Topic,
+        fields: dict[str, object],
+        commit: Callable[[Timing], None],
+        undo: Callable[[TopicsError], None],
+    ) -> None:
+        durability = topic.assigned_config.durability
+        frame = None if durability == "ephemeral" else self._staging.control_frame(Kind.LEASE, topic.id, fields)
+        self._staging.stage(topic, frame, gated=durability in ("disk", "fsync"), commit=commit, undo=undo)
+
+    # 2, 3
+
+    async def run(self, peers: Asking) -> None:
+        """Carry for ever."""
+        paused: dict[str, tuple[float, float]] = {}
+        while True:
+            self._more = trio.Event()
+            now = trio.current_time()
+            skipped = {target for target, (until, _) in paused.items() if until > now}
+            progress = await self.carry(peers, skipped)
+            now = trio.current_time()
+            for target in paused.keys() - skipped - self.refused:
+                del paused[target]
+            for target in self.refused:
+                pause = min(paused.get(target, (0, FIRST_PAUSE / 2))[1] * 2, LONGEST_PAUSE)
+                paused[target] = (now + pause, pause)
+            if not progress:
+                with trio.move_on_at(min((until for until, _ in paused.values()), default=inf)):
+                    await self._more.wait()
+
+    async def carry(self, peers: Asking, skipped: set[str] | frozenset[str] = frozenset()) -> bool:
+        """One batch of each outbox to each of its targets but the `skipped` ones. Returns whether anything got on."""
+        self.refused = set()
+        progress = False
+        for ident, topic in list(self._topics.items()):
+            if self._staging.directory.by_id.get(ident) is not topic:
+                del self._topics[ident]
+                self._settled(topic, (), list(topic.outbox.letters), None)
+                continue
+            if topic.damage is not None:
+                continue  # they wait until its files can be read
+            for target, letters in _by_target(topic).items():
+                if target not in skipped | self.refused and (ident, target) not in self._leaving:
+                    progress |= await self._send(peers, topic, target, letters)
+            if not topic.outbox:
+                self._topics.pop(ident, None)
+                self._single = {each for each in self._single if each[0] != ident}
+        return progress
+
+    async def _send(self, peers: Asking, topic: Topic, target: str, letters: dict[int, Letter]) -> bool:
+        single = (topic.id, target) in self._single
+        try:
+            found, gone = _batch(topic, sorted(letters), 1 if single else BATCH_RECORDS)
+        except SegmentError:
+            return False  # the topic is set apart from now on
+        if gone:
+            topic.outbox.gone(gone)
+            self._settled(topic, (), gone, None)
+        if not found:
+            return bool(gone)
+        seqs = [each[0] for each in found]
+        deliveries = [letters[seq].deliveries for seq in seqs]
+        redrives = not deliveries[0]
+        options = {"stamped": True, "jobs": redrives, "letters": [source_id(topic.name, topic.epoch), seqs]}
+        body = form.body(topic.name, found, deliveries, topic.config.auto_create and not redrives)
+        try:
+            reply = await peers.request(peers.index_of(target), "append", target, options, body)
+        except TopicsError as error:
+            self._refused(topic, target, letters if redrives else {seq: letters[seq] for seq in seqs}, error)
+            return bool(gone)
+        if self._staging.directory.by_id.get(topic.id) is topic:
+            self._remove(topic, target, (reply.extra or {}).get("known", seqs), 0 if redrives else 1)
+        return True
+
+    def _refused(self, topic: Topic, target: str, letters: dict[int, Letter], error: TopicsError) -> None:
+        if error.code in _UNCERTAIN:
+            self.refused.add(target)
+            self._give_up_waiting(topic, letters, error)
+        elif any(not letter.deliveries for letter in letters.values()):
+            self._call_back(topic, list(letters), error)
+        elif len(letters) > 1:
+            self._single.add((topic.id, target))
+            self._more.set()
+        else:
+            named = topic.assigned_config.dead_letter if topic.assigned_config.max_deliveries else None
+            if named == target:
+                self.refused.add(target)
+                log.warning("dead_letter_refused", queue=topic.name, target=target, reason=error.message)
+            elif named is None:
+                self._call_back(topic, list(letters), error)
+            else:
+                self.order(topic, {seq: letter._replace(target=named) for seq, letter in letters.items()})
+        self._flush()
+
+    def _remove(self, topic: Topic, target: str, seqs: list[int], dead: int) -> None:
+        """They have arrived, so they go here; `dead` is 1 for each that counts as dead-lettered."""
+        queue = topic.queue
+        before: Saved = {}
+        if queue is not None:
+            for seq in seqs:
+                if (job := queue.jobs.get(seq)) is not None:
+                    before[seq] = job.saved()
+                    queue.leave(seq, job)
+        self._leaving.add((topic.id, target))
+
+        def done(timing: Timing) -> None:
+            self._leaving.discard((topic.id, target))
+            self._settled(topic, seqs, (), None)
+            self._more.set()
+
+        def failed(error: TopicsError) -> None:
+            self._leaving.discard((topic.id, target))
+            self._more.set()
+
+        gated = topic.assigned_config.durability in ("disk", "fsync")
+        counted = dead * len(seqs)
+        remove(self._staging, topic, seqs, before, done, failed, dead_lettered=counted, gated=gated)
+        self._flush()
+
+    # Who waits
+
+    def _settled(
+        self, topic: Topic, arrived: list[int] | tuple[()], lost: list[int] | tuple[()], error: TopicsError | None
+    ) -> None:
+        for errand in self._errands.get(topic.id, ())[:]:
+            errand.arrived += errand.left.intersection(arrived)
+            hit = errand.left.intersection(lost)
+            errand.left -= {*arrived, *lost}
+            if not errand.left or (hit and error is not None):
+                self._end(topic, errand, error if hit else None)
+
+    def _give_up_waiting(self, topic: Topic, letters: dict[int, Letter], error: TopicsError) -> None:
+        for errand in self._errands.get(topic.id, ())[:]:
+            if not errand.left.isdisjoint(letters):
+                self._end(topic, errand, error)
+
+    def _end(self, topic: Topic, errand: Errand, error: TopicsError | None) -> None:
+        self._errands[topic.id].remove(errand)
+        if not self._errands[topic.id]:
+            del self._errands[topic.id]
+        errand.over(sorted(errand.arrived), error)
+
+
+def _by_target(topic: Topic) -> dict[str, dict[int, Letter]]:
+    """Letters by target. Redrives and dead letters to the same one take turns."""
+    found: dict[str, dict[int, Letter]] = {}
+    for seq, letter in topic.outbox.letters.items():
+        same = found.setdefault(letter.target, {})
+        if not same or bool(next(iter(same.values())).deliveries) == bool(letter.deliveries):
+            same[seq] = letter
+    return found
+
+
+def _batch(topic: Topic, seqs: list[int], most: int) -> tuple[list[Found], list[int]]:
+    """The records of the first seqs, as many as may go at once; and which of them are gone."""
+    found: list[Found] = []
+    gone: list[int] = []
+    budget = MAX_BATCH_BYTES
+    for seq in seqs:
+        record = one(topic, seq)
+        if record is None:
+            gone.append(seq)
+            continue
+        if len(found) == most or (found and size_of(record) > budget):
+            break
+        found.append(record)
+        budget -= size_of(record)
+    return found, gone

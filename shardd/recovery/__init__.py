@@ -1,0 +1,1 @@
+"""From files back to memory after a stop of any kind."""

@@ -1,0 +1,178 @@
+"""Copying: plans become records of the destination, without a frame in the log.
+
+A copy is a staged change like any other (see `shardd.storage.group_commit`), only that it leaves no frame: it becomes
+visible when the destination's earlier changes are, and is taken back if they are. Its commit time is when it is copied.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from proto.format.frame import encode_batch
+from proto.model.errors import TopicsError
+from shardd.changes import seq_reservation
+from shardd.changes.transactions import Staging
+from shardd.operations.admission import growth
+from shardd.routers.copy_plan import Append, Plan, Pulled, plan
+from shardd.storage.group_commit import Timing
+from shardd.topic.lane import Lane
+from shardd.topic.topic import Topic
+
+
+class Copier:
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+        self.copied_bytes = 0
+        """What copies hold that were made since the shard started. They are in memory until a checkpoint."""
+        self.copied_records = 0
+
+    def copy(self, topic: Topic, pulled: Pulled) -> bool:
+        """Take as much as there is room for. False if that was not everything: the topic refuses instead of evicting,
+        the disk is nearly full, or there is no room under the cap over all topics."""
+        lane = topic.lane
+        assert lane is not None
+        # Copies are in no log, but the next checkpoint puts them where room is kept for what makes room.
+        if self._staging.space.low and topic.assigned_config.durability != "ephemeral":
+            return False
+        made, everything = self.fitting(topic, lane, pulled)
+        whole = _growth(topic, made)
+        lent = self._staging.allowance.covers(whole)
+        if not lent:
+            made = self._covered(topic, lane, pulled, made)
+        if made.steps and topic.assigned_config.durability != "ephemeral":
+            size = sum(step.columns.size(0, step.columns.count) for step in made.steps if isinstance(step, Append))
+            if not self._staging.space.takes(topic, size, made.seqs):
+                return False
+        taken = whole if lent else _growth(topic, made)
+        self._staging.allowance.take(taken)
+        self._lasts(topic, lane, lent or made.upto > lane.cursor)
+        self.stage(topic, lane, made, taken)
+        if not lent:
+            if not taken and lane.waits:
+                self._stops(topic, lane)
+            self._staging.allowance.want(whole - taken)
+        lane.waits = not lent
+        return everything and lent
+
+    def _covered(self, topic: Topic, lane: Lane, pulled: Pulled, made: Plan) -> Plan:
+        """As much of a plan as the shard may add by itself."""
+        seqs = range(lane.cursor + 1, made.upto + 1)
+
+        def too_much(target: int) -> bool:
+            return not self._staging.allowance.covers(_growth(topic, plan(lane, pulled, target)))
+
+        return plan(lane, pulled, lane.cursor + bisect_left(seqs, True, key=too_much))
+
+    def _stops(self, topic: Topic, lane: Lane) -> None:
+        """The log is told where a lane has to wait, and when it goes on: a restart copies nothing that there was no
+        room for. A first wish is not worth a frame, since mostly a loan follows it at once."""
+        if not lane.stopped and topic.assigned_config.durability != "ephemeral":
+            lane.stopped = True
+            self._staging.pin(topic, lane)
+
+    def _lasts(self, topic: Topic, lane: Lane, goes_on: bool) -> None:
+        if lane.stopped and goes_on:
+            lane.stopped = False
+            self._staging.pin(topic, lane)
+
+    def fitting(self, topic: Topic, lane: Lane, pulled: Pulled, *, restoring: bool = False) -> tuple[Plan, bool]:
+        """What the topic has room for, and whether that is everything."""
+        made = plan(lane, pulled, pulled.upto, restoring=restoring)
+        if self._fits(topic, made):
+            return made, True
+        seqs = range(lane.cursor + 1, made.upto + 1)
+
+        def too_much(target: int) -> bool:
+            return not self._fits(topic, plan(lane, pulled, target, restoring=restoring))
+
+        places = bisect_left(seqs, True, key=too_much)
+        return plan(lane, pulled, lane.cursor + places, restoring=restoring), False
+
+    def _fits(self, topic: Topic, made: Plan) -> bool:
+        config = topic.assigned_config
+        if config.discard != "reject" or not made.records:
+            return True
+        topic.expire(self._staging.clock.now_ms())
+        records = topic.records + topic.pending_records + made.records
+        size = topic.bytes + topic.pending_bytes + made.size
+        return not (config.cap_records and records > config.cap_records) and not (
+            config.cap_bytes and size > config.cap_bytes
+        )
+
+    def stage(self, topic: Topic, lane: Lane, made: Plan, taken: int) -> None:
+        """Give the copies their seqs; the next flush makes them visible, or the sync that earlier changes wait for.
+        `taken` bytes of the shard's allowance are for them.
+
+        What cannot be made again, because the source has lost records already, is put between two pins."""
+        if made.holes and lane.unpinned:
+            self._staging.pin(topic, lane)
+        self._stage(topic, lane, made, taken)
+        if made.holes:
+            if not made.steps:
+                lane.head, lane.ts = topic.next_seq - 1, topic.last_ts
+            self._staging.pin(topic, lane, exact=False)
+
+    def _stage(self, topic: Topic, lane: Lane, made: Plan, taken: int) -> None:
+        before = (lane.cursor, lane.head, lane.ts, lane.unpinned)
+        if not made.steps:
+            self._staging.allowance.settled(taken)
+            lane.cursor = made.upto
+            if lane.done == before[0]:
+                lane.done = made.upto
+                topic.catalogued = None
+            return
+        if topic.assigned_config.durability == "ephemeral":
+            seq_reservation.ahead(topic, made.seqs, self._staging)
+        ts = topic.commit_time(self._staging.clock.now_ms())
+        topic.next_seq += made.seqs
+        topic.pending_records += made.records
+        topic.pending_bytes += made.size
+        lane.cursor, lane.head, lane.ts, lane.unpinned = made.upto, topic.next_seq - 1, ts, True
+
+        def commit(timing: Timing) -> None:
+            topic.pending_records -= made.records
+            topic.pending_bytes -= made.size
+            self._staging.allowance.settled(taken)
+            head_before = topic.head_seq
+            self.carry_out(topic, lane, made, ts)
+            self._staging.scheduler.ready(topic)
+            if topic.queue is not None:
+                self._staging.jobs_changed(topic)
+            self._staging.pulls.copied(topic, head_before)
+
+        def undo(error: TopicsError) -> None:
+            self._staging.allowance.settled(taken)
+            topic.next_seq -= made.seqs
+            topic.pending_records -= made.records
+            topic.pending_bytes -= made.size
+            lane.cursor, lane.head, lane.ts, lane.unpinned = before
+
+        self._staging.stage(topic, None, gated=False, commit=commit, undo=undo)
+        seq_reservation.pushed_out(topic, self._staging)
+
+    def carry_out(self, topic: Topic, lane: Lane, made: Plan, ts: int) -> None:
+        """Make the copies visible at the end of the topic."""
+        for step in made.steps:
+            if isinstance(step, Append):
+                step.columns.ts = ts
+                frame = encode_batch(step.columns, topic.id, topic.head_seq + 1)
+                topic.add(frame.head, topic.head_seq + 1, step.columns, step.flags)
+                self.copied_bytes += len(frame.head)
+            else:
+                topic.leave_out(step.count, "source_trim" if step.lost else None)
+        lane.done = made.upto
+        lane.unsaved = True
+        topic.last_write_ts = ts
+        self.copied_records += made.records
+        for name, count in made.forwarded.items():
+            lane.routers[name].forwarded += count
+
+    def made_again(self, topic: Topic) -> None:
+        """Copies of an earlier life are back: who copies from them may go on."""
+        topic.durable_head = topic.head_seq
+        self._staging.pulls.ready(topic)
+
+
+def _growth(topic: Topic, made: Plan) -> int:
+    """The most by which these copies make the topic grow."""
+    return growth(made.size, topic.bytes + topic.pending_bytes, topic.assigned_config) if made.records else 0

@@ -1,0 +1,298 @@
+"""Copies: what a lane makes of its source's records. Plain functions from values to a plan; nothing is changed here.
+
+A plan lists, in order, batches to append and seqs to leave out:
+
+    what is met in the source                     arithmetic lane              other lanes
+    a record                                      a copy for every router      a copy for every router it matches
+    a deleted record, still in its batch          a deleted copy               nothing
+    seqs without records: deleted                 as many seqs left out        nothing
+    seqs without records: lost to cap, age, …     left out, told as lost       as many as it can have been, told as lost
+
+A lane with `allow_cycle` does not tell what was lost: in a cycle, the gap would go round for ever.
+
+While the seqs of copies that readers have seen are being restored (`restoring`), lanes that are not arithmetic cannot
+go past a hole: how many copies it had is not known. The plan ends there and says so (`stuck`).
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import compress, repeat
+
+import msgspec
+from msgspec import Raw
+
+from proto.format.frame import DELETED, Column, Columns, Encoding, merge, part, plain, reordered, select
+from proto.model.limits import RECORD_OVERHEAD
+from proto.model.router import MAX_HOPS
+from proto.model.surrogates import edit
+from shardd.topic.lane import Lane, Router
+from shardd.topic.piece import Piece
+
+STAMP = b"_topics_router"
+_OUR_STAMP = re.compile(rb'\{"_topics_router":\{[^{}]*\},?')
+_ONE_MORE = bytes(min(hops + 1, 255) for hops in range(256))
+_LIVE = bytes(0 if byte == DELETED else 1 for byte in range(256))
+_FRESH = bytes(1 if hops < MAX_HOPS else 0 for hops in range(256))
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """A part of a source: its records with seqs in (`after`, `upto`], as far as there are any. `lost` are ranges of
+    seqs that it lost against its writers' will; `head` is the last seq that may be forwarded."""
+
+    after: int
+    upto: int
+    head: int
+    pieces: list[Piece]
+    lost: list[tuple[int, int]]
+    settled: bool = True
+    """Whether the source itself is what it was at the last stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    columns: Columns
+    flags: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    count: int
+    lost: bool
+
+
+@dataclass(slots=True)
+class Plan:
+    """`upto` is where the lane's cursor is afterwards; `seqs`, `records` and `size` are what the plan takes."""
+
+    upto: int
+    steps: list[Append | Skip] = field(default_factory=list)
+    forwarded: dict[str, int] = field(default_factory=dict)
+    seqs: int = 0
+    records: int = 0
+    size: int = 0
+    stuck: bool = False
+    holes: bool = False
+    """Records were missing, and how many copies they would have had is not known: this plan cannot be made again."""
+
+
+def plan(lane: Lane, pulled: Pulled, target: int, *, restoring: bool = False) -> Plan:
+    """What the lane does with what was pulled, from its cursor up to source seq `target`."""
+    target = min(target, pulled.upto)
+    made = Plan(lane.cursor)
+    exact = restoring and not lane.arithmetic
+    for piece in pulled.pieces:
+        start = max(made.upto + 1, piece.first_seq)
+        stop = min(piece.last_seq, target)
+        if stop < start:
+            continue
+        if start > made.upto + 1:
+            if exact:
+                made.stuck = True
+                return made
+            made.holes = made.holes or not lane.arithmetic
+            _miss(made, lane, pulled, made.upto + 1, start - 1)
+        if piece.flags is not None and not lane.arithmetic and not exact:
+            flags = piece.flags[start - piece.first_seq : stop + 1 - piece.first_seq]
+            made.holes = made.holes or DELETED in flags
+        if exact and piece.flags is not None:
+            hole = piece.flags.find(DELETED, start - piece.first_seq, stop + 1 - piece.first_seq)
+            if hole >= 0:
+                stop, made.stuck = piece.first_seq + hole - 1, True
+        if stop >= start:
+            _copy(made, lane, piece, start, stop)
+        made.upto = max(made.upto, stop)
+        if made.stuck:
+            return made
+    if made.upto < target:
+        if exact:
+            made.stuck = True
+            return made
+        made.holes = made.holes or not lane.arithmetic
+        _miss(made, lane, pulled, made.upto + 1, target)
+        made.upto = target
+    made.steps = _joined(made.steps)
+    return made
+
+
+def _miss(made: Plan, lane: Lane, pulled: Pulled, first: int, last: int) -> None:
+    """The source has no records `first` to `last`."""
+    at = first
+    for low, high in pulled.lost:
+        low, high = max(low, at), min(high, last)
+        if low > high:
+            continue
+        _skip(made, lane, at, low - 1, lost=False)
+        _skip(made, lane, low, high, lost=True)
+        at = high + 1
+    _skip(made, lane, at, last, lost=False)
+
+
+def _skip(made: Plan, lane: Lane, first: int, last: int, *, lost: bool) -> None:
+    count = lane.copies_of(first, last)
+    if count and (lane.arithmetic or (lost and not lane.cyclic)):
+        made.steps.append(Skip(count, lost))
+        made.seqs += count
+
+
+def _copy(made: Plan, lane: Lane, piece: Piece, first: int, last: int) -> None:
+    arithmetic = lane.arithmetic
+    found: list[tuple[Columns, Sequence[int], bytes | None]] = []
+    for router in lane.routers.values():
+        start = max(first, router.since + 1) - piece.first_seq
+        stop = last + 1 - piece.first_seq
+        if start >= stop:
+            continue
+        columns = part(piece.columns, start, stop)
+        flags = None if piece.flags is None else piece.flags[start:stop]
+        places: Sequence[int] = range(start, stop)
+        count = columns.count if flags is None else columns.count - flags.count(DELETED)
+        if not arithmetic:
+            keep = _kept(router, columns, flags)
+            flags = None
+            if keep is not None:
+                columns, places = select(columns, keep), list(compress(places, keep))
+            count = columns.count
+        if not columns.count:
+            continue
+        seqs = range(piece.first_seq + start, piece.first_seq + stop) if len(places) == stop - start else None
+        at = seqs or [piece.first_seq + place for place in places]
+        found.append((_carried(lane, router, columns, at), places, flags))
+        made.forwarded[router.name] = made.forwarded.get(router.name, 0) + count
+    if not found:
+        return
+    columns, flags = _interleaved(found)
+    made.steps.append(Append(columns, flags))
+    live = columns.count if flags is None else columns.count - flags.count(DELETED)
+    made.seqs += columns.count
+    made.records += live
+    made.size += columns.size(0, columns.count) + RECORD_OVERHEAD * live
+
+
+def _interleaved(found: list[tuple[Columns, Sequence[int], bytes | None]]) -> tuple[Columns, bytes | None]:
+    """Copies of several routers in the order of their records, and for each record in the order of the routers."""
+    if len(found) == 1:
+        columns, _, flags = found[0]
+        return columns, flags
+    keys = [(place, which) for which, (_, places, _) in enumerate(found) for place in places]
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    columns = reordered(merge([columns for columns, _, _ in found]), order)
+    if all(flags is None for _, _, flags in found):
+        return columns, None
+    every = b"".join(bytes(columns.count) if flags is None else flags for columns, _, flags in found)
+    return columns, bytes(map(every.__getitem__, order))
+
+
+def _joined(steps: list[Append | Skip]) -> list[Append | Skip]:
+    """Neighbouring batches as one: a group of small writes to the source makes one batch here."""
+    joined: list[Append | Skip] = []
+    run: list[Append] = []
+
+    def end_run() -> None:
+        if len(run) == 1:
+            joined.append(run[0])
+        elif run:
+            flags = None
+            if any(step.flags is not None for step in run):
+                flags = b"".join(step.flags or bytes(step.columns.count) for step in run)
+            joined.append(Append(merge([step.columns for step in run]), flags))
+        run.clear()
+
+    for step in steps:
+        if isinstance(step, Append):
+            run.append(step)
+        else:
+            end_run()
+            joined.append(step)
+    end_run()
+    return joined
+
+
+# What one router takes, and how it changes it
+
+
+def _kept(router: Router, columns: Columns, flags: bytes | None) -> Sequence[int] | None:
+    """1 for each record that the router forwards; None for all."""
+    masks: list[Sequence[int]] = []
+    if flags is not None:
+        masks.append(flags.translate(_LIVE))
+    if router.config.allow_cycle and columns.hops is not None:
+        masks.append(columns.hops.translate(_FRESH))
+    if router.match is not None:
+        masks.append(_matching(router, columns))
+    if not masks:
+        return None
+    keep = masks[0]
+    for mask in masks[1:]:
+        keep = bytes(map(operator.and_, keep, mask))
+    return None if all(keep) else keep
+
+
+def _matching(router: Router, columns: Columns) -> Sequence[int]:
+    assert router.match is not None
+    op, text = router.match
+    column, count = columns.tag, columns.count
+    if column is None:
+        return bytes(count)
+    if column.encoding == Encoding.CONSTANT:
+        value = bytes(column.values)
+        return (b"\1" if (value == text if op == "Eq" else value.startswith(text)) else b"\0") * count
+    cells = list(column.cells(0, count))
+    if op == "Eq":
+        return bytes(map(operator.eq, cells, repeat(text)))
+    # An absent tag becomes one that no prefix begins: 0xFF is no UTF-8, and the empty prefix is looked at below.
+    present = column.present(0, count)
+    filled = map({None: b"\xff"}.get, cells, cells) if column.validity is not None else cells
+    found = bytes(map(bytes.startswith, filled, repeat(text)))
+    return bytes(map(operator.and_, found, present))
+
+
+def _carried(lane: Lane, router: Router, columns: Columns, seqs: Sequence[int]) -> Columns:
+    """The columns as they arrive: with the router's mark, without what it clears, one hop further."""
+    count = columns.count
+    meta = columns.meta
+    if router.config.guarantee == "exactly_once":
+        meta = _stamped(lane, router, columns, seqs)
+    hops = b"\1" * count if columns.hops is None else columns.hops.translate(_ONE_MORE)
+    return Columns(
+        count,
+        0,
+        columns.data,
+        columns.tag if router.config.preserve_tag else None,
+        columns.node if router.config.preserve_node else None,
+        meta,
+        hops=hops,
+    )
+
+
+def _stamped(lane: Lane, router: Router, columns: Columns, seqs: Sequence[int]) -> Column:
+    """`meta` with `_topics_router`, in front of what the writer had put there."""
+    count = columns.count
+    # Names have no character that JSON or a format would have to escape.
+    form = (
+        f'{{"_topics_router":{{"router":"{router.name}","source":"{lane.source}","epoch":{lane.epoch},'
+        f'"seq":%d,"key":"{router.name}/{lane.epoch}/%d"}}'
+    ).encode()
+    heads = map(form.__mod__, zip(seqs, seqs, strict=True))
+    if columns.meta is None:
+        return plain(list(map(operator.add, heads, repeat(b"}"))))
+    cells: list[bytes] = list(map({None: b"{}"}.get, columns.meta.cells(0, count), columns.meta.cells(0, count)))
+    if STAMP in b"".join(cells):
+        cells = list(map(partial(_OUR_STAMP.sub, b"{", count=1), cells))
+        if b'"_topics_router"' in b"".join(cells):
+            cells = list(map(partial(edit, _without_stamp), cells))
+    rests = list(map(operator.methodcaller("lstrip"), map(operator.getitem, cells, repeat(slice(1, None)))))
+    tails = map({b"}": b"}"}.get, rests, map(operator.add, repeat(b","), rests))
+    return plain(list(map(operator.add, heads, tails)))
+
+
+def _without_stamp(meta: bytes) -> bytes:
+    """A member of that name that a writer put somewhere: it is reserved."""
+    members = msgspec.json.decode(meta, type=dict[str, Raw])
+    members.pop("_topics_router", None)
+    return msgspec.json.encode(members)

@@ -1,0 +1,335 @@
+"""Routers of this shard: those whose destination is here. Made, changed, deleted, listed.
+
+The gateway decides what may be (it alone sees the routers of all shards) and asks one shard after the other; see
+`gateway.api.router_graph`. Every change is one frame that holds the destination's whole lane as it is from then on, and
+waits for a sync. Before a router goes, its copies are saved by a checkpoint: what it forwarded stays, whatever happens
+to the source afterwards.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+
+from proto.format.frame import Kind
+from proto.ipc.message import Reply, Request
+from proto.model.errors import ErrorCode, TopicsError, topic_not_found
+from proto.model.router import RouterConfig, as_map, fan_in, from_map
+from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
+from shardd.routers.source import forwardable
+from shardd.storage.group_commit import Timing
+from shardd.topic.lane import Lane, Router
+from shardd.topic.topic import Topic
+
+LONGEST_HOLD_S = 60.0
+LOOK = 4096
+"""Topics that are looked at without a break."""
+Waiter = Callable[[TopicsError | None], None]
+
+
+class Routing:
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+        self._directory = staging.directory
+        self.unsaved: list[Waiter] = []
+        """Who waits for a checkpoint that keeps all copies there are now."""
+        self._holds: deque[tuple[float, Lane]] = deque()
+        self._saving: tuple[list[Waiter], list[Lane]] = [], []
+        self.changed: Callable[[Topic], None] = lambda topic: None
+        """Called when a topic's lane is another one now: somebody may have to begin to copy, or to stop."""
+
+    def source(self, request: Request, respond: Respond) -> None:
+        """A topic that is to be a source: its epoch, and the position that a router made now starts at. Everything up
+        to there is on the device."""
+        topic = self._directory.find(request.topic)
+
+        def commit(timing: Timing) -> None:
+            respond(Reply(request.id, extra={"epoch": topic.epoch, "head": topic.head_seq}))
+
+        def undo(error: TopicsError) -> None:
+            refuse(request.id, respond, error)
+
+        if forwardable(topic) == topic.head_seq:
+            commit(Timing())
+        else:
+            self._staging.stage(topic, None, gated=True, commit=commit, undo=undo)
+
+    def put(self, request: Request, respond: Respond) -> None:
+        """Options: `router`, `config`, and of the source `epoch` and `head`.
+
+        A router that gets another source is the same router, with a lane that begins at the head of the new one. What
+        it copied from the old source is saved before, as when a router is deleted."""
+        options = request.options
+        name, config = options["router"], from_map(options["config"])
+
+        def change(error: TopicsError | None) -> None:
+            topic = self._directory.assigned.get(config.dest)
+            lane = None if topic is None else topic.lane
+            try:
+                if error is not None:
+                    raise error
+                if topic is None:
+                    raise topic_not_found(config.dest)
+                self._put(topic, name, config, request, respond)
+            except TopicsError as refusal:
+                if lane is not None:
+                    lane.held = False
+                refuse(request.id, respond, refusal)
+
+        topic = self._directory.assigned.get(config.dest)
+        lane = None if topic is None else topic.lane
+        if lane is not None and name in lane.routers and (lane.source, lane.epoch) != (config.source, options["epoch"]):
+            self._when_saved(lane, change)
+        else:
+            change(None)
+
+    def _put(self, topic: Topic, name: str, config: RouterConfig, request: Request, respond: Respond) -> None:
+        options, lane = request.options, topic.lane
+        others = {} if lane is None else {n: router for n, router in lane.routers.items() if n != name}
+        fresh = lane is None or (not others and (lane.source, lane.epoch) != (config.source, options["epoch"]))
+        if not fresh and lane is not None and lane.source != config.source:
+            raise fan_in(config.dest, lane.source)
+        before = None if lane is None else lane.routers.get(name)
+        now = self._staging.clock.now_ms()
+        if not fresh and before is not None and before.config == config:
+            respond(_answer(request, name, before.config, created=False, timing=Timing()))
+            return
+        forwarded = 0 if before is None else before.forwarded
+        if fresh or lane is None:
+            version = 1 if lane is None else lane.version + 1
+            changed = Lane(config.source, options["epoch"], options["head"], options["head"], version)
+            changed.routers = {name: Router(name, config, options["head"], now, forwarded)}
+        else:
+            since = options["head"] if before is None else before.since
+            router = Router(name, config, since, now, forwarded)
+            # In place, so that the order of routers, which is that of copies, stays.
+            changed = lane.changed({**lane.routers, name: router})
+        created = options.get("created", before is None)
+
+        def done(timing: Timing) -> None:
+            reply = _answer(request, name, config, created=created, timing=timing)
+            reply.extra = {"made_ms": now}
+            respond(reply)
+
+        self._change(topic, changed, done, request, respond)
+        self._staging.commits.flush()
+
+    def delete(self, request: Request, respond: Respond) -> None:
+        """Options: `router`; the topic is its destination. Its copies are saved first."""
+        name = request.options["router"]
+
+        def remove(error: TopicsError | None) -> None:
+            topic = self._directory.assigned.get(request.topic)
+            lane = None if topic is None else topic.lane
+            if error is not None:
+                if lane is not None:
+                    lane.held = False
+                refuse(request.id, respond, error)
+                return
+            if topic is None or lane is None or name not in lane.routers:
+                respond(_deleted(request, name, False, Timing()))
+                return
+            left = {n: router for n, router in lane.routers.items() if n != name}
+
+            def done(timing: Timing) -> None:
+                respond(_deleted(request, name, True, timing))
+
+            self._change(topic, lane.changed(left), done, request, respond)
+            self._staging.commits.flush()
+
+        topic = self._directory.assigned.get(request.topic)
+        self._when_saved(None if topic is None else topic.lane, remove)
+
+    def _when_saved(self, lane: Lane | None, then: Waiter) -> None:
+        """Call `then` as soon as a checkpoint keeps every copy of the lane; at once if one does already."""
+        if lane is None or not lane.unsaved or lane.held:
+            then(None)
+        else:
+            # From now on nothing is added, so that what is saved is everything.
+            self._hold(lane, True)
+            self.unsaved.append(then)
+
+    def drop(self, topic: Topic) -> None:
+        """The source does not exist any more: nor do the routers from it."""
+        lane = topic.lane
+        if lane is not None and lane.routers:
+            self._change(topic, lane.changed({}), lambda timing: None, Request(0, ""), lambda message: None)
+
+    def _change(
+        self, topic: Topic, changed: Lane, done: Callable[[Timing], None], request: Request, respond: Respond
+    ) -> None:
+        before = topic.lane
+        changed.held = False
+
+        def commit(timing: Timing) -> None:
+            topic.lane_visible = changed
+            self.changed(topic)
+            done(timing)
+
+        def undo(error: TopicsError) -> None:
+            topic.lane = before
+            if before is not None:
+                before.gone = before.held = False
+            self.changed(topic)
+            refuse(request.id, respond, error)
+
+        fields = {"lane": changed.dump(changed.cursor)}
+        frame = self._staging.control_frame(Kind.ROUTER, topic.id, fields)
+        self._staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
+        topic.lane = changed
+        changed.unpinned = False  # what the old one had was pinned just now
+        if before is not None:
+            before.gone = True
+
+    def hold(self, request: Request, respond: Respond) -> None:
+        """Before a source is deleted: stop copying from it, and save what was copied; or (`release`) go on.
+
+        Options: `source`, `release`.
+        """
+        lanes = [topic.lane for topic in self.destinations() if topic.lane is not None]
+        unsaved = False
+        for lane in lanes:
+            if lane.source == request.options["source"]:
+                self._hold(lane, not request.options.get("release"))
+                unsaved = unsaved or lane.unsaved
+
+        def held(error: TopicsError | None) -> None:
+            if error is not None:
+                refuse(request.id, respond, error)
+            else:
+                respond(Reply(request.id, extra={}))
+
+        if unsaved and not request.options.get("release"):
+            self.unsaved.append(held)
+        else:
+            held(None)
+
+    def _hold(self, lane: Lane, held: bool) -> None:
+        lane.held = held
+        if held:
+            self._holds.append((self._staging.clock.monotonic(), lane))
+
+    def expire(self) -> None:
+        """Let go of what is on hold for long: whoever wanted to delete something is gone."""
+        oldest = self._staging.clock.monotonic() - LONGEST_HOLD_S
+        while self._holds and self._holds[0][0] <= oldest:
+            self._holds.popleft()[1].held = False
+
+    # Saving
+
+    def saving(self) -> Generator[None, None, None]:
+        """A checkpoint of at least what there is now begins; in slices of `LOOK` topics."""
+        self._saving = self.unsaved, []
+        self.unsaved = []
+        for looked, topic in enumerate(list(self._directory.visible.values()), 1):
+            lane = topic.lane
+            if lane is not None and lane.routers and lane.unsaved and topic.unloaded is None:
+                lane.unsaved = lane.done != lane.cursor
+                self._saving[1].append(lane)
+            if looked % LOOK == 0:
+                yield
+
+    def saved(self, error: OSError | None) -> None:
+        """It has ended."""
+        waiting, lanes = self._saving
+        self._saving = [], []
+        refusal = None
+        if error is not None:
+            for lane in lanes:
+                lane.unsaved = True
+            refusal = TopicsError(
+                ErrorCode.NOT_READY,
+                f"copies could not be saved ({error.strerror or error}); free space or mend the disk, then try again",
+                {"reason": "write_failed"},
+                retry_after_ms=1000,
+            )
+        for waiter in waiting:
+            waiter(refusal)
+
+    # Looking
+
+    def waiting(self) -> int:
+        """How many routers wait because `max_total_bytes` is reached."""
+        return sum(len(topic.lane.routers) for topic in self.destinations() if topic.lane and topic.lane.waits)
+
+    def destinations(self) -> list[Topic]:
+        """Topics that routers bring something into."""
+        return [
+            topic
+            for topic in self._directory.visible.values()
+            if topic.lane is not None and topic.lane.routers and topic.unloaded is None
+        ]
+
+    def routers(self) -> dict[str, Router]:
+        """All routers that are visible here, by name."""
+        lanes = [topic.lane_visible for topic in self._directory.visible.values() if topic.lane_visible is not None]
+        return {name: router for lane in lanes for name, router in lane.routers.items()}
+
+    def graph(self, request: Request, respond: Respond) -> None:
+        """All routers of this shard, for the gateway: `[name, config, made_ms]` each."""
+        rows = [
+            [name, as_map(router.config), router.made_ms]
+            for topic in self._directory.visible.values()
+            if topic.lane_visible is not None
+            for name, router in topic.lane_visible.routers.items()
+        ]
+        respond(Reply(request.id, extra={"routers": rows}))
+
+    def get(self, request: Request, respond: Respond) -> None:
+        """Options: `router`. `extra` is `{"found": False}` if it is not here."""
+        topic = self._directory.visible.get(request.topic)
+        lane = None if topic is None else topic.lane_visible
+        router = None if lane is None else lane.routers.get(request.options["router"])
+        if router is None:
+            respond(Reply(request.id, extra={"found": False}))
+        else:
+            shown = {"router": router.name, **as_map(router.config), "forwarded_total": router.forwarded}
+            assert topic is not None
+            if topic.lane is not None and topic.lane.waits:
+                shown["waits_for"] = "max_total_bytes"
+            respond(Reply(request.id, to_json(shown), extra={"found": True}))
+
+    def list(self, request: Request, respond: Respond) -> None:
+        """Options: `prefix`, `prefixes`, `source`, `dest`, `after`, `page_size`."""
+        options = request.options
+        prefixes = tuple(options.get("prefixes", ()))
+        every = self.routers()
+        names = sorted(
+            name
+            for name, router in every.items()
+            if name.startswith(options.get("prefix", ""))
+            and (not prefixes or all(each.startswith(prefixes) for each in _names(router)))
+            and options.get("source", "") in ("", router.config.source)
+            and options.get("dest", "") in ("", router.config.dest)
+        )
+        start = bisect_right(names, options.get("after", ""))
+        page = names[start : start + options["page_size"]]
+        entries: list[dict[str, Any]] = []
+        for name in page:
+            router = every[name]
+            entries.append(
+                {
+                    "router": name,
+                    "source": router.config.source,
+                    "dest": router.config.dest,
+                    "guarantee": router.config.guarantee,
+                    "forwarded_total": router.forwarded,
+                }
+            )
+        more = start + len(page) < len(names)
+        respond(Reply(request.id, to_json(entries), extra={"names": page, "more": more}))
+
+
+def _names(router: Router) -> tuple[str, str, str]:
+    return router.name, router.config.source, router.config.dest
+
+
+def _answer(request: Request, name: str, config: RouterConfig, *, created: bool, timing: Timing) -> Reply:
+    body = to_json({"router": name, "created": created, **as_map(config)})
+    return Reply(request.id, body, created=created, performance=performance(timing))
+
+
+def _deleted(request: Request, name: str, deleted: bool, timing: Timing) -> Reply:
+    return Reply(request.id, to_json({"router": name, "deleted": deleted}), performance=performance(timing))

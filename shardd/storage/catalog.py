@@ -1,0 +1,144 @@
+"""The catalog: what a shard knows besides payloads, as of a position in its log.
+
+    catalog-<n, 20 digits>.cbor
+
+    offset  size  field
+         0     4  magic     b"TPCC"
+         4     4  version   FORMAT_VERSION, or HELD_VERSION
+         8     8  length    bytes of the CBOR that follows
+        16     8  checksum  XXH3-64 of it
+        24        CBOR map: frame_no, next_id, topics
+
+Written under another name, synced, renamed, directory synced. The one before stays until the next one is there, and
+with it everything it refers to; so a catalog that cannot be read falls back to it and to a longer piece of log.
+
+What is found                                  decision
+no catalog                                     start from the log's beginning
+the newest is whole                            use it
+the newest is not whole, the one before is     use that one, remove the newest
+none is whole                                  REFUSE
+a whole one of another version                 REFUSE
+"""
+
+from __future__ import annotations
+
+import struct
+from errno import ENOSPC
+from pathlib import Path
+from typing import Any
+
+import cbor2
+import xxhash
+
+from proto.format.frame import FORMAT_VERSION
+from shardd.storage.disk import Disk
+
+MAGIC = b"TPCC"
+HEAD = struct.Struct("<4sIQQ")
+assert HEAD.size == 24
+PIECES = 256
+"""So many pieces are joined at a time."""
+HELD_VERSION = 2
+"""Of a catalog in which the frames of a topic that cannot be read are held: earlier releases would lose them."""
+
+
+class CatalogError(Exception):
+    """No catalog can be trusted. Nothing was changed."""
+
+
+def file_name(number: int) -> str:
+    return f"catalog-{number:020d}.cbor"
+
+
+def number_of(name: str) -> int | None:
+    if name.startswith("catalog-") and name.endswith(".cbor") and name[8:-5].isdecimal():
+        return int(name[8:-5])
+    return None
+
+
+def _head(major: int, count: int) -> bytes:
+    """What CBOR puts in front of an array (4) or a map (5) of so many items."""
+    for code, size in ((24, 1), (25, 2), (26, 4), (27, 8)):
+        if count < 24:
+            return bytes([major << 5 | count])
+        if count < 1 << 8 * size:
+            return bytes([major << 5 | code]) + count.to_bytes(size, "big")
+    raise ValueError(f"{count} items")
+
+
+def array(items: list[bytes]) -> list[bytes]:
+    """An array of items that are encoded, in pieces."""
+    return [_head(4, len(items)), *items]
+
+
+def write(
+    disk: Disk, directory: Path, number: int, contents: dict[str, list[bytes]], version: int = FORMAT_VERSION
+) -> int:
+    """Give a catalog its name; it is durable when the directory has been synced. `contents` has encoded values, in
+    pieces: one call over all of a large catalog would keep every other thread waiting. Returns its size. Raises
+    OSError, and then it is not there."""
+    pieces = [_head(5, len(contents))]
+    for name, value in contents.items():
+        pieces += (cbor2.dumps(name), *value)
+    chunks = [b"".join(pieces[at : at + PIECES]) for at in range(0, len(pieces), PIECES)]
+    digest = xxhash.xxh3_64()
+    for chunk in chunks:
+        digest.update(chunk)
+    size = sum(map(len, chunks))
+    raw = [HEAD.pack(MAGIC, version, size, digest.intdigest()), *chunks]
+    path = directory / file_name(number)
+    temporary = path.with_suffix(".cbor.tmp")
+    try:
+        file = disk.create(temporary)
+        try:
+            if file.write(raw) != HEAD.size + size:
+                raise OSError(ENOSPC, "the disk did not take the whole catalog", str(path))
+            file.sync()
+        finally:
+            file.close()
+        disk.replace(temporary, path)
+    except OSError:
+        try:
+            disk.remove(temporary)
+        except OSError:
+            pass  # the next start removes it
+        raise
+    return HEAD.size + size
+
+
+def numbers(disk: Disk, directory: Path) -> list[int]:
+    """Numbers of the catalogs there are, oldest first."""
+    return [number for name in disk.list(directory) if (number := number_of(name)) is not None]
+
+
+def load(disk: Disk, directory: Path) -> tuple[int, dict[str, Any]] | None:
+    """The newest catalog that is whole, with its number; None if there was never one. Raises `CatalogError`."""
+    for name in disk.list(directory):
+        if name.endswith(".tmp"):
+            disk.remove(directory / name)
+    found = numbers(disk, directory)
+    problems = []
+    for number in reversed(found):
+        path = directory / file_name(number)
+        problem, contents = _read(bytes(disk.read(path)))
+        if contents is not None:
+            for newer in found[found.index(number) + 1 :]:
+                disk.remove(directory / file_name(newer))
+            return number, contents
+        problems.append(f"{path}: {problem}")
+    if problems:
+        raise CatalogError("no catalog can be read: " + "; ".join(problems))
+    return None
+
+
+def _read(raw: bytes) -> tuple[str, dict[str, Any] | None]:
+    if len(raw) < HEAD.size:
+        return f"{len(raw)} bytes, too short", None
+    magic, version, length, checksum = HEAD.unpack_from(raw)
+    body = raw[HEAD.size :]
+    if magic != MAGIC or length != len(body) or xxhash.xxh3_64_intdigest(body) != checksum:
+        return "not whole (magic, length or checksum)", None
+    if version not in (FORMAT_VERSION, HELD_VERSION):
+        raise CatalogError(f"catalog format version {version}, this release reads up to version {HELD_VERSION}")
+    contents = cbor2.loads(body)
+    return "", contents if isinstance(contents, dict) else None

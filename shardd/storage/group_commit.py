@@ -1,0 +1,253 @@
+"""Group commit: what is staged together is written together, what waits for a sync shares one.
+
+    staged ──write──► written ──(no need to wait)──► committed
+       │                 │
+       │                 └──(gated)── sync ────────► committed
+       └──write fails──► undone  ◄──── sync fails
+
+Operations change the shard's *assigned* state when they stage (next seq, names that will exist) and its *visible*
+state when they commit. `undo` takes the assigned state back; undos run newest first. A change to something that has a
+gated change outstanding must be gated as well, so that commits on one topic keep their order; that is the
+caller's part (`gated_no`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+
+from proto.format.frame import KIND_AT, Frame, Kind
+from proto.model.errors import ErrorCode, TopicsError
+from shardd.clock import Clock
+from shardd.delivery.pressure import widening_s
+from shardd.storage.disk import is_full
+from shardd.storage.wal import SyncJob, Wal, WalError
+
+SYNC_BOUNDS_US = (50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long a change took: `write_ms` in the kernel's hands, `sync_ms` waiting for the device (0 if not gated)."""
+
+    write_ms: float = 0.0
+    sync_ms: float = 0.0
+
+
+@dataclass(slots=True)
+class _Entry:
+    number: int
+    gated: bool
+    commit: Callable[[Timing], None]
+    undo: Callable[[TopicsError], None]
+    written_at: float = 0.0
+    write_ms: float = 0.0
+
+
+class Commits:
+    def __init__(self, wal: Wal, clock: Clock, *, window_ms: float) -> None:
+        self._wal = wal
+        self._clock = clock
+        self._window = window_ms / 1000
+        self._widening = 0.0
+        self._staged_gated = 0
+        self._staged: list[_Entry] = []
+        self._waiting: deque[_Entry] = deque()
+        self._work = trio.Event()
+        self._urgent = trio.Event()
+        self._last_sync = 0.0
+        self._synced_at = 0.0
+        self.depth_peak = 0
+        self.after_sync: Callable[[], None] = _nothing
+        """Called when a sync has ended and its changes are committed or undone."""
+        self.sync_begins: Callable[[], None] = _nothing
+        self.sync_ended: Callable[[bool], None] = lambda good: None
+        """Called around each sync. A good one covers everything that was visible when it began."""
+        self.logged: Callable[[Frame], None] = lambda frame: None
+        """Called with each frame that is staged and no batch."""
+        self.out_of_room: Callable[[], TopicsError] | None = None
+        """Makes the answer for what a full disk did not take."""
+        self.sync_counts = [0] * (len(SYNC_BOUNDS_US) + 1)
+        self.sync_sum_us = 0.0
+
+    def rotate(self) -> None:
+        """Begin a new file of the log as soon as everything is synced."""
+        self._wal.rotate()
+
+    @property
+    def synced_no(self) -> int:
+        return self._wal.synced_no
+
+    @property
+    def dirty(self) -> bool:
+        """Is anything written that no sync covers?"""
+        return self._wal.dirty
+
+    @property
+    def depth(self) -> int:
+        """Changes that wait for a sync."""
+        return len(self._waiting) + self._staged_gated
+
+    @property
+    def oldest_wait_s(self) -> float:
+        """How long the first of them has been waiting."""
+        return self._clock.monotonic() - self._waiting[0].written_at if self._waiting else 0.0
+
+    def widen(self, level: float) -> None:
+        """Under pressure, let more changes gather before a sync, also those that wait for it."""
+        self._widening = widening_s(level, self._window)
+
+    def stage(
+        self,
+        encode: Callable[[int, int], Frame] | None,
+        *,
+        gated: bool,
+        commit: Callable[[Timing], None],
+        undo: Callable[[TopicsError], None],
+    ) -> tuple[int, Frame | None]:
+        """One change, as one frame; with no `encode`, a change that leaves no frame and shares the fate of the one
+        before it. Exactly one of `commit` and `undo` is called, `commit` in stage order."""
+        frame: Frame | None = None
+        number = self._wal.next_no - 1
+        if encode is not None:
+            number, frame = self._wal.stage(encode)
+            if frame.head[KIND_AT] != Kind.BATCH:
+                self.logged(frame)
+        self._staged.append(_Entry(number, gated, commit, undo))
+        self._staged_gated += gated
+        return number, frame
+
+    def flush(self) -> None:
+        """Write what is staged. Commits what need not wait; the rest waits for `run`."""
+        staged, self._staged = self._staged, []
+        self._staged_gated = 0
+        if not staged:
+            return
+        start = self._clock.monotonic()
+        try:
+            self._wal.flush()
+        except WalError as error:
+            _undo_all(staged, self._failure(error))
+            return
+        now = self._clock.monotonic()
+        write_ms = (now - start) * 1000
+        timing = Timing(write_ms)
+        for entry in staged:
+            if entry.gated:
+                entry.written_at, entry.write_ms = now, write_ms
+                self._waiting.append(entry)
+            else:
+                entry.commit(timing)
+        self.depth_peak = max(self.depth_peak, len(self._waiting))
+        self._work.set()
+        if self._waiting:
+            self._urgent.set()
+
+    def _failure(self, error: WalError) -> TopicsError:
+        if self._wal.read_only is None and self.out_of_room and error.cause is not None and is_full(error.cause):
+            return self.out_of_room()
+        if self._wal.read_only is None:
+            message, reason = "nothing was written. Free space or mend the disk, then try again", "write_failed"
+        else:
+            message = "the shard is read-only until it is restarted, and the change may be there then"
+            reason = "read_only"
+        return TopicsError(ErrorCode.NOT_READY, f"{error}; {message}", {"reason": reason}, retry_after_ms=1000)
+
+    async def run(self) -> None:
+        """Sync for ever: at once for those who wait, after a pause for those who do not.
+
+        The pause is the group-commit window, but syncs are at least four times as far apart as the last one took, so
+        that syncing never takes more than a fifth of a busy shard's time. Under pressure the window is wider, for both.
+        """
+        while True:
+            await self._work.wait()
+            if not self._waiting:
+                rest = self._synced_at + 4 * self._last_sync - self._clock.monotonic()
+                with trio.move_on_after(max(self._window + self._widening, rest)):
+                    await self._urgent.wait()
+            if self._waiting and self._widening:
+                await trio.sleep(self._widening)
+            self._work = trio.Event()
+            self._urgent = trio.Event()
+            if self._wal.dirty and self._wal.read_only is None:
+                await self._sync()
+
+    async def _sync(self) -> None:
+        job = self._wal.begin_sync()
+        self.sync_begins()
+        start = self._clock.monotonic()
+        error: OSError | None = None
+        try:
+            await trio.to_thread.run_sync(job.run)
+        except OSError as caught:
+            error = caught
+        self._finish(job, start, error)
+        if self._wal.dirty:
+            self._work.set()
+            if self._waiting:
+                self._urgent.set()
+
+    def sync_now(self) -> None:
+        """Write and sync in this thread, for callers that have no event loop to wait in or are about to stop."""
+        self.flush()
+        if self._wal.dirty and self._wal.read_only is None:
+            job = self._wal.begin_sync()
+            self.sync_begins()
+            start = self._clock.monotonic()
+            error: OSError | None = None
+            try:
+                job.run()
+            except OSError as caught:
+                error = caught
+            self._finish(job, start, error)
+
+    def _finish(self, job: SyncJob, start: float, error: OSError | None) -> None:
+        now = self._clock.monotonic()
+        self._last_sync, self._synced_at = now - start, now
+        if error is None:
+            try:
+                self._wal.end_sync(job)
+            except OSError as caught:
+                error = caught
+            self._succeeded(now)
+            self.sync_ended(True)
+        else:
+            self.sync_ended(False)
+        if error is not None:
+            self._failed(error)
+        if not self._wal.dirty and self._wal.read_only is None:
+            # Everything that is visible has been synced, or written again and synced.
+            self.sync_begins()
+            self.sync_ended(True)
+        self.after_sync()
+
+    def _succeeded(self, now: float) -> None:
+        us = self._last_sync * 1e6
+        self.sync_counts[bisect_left(SYNC_BOUNDS_US, us)] += 1
+        self.sync_sum_us += us
+        while self._waiting and self._waiting[0].number <= self._wal.synced_no:
+            entry = self._waiting.popleft()
+            entry.commit(Timing(entry.write_ms, (now - entry.written_at) * 1000))
+
+    def _failed(self, error: OSError) -> None:
+        given_up = list(self._waiting)
+        self._waiting.clear()
+        numbers = {entry.number for entry in given_up}
+        try:
+            self._wal.rescue(lambda number: number not in numbers)
+        except WalError:
+            pass  # the log is read-only now, and says so to everyone who asks
+        _undo_all(given_up, self._failure(WalError("a sync of the write-ahead log failed", error)))
+
+
+def _nothing() -> None:
+    pass
+
+
+def _undo_all(entries: list[_Entry], error: TopicsError) -> None:
+    for entry in reversed(entries):
+        entry.undo(error)

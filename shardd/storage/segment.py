@@ -1,0 +1,348 @@
+"""Segments: a topic's batches in files of their own, out of the log's way.
+
+    topics/<id, 16 hex digits>/seg-<first seq, 20 digits>.data    batch frames back to back (`proto.format.frame`)
+    topics/<id>/seg-<first seq>.idx                               one entry per frame; can be made from .data
+
+Delete flags are outside of the frames' checksums, because they change in place. The **check** of a frame's flags is 0
+if none is set, else XXH3-64 of its first seq (u64) and the flags; that of a segment is the XOR of its frames', so a
+deletion costs two small hashes, whatever the segment holds. The catalog has it for each segment, without the frames
+whose flags the catalog lists in full: only those may be written between this catalog and the next one, so a stop in the
+middle of that makes no difference to what is checked. Flags that do not fit are damage, never records that come back.
+
+How many bytes of a `.data` file count is written in the catalog; what follows is an attempt that was never finished,
+and is cut off before the next one. Nothing in a segment changes but delete flags.
+
+An index entry, little-endian:
+
+    offset  size  field
+         0     8  first_seq
+         8     8  offset     of the frame in .data
+        16     4  length     of the frame
+        20     4  count      records
+        24     8  first_ts   ms
+        32     8  last_ts    ms
+        40     8  size       what the records count towards the topic's bytes
+        48     4  flags_at   where the delete flags begin, from the frame's start
+        52     4  reserved   0
+        56     8  checksum   XXH3-64 of the 56 bytes before
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from proto.format.frame import CHECKSUM, HEADER, Frame, FrameError, Header, Kind, check, decode_batch
+from shardd.storage.batch import Batch
+from shardd.storage.disk import Disk
+from shardd.storage.errors import Exhausted, SegmentError, unreadable
+
+ENTRY = struct.Struct("<QQIIqqQII")
+ENTRY_SIZE = ENTRY.size + CHECKSUM.size
+assert ENTRY_SIZE == 64
+READ_AHEAD = 128 << 10
+PARTS_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    first_seq: int
+    offset: int
+    length: int
+    count: int
+    first_ts: int
+    last_ts: int
+    size: int
+    flags_at: int
+
+    def encode(self) -> bytes:
+        raw = ENTRY.pack(
+            self.first_seq,
+            self.offset,
+            self.length,
+            self.count,
+            self.first_ts,
+            self.last_ts,
+            self.size,
+            self.flags_at,
+            0,
+        )
+        return raw + CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + self.count - 1
+
+
+def flags_check(first_seq: int, flags: bytes) -> int:
+    if flags.count(0) == len(flags):
+        return 0
+    return xxhash.xxh3_64_intdigest(first_seq.to_bytes(8, "little") + flags)
+
+
+class _Part:
+    """Bytes of a file from `start` on, and the offsets of the frames among them that were found whole."""
+
+    __slots__ = ("checked", "data", "start")
+
+    def __init__(self, start: int, data: bytes) -> None:
+        self.start = start
+        self.data = memoryview(data)
+        self.checked: set[int] = set()
+
+
+class Parts:
+    """What was read last of segment files, one part of each; the least recently used ones are let go beyond
+    `max_bytes`.
+
+    A read takes a descriptor for as long as it lasts and nothing after it, so how many topics are read never meets a
+    limit of the process; and a file that is cut short under it is an error of that read. (A map would cost a
+    descriptor and one of the system's maps per file, and end the process where bytes are missing.) Records are often
+    counted and cut one by one: a part's frames are checked once, not each time.
+    """
+
+    def __init__(self, disk: Disk, max_bytes: int = PARTS_BYTES) -> None:
+        self._disk = disk
+        self._max_bytes = max_bytes
+        self._parts: OrderedDict[Path, _Part] = OrderedDict()
+        self._bytes = 0
+        self.met: Callable[[Path, SegmentError, Callable[[], object]], None] = lambda path, error, look: None
+        """Told of each file that could not be read, and how to look whether it still cannot."""
+
+    def frame(self, path: Path, entry: Entry, size: int) -> memoryview:
+        """The frame that the entry names, in a file of which `size` bytes count. Raises `SegmentError`."""
+        try:
+            return self._frame(path, entry, size)
+        except Exhausted:
+            raise
+        except SegmentError as error:
+            self.drop(path)
+            self.met(path, error, lambda: self._look(path, entry, size))
+            raise
+
+    def _look(self, path: Path, entry: Entry, size: int) -> None:
+        self.drop(path)
+        try:
+            self._frame(path, entry, size)
+        except SegmentError:
+            self.drop(path)
+            raise
+
+    def _frame(self, path: Path, entry: Entry, size: int) -> memoryview:
+        part = self._parts.get(path)
+        end = entry.offset + entry.length
+        if part is None or entry.offset < part.start or end > part.start + len(part.data):
+            part = self._read(path, entry.offset, max(entry.length, min(READ_AHEAD, size - entry.offset)))
+        else:
+            self._parts.move_to_end(path)
+        view = part.data[entry.offset - part.start : end - part.start]
+        if entry.offset not in part.checked:
+            _check(path, entry, view)
+            part.checked.add(entry.offset)
+        return view
+
+    def _read(self, path: Path, offset: int, size: int) -> _Part:
+        self.drop(path)
+        try:
+            part = self._parts[path] = _Part(offset, self._disk.read_part(path, offset, size))
+        except OSError as error:
+            raise unreadable(path, error) from error
+        self._bytes += len(part.data)
+        while self._bytes > self._max_bytes and len(self._parts) > 1:
+            self.drop(next(iter(self._parts)))
+        return part
+
+    def drop(self, path: Path) -> None:
+        part = self._parts.pop(path, None)
+        if part is not None:
+            self._bytes -= len(part.data)
+
+
+def _check(path: Path, entry: Entry, view: memoryview) -> None:
+    try:
+        header = check(view)
+    except FrameError as error:
+        raise SegmentError(f"{path}, offset {entry.offset}: {error}") from error
+    if header.first_seq != entry.first_seq or header.count != entry.count:
+        raise SegmentError(f"{path}, offset {entry.offset}: not the batch the index names")
+
+
+class Segment:
+    """One pair of files. `size` bytes and `entries` count; `sealed` when nothing will be added any more."""
+
+    def __init__(self, directory: Path, first_seq: int, created_ms: int, parts: Parts) -> None:
+        self.first_seq = first_seq
+        self._place(directory)
+        self.created_ms = created_ms
+        self.size = 0
+        self.records = 0
+        self.frames = 0
+        self.last_seq = first_seq - 1
+        self.check = 0
+        """Of the delete flags that the file has."""
+        self.sealed = False
+        self.cold = False
+        self.parts = parts
+
+    def _place(self, directory: Path) -> None:
+        self.directory = directory
+        self._data_path: Path | None = None
+
+    @property
+    def data_path(self) -> Path:
+        if self._data_path is None:  # of most segments, nobody asks for it
+            self._data_path = self.directory / f"seg-{self.first_seq:020d}.data"
+        return self._data_path
+
+    @property
+    def index_path(self) -> Path:
+        return self.directory / f"seg-{self.first_seq:020d}.idx"
+
+    def load(self, entry: Entry) -> memoryview:
+        """The frame's bytes. Raises `SegmentError` if they are not those the index names."""
+        return self.parts.frame(self.data_path, entry, self.size)
+
+    def grown(self, entries: list[Entry]) -> None:
+        """Entries were written and synced."""
+        for entry in entries:
+            self.size = entry.offset + entry.length
+            self.records += entry.count
+            self.frames += 1
+            self.last_seq = entry.last_seq
+
+    def moved(self, directory: Path) -> None:
+        self.parts.drop(self.data_path)
+        self._place(directory)
+        self.cold = True
+
+
+class StoredFrame:
+    """Where a batch is: a frame of a segment."""
+
+    __slots__ = ("entry", "segment")
+
+    def __init__(self, segment: Segment, entry: Entry) -> None:
+        self.segment = segment
+        self.entry = entry
+
+    def load(self) -> memoryview:
+        """The frame's bytes. Raises `SegmentError` if they are not those of this batch."""
+        return self.segment.load(self.entry)
+
+
+def sealed_frame(batch: Batch, flags: bytes) -> Frame:
+    """A batch in memory as it goes into a segment, with its delete flags."""
+    buffer = batch.buffer
+    assert buffer is not None
+    header = Header(buffer)
+    head = bytes(memoryview(buffer)[: HEADER.size + header.body_len])
+    room = header.length - len(head) - CHECKSUM.size
+    return Frame(head, CHECKSUM.pack(xxhash.xxh3_64_intdigest(head)) + flags.ljust(room, b"\0"))
+
+
+def entry_of(batch: Batch, frame: Frame, offset: int) -> Entry:
+    return Entry(
+        batch.first_seq,
+        offset,
+        len(frame),
+        batch.count,
+        batch.first_ts,
+        batch.last_ts,
+        batch.size,
+        len(frame.head) + CHECKSUM.size,
+    )
+
+
+def read_index(disk: Disk, segment: Segment, size: int) -> list[Entry]:
+    """The entries of the first `size` bytes of a segment, from its index or, if that does not fit, from its frames.
+
+    Raises `SegmentError` for damage, OSError.
+    """
+    entries = _from_index(disk, segment, size)
+    return _from_data(disk, segment, size) if entries is None else entries
+
+
+def _from_index(disk: Disk, segment: Segment, size: int) -> list[Entry] | None:
+    try:
+        raw = bytes(disk.read(segment.index_path))
+    except FileNotFoundError:
+        return None
+    entries: list[Entry] = []
+    end = 0
+    for at in range(0, len(raw) - ENTRY_SIZE + 1, ENTRY_SIZE):
+        if end == size:
+            break
+        fields = raw[at : at + ENTRY.size]
+        if CHECKSUM.unpack_from(raw, at + ENTRY.size)[0] != xxhash.xxh3_64_intdigest(fields):
+            return None
+        entry = Entry(*ENTRY.unpack(fields)[:-1])
+        if entry.offset != end:
+            return None
+        end += entry.length
+        entries.append(entry)
+    return entries if end == size else None
+
+
+def _from_data(disk: Disk, segment: Segment, size: int) -> list[Entry]:
+    view = disk.read(segment.data_path)
+    if len(view) < size:
+        raise SegmentError(f"{segment.data_path} has {len(view)} bytes, but the catalog says {size} belong to it")
+    entries: list[Entry] = []
+    offset = 0
+    while offset < size:
+        try:
+            header = check(view, offset)
+            if header.kind != Kind.BATCH:
+                raise FrameError(f"a frame of kind {header.kind} in a segment")
+        except FrameError as error:
+            raise SegmentError(f"{segment.data_path}, offset {offset}: {error}") from error
+        frame = view[offset : offset + header.length]
+        batch = Batch(frame, header.first_seq, decode_batch(frame, header))
+        entries.append(
+            Entry(
+                header.first_seq,
+                offset,
+                header.length,
+                header.count,
+                batch.first_ts,
+                batch.last_ts,
+                batch.size,
+                HEADER.size + header.body_len + CHECKSUM.size,
+            )
+        )
+        offset += header.length
+    return entries
+
+
+def load_batches(
+    disk: Disk, segment: Segment, size: int, listed: Container[int] = (), expected: int | None = None
+) -> list[Batch]:
+    """The batches of a segment as the catalog knows it: `size` bytes, and with flags whose check is `expected` but for
+    the frames with first seqs in `listed`; None where an older release wrote the catalog. Raises `SegmentError`,
+    OSError."""
+    entries = read_index(disk, segment, size)
+    view = disk.read(segment.data_path)
+    if len(view) < size:
+        raise SegmentError(f"{segment.data_path} has {len(view)} bytes, but the catalog says {size} belong to it")
+    batches = []
+    found = 0
+    for entry in entries:
+        flags_from = entry.offset + entry.flags_at
+        flags = bytes(view[flags_from : flags_from + entry.count])
+        times = (entry.first_ts, entry.last_ts)
+        stored = StoredFrame(segment, entry)
+        batch = Batch.of_file(stored, entry.first_seq, entry.count, times, entry.size, flags)
+        batch.filed = flags_check(entry.first_seq, flags)
+        segment.check ^= batch.filed
+        if entry.first_seq not in listed:
+            found ^= batch.filed
+        batches.append(batch)
+    if expected is not None and found != expected:
+        raise SegmentError(f"{segment.data_path}: its delete flags are not those that were written")
+    segment.grown(entries)
+    return batches

@@ -1,0 +1,127 @@
+"""Named cursors: durable positions of consumers, kept with their topic and deleted with it.
+
+A cursor never moves backwards unless it is forced to. Its name is any text of up to 255 bytes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from proto.model.body import Form
+from proto.model.errors import ErrorCode, TopicsError, invalid
+from proto.model.limits import MAX_U64
+
+MAX_NAME_BYTES = 255
+
+
+class Cursor(Struct):
+    seq: int
+    updated_ts: int
+
+
+class Moving:
+    """Where cursors will be once every move that is on its way has committed. Nothing may be handed out twice, so
+    whoever hands out records looks here, not at the cursors as they are seen."""
+
+    __slots__ = ("_moves",)
+
+    def __init__(self) -> None:
+        self._moves: dict[str, tuple[int, int]] = {}
+        """Position and how many moves are on their way, for the cursors that have some."""
+
+    def position(self, name: str, cursor: Cursor | None) -> int:
+        move = self._moves.get(name)
+        if move is not None:
+            return move[0]
+        return 0 if cursor is None else cursor.seq
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._moves
+
+    def new(self, cursors: Mapping[str, Cursor]) -> int:
+        """How many are on their way that there are not yet."""
+        return sum(name not in cursors for name in self._moves)
+
+    def begin(self, name: str, seq: int) -> None:
+        self._moves[name] = (seq, self._moves.get(name, (0, 0))[1] + 1)
+
+    def ended(self, name: str) -> None:
+        """A move committed."""
+        seq, under_way = self._moves.pop(name)
+        if under_way > 1:
+            self._moves[name] = (seq, under_way - 1)
+
+    def undone(self, name: str, before: int) -> None:
+        """The newest move did not happen; `before` is where the cursor was going to be without it."""
+        _, under_way = self._moves.pop(name)
+        if under_way > 1:
+            self._moves[name] = (before, under_way - 1)
+
+
+def check_count(cursors: Mapping[str, Cursor], moving: Moving, name: str, most: int) -> None:
+    """Raises `429 throttled` for one more cursor than a topic may have; one that exists may always move."""
+    if not most or name in cursors or name in moving:
+        return
+    if len(cursors) + moving.new(cursors) >= most:
+        raise TopicsError(
+            ErrorCode.THROTTLED,
+            f"a topic has at most {most} named cursors (TOPICS_MAX_CURSORS_PER_TOPIC); delete one that is not used",
+            {"limit": "max_cursors_per_topic", "max": most},
+            retry_after_ms=1000,
+        )
+
+
+class CursorRequest(Struct):
+    seq: int
+    force: bool | None = None
+
+
+MOVE = Form(CursorRequest)
+
+
+def check_name(name: str) -> str:
+    if not 0 < len(name.encode()) <= MAX_NAME_BYTES:
+        raise invalid(f"a cursor name has 1 to {MAX_NAME_BYTES} bytes of UTF-8", field="cursor")
+    return name
+
+
+def cursor_not_found(topic: str, name: str) -> TopicsError:
+    return TopicsError(
+        ErrorCode.CURSOR_NOT_FOUND, f'topic "{topic}" has no cursor "{name}"', {"topic": topic, "cursor": name}
+    )
+
+
+def check_position(request: CursorRequest, head_seq: int) -> None:
+    """Raises `400 invalid_request` for a position that does not exist."""
+    if not 0 <= request.seq <= MAX_U64:
+        raise invalid(f"seq is {request.seq}, but must be between 0 and {MAX_U64}", field="seq")
+    if request.seq > head_seq:
+        raise invalid(f"seq is {request.seq}, but the topic ends at {head_seq}", field="seq", head_seq=head_seq)
+
+
+def moved(current: Cursor | None, seq: int, force: bool, ts_ms: int) -> Cursor:
+    """Where a cursor is after it was asked to go to `seq`."""
+    if current is not None and seq < current.seq and not force:
+        return current
+    return Cursor(seq, ts_ms)
+
+
+def entry(name: str, cursor: Cursor, head_seq: int) -> dict[str, Any]:
+    return {
+        "cursor": name,
+        "seq": cursor.seq,
+        "lag": max(head_seq - cursor.seq, 0),
+        "updated_ts": cursor.updated_ts,
+    }
+
+
+def page(cursors: dict[str, Cursor], head_seq: int, after: str, size: int) -> tuple[list[dict[str, Any]], bool]:
+    """Up to `size` entries behind `after`, by name; and whether there are more."""
+    names = sorted(cursors)
+    start = bisect_right(names, after) if after else 0
+    chosen = names[start : start + size]
+    return [entry(name, cursors[name], head_seq) for name in chosen], start + size < len(names)

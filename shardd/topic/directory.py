@@ -1,0 +1,152 @@
+"""The shard's topics by name and by id, and what they hold together.
+
+Two views: `assigned` is what the names will be once everything staged has committed, and only writes look at it;
+`visible` is what readers see.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Sequence
+
+from proto.model.errors import topic_not_found
+from shardd.topic import name_ranges
+from shardd.topic.config import CLASSES
+from shardd.topic.topic import Topic, Totals, hold
+from shardd.topic.watch_session import Sessions
+
+
+class Directory:
+    def __init__(self) -> None:
+        self.assigned: dict[str, Topic] = {}
+        self.visible: dict[str, Topic] = {}
+        self.by_id: dict[int, Topic] = {}
+        self.totals = Totals()
+        self.sessions = Sessions()
+        self._names: list[str] = []
+        self._next_id = 1
+        self.graveyard: list[Topic] = []
+        """Deleted topics whose files may still be there."""
+        self.logs: dict[str, int] = {}
+        """Rog logs: how many partitions each has."""
+        self.snapshot_id = 0
+        """Topics with a smaller id that are not here were deleted before the snapshot this directory came from."""
+
+    def new_id(self) -> int:
+        """Ids are never used twice, also across restarts: they are in the log. The first one doubles as epoch."""
+        ident = self._next_id
+        self._next_id += 1
+        return ident
+
+    @property
+    def next_id(self) -> int:
+        return self._next_id
+
+    def used_id(self, ident: int) -> None:
+        self._next_id = max(self._next_id, ident + 1)
+
+    def recovered(self, now_ms: int, boot_id: str) -> None:
+        """Everything is read back: what a restart ends has ended, and what there is may be written to."""
+        for topic in self.visible.values():
+            if topic.unloaded is not None:
+                continue
+            if topic.deferred:
+                hold(topic)
+            elif topic.lane is None or topic.lane.settled:
+                self.complete(topic, now_ms, boot_id)
+            topic.durable_head = topic.head_seq
+        self.sessions.woken(now_ms)
+        self.assigned = dict(self.visible)
+
+    def complete(self, topic: Topic, now_ms: int, boot_id: str) -> bool:
+        """Everything of this topic is read back. True if seqs were given up that records may have had."""
+        head = topic.head_seq
+        if topic.config.durability == "ephemeral":
+            topic.lose_tail(topic.ceiling)
+            topic.logged_seq = topic.head_seq
+        elif topic.config.durability == "disk" and topic.reserved_in not in ("", boot_id):
+            topic.skip(topic.ceiling + 1)
+        topic.next_seq = max(topic.next_seq, topic.head_seq + 1)
+        topic.durable_head = topic.head_seq
+        if topic.queue is not None:
+            topic.queue.settle(topic.floor, -1, topic.alive)  # rows may be older than deletions
+            topic.queue.shift(-max(topic.queue.rows_at - now_ms, 0))
+        topic.ahead_ms = max(topic.last_ts - now_ms, 0)
+        self.expire_topic(topic, now_ms)
+        return topic.head_seq > head
+
+    def show(self, topic: Topic) -> None:
+        self.visible[topic.name] = topic
+        self.by_id[topic.id] = topic
+        topic.totals = self.totals
+        self.totals.records += topic.records
+        self.totals.bytes += topic.bytes
+        insort(self._names, topic.name)
+
+    def hide(self, topic: Topic) -> None:
+        del self.visible[topic.name]
+        del self.by_id[topic.id]
+        del self._names[bisect_left(self._names, topic.name)]
+        self.totals.records -= topic.records
+        self.totals.bytes -= topic.bytes
+        topic.totals = Totals()
+        self.graveyard.append(topic)
+
+    def replace(self, topic: Topic, other: Topic) -> None:
+        """Another object for the same topic."""
+        self.hide(topic)
+        self.graveyard.remove(topic)
+        self.show(other)
+        if self.assigned.get(topic.name) is topic:
+            self.assigned[topic.name] = other
+
+    def find(self, name: str) -> Topic:
+        """The visible topic, or `404 topic_not_found`."""
+        topic = self.visible.get(name)
+        if topic is None:
+            raise topic_not_found(name)
+        return topic
+
+    def changing(self, name: str) -> Topic:
+        """As `find`, for a change. A topic whose deletion is on its way counts as gone: in the log, nothing may follow
+        that."""
+        topic = self.find(name)
+        if self.assigned.get(name) is not topic:
+            raise topic_not_found(name)
+        return topic
+
+    def page(self, prefix: str, after: str, size: int, prefixes: Sequence[str] = ()) -> tuple[list[Topic], bool]:
+        """Up to `size` topics whose names follow `after` and begin with `prefix`, and with one of `prefixes` where
+        there are any, in order; and whether there are more."""
+        names, more = name_ranges.page(self._names, name_ranges.distinct(prefix, prefixes), after, size)
+        return [self.visible[name] for name in names], more
+
+    def counters(self) -> tuple[int, int, int]:
+        """Topics, live records, live bytes."""
+        return len(self.visible), self.totals.records, self.totals.bytes
+
+    def by_class(self) -> dict[str, int]:
+        counts = Counter(topic.config.durability for topic in self.visible.values())
+        return {name: counts.get(name, 0) for name in CLASSES}
+
+    def expire(self, now_ms: int) -> None:
+        """Bring every topic up to `now_ms`: what is older than a TTL or an idempotency window goes."""
+        for topic in self.visible.values():
+            if topic.config.ttl_ms or topic.keys:
+                self.expire_topic(topic, now_ms)
+
+    def jumped(self, ms: int) -> None:
+        """The clock is ahead of what it was a moment ago, by no time that has passed: what was to last goes on to."""
+        for topic in self.visible.values():
+            topic.ahead_ms = max(topic.ahead_ms - ms, 0)
+            topic.catalogued = None
+            topic.keys.shift(ms)
+            if topic.queue is not None:
+                topic.queue.shift(ms)
+        self.sessions.shift(ms)
+
+    def expire_topic(self, topic: Topic, now_ms: int) -> None:
+        topic.expire(now_ms)
+        if topic.keys:
+            topic.keys.expire(now_ms + topic.ahead_ms - topic.config.idempotency_window_ms)

@@ -1,0 +1,48 @@
+"""Seqs of a topic that never got a record, between others that did: told to readers as tombstones.
+
+Only routers leave such gaps, when the source had lost records before they were copied. What a topic itself loses, it
+loses from its front (`shardd.topic.tombstones`); a gap that reaches the front goes there, too. A batch never spans a
+gap.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+
+class Gaps:
+    """Ranges `[first, last, reason]`, in seq order."""
+
+    __slots__ = ("_lasts", "ranges")
+
+    def __init__(self, ranges: list[tuple[int, int, str]] | None = None) -> None:
+        self.ranges = ranges if ranges is not None else []
+        self._lasts = [last for _, last, _ in self.ranges]
+
+    def add(self, first: int, last: int, reason: str) -> None:
+        """Seqs `first` to `last` are skipped, behind all others."""
+        if self.ranges and self.ranges[-1][1] == first - 1 and self.ranges[-1][2] == reason:
+            first = self.ranges.pop()[0]
+            self._lasts.pop()
+        self.ranges.append((first, last, reason))
+        self._lasts.append(last)
+
+    def at(self, seq: int) -> tuple[int, str] | None:
+        """Where the gap that `seq` is in ends, and its reason; None if it is in none."""
+        place = bisect_left(self._lasts, seq)
+        if place == len(self.ranges) or self.ranges[place][0] > seq:
+            return None
+        return self.ranges[place][1], self.ranges[place][2]
+
+    def next_after(self, seq: int) -> int | None:
+        """Where the first gap at or after `seq` begins."""
+        place = bisect_left(self._lasts, seq)
+        return self.ranges[place][0] if place < len(self.ranges) else None
+
+    def below(self, floor: int) -> list[tuple[int, str]]:
+        """Take out the gaps that end before `floor`; their ends and reasons."""
+        if not self.ranges or self.ranges[0][1] >= floor:
+            return []
+        place = bisect_left(self._lasts, floor)
+        gone, self.ranges, self._lasts = self.ranges[:place], self.ranges[place:], self._lasts[place:]
+        return [(last, reason) for _, last, reason in gone]

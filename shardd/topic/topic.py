@@ -1,0 +1,619 @@
+"""One topic in memory: its batches, its floors, its clocks.
+
+A batch is kept as the frame it was written in and taken apart when it is read. Small batches are merged as they age,
+32 at a time and twice at most, so that a topic costs per thousand records, however small the writes were.
+
+Two positions, because a write gets its seqs before it may be seen: `next_seq` is what the next write gets,
+`head_seq` is the last record readers may see.
+
+Records leave from the front, by cap, age or `before_seq`, or anywhere, by tag. Commit times never decrease with
+seq, so what has expired is always a front part too, and expiring costs one comparison as long as nothing has.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from proto.format.frame import Buffer, Columns, Header, part
+from shardd.storage.batch import FINAL_LEVEL, Batch, fitting, merged
+from shardd.storage.segment import Segment
+from shardd.topic.config import TopicConfig
+from shardd.topic.cursors import Cursor, Moving
+from shardd.topic.gaps import Gaps
+from shardd.topic.idempotency import Keys
+from shardd.topic.job_table import Queue
+from shardd.topic.lane import Lane
+from shardd.topic.outbox import Arrivals, Outbox
+from shardd.topic.piece import Piece
+from shardd.topic.tag_index import Match, TagIndex, carriers
+from shardd.topic.tombstones import RESTART, Losses
+
+if TYPE_CHECKING:
+    from shardd.recovery.quarantine import Damage, Unloaded
+
+MERGE_FAN = 32
+Deferred = tuple[Header, Buffer]
+
+
+class Slice:
+    """Records `start` to `stop` (exclusive) of a batch; `mask` tells the live ones, None for all."""
+
+    __slots__ = ("columns", "first_seq", "mask", "start", "stop")
+
+    def __init__(self, columns: Columns, first_seq: int, start: int, stop: int, mask: bytes | None) -> None:
+        self.columns = columns
+        self.first_seq = first_seq
+        self.start = start
+        self.stop = stop
+        self.mask = mask
+
+
+@dataclass(slots=True)
+class Totals:
+    """Live records and bytes of many topics together."""
+
+    records: int = 0
+    bytes: int = 0
+
+
+class Topic:
+    def __init__(self, name: str, ident: int, epoch: int, config: TopicConfig, totals: Totals | None = None) -> None:
+        self.name = name
+        self.id = ident
+        self.epoch = epoch
+        self.config = config
+        self.assigned_config = config
+        """What the config will be once everything staged is committed."""
+        self.next_seq = 1
+        self.head_seq = 0
+        self.totals = totals or Totals()
+        """Where this topic's records count while it is visible."""
+        self.records = 0
+        self.bytes = 0
+        self.last_ts = 0
+        self.ahead_ms = 0
+        """How far the topic's time is ahead of the clock's, because the clock was ahead when it was written to."""
+        self.last_write_ts: int | None = None
+        self.last_read_ts: int | None = None
+        self.gated_no = 0
+        """Number of the newest frame of this topic that had to wait for a sync."""
+        self.losses = Losses()
+        self.gaps = Gaps()
+        self.lane: Lane | None = None
+        """What routers bring into this topic, once everything staged is committed; None if none ever did."""
+        self.lane_visible: Lane | None = None
+        self.deferred: deque[Deferred] = deque()
+        """Frames of the log that come after copies which have to be made again first. Empty once the shard is ready."""
+        self.durable_head = 0
+        """Last seq that is surely on the device, for classes that show records before they are; see
+        `shardd.routers.source`."""
+        self.floor = 1
+        """Everything before this seq is gone. Never decreases."""
+        self._batches: list[Batch] = []
+        self._firsts: list[int] = []
+        self._runs = [0] * FINAL_LEVEL
+        self._tags: TagIndex | None = None
+        self.keys = Keys()
+        self.cursors: dict[str, Cursor] = {}
+        self.queue = Queue() if config.type == "queue" else None
+        self.outbox = Outbox()
+        self.arrivals = Arrivals()
+        self.holes = 0
+        """Raised by every deletion that may have taken records from the middle."""
+        self.moving = Moving()
+        self.segments: list[Segment] = []
+        self.pending_records = 0
+        self.pending_bytes = 0
+        """What has been given seqs but is not visible yet."""
+        self.ceiling = 0
+        """Seqs up to here may be used without a word in the log: see `shardd.changes.seq_reservation`."""
+        self.reserved_in = ""
+        """The boot of the machine that `ceiling` was reserved in; empty if nothing can be lost with the machine."""
+        self.reserving = False
+        self.catalogued: object = None
+        """What the newest catalog says of this topic, encoded; or the plan of a checkpoint that is on its way. None if
+        the topic has changed since: every change of what a catalog has must set this
+        (`shardd.checkpoint.checkpoint`)."""
+        self.as_of = 0
+        """The catalog that this topic was loaded from has all its frames up to this one."""
+        self.counted_in = -1
+        """The checkpoint that room for this topic's files is counted for: see `shardd.storage.free_space`."""
+        self.logged_no = 0
+        """Number of the newest frame of this topic that this process has logged."""
+        self.logged_seq = 0
+        """The last seq before those that are in memory only: a stop takes the records behind it that were written while
+        the topic was ephemeral. It counts while the topic is ephemeral, and afterwards until a checkpoint has them."""
+        self.damage: Damage | None = None
+        """Why this topic is set apart; None while its files are sound."""
+        self.unchecked = False
+        """Its batches are those that the catalog told: nobody has looked at the files yet, see
+        `shardd.checkpoint.segment_summary`."""
+        self.unloaded: Unloaded | None = None
+        """What is known of a topic whose files could not be read at the start."""
+        self.held_at: deque[int] = deque()
+        """When the configurations and deletions that are on their way were asked for. Nothing expires beyond the first
+        of these times, for a replay would come to another end: it would find records again that the new configuration
+        keeps for longer, and would take for deleted what had been lost."""
+
+    @property
+    def earliest_seq(self) -> int:
+        """First live record; `head_seq + 1` if there is none."""
+        return self.floor
+
+    @property
+    def evict_floor(self) -> int:
+        return self.losses.evict_floor
+
+    @property
+    def lasting_seq(self) -> int:
+        """The last visible seq that a restart knows of: of an ephemeral topic, what follows is in memory only."""
+        return min(self.logged_seq, self.head_seq) if self.config.durability == "ephemeral" else self.head_seq
+
+    @property
+    def last_live(self) -> int:
+        """Seq of the last record that is left; 0 if there is none."""
+        return next((last for b in reversed(self._batches) if (last := b.last_live) is not None), 0)
+
+    @property
+    def batches(self) -> Sequence[Batch]:
+        return self._batches
+
+    @property
+    def unrestored(self) -> bool:
+        """Are copies that it had at the last stop still to be made again? Nothing may be logged of it before."""
+        return self.unloaded is None and (bool(self.deferred) or (self.lane is not None and not self.lane.settled))
+
+    def commit_time(self, now_ms: int) -> int:
+        """`$ts` of a write made now: the clock, but never less than that of an earlier write."""
+        self.last_ts = max(self.last_ts, now_ms + self.ahead_ms)
+        return self.last_ts
+
+    # Growing
+
+    def add(self, buffer: Buffer, first_seq: int, columns: Columns, flags: bytes | None = None) -> Batch:
+        """Make the records of a batch frame visible, and let the caps take what is too much. `flags` tells which of
+        them are deleted."""
+        assert first_seq == self.head_seq + 1
+        batch = Batch(buffer, first_seq, columns)
+        if flags is not None:
+            batch.flag(flags)
+        self.restore(batch)
+        self._age(batch.level)
+        self.evict()
+        return batch
+
+    def leave_out(self, count: int, reason: str | None) -> None:
+        """The next `count` seqs stay without records. `reason` tells readers why, None is for deletions."""
+        first = self.head_seq + 1
+        self.head_seq += count
+        self.catalogued = None
+        self._runs = [0] * FINAL_LEVEL  # what is merged must be neighbours
+        if reason is not None:
+            self.gaps.add(first, self.head_seq, reason)
+        if not self._batches:
+            self._settle()
+
+    def restore(self, batch: Batch) -> None:
+        """A batch as it was, at the end of those there are."""
+        self._batches.append(batch)
+        self._firsts.append(batch.first_seq)
+        self.head_seq = batch.last_seq
+        self._count(batch.live, batch.live_size)
+
+    def flag(self, deleted: dict[int, bytes]) -> list[tuple[Batch, bytes]]:
+        """Delete flags by first seq of their batch, for restored batches. Returns those there are, with their flags."""
+        flagged = []
+        for batch in self._batches:
+            flags = deleted.get(batch.first_seq)
+            if flags is not None:
+                self._count(-batch.live, -batch.live_size)
+                batch.flag(flags)
+                self._count(batch.live, batch.live_size)
+                flagged.append((batch, flags))
+        return flagged
+
+    def restored(self, head_seq: int, floor: int) -> None:
+        """The positions of a topic whose batches have been restored."""
+        self.head_seq = head_seq
+        self.next_seq = head_seq + 1
+        while self._batches and self._batches[0].first_seq < floor:
+            front = self._batches[0]
+            self._cut(front, min(floor - front.first_seq, front.count))
+            if self._batches and self._batches[0] is front:
+                break
+        self.floor = max(floor, self._batches[0].first_live or 0) if self._batches else head_seq + 1
+
+    def skip(self, next_seq: int) -> None:
+        """Seqs below `next_seq` are used, whether or not there are records."""
+        if next_seq <= self.next_seq:
+            return
+        self.catalogued = None
+        self.head_seq, self.next_seq = next_seq - 1, next_seq
+        self._runs = [0] * FINAL_LEVEL  # what is merged must be neighbours
+        self._settle()
+
+    def _count(self, records: int, size: int) -> None:
+        self.catalogued = None
+        self.records += records
+        self.bytes += size
+        self.totals.records += records
+        self.totals.bytes += size
+
+    def _age(self, level: int) -> None:
+        """Merge the newest batches of one level once there are enough of them."""
+        for lower in range(level):
+            self._runs[lower] = 0
+        while level < FINAL_LEVEL:
+            self._runs[level] += 1
+            if self._runs[level] < MERGE_FAN:
+                return
+            self._runs[level] = 0
+            level = self._merge_last(MERGE_FAN, level + 1).level
+            if level == FINAL_LEVEL:
+                self._runs = [0] * FINAL_LEVEL
+
+    def _merge_last(self, count: int, level: int) -> Batch:
+        whole = merged(self._batches[-count:], self.id, level)
+        self._batches[-count:] = [whole]
+        self._firsts[-count:] = [whole.first_seq]
+        return whole
+
+    def drop_dead(self) -> list[Segment]:
+        """Forget batches of which nothing is left, and take out and return the segments that hold no others."""
+        used = {id(b.stored.segment) for b in self._batches if b.stored is not None and b.live}
+        if any(not batch.live for batch in self._batches):
+            # A dead batch among live ones stays until the file has its flags: a restart would bring it back.
+            self._batches = [
+                b
+                for b in self._batches
+                if b.live or (b.stored is not None and id(b.stored.segment) in used and b.deleted != b.written)
+            ]
+            self._firsts = [batch.first_seq for batch in self._batches]
+            self._runs = [0] * FINAL_LEVEL  # what is merged must be neighbours
+        dead = [segment for segment in self.segments if id(segment) not in used]
+        self.segments = [segment for segment in self.segments if id(segment) in used]
+        return dead
+
+    def unstored(self) -> list[Batch]:
+        """The batches that no segment has yet and that are to last, small ones merged first."""
+        stop = bisect_right(self._firsts, self.lasting_seq)
+        at = stop
+        while at and self._batches[at - 1].stored is None:
+            at -= 1
+        if at == stop:
+            return []
+        first = at
+        while at < stop:
+            end = self._end_of_run(at, stop)
+            if end - at > 1:
+                whole = merged(self._batches[at:end], self.id, FINAL_LEVEL)
+                self._batches[at:end] = [whole]
+                self._firsts[at:end] = [whole.first_seq]
+                stop -= end - at - 1
+            self._batches[at].level = FINAL_LEVEL
+            at += 1
+        self._runs = [0] * FINAL_LEVEL
+        return self._batches[first:stop]
+
+    def _end_of_run(self, at: int, stop: int) -> int:
+        """Where the small neighbouring batches from `at` on end that make one batch of ordinary size together."""
+        batches = self._batches
+        end, count = at + 1, batches[at].count
+        if batches[at].level == FINAL_LEVEL:
+            return end
+        while end < stop and batches[end].level < FINAL_LEVEL and count + batches[end].count <= 1024:
+            if batches[end].first_seq != batches[end - 1].last_seq + 1:
+                break
+            count += batches[end].count
+            end += 1
+        return end
+
+    # Shrinking
+
+    def expire(self, now_ms: int) -> None:
+        """Lose what is older than the topic's TTL."""
+        ttl = self.config.ttl_ms
+        if self.held_at:
+            now_ms = min(now_ms, self.held_at[0])
+        now_ms += self.ahead_ms
+        while ttl and self._batches:
+            front = self._batches[0]
+            gone = front.expired(now_ms - ttl)
+            if not gone:
+                return
+            self._lose(front, gone, "ttl")
+            if gone < front.count:
+                return
+
+    def evict(self) -> None:
+        """Lose what is more than the topic's caps allow. The newest record always stays.
+
+        A topic that refuses what is too much never loses what it has, also when a cap is lowered below it.
+        """
+        cap_records, cap_bytes = self.config.cap_records, self.config.cap_bytes
+        if self.config.discard == "reject" or (not cap_records and not cap_bytes):
+            return
+        while self._batches:
+            records = self.records - cap_records if cap_records else 0
+            size = self.bytes - cap_bytes if cap_bytes else 0
+            if self.records <= 1 or (records <= 0 and size <= 0):
+                return
+            front = self._batches[0]
+            gone = front.start_to_lose(records, size)
+            if front.live == self.records and gone >= front.count:
+                newest = front.last_live
+                assert newest is not None
+                gone = newest - front.first_seq
+            if gone <= front.start:
+                return
+            self._lose(front, gone, "cap")
+
+    def _lose(self, front: Batch, start: int, reason: str) -> None:
+        """The records of the first batch before its `start`-th go, against their writers' will."""
+        lost = last_live_before(front, start)
+        if lost is not None:
+            self.losses.add(lost, reason)
+        self._cut(front, start)
+
+    def _cut(self, front: Batch, start: int) -> None:
+        self._count(-front.live, -front.live_size)
+        front.cut(start)
+        self._count(front.live, front.live_size)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Drop dead batches at the front, and move the floor to the first live record."""
+        self.catalogued = None
+        dead = 0
+        while dead < len(self._batches) and not self._batches[dead].live:
+            dead += 1
+        if dead:
+            del self._batches[:dead], self._firsts[:dead]
+        if self._batches:
+            first = self._batches[0].first_live
+            assert first is not None
+            self.floor = max(self.floor, first)
+        else:
+            self.floor = self.head_seq + 1
+            self._runs = [0] * FINAL_LEVEL
+        for upto, reason in self.gaps.below(self.floor):
+            self.losses.add(upto, reason)
+        if self._tags is not None and self._tags.entries > 2 * self.records + 10_000:
+            self._tags = None
+
+    def lose_below(self, floor: int, reason: str) -> None:
+        """The records before `floor` are gone, against their writers' will."""
+        while self._batches and self._batches[0].first_seq < floor:
+            front = self._batches[0]
+            self._lose(front, min(floor - front.first_seq, front.count), reason)
+            if self._batches and self._batches[0] is front:
+                break
+
+    def lose_tail(self, upto: int) -> None:
+        """Seqs behind the head and up to `upto` were used, and their records went with the memory they were in."""
+        self.part()
+        if upto > self.head_seq:
+            self.leave_out(upto - self.head_seq, RESTART)
+            self.next_seq = max(self.next_seq, self.head_seq + 1)
+
+    def part(self) -> None:
+        """Never merge what there is with what comes: one of them may be lost without the other."""
+        self._runs = [0] * FINAL_LEVEL
+
+    def floor_after(self, config: TopicConfig, records: int, size: int) -> int:
+        """Where the floor is at least, once so many records and bytes have come: what the caps take is before it. The
+        newest record of all stays, as in `evict`."""
+        floor = self.floor
+        if config.discard == "reject":
+            return floor
+        over = self.records + records - config.cap_records if config.cap_records else 0
+        over_size = self.bytes + size - config.cap_bytes if config.cap_bytes else 0
+        for front in self._batches:
+            if over <= 0 and over_size <= 0:
+                break
+            gone = front.start_to_lose(over, over_size)
+            floor = max(floor, front.first_seq + gone)
+            if gone < front.count:
+                break
+            over -= front.live
+            over_size -= front.live_size
+        return floor if records else max(self.floor, min(floor, self.last_live))
+
+    def delete(self, before_seq: int | None, match: Match | None, bound: int) -> int:
+        """Remove live records with seq < `before_seq` and a matching tag, none from `bound` on. Returns how many."""
+        before = self.records
+        end = bound if before_seq is None else min(bound, before_seq)
+        if match is None:
+            while self._batches and self._batches[0].first_seq < end:
+                front = self._batches[0]
+                self._cut(front, min(end - front.first_seq, front.count))
+                if self._batches and self._batches[0] is front:
+                    break
+        else:
+            self._delete_matching(match, end)
+        return before - self.records
+
+    def _delete_matching(self, match: Match, end: int) -> None:
+        index = self.index()
+        self.holes += 1
+        op, text = match
+        tags = index.equal(text) if op == "Eq" else index.starting_with(text)
+        done = 0
+        for seq in index.places(tags):
+            place = bisect_right(self._firsts, seq) - 1
+            if place < 0 or not done < seq < end or self._batches[place].last_seq < seq:
+                continue  # of a batch that is forgotten, was merged with the one before, or comes later
+            batch = self._batches[place]
+            done = batch.last_seq
+            chosen = carriers(batch.columns(), tags, batch.start, min(batch.count, end - batch.first_seq))
+            if chosen:
+                self._count(-batch.live, -batch.live_size)
+                batch.delete(chosen)
+                self._count(batch.live, batch.live_size)
+        if end > index.upto:
+            index.forget(tags)
+        self._settle()
+
+    def delete_seqs(self, seqs: Sequence[int]) -> None:
+        """Remove the records with these seqs, ascending and no seq twice. Those that are gone change nothing."""
+        at = 0
+        while at < len(seqs):
+            place = max(bisect_right(self._firsts, seqs[at]) - 1, 0)
+            if place >= len(self._batches):
+                break
+            batch = self._batches[place]
+            before = at
+            start, at = bisect_left(seqs, batch.first_seq, at), bisect_right(seqs, batch.last_seq, at)
+            if start == at:  # in no batch: it was forgotten
+                at = max(at, before + 1)
+                continue
+            self._count(-batch.live, -batch.live_size)
+            batch.delete([seq - batch.first_seq for seq in seqs[start:at]])
+            self._count(batch.live, batch.live_size)
+        self._settle()
+
+    def delete_after(self, seq: int) -> int:
+        """Remove the live records behind `seq`; their seqs stay used. Returns how many."""
+        before = self.records
+        for batch in reversed(self._batches):
+            if batch.last_seq <= seq:
+                break
+            self._count(-batch.live, -batch.live_size)
+            batch.delete_from(max(seq + 1 - batch.first_seq, 0))
+            self._count(batch.live, batch.live_size)
+        self._settle()
+        return before - self.records
+
+    def alive(self, seq: int) -> bool:
+        """Is there still a record with this seq?"""
+        place = bisect_right(self._firsts, seq) - 1
+        if place < 0 or seq > self._batches[place].last_seq:
+            return False
+        batch, position = self._batches[place], seq - self._batches[place].first_seq
+        return position >= batch.start and batch.mask(position, position + 1) == b"\1"
+
+    def written_at(self, seq: int) -> int:
+        """When the record of a seq was committed, ms; it must be alive."""
+        batch = self._batches[bisect_right(self._firsts, seq) - 1]
+        if batch.first_ts == batch.last_ts:
+            return batch.first_ts
+        times = batch.columns().ts
+        return times if isinstance(times, int) else times[seq - batch.first_seq]
+
+    def unindexed(self, op: str) -> int:
+        """Seqs that the tag index does not have yet; or, if it has all, tags that this kind of match must sort."""
+        index = self._tags
+        seqs = self.head_seq - max(index.upto if index is not None else 0, self.floor - 1)
+        return index.unsorted if index is not None and not seqs and op == "Glob" else seqs
+
+    def index(self, batches: int | None = None, op: str = "Eq") -> TagIndex:
+        """Add so many batches to the tag index, all that are not there by default; or prepare it for this kind of match
+        a little more."""
+        if self._tags is None:
+            self._tags = TagIndex()
+        index = self._tags
+        if op == "Glob" and index.upto == self.head_seq and index.unsorted:
+            index.sort()
+            return index
+        first = max(bisect_right(self._firsts, index.upto) - 1, 0)
+        end = len(self._batches) if batches is None else min(first + 1 + batches, len(self._batches))
+        for batch in self._batches[first:end]:
+            start = max(index.upto + 1 - batch.first_seq, batch.start)
+            if start < batch.count:
+                mask = None if batch.flags is None else batch.mask(start, batch.count)
+                index.add(batch.first_seq, batch.columns(), start, mask)
+        # Seqs may be missing, and batches of which nothing is left: they are done with as well.
+        index.upto = self.head_seq if end == len(self._batches) else self._batches[end - 1].last_seq
+        return index
+
+    # Reading
+
+    def window(self, start_seq: int, limit: int, budget: int, upto: int | None = None) -> tuple[list[Slice], int]:
+        """Up to `limit` live records from `start_seq` to `upto` (None: the head), whose payload is at most `budget`
+        bytes, but at least one if there is any; and the last seq that was looked at. Ends before the next gap."""
+        slices: list[Slice] = []
+        upto = self.head_seq if upto is None else min(upto, self.head_seq)
+        gap = self.gaps.next_after(start_seq)
+        if gap is not None:
+            upto = min(upto, gap - 1)
+        for batch in self._from(start_seq):
+            start = max(start_seq - batch.first_seq, batch.start)
+            end = stop = min(batch.count, upto + 1 - batch.first_seq)
+            if end <= start:
+                if batch.first_seq > upto:
+                    break
+                continue
+            mask: bytes | None = None
+            if batch.flags is None:
+                stop = min(stop, start + limit)
+                taken = stop - start
+            else:
+                mask = batch.mask(start, stop)
+                taken = mask.count(1)
+                if taken > limit:
+                    stop = start + bisect_left(list(accumulate(mask)), limit) + 1
+                    mask, taken = mask[: stop - start], limit
+            if taken:
+                columns = batch.columns()
+                size = columns.size(start, stop)
+                if size > budget:
+                    fits = max(fitting(columns, start, stop, budget), 0 if slices else 1)
+                    if fits:
+                        part = None if mask is None else mask[:fits]
+                        slices.append(Slice(columns, batch.first_seq, start, start + fits, part))
+                    return slices, batch.first_seq + start + fits - 1
+                slices.append(Slice(columns, batch.first_seq, start, stop, mask))
+                limit -= taken
+                budget -= size
+                if not limit and stop < end:
+                    return slices, batch.first_seq + stop - 1
+            if not limit:
+                return slices, batch.first_seq + end - 1
+        return slices, upto
+
+    def pieces(self, start_seq: int, upto: int, limit: int, budget: int) -> tuple[list[Piece], int]:
+        """Records from `start_seq` to `upto` as they are in their batches, deleted ones with their flags: about `limit`
+        records and `budget` bytes at most, but at least one if there is any; and the last seq that was looked at."""
+        found: list[Piece] = []
+        for batch in self._from(start_seq):
+            start = max(start_seq - batch.first_seq, batch.start)
+            stop = min(batch.count, upto - batch.first_seq + 1, start + limit)
+            if batch.first_seq > upto:
+                break
+            if start >= stop:
+                continue
+            columns = batch.columns()
+            fits = fitting(columns, start, stop, budget)
+            if not fits and found:
+                return found, batch.first_seq + start - 1
+            stop = start + max(fits, 1)
+            flags = None if batch.flags is None else bytes(batch.flags[start:stop])
+            found.append(Piece(batch.first_seq + start, part(columns, start, stop), flags))
+            limit -= stop - start
+            budget -= columns.size(start, stop)
+            if batch.first_seq + stop <= upto and (limit <= 0 or budget <= 0 or stop < batch.count):
+                return found, batch.first_seq + stop - 1
+        return found, upto
+
+    def _from(self, start_seq: int) -> Iterator[Batch]:
+        for place in range(max(bisect_right(self._firsts, start_seq) - 1, 0), len(self._batches)):
+            if self._batches[place].last_seq >= start_seq:
+                yield self._batches[place]
+
+
+def last_live_before(front: Batch, start: int) -> int | None:
+    """Seq of the last live record of `front` before its `start`-th."""
+    mask = front.mask(front.start, min(start, front.count))
+    last = mask.rfind(1)
+    return None if last < 0 else front.first_seq + front.start + last
+
+
+def hold(topic: Topic) -> None:
+    """Nothing expires while frames are deferred: they may keep records for longer."""
+    topic.held_at.clear()
+    topic.held_at.append(0)

@@ -1,0 +1,1 @@
+"""Copies of a data directory, the way back, and commands on a stopped one."""

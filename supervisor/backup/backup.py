@@ -1,0 +1,348 @@
+"""Backups of a data directory, while the service runs or not. `restore` is the way back.
+
+    DIR/<UTC time>/backup.json             when it was begun and made, and what of
+    DIR/<UTC time>/manifest.json, shard-NN/…, cold/shard-NN/…      as in the data directory, the cold folder
+
+A backup is made under a name that ends in `.tmp` and renamed when it is whole and synced: what has its final name is a
+backup, whatever died. The service takes no part in it, and need not wait for it.
+
+Each shard is cut at a moment of its own, after the backup was begun: with the newest catalog C, everything that C
+refers to, and the log as far as it has come, whose torn end recovery cuts off. All of that stays, and no file is ahead
+of C, until the checkpoint after the next one: should that have happened meanwhile, the shard is gone through again,
+which copies only what has changed.
+
+Files are copied: a hard link would show the deletions that the service makes in its segments later. Between backups,
+which never change, they are linked: what has the size and the time of the last backup's takes no room and no time. A
+file that was changed just before that backup began is not trusted to that: times of files have steps.
+
+Only regular files are taken, and no link is followed (`folder`), because root may back up what another user may write:
+
+    a link, FIFO, socket or device with the name of a file of ours     the backup is refused, and names it
+    the same with another name                                         left out, and named by a `warning`
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from supervisor.process.safe_folder import Folder, NotPlain, read
+
+MARK = "backup.json"
+MANIFEST = "manifest.json"
+COLD = "cold"
+ATTEMPTS = 10
+_SETTLED_NS = 200_000_000
+"""Longer than the steps of any clock that a file system takes its times from."""
+_OURS = re.compile(
+    r"manifest\.json|shard-\d\d+|catalog-\d{20}\.cbor|held-\d{20}\.log|wal|wal-\d{20}\.log|topics|[0-9a-f]{16}|"
+    r"seg-\d{20}\..+"
+)
+"""Names in a data directory that must be what they are called."""
+_SHARD = re.compile(r"shard-\d\d+")
+
+
+class BackupError(Exception):
+    """It cannot be done; the text says why. Nothing has changed but files whose name ends in `.tmp`."""
+
+
+Moved = Callable[[int, int], None]
+"""Called with (bytes taken, bytes there were at the beginning), file by file."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """Bytes and files, so far."""
+
+    copied_bytes: int = 0
+    linked_bytes: int = 0
+    files: int = 0
+    attempts: int = 0
+    total_bytes: int = 0
+    """What there was when it was begun."""
+    moved: Moved = lambda done, total: None
+    strange: dict[Path, str] = field(default_factory=dict)
+    """What was left out since the last warnings, and what it is."""
+    _known: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    _warned: set[Path] = field(default_factory=set)
+
+    def left_out(self, found: NotPlain) -> None:
+        """Raises `BackupError` if the data directory is not whole without it."""
+        if _OURS.fullmatch(found.path.name):
+            raise BackupError(
+                f"{found}, and a backup follows no links: put what belongs there in its place (a directory on another "
+                "disk can be mounted there), or remove it"
+            ) from None
+        if found.path not in self._warned:
+            self._warned.add(found.path)
+            self.strange[found.path] = found.kind
+
+    def warnings(self) -> Iterator[dict[str, Any]]:
+        for path, kind in self.strange.items():
+            yield {"kind": "warning", "path": str(path), "message": f"{path} is {kind}: left out"}
+        self.strange.clear()
+
+
+def backup(
+    data_dir: Path, cold_dir: Path | None, target: Path, moved: Moved = lambda done, total: None
+) -> Iterator[dict[str, Any]]:
+    """Add a backup to the directory `target`. Yields `warning`, `progress` and at last `done`.
+
+    Raises `BackupError`, OSError.
+    """
+    if not (data_dir / MANIFEST).exists():
+        raise BackupError(f"{data_dir} is no data directory: it has no {MANIFEST}")
+    if (data_dir / "reshard.json").exists():
+        raise BackupError(f"{data_dir} is being resharded; let `topics reshard` finish first")
+    make_dir(target)
+    began_ns = time.time_ns()
+    name = time.strftime("%Y%m%dT%H%M%S", time.gmtime(began_ns // 10**9)) + f".{began_ns // 10**6 % 1000:03d}Z"
+    earlier = backups(target)
+    previous = earlier[-1] if earlier else None
+    making = target / f"{name}.tmp"
+    make_dir(making)
+    progress = Progress(total_bytes=_bytes_of(data_dir, cold_dir), moved=moved)
+    with ExitStack() as opened:
+        data = opened.enter_context(Folder.of(data_dir))
+        cold = None if cold_dir is None or not cold_dir.exists() else opened.enter_context(Folder.of(cold_dir))
+        try:
+            with open(data.file(MANIFEST), "rb") as manifest:
+                copy_file(manifest.fileno(), making / MANIFEST)
+        except NotPlain as error:
+            progress.left_out(error)
+        shards = [name for name in _entries(data, progress) if _SHARD.fullmatch(name)]
+        yield from progress.warnings()
+        for shard in shards:
+            for _ in range(ATTEMPTS):
+                progress.attempts += 1
+                done = _take(data, cold, shard, making, previous, progress)
+                yield from progress.warnings()
+                if done:
+                    break
+                yield {"kind": "progress", "shard": shard, "again": True, **_figures(progress)}
+            else:
+                raise BackupError(
+                    f"{shard} makes checkpoints faster than it can be copied; raise TOPICS_CHECKPOINT_INTERVAL_MS and "
+                    f"TOPICS_CHECKPOINT_BYTES, or copy to a faster disk. Remove {making}"
+                )
+            yield {"kind": "progress", "shard": shard, "again": False, **_figures(progress)}
+    mark = {"format": 1, "begun_ns": began_ns, "made_ns": time.time_ns(), "data_dir": str(data_dir.resolve())}
+    with open(making / MARK, "w") as file:
+        json.dump(mark, file)
+    sync_tree(making)
+    os.rename(making, target / name)
+    sync(target)
+    yield {"kind": "done", "path": str(target / name), **_figures(progress)}
+
+
+def backups(target: Path) -> list[Path]:
+    """The whole backups in a directory of them, oldest first."""
+    return sorted(path.parent for path in target.glob(f"*/{MARK}") if path.parent.suffix != ".tmp")
+
+
+def _bytes_of(data_dir: Path, cold_dir: Path | None) -> int:
+    """About how much there is to take."""
+    found = 0
+    for top in (data_dir, cold_dir):
+        for directory, _, names in [] if top is None else os.walk(top):
+            for name in names:
+                try:
+                    entry = os.lstat(Path(directory, name))
+                except FileNotFoundError:
+                    continue
+                found += entry.st_size if stat.S_ISREG(entry.st_mode) else 0
+    return found
+
+
+def _entries(folder: Folder, progress: Progress) -> list[str]:
+    """Names of the files and directories in it, sorted. Anything else is told, or raises `BackupError`."""
+    found = []
+    for name in folder.names():
+        try:
+            mode = folder.mode(name)
+        except FileNotFoundError:
+            continue
+        if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+            found.append(name)
+        else:
+            progress.left_out(NotPlain(folder.path / name, mode))
+    return found
+
+
+def _take(
+    data: Folder, cold: Folder | None, shard: str, making: Path, previous: Path | None, progress: Progress
+) -> bool:
+    """Go through one shard; False if it has to be done again."""
+    place = Path(shard)
+    taking = _Taking(making, previous, progress)
+    try:
+        with data.folder(shard) as folder:
+            names = _entries(folder, progress)
+            number = _newest(names)
+            # The log last: what it has gained meanwhile is in the backup too. In its own order, so that only its end
+            # is torn.
+            taking.topics(folder, place)
+            if cold is not None:
+                with ExitStack() as opened:
+                    try:
+                        colder = opened.enter_context(cold.folder(shard))
+                    except FileNotFoundError:
+                        pass
+                    else:
+                        taking.topics(colder, Path(COLD) / shard)
+            for name in names:
+                if number is not None and name == _catalog(number):
+                    taking.bring(folder, name, place / name)
+            if "wal" in names:
+                with folder.folder("wal") as log:
+                    for name in _entries(log, progress):
+                        if name.endswith(".log"):
+                            taking.bring(log, name, place / "wal" / name)
+            taking.forget_others([place, Path(COLD) / shard])
+            now = _newest(folder.names())
+    except NotPlain as error:
+        progress.left_out(error)
+        return False
+    return now == number if number is None else now is not None and now <= number + 1
+
+
+def _catalog(number: int) -> str:
+    return f"catalog-{number:020d}.cbor"
+
+
+def _newest(names: list[str]) -> int | None:
+    """The number of the newest catalog."""
+    numbers = [name.removeprefix("catalog-").removesuffix(".cbor") for name in names if name.startswith("catalog-")]
+    return max((int(number) for number in numbers if number.isdecimal()), default=None)
+
+
+class _Taking:
+    """One passage through a shard: brings files, and remembers which."""
+
+    def __init__(self, making: Path, previous: Path | None, progress: Progress) -> None:
+        self._making = making
+        self._previous = previous
+        self._progress = progress
+        self._seen: set[Path] = set()
+
+    def topics(self, shard: Folder, place: Path) -> None:
+        """Everything in `topics/` of a shard."""
+        try:
+            topics = shard.folder("topics")
+        except FileNotFoundError:
+            return
+        with topics:
+            for ident in _entries(topics, self._progress):
+                try:
+                    topic = topics.folder(ident)
+                except FileNotFoundError:
+                    continue  # deleted meanwhile
+                except NotPlain as error:
+                    self._progress.left_out(error)
+                    continue
+                with topic:
+                    for name in _entries(topic, self._progress):
+                        self.bring(topic, name, place / "topics" / ident / name)
+
+    def bring(self, folder: Folder, name: str, relative: Path) -> None:
+        """One file, by copy or by link. One that is gone by now is nothing that the catalog needs, or `_take` says
+        so."""
+        making, previous, progress = self._making, self._previous, self._progress
+        target = making / relative
+        try:
+            descriptor = folder.file(name)
+        except FileNotFoundError:
+            return
+        except NotPlain as error:
+            progress.left_out(error)
+            return
+        with open(descriptor, "rb") as source:
+            found = os.fstat(descriptor)
+            state = (found.st_size, found.st_mtime_ns)
+            if progress._known.get(relative) == state and target.exists():
+                self._seen.add(relative)
+                return
+            target.unlink(missing_ok=True)
+            make_dir(target.parent)
+            if previous is not None and _same(previous / relative, state, previous):
+                os.link(previous / relative, target, follow_symlinks=False)
+                progress.linked_bytes += found.st_size
+            else:
+                copy_file(source.fileno(), target, found.st_size)
+                os.utime(target, ns=(found.st_mtime_ns, found.st_mtime_ns))
+                progress.copied_bytes += found.st_size
+        if time.time_ns() - found.st_mtime_ns > _SETTLED_NS:
+            progress._known[relative] = state
+        progress.files += 1
+        progress.moved(progress.copied_bytes + progress.linked_bytes, progress.total_bytes)
+        self._seen.add(relative)
+
+    def forget_others(self, places: list[Path]) -> None:
+        """Remove what an earlier passage brought and this one did not."""
+        for place in places:
+            for path in list((self._making / place).rglob("*")):
+                if path.is_file() and path.relative_to(self._making) not in self._seen:
+                    path.unlink()
+
+
+def _same(old: Path, state: tuple[int, int], previous: Path) -> bool:
+    try:
+        found = old.lstat()
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISREG(found.st_mode):
+        return False
+    begun = int(json.loads(read(previous / MARK))["begun_ns"])
+    return (found.st_size, found.st_mtime_ns) == state and state[1] < begun - _SETTLED_NS
+
+
+def copy_file(source: int, target: Path, size: int | None = None) -> None:
+    """The first `size` bytes of a descriptor; all by default. Synced later, all together: going through a shard must
+    be quick."""
+    with open(target, "xb", opener=_private) as written:
+        left = os.fstat(source).st_size if size is None else size
+        while left and (count := os.sendfile(written.fileno(), source, None, left)):
+            left -= count
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def make_dir(path: Path) -> None:
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def sync_tree(top: Path) -> None:
+    for directory, _, names in os.walk(top):
+        for name in names:
+            if os.stat(Path(directory, name)).st_nlink == 1:  # a link's bytes were synced with the backup before
+                sync(Path(directory, name))
+        sync(Path(directory))
+
+
+def sync(path: Path) -> None:
+    """A file or a directory."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _figures(progress: Progress) -> dict[str, int]:
+    return {
+        "files": progress.files,
+        "copied_bytes": progress.copied_bytes,
+        "linked_bytes": progress.linked_bytes,
+        "attempts": progress.attempts,
+        "total_bytes": progress.total_bytes,
+    }

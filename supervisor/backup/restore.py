@@ -1,0 +1,223 @@
+"""The way back from a backup: a data directory as it was, or with its topics as they were at a seq or a time.
+
+    DATA_DIR.tmp, COLD_DIR.tmp     made from the backup, cut if that was asked for (`shardd.offline.rewind`), synced
+    DATA_DIR.tmp/restored.json     what it was made from and how: from here on, it is whole
+    COLD_DIR, DATA_DIR             renamed, in this order
+
+Whatever dies, there is no data directory of that name before it is whole, and the backup is only read. Run again, the
+same restore starts over, or, once `restored.json` is there, does what is left of the renaming. `restored.json` stays:
+it tells where the data is from; nothing reads it.
+
+Which backup: the one that is named. Of a directory of them the newest, or for a time the first that was begun after
+it: it has everything that was acknowledged up to then, and the least that was evicted or deleted since.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from supervisor.backup import offline
+from supervisor.backup.backup import COLD, MARK, BackupError, backups, copy_file, make_dir, sync, sync_tree
+from supervisor.process.datadir import LOCK
+from supervisor.process.safe_folder import Folder, NotPlain, read
+
+WHOLE = "restored.json"
+RESERVE = 65_536
+PROGRESS_BYTES = 16 << 20
+FOREVER_MS = 1 << 62
+"""A cut at the end of time: everything stays, and seqs are reserved."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """Where topics shall end: at seqs or times (ms) of their own, all others at `until_ms`; None: they stay whole."""
+
+    seqs: dict[str, int] = field(default_factory=dict)
+    times: dict[str, int] = field(default_factory=dict)
+    until_ms: int | None = None
+    reserve: int = RESERVE
+
+    def __bool__(self) -> bool:
+        return bool(self.seqs or self.times or self.until_ms is not None)
+
+    @property
+    def latest_ms(self) -> int | None:
+        """The time that the backup must not have been begun before."""
+        times = [ms for ms in (*self.times.values(), self.until_ms) if ms is not None and ms != FOREVER_MS]
+        return max(times, default=None)
+
+
+def parse_cuts(until: list[str], until_seq: list[str], reserve: int | None) -> Cuts:
+    """From `TIME`, `TOPIC=TIME` and `TOPIC=SEQ`; `reserve` alone is for all topics. Raises `ValueError` with a text for
+    people."""
+    seqs: dict[str, int] = {}
+    times: dict[str, int] = {}
+    until_ms = None
+    for text in until:
+        name, equals, moment = text.rpartition("=")
+        if not equals and until_ms is not None:
+            raise ValueError(f"--until {text}: there is one for all topics already; write TOPIC=TIME for a single one")
+        if equals:
+            times[name] = parse_time(moment)
+        else:
+            until_ms = parse_time(moment)
+    for text in until_seq:
+        name, equals, number = text.rpartition("=")
+        if not equals or not name or not number.isdecimal():
+            raise ValueError(f"--until-seq {text}: must be TOPIC=SEQ, the last seq to keep")
+        if name in times:
+            raise ValueError(f'topic "{name}" has both a time and a seq; give one')
+        seqs[name] = int(number)
+    if reserve is not None and not until and not until_seq:
+        until_ms = FOREVER_MS
+    return Cuts(seqs, times, until_ms, RESERVE if reserve is None else reserve)
+
+
+def parse_time(text: str) -> int:
+    """ms since 1970 of an ISO 8601 time with a zone, or of a number of ms. Raises `ValueError`."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no time; write it like 2026-11-21T10:00:00Z, or as ms since 1970") from None
+    if found.tzinfo is None:
+        raise ValueError(f"{text} has no time zone; add Z for UTC, or +02:00, say")
+    since = found - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+
+
+def restore(
+    source: Path, data_dir: Path, cold_dir: Path | None, cuts: Cuts, limits: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Make a data directory. Yields `progress` in bytes, `cut` for each topic, and at last `done`.
+
+    Raises `BackupError`, `DataDirError`, OSError.
+    """
+    chosen = _choose(source, cuts.latest_ms)
+    cold = chosen / COLD
+    if cold.exists() and cold_dir is None:
+        raise BackupError(f"{chosen} has segments of a cold folder; set TOPICS_COLD_DIR to where they shall go")
+    if data_dir.exists() and any(data_dir.iterdir()):
+        raise BackupError(f"{data_dir} is not empty; give another --data-dir, or move it away")
+    target = cold_dir if cold.exists() else None
+    asked = {"backup": str(chosen.resolve()), "cold_dir": str(target) if target else None, "cuts": asdict(cuts)}
+    making = _making(data_dir)
+    if _whole(making) != asked:
+        if target is not None and target.exists() and any(target.iterdir()):
+            raise BackupError(f"TOPICS_COLD_DIR={target} is not empty; name another folder, or move it away")
+        yield from _make(chosen, data_dir, target, cuts, limits)
+        _mark(making, asked)
+    if target is not None and _making(target).exists():
+        os.rename(_making(target), target)
+        sync(target.parent)
+    os.rename(making, data_dir)  # onto nothing or an empty directory
+    sync(data_dir.parent)
+    yield {"kind": "done", "backup": str(chosen), "data_dir": str(data_dir)}
+
+
+def _choose(source: Path, latest_ms: int | None) -> Path:
+    candidates = [source] if (source / MARK).exists() and source.suffix != ".tmp" else backups(source)
+    if not candidates:
+        raise BackupError(f"{source} has no whole backup (one has a {MARK} in it)")
+    if latest_ms is None:
+        return candidates[-1]
+    begun = {path: int(json.loads(read(path / MARK))["begun_ns"]) // 10**6 for path in candidates}
+    for path in candidates:
+        if begun[path] > latest_ms:
+            return path
+    last = datetime.fromtimestamp(begun[candidates[-1]] / 1000, UTC).isoformat(timespec="milliseconds")
+    raise BackupError(
+        f"{candidates[-1]} was begun at {last}, so it need not have all records up to the time that was asked for; "
+        "take a later backup, or an earlier time"
+    )
+
+
+def _make(
+    chosen: Path, data_dir: Path, target: Path | None, cuts: Cuts, limits: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    trees = [(chosen, _making(data_dir), {COLD, MARK})]
+    if target is not None:
+        trees.append((chosen / COLD, _making(target), set()))
+    total = done = said = 0
+    for top, making, leave_out in trees:
+        if making.exists():
+            shutil.rmtree(making)
+        total += _bytes_of(top, leave_out)
+    for top, making, leave_out in trees:
+        with Folder.of(top) as folder:
+            try:
+                for copied in _copy(folder, making, leave_out):
+                    done += copied
+                    if done - said >= PROGRESS_BYTES or done == total:
+                        said = done
+                        yield {"kind": "progress", "done": done, "total": total}
+            except NotPlain as error:
+                raise BackupError(f"{error}: a backup has only regular files; take another one") from None
+    if cuts:
+        # Nobody else knows the copies, so they may be in any state until this is over. A cold folder that is not one of
+        # the copies belongs to somebody else.
+        limits = {**limits, "cold_dir": "" if target is None else str(_making(target))}
+        failed = ""
+        for found in offline.results("cut", _making(data_dir), limits, cuts=asdict(cuts)):
+            if found["kind"] == "error":
+                failed = found["message"]
+            elif found["kind"] == "exit" and found["status"]:
+                raise BackupError(failed or f"cutting the topics ended with status {found['status']}")
+            elif found["kind"] == "cut":
+                yield found
+        (_making(data_dir) / LOCK).unlink(missing_ok=True)
+    for _, making, _ in trees:
+        sync_tree(making)
+
+
+def _bytes_of(top: Path, leave_out: set[str]) -> int:
+    found = 0
+    for directory, folders, names in os.walk(top):
+        if Path(directory) == top:
+            folders[:] = [name for name in folders if name not in leave_out]
+            names = [name for name in names if name not in leave_out]
+        found += sum(os.lstat(Path(directory, name)).st_size for name in names)
+    return found
+
+
+def _copy(source: Folder, target: Path, leave_out: set[str]) -> Iterator[int]:
+    """Copy a directory; yields the bytes of each file. Raises `NotPlain` at what is neither directory nor file."""
+    make_dir(target)
+    for name in source.names():
+        if name in leave_out:
+            continue
+        if stat.S_ISDIR(source.mode(name)):
+            with source.folder(name) as folder:
+                yield from _copy(folder, target / name, set())
+        else:
+            with open(source.file(name), "rb") as file:
+                copy_file(file.fileno(), target / name)
+                yield os.fstat(file.fileno()).st_size
+
+
+def _making(path: Path) -> Path:
+    return path.with_name(path.name + ".tmp")
+
+
+def _whole(making: Path) -> Any:
+    try:
+        return json.loads((making / WHOLE).read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+
+
+def _mark(making: Path, asked: dict[str, Any]) -> None:
+    with open(making / WHOLE, "w") as file:
+        json.dump(asked, file)
+        file.flush()
+        os.fsync(file.fileno())
+    sync(making)

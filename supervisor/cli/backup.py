@@ -1,0 +1,116 @@
+"""`topics backup` and `topics restore`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from supervisor.backup import backup as backups
+from supervisor.backup import restore as restores
+from supervisor.cli.terminal import DataDirOption, JsonOption, Status, bar, complain, fail, say
+from supervisor.config import settings as settings_module
+from supervisor.process.datadir import DataDirError
+
+
+def backup(
+    directory: Annotated[Path, typer.Argument(help="Directory of backups; each gets a folder named by its time.")],
+    data_dir: DataDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Back up the data directory, while the service runs or not. What has not changed since the last one is linked.
+
+    Exit status: 0 done, 1 not possible, 2 wrong settings.
+    """
+    settings = _settings(data_dir)
+    try:
+        with bar("backing up", of_bytes=True, shown=not as_json) as advance:
+            for found in backups.backup(settings.data_dir, _cold(settings), directory, advance):
+                if as_json:
+                    say(found)
+                elif found["kind"] == "warning":
+                    complain(found["message"])
+                elif found["kind"] == "done":
+                    typer.echo(f"{found['path']}: {found['copied_bytes']} bytes copied, {found['linked_bytes']} linked")
+                elif found["again"]:
+                    typer.echo(f"{found['shard']}: a checkpoint came in between, going through it again", err=True)
+    except (backups.BackupError, OSError) as error:
+        fail(str(error), Status.FAILED)
+
+
+def restore(
+    source: Annotated[Path, typer.Argument(help="A backup, or a directory of them, of which one is chosen.")],
+    to: Annotated[Path | None, typer.Argument(metavar="[DATA_DIR]", help="As --data-dir.", show_default=False)] = None,
+    data_dir: DataDirOption = None,
+    until: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[TOPIC=]TIME",
+            help="Keep records up to this time only, of all topics or of one; may be repeated. 2026-11-21T10:00:00Z, "
+            "or ms since 1970.",
+            show_default=False,
+        ),
+    ] = None,
+    until_seq: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TOPIC=SEQ", help="Keep a topic's records up to this seq only; may be repeated.", show_default=False
+        ),
+    ] = None,
+    reserve: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=1 << 40,
+            help="How many seqs after its last one a topic does not use again, because readers may have seen them "
+            f"after the backup [{restores.RESERVE} for topics that are cut, 0 for others].",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a data directory of a backup, as it was or with topics cut at a time or a seq.
+
+    The data directory must not exist yet, or be empty. Of a directory of backups the newest is taken, or, with --until,
+    the first that was begun after that time. `topics verify` checks the result.
+
+    Exit status: 0 done, 1 not possible, 2 wrong settings.
+    """
+    if to is not None and data_dir is not None:
+        fail("the data directory is given twice: as an argument and as --data-dir", Status.USAGE)
+    settings = _settings(to or data_dir)
+    try:
+        cuts = restores.parse_cuts(until or [], until_seq or [], reserve)
+    except ValueError as error:
+        fail(str(error), Status.USAGE)
+    topics = records = 0
+    try:
+        with bar("restoring", of_bytes=True, shown=not as_json) as advance:
+            for found in restores.restore(source, settings.data_dir, _cold(settings), cuts, settings.limits()):
+                if as_json:
+                    say(found)
+                if found["kind"] == "progress":
+                    advance(found["done"], found["total"])
+                elif found["kind"] == "cut":
+                    topics += 1
+                    records += found["removed"]
+    except (backups.BackupError, DataDirError, OSError) as error:
+        fail(str(error), Status.FAILED)
+    if not as_json:
+        typer.echo(f"{found['backup']} is restored to {found['data_dir']}")
+        if cuts:
+            typer.echo(
+                f"{topics} topics, {records} records removed behind the cut, {cuts.reserve} seqs reserved in each"
+            )
+
+
+def _cold(settings: settings_module.Settings) -> Path | None:
+    return Path(settings.cold_dir) if settings.cold_dir else None
+
+
+def _settings(data_dir: Path | None) -> settings_module.Settings:
+    try:
+        return settings_module.load({"data_dir": data_dir})
+    except settings_module.SettingsError as error:
+        fail(str(error), Status.USAGE)

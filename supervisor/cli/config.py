@@ -1,0 +1,64 @@
+"""`topics config`: what is in effect, and why."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from supervisor.cli.terminal import Status, complain, fail
+from supervisor.config import keys, reference
+from supervisor.config.settings import PREFIX, Loaded, SettingsError, inspect
+
+
+def config(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="The reference of all settings instead.")] = False,
+) -> None:
+    """Print every setting in effect and where its value is from; never a key.
+
+    What is wrong goes to standard error (with --json, to "errors"), and the settings it names are shown with their
+    defaults. Exit status: 0, or 2 for wrong settings.
+    """
+    if markdown:
+        typer.echo(reference.markdown(), nl=False)
+        return
+    try:
+        loaded = inspect()
+    except SettingsError as error:
+        fail(str(error), Status.USAGE)
+    for problem in loaded.problems:
+        complain(problem)
+    values: dict[str, Any] = {name: _plain(getattr(loaded.settings, name)) for name in sorted(loaded.origin)}
+    if as_json:
+        shown = {name: {"value": value, "from": loaded.origin[name]} for name, value in values.items()}
+        errors = {"errors": loaded.problems} if loaded.problems else {}
+        typer.echo(json.dumps({"settings": shown, "keys": _keys(), **errors}, indent=2))
+        _end(loaded)
+        return
+    for name, value in values.items():
+        text = "" if value is None else str(value).lower() if isinstance(value, bool) else value
+        origin = loaded.origin[name]
+        typer.echo(f"{PREFIX}{name.upper()}={text}" + ("" if origin == "default" else f"  # {origin}"))
+    typer.echo(f"# keys: {_keys()}")
+    _end(loaded)
+
+
+def _end(loaded: Loaded) -> None:
+    if loaded.problems:
+        raise typer.Exit(Status.USAGE)
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _keys() -> str:
+    """Where keys come from. A secret is not even read."""
+    if os.environ.get(keys.VARIABLE):
+        return f"from {keys.VARIABLE}"
+    path = os.environ.get(keys.FILE_VARIABLE)
+    return f"from the file {path}" if path else "none"

@@ -1,0 +1,98 @@
+"""Which service a command talks to, and with which key.
+
+    --url, else TOPICS_URL        that one
+    else, a service runs here     the one that has the data directory in use, wherever it listens
+    else                          TOPICS_HOST and TOPICS_PORT
+
+A service that runs here has a status file in its runtime directory, which only its own user (and root) may read: it
+tells of its processes what the API does not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from supervisor.cli.terminal import Status, complain, fail, read_seconds
+from supervisor.client.http_client import Client
+from supervisor.config.settings import TOKEN_VARIABLE, URL_VARIABLE, Settings, SettingsError, load
+from supervisor.process import rundir
+
+UrlOption = Annotated[
+    str | None, typer.Option("--url", help="The service [TOPICS_URL; the one that runs here].", show_default=False)
+]
+TokenOption = Annotated[
+    str | None, typer.Option("--token", help="An API key; better in TOPICS_TOKEN.", show_default=False)
+]
+PatienceOption = Annotated[
+    float,
+    typer.Option(
+        "--patience",
+        parser=read_seconds,
+        metavar="DURATION",
+        help="How long to go on while the service is away, starting or too busy: seconds, or with a unit.",
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """`local` is what the status file says of the service at `url`, None if it is not ours to read."""
+
+    url: str
+    token: str | None
+    local: dict[str, Any] | None = None
+
+    def client(self, patience_s: float, waiting: Callable[[str, float], None] | None = None) -> Client:
+        """Ends the command if the URL is none."""
+        try:
+            return Client(self.url, self.token, patience_s=patience_s, waiting=waiting or _told)
+        except ValueError as error:
+            fail(str(error), Status.USAGE)
+
+    def again(self) -> Endpoint:
+        """The same, with what the status file says by now."""
+        return self if self.local is None else resolve(self.url, self.token)
+
+
+def resolve(url: str | None, token: str | None, environment: Mapping[str, str] | None = None) -> Endpoint:
+    """Ends the command if settings are wrong."""
+    environment = os.environ if environment is None else environment
+    token = token or environment.get(TOKEN_VARIABLE) or None
+    url = url or environment.get(URL_VARIABLE) or None
+    try:
+        settings = load()
+    except SettingsError as error:
+        fail(str(error), Status.USAGE)
+    found = _status_file(settings, environment)
+    if url is None:
+        url = found["url"] if found is not None else _configured(settings)
+    local = found if found is not None and found["url"] == url.rstrip("/") else None
+    return Endpoint(url, token, local)
+
+
+def _status_file(settings: Settings, environment: Mapping[str, str]) -> dict[str, Any] | None:
+    path = rundir.choose(settings.runtime_dir, environment, settings.data_dir) / rundir.STATUS
+    try:
+        found = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("url"), str):
+        return None
+    # A service that was killed leaves its file behind.
+    return found if Path(f"/proc/{found.get('pid')}").exists() else None
+
+
+def _configured(settings: Settings) -> str:
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(settings.host, settings.host)
+    return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
+
+
+def _told(why: str, seconds: float) -> None:
+    complain(f"{why}; again in {seconds:g} s")

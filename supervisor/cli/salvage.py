@@ -1,0 +1,78 @@
+"""`topics salvage`: a topic whose files are damaged, brought back while the service is stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from proto.model.names import shard_of
+from supervisor.backup import backup as backups
+from supervisor.backup import offline
+from supervisor.cli.terminal import DataDirOption, JsonOption, Status, complain, fail, say
+from supervisor.config import settings as settings_module
+from supervisor.process.datadir import DataDirError, parse_manifest, shard_name
+
+
+def salvage(
+    topic: Annotated[str, typer.Argument(help="The topic, as `topics verify` names it.")],
+    data_dir: DataDirOption = None,
+    backup: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="BACKUP",
+            help="Take what is lost from this backup, or from the newest in this directory of them.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Keep what is whole of a damaged topic of a stopped service, and make the rest a gap that readers are told of.
+
+    Needs as much free space as the topic has records. May be interrupted at any time, and repeated.
+
+    Exit status: 0 done, or nothing was damaged, 1 not possible, 2 wrong settings.
+    """
+    try:
+        settings = settings_module.load({"data_dir": data_dir})
+    except settings_module.SettingsError as error:
+        fail(str(error), Status.USAGE)
+    try:
+        job: dict[str, Any] = {"topic": topic, "backup": None if backup is None else _shard_of(backup, topic)}
+        for found in offline.results("salvage", settings.data_dir, settings.limits(), **job):
+            if found["kind"] == "exit":
+                if found["status"]:
+                    raise typer.Exit(Status.FAILED)
+            elif as_json:
+                say(found)
+            elif found["kind"] == "error":
+                complain(found["message"])
+            else:
+                _tell(found)
+    except (DataDirError, OSError) as error:
+        fail(str(error), Status.FAILED)
+
+
+def _shard_of(path: Path, topic: str) -> list[str]:
+    """The shard of a backup that has the topic, and its folder of cold segments."""
+    if not (path / backups.MANIFEST).exists():
+        found = backups.backups(path)
+        if not found:
+            raise DataDirError(f"{path} is no backup, nor a directory that has one")
+        path = found[-1]
+    shards = parse_manifest(path / backups.MANIFEST, (path / backups.MANIFEST).read_bytes()).shards
+    return [str((path / shard_name(shard_of(topic, shards))).absolute()), str((path / backups.COLD).absolute())]
+
+
+def _tell(found: dict[str, Any]) -> None:
+    name = found["topic"]
+    if found["kind"] == "sound":
+        typer.echo(f'topic "{name}" is sound, nothing was changed')
+        return
+    for problem in found["problems"]:
+        typer.echo(f"  {problem}")
+    lost = ", ".join(f"{first} to {last}" for first, last in found["lost"]) or "none"
+    kept = f"{found['kept']} records, {found['restored']} of them from the backup"
+    typer.echo(f'topic "{name}": {kept}; seqs that are lost: {lost}')

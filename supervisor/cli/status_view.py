@@ -1,0 +1,182 @@
+"""What `topics status` shows: gathered from the service's API and, on its own machine, from its status file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.filesize import decimal
+from rich.table import Table
+from rich.text import Text
+
+from supervisor.cli.endpoint import Endpoint
+from supervisor.client.http_client import Client, Refused, Unavailable
+
+LAGGARDS = 10
+"""Cursors shown, those that are furthest behind."""
+
+
+def gather(client: Client, endpoint: Endpoint) -> dict[str, Any]:
+    """Everything as JSON. `state` is `ready`, `not_ready`, `shutting_down` or `unreachable`; parts that could not be
+    had are missing, and `problems` says why."""
+    found: dict[str, Any] = {"url": endpoint.url, "state": "unreachable", "problems": []}
+    if endpoint.local is not None:
+        found["processes"] = _processes(endpoint.local)
+    try:
+        answer = client.request("GET", "/v0/ready", also=(503,))
+        found["state"] = _state(answer.status, answer.body)
+        health = client.get("/v0/health").json()
+        found["version"], found["uptime_ms"] = health.get("version"), health.get("uptime_ms")
+        found |= _of_metrics(client.get("/v0/metrics").json())
+    except (Refused, Unavailable, ValueError) as error:
+        found["problems"].append(str(error))
+    if endpoint.local is not None and "disk" in found:
+        found["disk"] |= _usage(endpoint.local["data_dir"])
+    return found
+
+
+def _state(status: int, body: bytes) -> str:
+    if status == 200:
+        return "ready"
+    try:
+        code = json.loads(body)["error"]["code"]
+    except (ValueError, KeyError, TypeError):
+        return "not_ready"
+    return "shutting_down" if code == "shutting_down" else "not_ready"
+
+
+def _processes(local: Mapping[str, Any]) -> list[dict[str, Any]]:
+    supervisor = {"process": "supervisor", "pid": local["pid"], "state": "serving", "phase": "", "restarts": 0}
+    return [
+        supervisor,
+        *(
+            {
+                "process": name,
+                "pid": child["pid"],
+                "state": child["state"],
+                "phase": child["phase"],
+                "restarts": max(child["incarnation"] - 1, 0),
+            }
+            for name, child in sorted(local.get("children", {}).items())
+        ),
+    ]
+
+
+def _of_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    restarts = _by_label(metrics, "topics_shard_restarts_total", "shard")
+    up = _by_label(metrics, "topics_shard_up", "shard")
+    phases = {
+        each["labels"]["shard"]: each["labels"]["phase"]
+        for each in metrics.get("topics_shard_phase", ())
+        if each["value"]
+    }
+    lags = [{**each["labels"], "lag": each["value"]} for each in metrics.get("topics_cursor_lag", ()) if each["value"]]
+    return {
+        "recovery_progress": metrics.get("topics_recovery_progress"),
+        "shards": [
+            {
+                "shard": int(shard),
+                "up": bool(up[shard]),
+                "phase": phases.get(shard, ""),
+                "restarts": restarts.get(shard, 0),
+            }
+            for shard in sorted(up, key=int)
+        ],
+        "topics": metrics.get("topics_topics"),
+        "records": metrics.get("topics_records_live"),
+        "bytes": metrics.get("topics_bytes_live"),
+        "requests_in_flight": metrics.get("topics_http_requests_in_flight"),
+        "streams": metrics.get("topics_sse_connections"),
+        "queues": {
+            "topics": metrics.get("topics_queue_topics"),
+            "in_flight": metrics.get("topics_queue_leases_in_flight"),
+        },
+        "wal": {
+            "read_only": metrics.get("topics_wal_read_only"),
+            "queue_depth": metrics.get("topics_wal_queue_depth"),
+            "fsync_p99_us": percentile(metrics.get("topics_wal_fsync_latency_us"), 0.99),
+        },
+        "disk": {
+            "free_bytes": _value(metrics.get("topics_disk_free_bytes")),
+            "refused_total": metrics.get("topics_disk_refused_total"),
+        },
+        "lag": sorted(lags, key=lambda each: -each["lag"])[:LAGGARDS],
+    }
+
+
+def _by_label(metrics: Mapping[str, Any], name: str, label: str) -> dict[str, float]:
+    return {each["labels"][label]: each["value"] for each in metrics.get(name, ())}
+
+
+def _value(found: Any) -> float | None:
+    """Of a metric that is there only once it is known: until then it is an empty list."""
+    return None if isinstance(found, list) else found
+
+
+def percentile(histogram: Mapping[str, Any] | None, share: float) -> float | None:
+    """The bound of the bucket that `share` of all values is in; None without values, and where there is no bound."""
+    if not histogram or not histogram["count"]:
+        return None
+    bound = next(b["le"] for b in histogram["buckets"] if b["count"] >= share * histogram["count"])
+    return None if bound == "+Inf" else float(bound)
+
+
+def _usage(data_dir: str) -> dict[str, int]:
+    try:
+        return {"total_bytes": shutil.disk_usage(data_dir).total}
+    except OSError:
+        return {}
+
+
+# For people
+
+
+def rendered(found: Mapping[str, Any]) -> RenderableType:
+    parts: list[RenderableType] = [_headline(found)]
+    if "processes" in found:
+        table = Table("process", "pid", "state", "phase", "restarts", box=None, pad_edge=False)
+        for each in found["processes"]:
+            table.add_row(*(str(each[name]) for name in ("process", "pid", "state", "phase", "restarts")))
+        parts += ["", table]
+    if "shards" in found:
+        table = Table("shard", "up", "phase", "restarts", box=None, pad_edge=False)
+        for shard in found["shards"]:
+            up = Text("yes", "green") if shard["up"] else Text("no", "red")
+            table.add_row(str(shard["shard"]), up, shard["phase"], str(shard["restarts"]))
+        parts += ["", table, "", *_figures(found)]
+    if found.get("lag"):
+        table = Table("topic", "cursor", "lag", box=None, pad_edge=False)
+        for each in found["lag"]:
+            table.add_row(each["topic"], each["cursor"], f"{each['lag']:,}")
+        parts += ["", table]
+    parts += [Text(problem, "red") for problem in found["problems"]]
+    return Group(*parts)
+
+
+def _headline(found: Mapping[str, Any]) -> Text:
+    color = {"ready": "green", "unreachable": "red"}.get(found["state"], "yellow")
+    line = Text.assemble(found["url"], "  ", (found["state"].replace("_", " "), color))
+    if found["state"] == "not_ready" and found.get("recovery_progress") is not None:
+        line.append(f"  {found['recovery_progress']:.0%} read back")
+    if found.get("uptime_ms") is not None:
+        line.append(f"  version {found['version']}, up {found['uptime_ms'] / 1000:,.0f} s")
+    return line
+
+
+def _figures(found: Mapping[str, Any]) -> list[str]:
+    wal, disk, queues = found["wal"], found["disk"], found["queues"]
+    p99 = "-" if wal["fsync_p99_us"] is None else f"at most {wal['fsync_p99_us'] / 1000:g} ms"
+    free = "-" if disk["free_bytes"] is None else decimal(int(disk["free_bytes"]))
+    of = f" of {decimal(disk['total_bytes'])}" if "total_bytes" in disk else ""
+    read_only = f", {wal['read_only']:g} READ-ONLY" if wal["read_only"] else ""
+    refused = f", {disk['refused_total']:,} writes refused" if disk["refused_total"] else ""
+    return [
+        f"{found['topics']:,} topics, {found['records']:,} records, {decimal(int(found['bytes']))}",
+        f"{queues['topics']:,} queues with {queues['in_flight']:,} jobs in flight",
+        f"{found['requests_in_flight']:,} requests in flight, {found['streams']:,} streams",
+        f"log: {wal['queue_depth']:,} writes wait, p99 of syncs {p99}{read_only}",
+        f"disk: {free} free{of}{refused}",
+    ]

@@ -1,0 +1,115 @@
+"""What the commands say to whoever runs them: exit statuses, errors, lines of JSON, progress bars.
+
+Results go to standard output, everything else to standard error, so a pipe gets results only. A bar is shown only if
+standard error is a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from supervisor.config import units
+
+Advance = Callable[[int, int | None], None]
+"""Called with how much is done, and how much there is to do, None if that is not known."""
+
+
+class Status(IntEnum):
+    """Exit statuses of all commands but `serve`, which has its own 3."""
+
+    DONE = 0
+    FAILED = 1
+    """Not possible, refused, or problems were found. Trying again will not help."""
+    USAGE = 2
+    """Wrong options or settings; nothing was begun."""
+    UNAVAILABLE = 3
+    """The service could not be reached, or was not ready. Trying again may help."""
+    GAPS = 4
+    """Done, but some records had been lost before they could be read; which is told."""
+
+
+DataDirOption = Annotated[
+    Path | None, typer.Option(help="The data directory [TOPICS_DATA_DIR; ./topics-data].", show_default=False)
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object per line instead of text.")]
+
+
+def read_size(given: str | int) -> int:
+    """Bytes that an option names, at least 1. Raises `typer.BadParameter`."""
+    found = _read(str(given), units.size)
+    if found < 1 or found != int(found):
+        raise typer.BadParameter(f"{given}: must be 1 byte or more, such as 4194304 or 4MiB")
+    return int(found)
+
+
+def read_seconds(given: str | float) -> float:
+    """Seconds that an option names. Raises `typer.BadParameter`."""
+
+    def read(text: str) -> float | None:
+        found = units.duration_ms(text)
+        return None if found is None else found / 1000
+
+    found = _read(str(given), read)
+    if not 0 <= found < math.inf:
+        raise typer.BadParameter(f"{given}: must be 0 or more, such as 2 (seconds) or 500ms")
+    return found
+
+
+def _read(text: str, read: Callable[[str], float | None]) -> float:
+    try:
+        found = read(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text}: {error}") from None
+    try:
+        return float(text) if found is None else found
+    except ValueError:
+        raise typer.BadParameter(f"{text} is no number, nor one with a unit") from None
+
+
+def complain(text: str) -> None:
+    for line in text.splitlines():
+        typer.echo(f"topics: {line}", err=True)
+
+
+def fail(text: str, status: Status) -> NoReturn:
+    complain(text)
+    raise typer.Exit(status) from None
+
+
+def say(found: dict[str, Any]) -> None:
+    """One line of `--json`."""
+    typer.echo(json.dumps(found))
+
+
+@contextmanager
+def bar(what: str, *, of_bytes: bool = False, shown: bool = True) -> Iterator[Advance]:
+    """A progress bar while it is entered, for a person only. Its total is known when the first call tells it."""
+    if not shown or not sys.stderr.isatty():
+        yield _nothing
+        return
+    figures = DownloadColumn() if of_bytes else MofNCompleteColumn()
+    columns = TextColumn("{task.description}"), BarColumn(), figures, TimeRemainingColumn()
+    with Progress(
+        *columns, console=Console(stderr=True), transient=True, redirect_stdout=sys.stdout.isatty()
+    ) as progress:
+        task = progress.add_task(what, total=None)
+
+        def advance(done: int, total: int | None) -> None:
+            progress.update(task, completed=done, total=total)
+
+        yield advance
+
+
+def _nothing(done: int, total: int | None) -> None:
+    pass

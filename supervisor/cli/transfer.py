@@ -1,0 +1,191 @@
+"""`topics export` and `topics import`: topics as JSON Lines, plain or gzip."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import sys
+import zlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, NoReturn, cast
+
+import typer
+
+from supervisor.cli.endpoint import PatienceOption, TokenOption, UrlOption, resolve
+from supervisor.cli.terminal import JsonOption, Status, bar, complain, fail, read_size, say
+from supervisor.client import transfer
+from supervisor.client.http_client import ClientError, Unavailable
+from supervisor.client.jsonlines import LineError, batches
+
+PATIENCE_S = 60.0
+CHUNK_BYTES = 4 << 20
+GZIP_MAGIC = b"\x1f\x8b"
+
+
+def export(
+    topics: Annotated[
+        list[str], typer.Argument(metavar="TOPIC|PATTERN...", help="Names, or patterns like 'orders:*'.")
+    ],
+    output: Annotated[
+        str, typer.Option("-o", "--output", help="File; with .gz at its end it is compressed. - is standard output.")
+    ] = "-",
+    url: UrlOption = None,
+    token: TokenOption = None,
+    patience: PatienceOption = PATIENCE_S,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the records of topics as JSON Lines, without stopping anything.
+
+    A file gets its name once it is whole. Exit status: 0 done, 1 not possible, 2 wrong options, 3 the service is not
+    there, 4 done, but records had been lost before they could be read (each gap is told, and in the file).
+    """
+    gaps = records = names = 0
+    with resolve(url, token).client(patience) as client, _told_failures():
+        chosen = transfer.chosen(client, topics)
+        with _writing(output) as file, bar("exporting seqs", shown=not as_json) as advance:
+            for found in transfer.export(client, chosen, file.write):
+                if found["kind"] == "progress":
+                    advance(found["done"], found["total"])
+                elif found["kind"] == "gap":
+                    gaps += 1
+                    if "gap_from" in found:
+                        what = f"seqs {found['gap_from']} to {found['gap_to']} are missing"
+                    else:
+                        what = "it is gone"
+                    complain(f"{found['topic']}: {what} ({found['reason']})")
+                else:
+                    names += 1
+                    records += found["records"]
+                if as_json and output != "-":
+                    say(found)
+    if output != "-":
+        done = {"kind": "done", "file": output, "topics": names, "records": records, "gaps": gaps}
+        if as_json:
+            say(done)
+        else:
+            typer.echo(f"{output}: {records} records of {names} topics" + (f", {gaps} gaps" if gaps else ""))
+    if gaps:
+        raise typer.Exit(Status.GAPS)
+
+
+def import_(
+    source: Annotated[str, typer.Argument(metavar="FILE", help="JSON Lines, plain or gzip. - is standard input.")],
+    topic: Annotated[
+        str | None, typer.Option(help="Where all records go; else where each line says.", show_default=False)
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Each line is the data of a record, whatever it is; needs --topic.")
+    ] = False,
+    skip: Annotated[int, typer.Option(min=0, help="Lines to pass over: what an import that stopped has done.")] = 0,
+    batch_records: Annotated[int, typer.Option(min=1, help="Most records of one write.")] = 1000,
+    batch_bytes: Annotated[
+        int, typer.Option(parser=read_size, metavar="SIZE", help="Most bytes of one write, about; 4MiB, say.")
+    ] = 4 << 20,
+    config: Annotated[bool, typer.Option(help="Make topics that are not there as the file says; needs admin.")] = True,
+    url: UrlOption = None,
+    token: TokenOption = None,
+    patience: PatienceOption = PATIENCE_S,
+    as_json: JsonOption = False,
+) -> None:
+    """Append what a file of JSON Lines has. Seqs and times are new.
+
+    May be repeated within the topics' idempotency_window_ms (2 minutes) without writing anything twice; later, with
+    --skip. Exit status: 0 done, 1 not possible, 2 wrong options, 3 the service is not there.
+    """
+    if raw and topic is None:
+        fail("--raw needs --topic", Status.USAGE)
+    done = transfer.Done(lines=skip)
+    with (
+        resolve(url, token).client(patience) as client,
+        _told_failures(done, source),
+        _reading(source) as (file, size, place),
+        bar("importing", of_bytes=True, shown=not as_json) as advance,
+    ):
+        parts = batches(_chunks(file, skip), topic, whole=raw, max_records=batch_records, max_bytes=batch_bytes)
+        for _ in transfer.load(client, parts, done, configure=config):
+            advance(place(), size)
+    if done.gaps:
+        complain(f"{source} tells of {done.gaps} gaps: records that were lost before they were exported")
+    if as_json:
+        say({"kind": "done", "file": source, **asdict(done)})
+    else:
+        again = f", {done.deduped} of them were there already" if done.deduped else ""
+        made = f", {done.created} topics made" if done.created else ""
+        typer.echo(f"{source}: {done.records} records{again}{made}")
+
+
+@contextmanager
+def _told_failures(done: transfer.Done | None = None, source: str = "") -> Iterator[None]:
+    """Errors as text and exit status; of an import, with what is to be done to go on."""
+
+    def stop(text: str, status: Status) -> NoReturn:
+        if done is not None and done.lines:
+            text += f"\n{done.lines} lines are done. To go on: topics import {source} --skip {done.lines}"
+            text += " (and the same options)"
+        fail(text, status)
+
+    try:
+        yield
+    except Unavailable as error:
+        stop(str(error), Status.UNAVAILABLE)
+    except KeyboardInterrupt:
+        stop("interrupted", Status.FAILED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read it has had enough
+        raise typer.Exit(Status.FAILED) from None
+    except (ClientError, transfer.TransferError, LineError, OSError, EOFError, zlib.error) as error:
+        stop(str(error), Status.FAILED)
+
+
+@contextmanager
+def _writing(output: str) -> Iterator[BinaryIO]:
+    """Standard output, or a file that has its name once it is whole and synced."""
+    if output == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    target = Path(output)
+    making = target.with_name(target.name + ".part")
+    try:
+        with open(making, "wb") as file:
+            if target.suffix == ".gz":
+                with gzip.GzipFile("", "wb", 6, file, 0) as packed:
+                    yield cast(BinaryIO, packed)
+            else:
+                yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(making, target)
+    finally:
+        making.unlink(missing_ok=True)
+
+
+@contextmanager
+def _reading(source: str) -> Iterator[tuple[BinaryIO, int | None, Any]]:
+    """A file's content, how large the file is, if that is known, and what tells how far it is read."""
+    with ExitStack() as opened:
+        file: Any = sys.stdin.buffer if source == "-" else opened.enter_context(open(source, "rb"))
+        size = None if source == "-" else os.fstat(file.fileno()).st_size
+        packed = file.peek(2)[:2] == GZIP_MAGIC
+        content = io.BufferedReader(cast(Any, gzip.GzipFile(fileobj=file, mode="rb")), 1 << 20) if packed else file
+        yield content, size, (lambda: 0) if size is None else file.tell
+
+
+def _chunks(file: BinaryIO, skip: int) -> Iterator[tuple[int, list[bytes]]]:
+    """Lines, a few MiB at a time, with the number of the first. Empty ones at the end are none."""
+    number = 1
+    while skip >= number and (passed := sum(1 for _ in islice(file, skip - number + 1))):
+        number += passed
+    lines = file.readlines(CHUNK_BYTES)
+    while lines:
+        following = file.readlines(CHUNK_BYTES)
+        while not following and lines and not lines[-1].strip():
+            del lines[-1]
+        yield number, lines
+        number += len(lines)
+        lines = following

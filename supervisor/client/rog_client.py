@@ -1,0 +1,130 @@
+"""A client of the Rog protocol, and `topics rog`. Works with any server that speaks the protocol.
+
+Exit status: 0 done, 1 the server refused or is not there, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from proto.wire import rog
+from proto.wire.byte_parser import ProtocolError
+from proto.wire.rog import Ack, Command, Create, Fetch, Publish
+from supervisor.client.walrus_client import TIMEOUT_S, connected, received
+
+DEFAULT_ADDRESS = "127.0.0.1:7878"
+
+app = typer.Typer(
+    help="Talk to a Rog listener.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
+)
+Log = Annotated[str, typer.Option("--log-name", "-l", help="Name of the log.")]
+Partition = Annotated[int, typer.Option("--partition", "-p", min=0, max=255, help="Number of the partition, from 0.")]
+Group = Annotated[str, typer.Option("--group", "-g", help="Name of the consumer group.")]
+
+
+class RogRefused(Exception):
+    """The server's error; the text is its message."""
+
+
+class RogClient:
+    """One connection. Raises OSError, `RogRefused`, and `ProtocolError` for what cannot be sent."""
+
+    def __init__(self, address: str = DEFAULT_ADDRESS, timeout_s: float = TIMEOUT_S) -> None:
+        self._raw = connected(address, 7878, timeout_s)
+
+    def create(self, log: str, partitions: int) -> None:
+        self.ask(Create(log, partitions))
+
+    def publish(self, log: str, partition: int, data: bytes) -> None:
+        self.ask(Publish(log, partition, data))
+
+    def fetch(self, log: str, partition: int, group: str) -> bytes:
+        self.ask(Fetch(log, partition, group))
+        return self.sized()
+
+    def ack(self, log: str, partition: int, group: str) -> None:
+        self.ask(Ack(log, partition, group))
+
+    def ask(self, command: Command) -> None:
+        self._raw.sendall(rog.encode(command))
+        if received(self._raw, 1) != rog.SUCCESS:
+            raise RogRefused(self.sized().decode())
+
+    def sized(self) -> bytes:
+        (size,) = rog.SIZE.unpack(received(self._raw, rog.SIZE.size))
+        return received(self._raw, size)
+
+    def close(self) -> None:
+        self._raw.close()
+
+
+@app.callback()
+def _rog(
+    context: typer.Context,
+    address: Annotated[str, typer.Option("--address", "-a", help="host:port of the server.")] = DEFAULT_ADDRESS,
+) -> None:
+    context.obj = address
+
+
+@app.command("create-log")
+def create_log(
+    context: typer.Context,
+    name: Annotated[str, typer.Option("--name", "-n", help="Name of the log.")],
+    partitions: Annotated[int, typer.Option("--partitions", "-p", min=0, max=255, help="How many.")] = 1,
+) -> None:
+    """Create a log."""
+    _once(context.obj, Create(name, partitions))
+
+
+@app.command()
+def publish(
+    context: typer.Context,
+    log_name: Log,
+    partition: Partition = 0,
+    data: Annotated[str | None, typer.Option("--data", "-d", help="The message.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="A file that holds the message, - for stdin.")
+    ] = None,
+) -> None:
+    """Append a message."""
+    if (data is None) == (file is None):
+        raise typer.BadParameter("give either --data or --file")
+    if data is not None:
+        message = data.encode()
+    else:
+        assert file is not None
+        message = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    _once(context.obj, Publish(log_name, partition, message))
+
+
+@app.command()
+def fetch(context: typer.Context, log_name: Log, group: Group, partition: Partition = 0) -> None:
+    """Print the next message of a group, as it is, without moving on."""
+    _once(context.obj, Fetch(log_name, partition, group))
+
+
+@app.command()
+def ack(context: typer.Context, log_name: Log, group: Group, partition: Partition = 0) -> None:
+    """Have a group move on by one message."""
+    _once(context.obj, Ack(log_name, partition, group))
+
+
+def _once(address: str, command: Command) -> None:
+    try:
+        client = RogClient(address)
+        try:
+            client.ask(command)
+            if isinstance(command, Fetch):
+                sys.stdout.buffer.write(client.sized())
+                if sys.stdout.isatty():
+                    sys.stdout.buffer.write(b"\n")
+                sys.stdout.buffer.flush()
+        finally:
+            client.close()
+    except (OSError, ValueError, RogRefused, ProtocolError) as error:
+        typer.echo(f"topics: {error}", err=True)
+        raise typer.Exit(1) from None

@@ -1,0 +1,183 @@
+"""Export and import over the API: topics to lines, lines to writes (`jsonlines` has their form).
+
+An export begins at each topic's first live record and ends behind the last one there was when its turn came; a few that
+came meanwhile may be in it. It goes on from the seq where it was after whatever the client bore (`client`), so it
+leaves nothing out and repeats nothing. What the service lost before it was read is a `$gap` line, and told.
+
+An import writes one batch after the other. A batch whose answer did not come is written again under its idempotency
+key, which is made of where its lines are in the file and what they say: so a whole file may be imported again, too, and
+what is there already is not written twice, for as long as the topic remembers keys (`idempotency_window_ms`, 2 minutes
+unless configured). Later than that, `skip` the lines that an import which stopped said were done: batches behind them
+are the same ones as before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+from urllib.parse import quote
+
+from supervisor.client.http_client import Client, Refused
+from supervisor.client.jsonlines import Batch, Note, lines_of, note, page_of
+
+PAGE_RECORDS = 1000
+PAGE_BYTES = 8 << 20
+LIST_PAGE = 1000
+TOO_LARGE = ("payload_too_large", "batch_too_large")
+
+
+class TransferError(Exception):
+    """It cannot go on. The text says why."""
+
+
+# Out
+
+
+def chosen(client: Client, patterns: Iterable[str]) -> list[str]:
+    """Names of the topics that the patterns mean, sorted. `*`, `?` and `[…]` are as in a shell.
+
+    Raises `TransferError` for a pattern without a topic."""
+    names: set[str] = set()
+    for pattern in patterns:
+        plain = pattern[: min((pattern.find(sign) for sign in "*?[" if sign in pattern), default=len(pattern))]
+        if plain == pattern:
+            found = {pattern} if _state(client, pattern) is not None else set()
+        else:
+            found = {name for name in _listed(client, plain) if fnmatchcase(name, pattern)}
+        if not found:
+            raise TransferError(f"there is no topic {pattern}")
+        names |= found
+    return sorted(names)
+
+
+def _listed(client: Client, prefix: str) -> Iterator[str]:
+    cursor: str | None = ""
+    while cursor is not None:
+        path = f"/v0/topics?page_size={LIST_PAGE}&prefix={quote(prefix)}&cursor={quote(cursor)}"
+        page = client.get(path).json()
+        yield from (each["topic"] for each in page["topics"])
+        cursor = page.get("next_cursor")
+
+
+def _state(client: Client, topic: str) -> dict[str, Any] | None:
+    try:
+        found: dict[str, Any] = client.get(f"/v0/topics/{quote(topic, safe='')}?touch=false").json()
+    except Refused as error:
+        if error.status == 404:
+            return None
+        raise
+    return found
+
+
+def export(client: Client, topics: list[str], write: Callable[[bytes], Any]) -> Iterator[dict[str, Any]]:
+    """Write all records of these topics. Yields `progress` (seqs), `gap` for what is missing, `topic` when one is done.
+
+    Raises as the client does."""
+    states = {topic: state for topic in topics if (state := _state(client, topic)) is not None}
+    for topic in topics:
+        if topic not in states:
+            yield {"kind": "gap", "topic": topic, "reason": "deleted"}
+    total = sum(state["head_seq"] - state["earliest_seq"] + 1 for state in states.values())
+    before = 0
+    for topic, state in states.items():
+        first, head = state["earliest_seq"], state["head_seq"]
+        write(note(topic, "$topic", {name: state[name] for name in ("config", "earliest_seq", "head_seq")}))
+        records = 0
+        cursor = first - 1
+        while cursor < head:
+            try:
+                page = page_of(client.post(f"/v0/topics/{quote(topic, safe='')}/diff", _question(cursor)).body)
+            except Refused as error:
+                if error.status != 404:
+                    raise
+                gap = {"gap_from": cursor + 1, "gap_to": head, "reason": "deleted"}
+                write(note(topic, "$gap", gap))
+                yield {"kind": "gap", "topic": topic, **gap}
+                break
+            if page.tombstone is not None:
+                gap = {name: page.tombstone[name] for name in ("gap_from", "gap_to", "reason")}
+                write(note(topic, "$gap", gap))
+                yield {"kind": "gap", "topic": topic, **gap}
+            write(lines_of(topic, page))
+            records += len(page.records)
+            if page.tombstone is not None and page.tombstone["reason"] == "recreated":
+                head = page.head_seq  # another topic of this name: what it has
+            if page.next_from_seq == cursor and page.caught_up:
+                break
+            cursor = page.next_from_seq
+            done = before + min(max(cursor, first - 1), state["head_seq"]) - first + 1
+            yield {"kind": "progress", "done": done, "total": total}
+        before += state["head_seq"] - first + 1
+        yield {"kind": "topic", "topic": topic, "records": records, "from_seq": first, "to_seq": cursor}
+
+
+def _question(from_seq: int) -> bytes:
+    return json.dumps(
+        {"from_seq": from_seq, "limit": PAGE_RECORDS, "max_batch_bytes": PAGE_BYTES, "include_tags": True}
+    ).encode()
+
+
+# In
+
+
+@dataclass(slots=True)
+class Done:
+    """What an import has done so far: `lines` from the beginning of the file, those that were skipped included."""
+
+    lines: int = 0
+    records: int = 0
+    deduped: int = 0
+    gaps: int = 0
+    created: int = 0
+
+
+def load(client: Client, parts: Iterable[Batch | Note], done: Done, *, configure: bool) -> Iterator[Done]:
+    """Write what `jsonlines.batches` gives, and count in `done`, which is yielded after each step. `configure`: a topic
+    that is not there is made as the file says.
+
+    Raises as the client does, and `LineError`; `done` then says how far it came."""
+    known: set[str] = set()
+    for part in parts:
+        if isinstance(part, Note):
+            if part.kind == "$gap":
+                done.gaps += 1
+            elif configure and part.topic not in known:
+                done.created += _configure(client, part)
+                known.add(part.topic)
+            done.lines = part.number
+        else:
+            _write(client, part, done)
+        yield done
+
+
+def _configure(client: Client, part: Note) -> int:
+    """1 if the topic was made."""
+    config = part.content.get("config")
+    if not isinstance(config, dict) or _state(client, part.topic) is not None:
+        return 0
+    try:
+        client.put(f"/v0/topics/{quote(part.topic, safe='')}", json.dumps(config).encode())
+    except Refused as error:
+        remedy = "; give a key that may (admin), or leave it out with --no-config" if error.status == 403 else ""
+        raise TransferError(f"line {part.number}: making the topic {part.topic}: {error}{remedy}") from error
+    return 1
+
+
+def _write(client: Client, batch: Batch, done: Done) -> None:
+    try:
+        path = f"/v0/topics/{quote(batch.topic, safe='')}?return_seqs=false"
+        answer = client.post(path, batch.body()).json()
+    except Refused as error:
+        if error.code in TOO_LARGE and len(batch.lines) > 1:
+            # The same halves whenever it is tried, so the same keys.
+            for half in batch.halves():
+                _write(client, half, done)
+            return
+        raise TransferError(f"lines {batch.number} to {batch.last}: {error}") from error
+    done.lines = batch.last
+    done.records += len(batch.lines)
+    if answer["deduped"]:
+        done.deduped += len(batch.lines)

@@ -1,0 +1,148 @@
+"""A client of the Walrus protocol, and `topics walrus`: one command, or a shell that takes one a line.
+
+Works with any server that speaks the protocol. Exit status: 0 answered, 1 the server said ERR or is not there, 2 wrong
+usage.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from typing import Annotated, TextIO
+
+import typer
+
+from proto.wire import walrus
+
+DEFAULT_ADDRESS = "127.0.0.1:9091"
+TIMEOUT_S = 30.0
+_HELP = "register <topic> | put <topic> <payload> | get <topic> | state <topic> | metrics | exit"
+
+app = typer.Typer(
+    help="Talk to a Walrus listener; without a command, a shell.",
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+AddressOption = Annotated[str, typer.Option("--addr", help="host:port of any node.")]
+
+
+def connected(address: str, default_port: int, timeout_s: float = TIMEOUT_S) -> socket.socket:
+    """A connection to `host:port` or `[host]:port`. Raises OSError, ValueError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or address.endswith("]"):
+        host, port = address, str(default_port)
+    return socket.create_connection((host.strip("[]"), int(port)), timeout_s)
+
+
+def received(raw: socket.socket, size: int) -> bytes:
+    """Exactly `size` bytes. Raises `ConnectionError` when the server ends the connection before."""
+    pieces: list[bytes] = []
+    while size:
+        data = raw.recv(min(size, 1 << 16))
+        if not data:
+            raise ConnectionError("the server ended the connection")
+        pieces.append(data)
+        size -= len(data)
+    return b"".join(pieces)
+
+
+class WalrusClient:
+    """One connection. Not idempotent: a command whose answer did not come may have been carried out."""
+
+    def __init__(self, address: str = DEFAULT_ADDRESS, timeout_s: float = TIMEOUT_S) -> None:
+        self._raw = connected(address, 9091, timeout_s)
+
+    def ask(self, command: str) -> str:
+        """The answer as it came. Raises OSError."""
+        self._raw.sendall(walrus.encode(command.encode()))
+        (size,) = walrus.LENGTH.unpack(received(self._raw, walrus.LENGTH.size))
+        return received(self._raw, size).decode()
+
+    def close(self) -> None:
+        self._raw.close()
+
+
+def as_command(line: str) -> str:
+    """What a person typed, with its verb as the protocol has it."""
+    verb, space, rest = line.strip().partition(" ")
+    return verb.upper() + space + rest
+
+
+@app.callback()
+def _walrus(context: typer.Context, addr: AddressOption = DEFAULT_ADDRESS) -> None:
+    context.obj = addr
+    if context.invoked_subcommand is None:
+        raise typer.Exit(shell(addr, sys.stdin, sys.stdout))
+
+
+@app.command()
+def register(context: typer.Context, topic: str) -> None:
+    """Create a topic if it is not there."""
+    _once(context.obj, f"REGISTER {topic}")
+
+
+@app.command()
+def put(context: typer.Context, topic: str, payload: str) -> None:
+    """Append an entry."""
+    _once(context.obj, f"PUT {topic} {payload}")
+
+
+@app.command()
+def get(context: typer.Context, topic: str) -> None:
+    """Take the next entry."""
+    _once(context.obj, f"GET {topic}")
+
+
+@app.command()
+def state(context: typer.Context, topic: str) -> None:
+    """Segments of a topic and who leads them."""
+    _once(context.obj, f"STATE {topic}")
+
+
+@app.command()
+def metrics(context: typer.Context) -> None:
+    """State of the cluster."""
+    _once(context.obj, "METRICS")
+
+
+def _once(address: str, command: str) -> None:
+    try:
+        client = WalrusClient(address)
+        try:
+            answer = client.ask(command)
+        finally:
+            client.close()
+    except (OSError, ValueError) as error:
+        typer.echo(f"topics: {address}: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(answer)
+    if answer.startswith("ERR"):
+        raise typer.Exit(1)
+
+
+def shell(address: str, lines: TextIO, out: TextIO) -> int:
+    """Read commands until `exit` or the end; returns the exit status. A lost connection is made again."""
+    client: WalrusClient | None = None
+    prompt = "walrus> " if lines.isatty() else ""
+    while True:
+        out.write(prompt)
+        out.flush()
+        line = lines.readline()
+        if not line or line.strip().lower() in ("exit", "quit"):
+            if client is not None:
+                client.close()
+            return 0
+        if not line.strip():
+            continue
+        if line.strip().lower() == "help":
+            out.write(_HELP + "\n")
+            continue
+        try:
+            client = client or WalrusClient(address)
+            out.write(client.ask(as_command(line)) + "\n")
+        except (OSError, ValueError) as error:
+            out.write(f"{address}: {error}\n")
+            if client is not None:
+                client.close()
+            client = None

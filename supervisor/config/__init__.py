@@ -1,0 +1,1 @@
+"""What is configured: settings, keys, their units and their reference. Nothing here starts anything."""

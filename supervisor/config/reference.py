@@ -1,0 +1,82 @@
+"""Every setting as a table: its name, unit, default, bounds and meaning. `docs/configuration.md` is made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
+
+from supervisor.config import keys, units
+from supervisor.config.settings import FILE_VARIABLE, PREFIX, TOKEN_VARIABLE, URL_VARIABLE, Settings
+
+INTRODUCTION = f"""# Configuration
+
+<!-- Made by `make reference`; a test keeps it in step with the settings. -->
+
+Options of the command line win over environment variables, and those over the file. The file is optional: the one that
+`{FILE_VARIABLE}` names, else `topics.toml` in the working directory. It has the same names without `{PREFIX}`, in lower
+case (`port = 4000`). A wrong value, or a name in the file that means nothing, stops the start with exit status 2 and a
+message that names it and what is allowed; a variable `{PREFIX}…` that means nothing is warned of. An empty variable
+counts as unset. `topics config` prints what is in effect, where each value is from, and what is wrong.
+
+Sizes and durations may have a unit: {", ".join(f"`{name}`" for name in units.SIZES)};
+{", ".join(f"`{name}`" for name in units.DURATIONS)} (`64MiB`, `1.5s`). Without one they are bytes and milliseconds.
+
+Keys are no settings: `{keys.FILE_VARIABLE}` names a file of them, `{keys.VARIABLE}` has them itself. They are never in
+`topics.toml`, and no command prints them.
+
+Commands that ask a running service (`topics status`, say) find it by `{URL_VARIABLE}`, their key is in
+`{TOKEN_VARIABLE}`.
+
+| Variable | Default | Unit | Allowed | Meaning |
+| --- | --- | --- | --- | --- |
+"""
+_UNITS = {"_ms": "milliseconds", "_bytes": "bytes", "_rate": "bytes per second", "_dir": "path"}
+_BOUNDS = {"ge": "at least", "le": "at most", "gt": "above", "lt": "below"}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    name: str
+    default: str
+    unit: str
+    allowed: str
+    meaning: str
+
+
+def settings() -> list[Setting]:
+    """All of them, by name."""
+    return [
+        Setting(PREFIX + name.upper(), _shown(field.default), _unit(name), _allowed(field), field.description or "")
+        for name, field in sorted(Settings.model_fields.items())
+    ]
+
+
+def markdown() -> str:
+    rows = [f"| `{s.name}` | {s.default} | {s.unit} | {s.allowed} | {s.meaning} |\n" for s in settings()]
+    return INTRODUCTION + "".join(rows)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return "none" if value in (None, "") else f"`{value}`"
+
+
+def _unit(name: str) -> str:
+    return next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "")
+
+
+def _allowed(field: FieldInfo) -> str:
+    if get_origin(field.annotation) is Literal:
+        return ", ".join(f"`{value}`" for value in get_args(field.annotation))
+    if field.annotation is bool:
+        return "`true`, `false`"
+    bounds = [
+        f"{words} {getattr(limit, kind)}"
+        for limit in field.metadata
+        for kind, words in _BOUNDS.items()
+        if getattr(limit, kind, None) is not None
+    ]
+    return ", ".join(bounds)

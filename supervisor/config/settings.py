@@ -1,0 +1,230 @@
+"""Settings of the service: options of the command line win over `TOPICS_*` variables, those over `topics.toml`.
+
+Owns what is read, once, at start; children are told the limits they need and read nothing themselves. Keys are for
+`keys`; whether the data directory and the address can be had is for `datadir` and `listener` to find out.
+
+The file is the one that TOPICS_CONFIG names, else `topics.toml` in the working directory if there is one. It has the
+names of the variables without their prefix, in lower case: `port = 4000`.
+
+Sizes (`*_bytes`, `*_rate`) and durations (`*_ms`) may have a unit (`units`); a plain number is bytes or milliseconds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
+from pydantic_settings import SettingsConfigDict
+
+from proto.ipc.control import CONTROL_FD_VARIABLE
+from proto.model.limits import Limits
+from proto.model.memory_shares import default_for
+from proto.process.orphan import PARENT_PID_VARIABLE
+from supervisor.config import keys, units
+from supervisor.config.machine import memory_bytes
+
+PREFIX = "TOPICS_"
+MAX_SHARDS = 64
+FILE_VARIABLE = "TOPICS_CONFIG"
+DEFAULT_FILE = Path("topics.toml")
+URL_VARIABLE = "TOPICS_URL"
+TOKEN_VARIABLE = "TOPICS_TOKEN"
+"""Which service the commands that ask one talk to, and their key; see `endpoint`. `topics serve` reads neither."""
+
+
+class SettingsError(Exception):
+    """Settings that nothing can be started with. The text names each variable, its value and what is allowed."""
+
+
+_HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?|\[?[0-9A-Fa-f:.]+\]?")
+_ORIGIN = re.compile(r"(https?)://([a-z0-9_]([a-z0-9._-]*[a-z0-9_])?|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
+
+
+def _origin(text: str) -> str:
+    """An origin as browsers write it. Raises `ValueError`."""
+    match = _ORIGIN.fullmatch(text.lower().removesuffix("/"))
+    if match is None:
+        raise ValueError(f"{text!r} is no origin, scheme://host[:port]; https://app.example for example")
+    scheme, host, port = match[1], match[2], match[4] or ""
+    return f"{scheme}://{host}{'' if port == {'http': ':80', 'https': ':443'}[scheme] else port}"
+
+
+class Settings(Limits):
+    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True, env_ignore_empty=True)
+
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(4000, ge=0, le=65535, description="port to listen on, 0 for any free one")
+    walrus_listen: str = Field(
+        "", description="host:port[,host:port...] to speak the Walrus protocol on; empty: nowhere"
+    )
+    rog_listen: str = Field("", description="host:port[,host:port...] to speak the Rog protocol on; empty: nowhere")
+    data_dir: Path = Field(Path("topics-data"), description="directory that holds everything")
+    shards: int | None = Field(
+        None, ge=1, le=MAX_SHARDS, description="shard processes, fixed when the data directory is made"
+    )
+    runtime_dir: Path | None = Field(None, description="private directory for sockets between the processes")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
+    log_format: Literal["auto", "console", "logfmt", "journal", "json"] = Field(
+        "auto", description="form of log lines; auto is console on a terminal, journal under systemd, else logfmt"
+    )
+    request_log: bool = Field(False, description="a log line for each request and each end of a stream")
+    probe_auth: bool = Field(False, description="health and readiness need a key too")
+    allow_insecure_no_auth: bool = Field(False, description="listen beyond loopback without keys")
+    allowed_hosts: str = Field(
+        "", description="names, comma-separated, that requests without keys may give as Host besides this machine's own"
+    )
+    cors_origins: str = Field(
+        "", description="origins, comma-separated, of other sites whose pages may use the service; empty: none"
+    )
+    restart_limit: int = Field(10, ge=0, le=1000, description="deaths of one child within a minute before a long pause")
+    hang_timeout_ms: int = Field(
+        15_000, ge=0, description="silence after which a process that serves is killed and started again, 0 for never"
+    )
+    stop_timeout_ms: int = Field(30_000, ge=1, description="time a shard has to close its files")
+
+    @property
+    def host_list(self) -> list[str]:
+        return [each.strip() for each in self.allowed_hosts.split(",") if each.strip()]
+
+    @property
+    def origin_list(self) -> list[str]:
+        """As browsers write them: in lower case, without the scheme's own port."""
+        return [_origin(each.strip()) for each in self.cors_origins.split(",") if each.strip()]
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _check_hosts(cls, text: str) -> str:
+        for each in (part.strip() for part in text.split(",")):
+            if each and _HOST.fullmatch(each) is None:
+                raise ValueError(f"{each!r} is no host name or address, without a port; topics.example for example")
+        return text
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _check_origins(cls, text: str) -> str:
+        for each in (part.strip() for part in text.split(",")):
+            if each:
+                _origin(each)
+        return text
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _with_unit(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, str) and (read := unit_reader(str(info.field_name))) is not None:
+            found = read(value)
+            return value if found is None else found
+        return value
+
+    def limits(self) -> dict[str, Any]:
+        """The fields of `Limits`, as they travel in `Start.limits`."""
+        limits = {name: getattr(self, name) for name in Limits.model_fields}
+        return limits | {"memory_bytes": self.memory_bytes or default_for(memory_bytes())}
+
+
+def unit_reader(name: str) -> Callable[[str], int | float | None] | None:
+    """What reads the units of this setting, None if it has none."""
+    if name.endswith(("_bytes", "_rate")):
+        return units.size
+    return units.duration_ms if name.endswith("_ms") else None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """`origin` says for each setting where its value is from: "default", the file's path, a variable or an option.
+
+    `problems` are texts, one for each thing that is wrong; the settings they name have their defaults.
+    """
+
+    settings: Settings
+    origin: dict[str, str]
+    problems: list[str]
+
+
+def load(overrides: Mapping[str, Any] | None = None) -> Settings:
+    """Read file and environment; entries of `overrides` that are not None win. Raises `SettingsError`."""
+    return load_with_origin(overrides).settings
+
+
+def load_with_origin(overrides: Mapping[str, Any] | None = None) -> Loaded:
+    """The same, and where each value is from. Raises `SettingsError`."""
+    loaded = inspect(overrides)
+    if loaded.problems:
+        raise SettingsError("\n".join(loaded.problems))
+    return loaded
+
+
+def inspect(overrides: Mapping[str, Any] | None = None) -> Loaded:
+    """The same, but what is wrong is in `problems` and stops nothing."""
+    path, filed, problems = _read_file(os.environ)
+    present = {name.lower(): value for name, value in os.environ.items() if value}
+    given = {name: value for name, value in (overrides or {}).items() if value is not None}
+    variables = {name for name in Settings.model_fields if PREFIX.lower() + name in present}
+    origin = dict.fromkeys(Settings.model_fields, "default")
+    origin |= dict.fromkeys(filed, str(path))
+    origin |= {name: PREFIX + name.upper() for name in variables}
+    origin |= {name: f"--{name.replace('_', '-')}" for name in given}
+    values = {**{name: value for name, value in filed.items() if name not in variables}, **given}
+    texts = {name: present[PREFIX.lower() + name] for name in variables} | values
+    while True:
+        try:
+            return Loaded(Settings(**values), origin, problems)
+        except ValidationError as error:
+            problems += [_explain(item, origin, texts) for item in error.errors()]
+            wrong = {str(item["loc"][0]) for item in error.errors() if item["loc"]} & Settings.model_fields.keys()
+            if not wrong:
+                raise SettingsError("\n".join(problems)) from error
+            # An argument wins over the variable that is wrong, too.
+            values |= {name: Settings.model_fields[name].get_default() for name in wrong}
+            origin |= dict.fromkeys(wrong, "default")
+
+
+def _read_file(environment: Mapping[str, str]) -> tuple[Path, dict[str, Any], list[str]]:
+    """What the file says under names that are settings, and what is wrong with it."""
+    named = environment.get(FILE_VARIABLE, "")
+    path = Path(named) if named else DEFAULT_FILE
+    try:
+        with open(path, "rb") as file:
+            found = tomllib.load(file)
+    except FileNotFoundError:
+        missing = f"{FILE_VARIABLE}={named}: there is no such file; create it, or unset it"
+        return path, {}, [missing] if named else []
+    except (OSError, ValueError) as error:
+        return path, {}, [f"{path}: {error}"]
+    problems = []
+    for name in found.keys() - Settings.model_fields.keys():
+        if PREFIX + name.upper() in (keys.VARIABLE, keys.FILE_VARIABLE):
+            problems.append(f"{path}: {name}: keys are given by {keys.FILE_VARIABLE} or {keys.VARIABLE} only")
+        else:
+            like = difflib.get_close_matches(name, Settings.model_fields, 1)
+            meant = f"; did you mean {like[0]}?" if like else "; `topics config` lists all"
+            problems.append(f"{path}: {name}: there is no such setting{meant}")
+    return path, {name: value for name, value in found.items() if name in Settings.model_fields}, sorted(problems)
+
+
+def _explain(item: Any, origin: Mapping[str, str], texts: Mapping[str, Any]) -> str:
+    """One line for one of pydantic's errors, with the value as it was given, before units were read."""
+    name = str(item["loc"][0]) if item["loc"] else "settings"
+    source = origin.get(name, PREFIX + name.upper())
+    shown = source if source.startswith((PREFIX, "--")) else f"{source}: {name}"
+    known = Settings.model_fields.get(name)
+    what = f" ({known.description})" if known is not None and known.description else ""
+    return f"{shown}={texts.get(name, item['input'])}: {item['msg'].removeprefix('Value error, ')}{what}"
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """`TOPICS_*` variables that mean nothing, each with the known name it resembles or ""."""
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    known |= {FILE_VARIABLE, keys.VARIABLE, keys.FILE_VARIABLE, CONTROL_FD_VARIABLE, PARENT_PID_VARIABLE}
+    known |= {URL_VARIABLE, TOKEN_VARIABLE}
+    found = [name for name in sorted(environment) if name.upper().startswith(PREFIX) and name.upper() not in known]
+    # Compared without the prefix, which would make everything look alike.
+    bare = {name.removeprefix(PREFIX): name for name in known}
+    close = [difflib.get_close_matches(name.upper().removeprefix(PREFIX), bare, 1) for name in found]
+    return [(name, bare[like[0]] if like else "") for name, like in zip(found, close, strict=True)]

@@ -1,0 +1,361 @@
+"""One child process and its incarnations: start it, hear it, start it again, end it.
+
+The only module that starts processes which stay (`keys` and `offline` start some that do one thing and end). What an
+incarnation is told is prepared by the service; when to start again is decided in `restart`; which states there are is
+written in `states`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+
+from proto.ipc.control import (
+    CONTROL_FD_VARIABLE,
+    Complete,
+    Control,
+    ControlError,
+    Drain,
+    Drained,
+    Failed,
+    Pong,
+    Progress,
+    Ready,
+    Start,
+    Stop,
+)
+from proto.ipc.transport import ControlLink
+from proto.process.orphan import PARENT_PID_VARIABLE
+from supervisor.process import restart
+from supervisor.process.restart import Death, TooOften, decide
+from supervisor.process.states import ALIVE, Event, State, after
+
+HANGUP_GRACE_S = 5.0
+"""How long a child may live on after it closed its control socket or said that it failed."""
+NOT_STARTED = 127
+"""Stands for the exit status of a process that could not be made."""
+_KEPT = ("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "TERM", "NO_COLOR")
+_KEPT_PREFIXES = ("PYTHON", "LC_", "MALLOC_")
+_OURS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """What one incarnation is given: its first message, and descriptors it shall inherit under their numbers."""
+
+    start: Start
+    inherit: tuple[int, ...] = ()
+
+
+def environment_for_children(environment: Mapping[str, str], **more: str) -> dict[str, str]:
+    """What a child may know of the supervisor's environment: enough to run Python, no keys, no settings."""
+    kept = {n: v for n, v in environment.items() if n in _KEPT or n.startswith(_KEPT_PREFIXES)}
+    return {**kept, **more}
+
+
+class Child:
+    """`changed` is called after every change of `state`, `phase` or progress, in the supervisor's trio thread."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        prepare: Callable[[int], Launch],
+        changed: Callable[[Child], None],
+        log: Any,
+        restart_limit: int,
+        vital: bool = True,
+    ) -> None:
+        """`vital`: the service ends when it cannot be started; otherwise it is held and tried again for ever."""
+        self.name = name
+        self.state = State.IDLE
+        self.incarnation = 0
+        self.pid: int | None = None
+        self.phase = "down"
+        self.done_bytes = 0
+        self.total_bytes = 0
+        self.heard_at = 0.0
+        """When the present incarnation last said something, or was started; trio's clock."""
+        self.spoken = False
+        """Whether the present incarnation has said anything."""
+        self.hangs = 0
+        """How often it was killed because it did not answer."""
+        self.complete = False
+        """Whether the present incarnation, a gateway, has reached every shard."""
+        self.reason = ""
+        """Why it is in state failed, or was held."""
+        self.permanent = False
+        """Whether it said itself that it cannot go on."""
+        self.held = False
+        """Whether it was held since it last served."""
+        self.troubled = False
+        """Whether it was held, or died several times in a row, since it last served."""
+        self.drained = trio.Event()
+        self.gone = trio.Event()
+        self._command = list(command)
+        self._environment = environment
+        self._prepare = prepare
+        self._changed = changed
+        self._log = log.bind(child=name)
+        self._restart_limit = restart_limit
+        self._vital = vital
+        self._ready_at: float | None = None
+        self._stop_requested = trio.Event()
+        self._link: ControlLink | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._failure: str | None = None
+
+    def _apply(self, event: Event) -> None:
+        """The one place where the state changes."""
+        self.state = after(self.state, event)
+        if self.state is State.STARTING:
+            self.phase, self.done_bytes, self.total_bytes = "open", 0, 0
+        elif self.state is State.SERVING:
+            self.phase = "ready"
+            self.held = self.troubled = self.permanent = False
+        elif self.state is State.STOPPING:
+            self.phase = "stopping"
+        else:
+            self.held = self.held or self.state is State.HELD
+            self.troubled = self.troubled or self.held
+            self.phase = "failed" if self.troubled and self.state in (State.WAITING, State.HELD) else "down"
+        self._changed(self)
+
+    async def run(self) -> None:
+        """Keep the child alive until it is stopped, or given up if it is vital; returns in state ended or failed.
+
+        However this ends, cancellation included, no process is left.
+        """
+        deaths: list[Death] = []
+        holds = in_a_row = 0
+        try:
+            while self.state in (State.IDLE, State.WAITING, State.HELD):
+                began = trio.current_time()
+                status = await self._live()
+                now = trio.current_time()
+                uptime = now - began
+                stopping = self._stop_requested.is_set()
+                in_a_row = in_a_row + 1 if self._ready_at is None else 0
+                self.troubled = self.troubled or in_a_row >= restart.TROUBLE
+                self._apply(Event.DIED)
+                if stopping:
+                    level = self._log.info if status == 0 else self._log.warning
+                    level("child_ended", incarnation=self.incarnation, status=describe(status))
+                    return
+                deaths.append(Death(now, uptime))
+                self._log.error(
+                    "child_died", incarnation=self.incarnation, status=describe(status), uptime_s=round(uptime, 3)
+                )
+                if self._ready_at is not None and now - self._ready_at >= restart.STEADY_S:
+                    holds = 0
+                verdict = decide(deaths, now, self._restart_limit)
+                if self._failure is not None:
+                    self.permanent, self.reason = True, self._failure
+                elif isinstance(verdict, TooOften):
+                    self.reason = f"{self.name} {verdict.reason}, the last time with {describe(status)}"
+                elif not holds:
+                    await self._pause(verdict.delay_s)
+                    continue
+                if self._vital:
+                    self._apply(Event.GIVE_UP)
+                    return
+                pause = restart.hold_s(holds)
+                holds += 1
+                self._log.error("child_held", reason=self.reason, again_in_s=pause, action="the others go on")
+                self._apply(Event.HOLD)
+                await self._pause(pause)
+        finally:
+            self.gone.set()
+
+    async def _pause(self, seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            await self._stop_requested.wait()
+
+    async def _live(self) -> int:
+        """One incarnation, from its start to its exit status (negative: the signal that ended it)."""
+        self.incarnation += 1
+        self._failure = None
+        self._ready_at = None
+        self.complete = False
+        launch = self._prepare(self.incarnation)
+        try:
+            process, link = self._spawn(launch.inherit)
+        except OSError as error:
+            # Out of processes or memory, perhaps not for long: an accident like any other.
+            self._log.error("child_not_started", command=self._command[0], error=str(error))
+            self._apply(Event.SPAWN)
+            return NOT_STARTED
+        pidfd = os.pidfd_open(process.pid)
+        try:
+            self._process, self.pid = process, process.pid
+            self.heard_at = trio.current_time()
+            self.spoken = False
+            self._apply(Event.SPAWN)
+            self._log.info("child_started", incarnation=self.incarnation, pid=process.pid)
+            async with trio.open_nursery() as nursery:
+                heard = trio.Event()
+                nursery.start_soon(self._hear, link, heard)
+                # Published before `Start` is sent: whoever sends meanwhile queues behind it on the link's lock,
+                # which `send` takes before it first yields.
+                self._link = link
+                await _send(link, launch.start)
+                await trio.lowlevel.wait_readable(pidfd)
+                # Last words may still be in the socket. End-of-file follows them, unless a grandchild holds the end.
+                with trio.move_on_after(1):
+                    await heard.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._link = None
+            if process.poll() is None:
+                process.kill()
+            status = process.wait()
+            os.close(pidfd)
+            self._process = self.pid = None
+            with trio.CancelScope(shield=True):
+                await link.aclose()
+        return status
+
+    def _spawn(self, inherit: tuple[int, ...]) -> tuple[subprocess.Popen[bytes], ControlLink]:
+        """subprocess rather than trio's processes: the kernel's parent-death signal follows the thread that forked,
+        and only the main thread lives as long as the supervisor does."""
+        ours, theirs = socket.socketpair()
+        environment = {
+            **self._environment,
+            CONTROL_FD_VARIABLE: str(theirs.fileno()),
+            PARENT_PID_VARIABLE: str(os.getpid()),
+        }
+        # Signals of the terminal and of service managers go to the whole group. They are the supervisor's business:
+        # a child that inherits them blocked ends by Stop, by end-of-file, or by SIGKILL.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
+        try:
+            process = subprocess.Popen(
+                self._command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), *inherit),
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            theirs.close()
+        return process, ControlLink(ours)
+
+    async def _hear(self, link: ControlLink, heard: trio.Event) -> None:
+        try:
+            while (message := await link.receive()) is not None:
+                self._handle(message)
+                if self._failure is not None:
+                    break
+        except ControlError as error:
+            self._log.error("child_speaks_nonsense", error=str(error))
+            self.kill()
+        heard.set()
+        # It said its last word, so it has to end; the nursery is cancelled when it does.
+        await trio.sleep(HANGUP_GRACE_S)
+        self._log.error("child_hung_up", action="killed")
+        self.kill()
+
+    def _handle(self, message: Control) -> None:
+        self.heard_at = trio.current_time()
+        self.spoken = True
+        match message:
+            case Pong():
+                pass
+            case Progress():
+                if self.state is State.STARTING:
+                    self.phase = message.phase
+                    self.done_bytes, self.total_bytes = message.done_bytes, message.total_bytes
+                    self._changed(self)
+            case Ready():
+                self._ready_at = self._ready_at or trio.current_time()
+                self._apply(Event.READY)
+            case Complete():
+                self.complete = True
+                self._changed(self)
+            case Drained():
+                self.drained.set()
+            case Failed():
+                self._failure = message.message
+            case _:
+                self._log.error("child_sent_what_only_the_supervisor_sends", message=type(message).__name__)
+
+    async def tell(self, message: Control) -> None:
+        """Send `message` to the present incarnation, if there is one that listens."""
+        if self._link is not None:
+            await _send(self._link, message)
+
+    async def drain(self, deadline_s: float) -> bool:
+        """Have it finish what is in flight; whether it did, or was gone anyway. It is not started again."""
+        self.request_stop()
+        with trio.move_on_after(deadline_s):
+            await self.tell(Drain())
+            async with trio.open_nursery() as nursery:
+                for event in (self.drained, self.gone):
+                    nursery.start_soon(_when, event, nursery.cancel_scope)
+            return True
+        return False
+
+    async def stop(self, deadline_s: float) -> bool:
+        """Ask it to end, kill it after `deadline_s`; returns when it is gone, True if it ended by itself."""
+        self.request_stop()
+        with trio.move_on_after(deadline_s):
+            await self.tell(Stop())
+            await self.gone.wait()
+            return True
+        self._log.error("child_did_not_stop", action="killed", deadline_s=deadline_s)
+        self.kill()
+        await self.gone.wait()
+        return False
+
+    def request_stop(self) -> None:
+        """From now on its death is no accident."""
+        if not self._stop_requested.is_set():
+            self._stop_requested.set()
+            self._apply(Event.STOP)
+
+    def kill(self) -> None:
+        if self._process is not None and self.state in ALIVE:
+            self._process.kill()
+
+
+async def _send(link: ControlLink, message: Control) -> None:
+    try:
+        await link.send(message)
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass  # it is gone; whoever waits for its exit notices
+
+
+async def _when(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
+
+
+def describe(status: int) -> str:
+    """An exit status in words."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return signal.Signals(-status).name
+    except ValueError:
+        return f"signal {-status}"
+
+
+def python(module: str) -> list[str]:
+    """The command that runs one of our packages as a process. -P: the working directory is not searched for code."""
+    return [sys.executable, "-P", "-m", module]
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000

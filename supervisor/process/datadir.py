@@ -1,0 +1,295 @@
+"""The data directory: who may use it, and how many shards it was made for.
+
+    .                flock held by the supervisor and, by inheritance, by every shard process
+    LOCK             the same; holds the supervisor's process id
+    manifest.json    {"format": 1, "shards": N, "created_ms": ms since 1970}
+    shard-00 …       one per shard, its inside belongs to the shard
+
+What is found decides what is done:
+
+    manifest      shard directories        wanted shards     decision
+    absent        none, or all empty       any               make it
+    absent        one with something in    any               refuse: the manifest is lost
+    unreadable    any                      any               refuse
+    other format  any                      any               refuse
+    good          one missing              any               refuse: data is lost
+    good          all there                none or the same  use it
+    good          all there                another number    refuse: resharding is a command of its own
+
+The shards hold the locks too, so that a service started right after its predecessor was killed cannot open a shard
+whose old process has not died yet.
+
+The lock of the directory itself is the one that counts: it cannot be removed without the directory. LOCK is what
+earlier releases lock, and tells whose the directory is. After each lock is taken, the locked inode is compared with
+the one that the path names now; if they differ, the file or directory was exchanged meanwhile, and locking begins
+again. File systems that lock files only (NFS) leave it at LOCK. Entries are opened without following links
+(`folder`), since root may verify or reshard what another user may write to.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import stat
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from supervisor.config.settings import MAX_SHARDS
+from supervisor.process.safe_folder import Folder, NotPlain, read
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+LOCK = "LOCK"
+RESHARD_DECISION = "reshard.json"
+"""There while the shards are being exchanged: nobody may serve them."""
+DEFAULT_MAX_SHARDS = 8
+TAKEOVER_S = 5.0
+"""How long the processes of a killed predecessor may take to vanish."""
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_NO_DIRECTORY_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP}
+"""What `flock` of a directory says on file systems that lock only files opened for writing."""
+
+
+class DataDirError(Exception):
+    """A data directory that must not be used as it is. The text says which, why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    shards: int
+    created_ms: int
+
+
+def shard_name(index: int) -> str:
+    return f"shard-{index:02d}"
+
+
+def parse_manifest(path: Path, content: bytes) -> Manifest:
+    """Raises `DataDirError` for anything but a manifest of this format."""
+    try:
+        fields: Any = json.loads(content)
+        version = fields["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataDirError(
+            f"{path} is damaged ({error!r}): put it back from a backup; its content is "
+            '{"format": 1, "shards": <number of shard-* directories>, "created_ms": <any>}'
+        ) from error
+    if version != FORMAT:
+        raise DataDirError(f"{path} has format {version!r}, this release knows {FORMAT}: use the release that wrote it")
+    shards, created_ms = fields.get("shards"), fields.get("created_ms")
+    if type(shards) is not int or not 1 <= shards <= MAX_SHARDS or type(created_ms) is not int:
+        raise DataDirError(f"{path} is damaged: shards is {shards!r}, created_ms is {created_ms!r}")
+    return Manifest(shards, created_ms)
+
+
+def decide(path: Path, manifest: Manifest | None, used: Mapping[str, bool], wanted: int | None) -> Manifest | None:
+    """The manifest to go on with, or None for a directory that is to be made. See the table above.
+
+    `used` maps the names of shard directories to whether anything is in them. Raises `DataDirError`.
+    """
+    if manifest is None:
+        if any(used.values()):
+            lost = ", ".join(sorted(name for name, filled in used.items() if filled))
+            raise DataDirError(
+                f"{path / MANIFEST} is missing although {lost} holds data: put the manifest back from a backup "
+                "or choose another TOPICS_DATA_DIR; nothing was touched"
+            )
+        return None
+    missing = [name for name in map(shard_name, range(manifest.shards)) if name not in used]
+    if missing:
+        raise DataDirError(f"{path / missing[0]} is missing: the manifest says {manifest.shards} shards")
+    if wanted is not None and wanted != manifest.shards:
+        raise DataDirError(
+            f"TOPICS_SHARDS={wanted}, but {path} was made for {manifest.shards} shards: leave TOPICS_SHARDS unset, "
+            "or change the number with `topics reshard` while the service is stopped"
+        )
+    return manifest
+
+
+class DataDir:
+    """An opened, locked data directory. `lock_fds` keep it locked for as long as any process has them open."""
+
+    def __init__(self, path: Path, manifest: Manifest, lock_fds: tuple[int, ...]) -> None:
+        self.path = path
+        self.shards = manifest.shards
+        self.lock_fds = lock_fds
+
+    @classmethod
+    def open(cls, path: Path, wanted_shards: int | None, created_ms: int, takeover_s: float = TAKEOVER_S) -> DataDir:
+        """Lock `path`, making it if there is nothing yet. Raises `DataDirError`."""
+        path = path.absolute()
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock_fds = _lock(path, takeover_s)
+        except OSError as error:
+            raise DataDirError(
+                _reason(path, error) + ": TOPICS_DATA_DIR must be a directory that can be written"
+            ) from error
+        try:
+            if (path / RESHARD_DECISION).exists():
+                raise DataDirError(
+                    f"{path}: its shards are being exchanged for another number of them, and that was interrupted: "
+                    "run `topics reshard` again to finish it"
+                )
+            return cls(path, _manifest(path, wanted_shards, created_ms), lock_fds)
+        except OSError as error:
+            _close(lock_fds)
+            raise DataDirError(_reason(path, error)) from error
+        except BaseException:
+            _close(lock_fds)
+            raise
+
+    @classmethod
+    def locked(cls, path: Path) -> DataDir:
+        """Lock a directory that is there, whatever state it is in, for work on its files. Raises `DataDirError`."""
+        path = path.absolute()
+        try:
+            manifest = parse_manifest(path / MANIFEST, read(path / MANIFEST))
+            return cls(path, manifest, _lock(path, takeover_s=0))
+        except OSError as error:
+            raise DataDirError(_reason(path, error) + ": TOPICS_DATA_DIR must name a data directory") from error
+
+    def close(self) -> None:
+        _close(self.lock_fds)
+
+
+def _reason(path: Path, error: OSError) -> str:
+    return str(error) if isinstance(error, NotPlain) else f"{error.filename or path}: {error.strerror}"
+
+
+def _close(descriptors: tuple[int, ...]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _lock(path: Path, takeover_s: float) -> tuple[int, ...]:
+    """Descriptors of the directory and of LOCK, both locked. Raises `DataDirError` if a process has one of them."""
+    deadline = time.monotonic() + takeover_s
+    while True:
+        try:
+            found = _try_lock(path)
+        except BlockingIOError:
+            holder = _holder(path)
+            # The holder's own pid is dead but the lock is held: its shards are on their way out.
+            if _alive(holder) or time.monotonic() >= deadline:
+                raise DataDirError(
+                    f"{path} is in use by process {holder or f'(unknown: {LOCK} was removed)'}: stop that one, "
+                    "or give this one a TOPICS_DATA_DIR of its own"
+                ) from None
+            time.sleep(0.02)
+        else:
+            if found:
+                return found
+
+
+def _try_lock(path: Path) -> tuple[int, ...]:
+    """As `_lock`; nothing if a name was exchanged meanwhile. Raises `BlockingIOError`."""
+    with Folder.of(path) as folder:
+        try:
+            fcntl.flock(folder.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            if error.errno not in _NO_DIRECTORY_LOCKS:
+                raise
+        if not _same(os.fstat(folder.descriptor), os.stat(path)):
+            return ()
+        try:
+            file = os.open(LOCK, _LOCK_FLAGS, 0o600, dir_fd=folder.descriptor)
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                raise NotPlain(path / LOCK, stat.S_IFLNK) from None
+            error.filename = str(path / LOCK)
+            raise
+        try:
+            mode = os.fstat(file).st_mode
+            if not stat.S_ISREG(mode):
+                raise NotPlain(path / LOCK, mode)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try:
+                now = os.stat(LOCK, dir_fd=folder.descriptor, follow_symlinks=False)
+            except FileNotFoundError:
+                now = None
+            if now is None or not _same(os.fstat(file), now):
+                os.close(file)
+                return ()
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+            return os.dup(folder.descriptor), file
+        except BaseException:
+            os.close(file)
+            raise
+
+
+def _same(one: os.stat_result, other: os.stat_result) -> bool:
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
+
+
+def _holder(path: Path) -> str:
+    """What LOCK says; empty if it is not there."""
+    try:
+        return read(path / LOCK)[:32].decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _alive(pid: str) -> bool:
+    if not pid.isdecimal():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    # A killed process whose parent has not collected it yet still has a pid, but no files and no lock.
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def _manifest(path: Path, wanted: int | None, created_ms: int) -> Manifest:
+    target = path / MANIFEST
+    try:
+        found = parse_manifest(target, read(target))
+    except FileNotFoundError:
+        found = None
+    used = {entry.name: any(entry.iterdir()) for entry in path.glob("shard-*") if entry.is_dir()}
+    known = decide(path, found, used, wanted)
+    if known is not None:
+        return known
+    fresh = Manifest(wanted or min(len(os.sched_getaffinity(0)), DEFAULT_MAX_SHARDS), created_ms)
+    # Directories first: a manifest promises that every one of them exists.
+    for entry in used:
+        (path / entry).rmdir()
+    for index in range(fresh.shards):
+        (path / shard_name(index)).mkdir(mode=0o700)
+    _sync_directory(path)
+    _write(target, json.dumps({"format": FORMAT, "shards": fresh.shards, "created_ms": created_ms}).encode() + b"\n")
+    _sync_directory(path.parent)
+    return fresh
+
+
+def _write(target: Path, content: bytes) -> None:
+    temporary = target.with_name(target.name + ".tmp")
+    temporary.unlink(missing_ok=True)
+    with open(temporary, "xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(temporary, target)
+    _sync_directory(target.parent)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

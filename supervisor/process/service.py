@@ -1,0 +1,444 @@
+"""The service as a whole: boot, readiness, healing, draining. What `topics serve` runs.
+
+1  data directory locked, runtime directory made, socket bound; any of these refused: nothing is started
+2  shards and gateway start at once; the gateway answers from its first moment
+3  shards report phases (open → replay → derive → ready), which are passed on to the gateway
+4  all ready, and the gateway has reached every shard: systemd and the terminal are told
+5  a child that dies is started again, the others go on; one that hangs is killed first (`watchdog`)
+   a shard that cannot start, or dies too often, is tried again after long pauses (`restart`): its topics are answered
+   503 meanwhile, the others serve. A start does not wait for it: systemd and the terminal are told that all is ready
+   but that shard. If no shard has ever served and none can start, the service ends, 3 if one of them says that its
+   data needs a human, else 1; a gateway that dies too often ends it as well
+6  SIGHUP: keys are read anew
+7  SIGTERM or SIGINT: the gateway drains, then stops, then the shards close; each step has a deadline
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import trio
+
+from proto.ipc import control
+from proto.ipc.control import Shards, ShardState, Start
+from proto.process import log
+from supervisor.config.keys import FILE_VARIABLE, Keys, KeysError, read_file
+from supervisor.config.settings import Settings, unknown_variables
+from supervisor.process import listener, reaper, rundir
+from supervisor.process.child import Child, Launch, environment_for_children, now_ms, python
+from supervisor.process.datadir import DataDir, DataDirError, shard_name
+from supervisor.process.listener import Protocols
+from supervisor.process.notify import Notifier
+from supervisor.process.rundir import RuntimeDir, RuntimeDirError
+from supervisor.process.states import State
+from supervisor.process.watchdog import Watchdog, timeout_s
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_BEYOND_HELP = 3
+"""A child said that starting again is pointless; service managers should not try either."""
+EXIT_FORCED = 130
+
+DRAIN_MARGIN_S = 2.0
+GATEWAY_STOP_S = 5.0
+PROGRESS_LOG_S = 2.0
+NO_KEYS = Keys()
+NO_PROTOCOLS = Protocols()
+WALRUS_VARIABLE = "TOPICS_WALRUS_LISTEN"
+ROG_VARIABLE = "TOPICS_ROG_LISTEN"
+
+
+class Service:
+    """Runs children until told to stop. All that it is given is already opened, and closed by whoever opened it."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        data: DataDir,
+        runtime: RuntimeDir,
+        listening: socket.socket,
+        notifier: Notifier,
+        logger: Any,
+        announce: Callable[[str], None],
+        *,
+        keys: Keys = NO_KEYS,
+        protocols: Protocols = NO_PROTOCOLS,
+        shard_command: Sequence[str] = tuple(python("shardd")),
+        gateway_command: Sequence[str] = tuple(python("gateway")),
+    ) -> None:
+        self._settings = settings
+        self._data = data
+        self._runtime = runtime
+        self._listening = listening
+        self._protocols = protocols
+        self._notifier = notifier
+        self._log = logger
+        self._announce = announce
+        self._keys = keys
+        self._reload_wanted = trio.Event()
+        self._url = listener.url(listening)
+        self._shown = {
+            "walrus": [listener.shown(each) for each in protocols.walrus],
+            "rog": [listener.shown(each) for each in protocols.rog],
+        }
+        self._began_ms = now_ms()
+        self._endpoints = [""] * data.shards
+        self._ending = trio.Event()
+        self._exit_status = EXIT_OK
+        self._announced = False
+        self._served = False
+        """Whether a shard has ever served."""
+        self._seen: dict[str, tuple[State, str, int]] = {}
+        self._logged_at: dict[str, float] = {}
+        environment = environment_for_children(
+            os.environ, TOPICS_LOG_LEVEL=settings.log_level, TOPICS_LOG_FORMAT=log.chosen_format(settings.log_format)
+        )
+
+        # OpenTelemetry's settings, which may hold credentials, are the gateway's business alone.
+        telemetry = {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
+
+        def child(
+            name: str, command: Sequence[str], prepare: Callable[[int], Launch], vital: bool, **more: str
+        ) -> Child:
+            limit = settings.restart_limit
+            return Child(name, command, environment | more, prepare, self._changed, logger, limit, vital)
+
+        self._shards = [
+            child(shard_name(index), shard_command, partial(self._for_shard, index), vital=False)
+            for index in range(data.shards)
+        ]
+        self._gateway = child("gateway", gateway_command, self._for_gateway, vital=True, **telemetry)
+        self._children = [*self._shards, self._gateway]
+        self._news = {child.name: trio.Event() for child in self._children}
+
+    def _for_shard(self, index: int, incarnation: int) -> Launch:
+        # A new endpoint each time: what is queued for a dead process must not reach its successor.
+        self._endpoints[index] = self._runtime.endpoint(shard_name(index), incarnation)
+        start = Start(
+            role="shard",
+            limits=self._settings.limits(),
+            index=index,
+            shards=self._data.shards,
+            data_dir=str(self._data.path),
+            endpoint=self._endpoints[index],
+            states=[asdict(state) for state in self.states()],
+        )
+        return Launch(start, self._data.lock_fds)
+
+    def _for_gateway(self, incarnation: int) -> Launch:
+        start = Start(
+            role="gateway",
+            limits=self._settings.limits(),
+            shards=self._data.shards,
+            data_dir=str(self._data.path),
+            listen_fd=self._listening.fileno(),
+            walrus_fds=[each.fileno() for each in self._protocols.walrus],
+            rog_fds=[each.fileno() for each in self._protocols.rog],
+            states=[asdict(state) for state in self.states()],
+            keys=None if self._keys.keys is None else [key.as_map() for key in self._keys.keys],
+            probe_auth=self._settings.probe_auth,
+            request_log=self._settings.request_log,
+            hosts=[self._settings.host, *self._settings.host_list],
+            cors_origins=self._settings.origin_list,
+        )
+        return Launch(start, (self._listening.fileno(), *(each.fileno() for each in self._protocols.all)))
+
+    def states(self) -> list[ShardState]:
+        """What the children may know of the shards."""
+        return [
+            ShardState(i, c.phase, self._endpoints[i], c.incarnation, c.done_bytes, c.total_bytes, c.hangs)
+            for i, c in enumerate(self._shards)
+        ]
+
+    async def run(self) -> int:
+        """Serve until a signal, or until nothing can be served; returns the exit status. No child is left."""
+        async with trio.open_nursery() as nursery:
+            forced = trio.CancelScope()
+            await nursery.start(self._obey_signals, forced)
+            nursery.start_soon(self._reload)
+            hang_ms, manager_s = self._settings.hang_timeout_ms, timeout_s(os.environ, os.getpid())
+            if hang_ms or manager_s is not None:
+                hang_s = hang_ms / 1000 if hang_ms else None
+                watchdog = Watchdog(hang_s, manager_s, self._children, self._notifier, self._log)
+                nursery.start_soon(watchdog.run, self._ending.is_set)
+            if os.getpid() == 1:
+                nursery.start_soon(reaper.run, self._log)
+            for child in self._children:
+                nursery.start_soon(self._relay, child)
+                nursery.start_soon(self._keep, child)
+            await self._ending.wait()
+            with forced:
+                await self._shut_down()
+            if forced.cancelled_caught:
+                self._log.warning("forced", action="children are killed")
+                self._exit_status = EXIT_FORCED
+            nursery.cancel_scope.cancel()
+        self._log.info("stopped", exit_status=self._exit_status)
+        return self._exit_status
+
+    async def _obey_signals(
+        self, forced: trio.CancelScope, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            task_status.started()
+            await self._obey(signals, forced)
+
+    async def _obey(self, signals: AsyncIterator[int], forced: trio.CancelScope) -> None:
+        async for number in signals:
+            name = signal.Signals(number).name
+            if number == signal.SIGHUP:
+                self._reload_wanted.set()
+            elif not self._ending.is_set():
+                self._end(EXIT_OK, name)
+            elif number == signal.SIGINT:
+                forced.cancel()
+            else:
+                self._log.info("already_stopping", signal=name)
+
+    async def _reload(self) -> None:
+        """Read the file of keys again whenever that is wanted. One that cannot be used changes nothing."""
+        while True:
+            await self._reload_wanted.wait()
+            self._reload_wanted = trio.Event()
+            # Before everything serves for the first time, the service manager still waits for that.
+            announced = self._announced
+            if announced:
+                self._notifier.reloading()
+            result = await self._reload_keys()
+            if announced and not self._ending.is_set():
+                self._notifier.ready(result)
+                self._report_readiness()
+
+    async def _reload_keys(self) -> str:
+        """Returns what came of it, in words."""
+        path = self._keys.path
+        if path is None:
+            self._log.info("nothing_to_reload", reason=f"keys come from {FILE_VARIABLE} to be read again")
+            return "nothing to reload"
+        try:
+            keys = await trio.to_thread.run_sync(read_file, path)
+        except KeysError as error:
+            self._log.error("keys_not_reloaded", reason=str(error), action="the keys from before stay")
+            return "the keys were not reloaded, those from before stay"
+        self._keys = Keys(keys, path)
+        await self._gateway.tell(control.Keys([key.as_map() for key in keys]))
+        self._log.info("keys_reloaded", keys=len(keys))
+        return f"{len(keys)} keys reloaded"
+
+    def _end(self, status: int, reason: str) -> None:
+        if self._ending.is_set():
+            return
+        self._exit_status = status
+        self._log.info("stopping", reason=reason)
+        self._ending.set()
+
+    async def _keep(self, child: Child) -> None:
+        await child.run()
+        if child.state is State.FAILED:
+            self._log.error("giving_up", child=child.name, reason=child.reason)
+            self._notifier.status(f"{child.name}: {child.reason}")
+            self._end(EXIT_BEYOND_HELP if child.permanent else EXIT_FAILED, f"{child.name} failed")
+
+    def _give_up_if_no_shard_starts(self) -> None:
+        if self._ending.is_set() or self._served or not all(shard.held for shard in self._shards):
+            return
+        for shard in self._shards:
+            self._log.error("giving_up", child=shard.name, reason=shard.reason)
+        permanent = [shard for shard in self._shards if shard.permanent]
+        first = (permanent or self._shards)[0]
+        self._notifier.status(f"{first.name}: {first.reason}")
+        self._end(EXIT_BEYOND_HELP if permanent else EXIT_FAILED, "no shard can start")
+
+    async def _shut_down(self) -> None:
+        drain_s = self._settings.drain_timeout_ms / 1000
+        stop_s = self._settings.stop_timeout_ms / 1000
+        self._notifier.stopping("finishing requests in flight")
+        # The gateway has its own copy of this socket and decides when clients are refused.
+        for each in (self._listening, *self._protocols.all):
+            each.close()
+        if self._gateway.state is State.SERVING and not await self._gateway.drain(drain_s + DRAIN_MARGIN_S):
+            self._log.error("drain_timed_out", deadline_s=drain_s)
+        await self._gateway.stop(GATEWAY_STOP_S)
+        self._notifier.busy("closing shards", int(stop_s) + 5)
+        async with trio.open_nursery() as nursery:
+            for shard in self._shards:
+                nursery.start_soon(shard.stop, stop_s)
+
+    async def _relay(self, child: Child) -> None:
+        """Tell a child of every change of a shard; changes that come faster than it listens are told as one."""
+        while True:
+            await self._news[child.name].wait()
+            self._news[child.name] = trio.Event()
+            await child.tell(Shards.of(self.states()))
+
+    def _changed(self, child: Child) -> None:
+        if child is not self._gateway:
+            for news in self._news.values():
+                news.set()
+        key = (child.state, child.phase, child.incarnation)
+        if self._seen.get(child.name) == key:
+            if child is self._gateway:
+                self._report_readiness()
+            else:
+                self._report_progress(child)
+            return
+        self._seen[child.name] = key
+        try:
+            self._runtime.write_status(self.status())
+        except OSError as error:
+            self._log.warning("status_file_not_written", error=str(error))
+        if child.state is State.SERVING:
+            self._served = self._served or child is not self._gateway
+            self._log.info("child_ready", child=child.name, incarnation=child.incarnation)
+        elif child.state is State.STARTING:
+            self._report_progress(child, always=child.total_bytes > 0)
+        elif child.state is State.HELD:
+            self._give_up_if_no_shard_starts()
+        self._report_readiness()
+
+    def _report_progress(self, child: Child, *, always: bool = False) -> None:
+        now = trio.current_time()
+        if not always and now - self._logged_at.setdefault(child.name, now) < PROGRESS_LOG_S:
+            return
+        self._logged_at[child.name] = now
+        self._log.info(
+            "boot_progress",
+            child=child.name,
+            phase=child.phase,
+            done_bytes=child.done_bytes,
+            total_bytes=child.total_bytes,
+        )
+        share = f" {100 * child.done_bytes // child.total_bytes} %" if child.total_bytes else ""
+        self._notifier.busy(f"{child.name}: {child.phase}{share}", 60)
+
+    def _report_readiness(self) -> None:
+        if self._ending.is_set():
+            return
+        down = [child.name for child in self._children if child.state is not State.SERVING]
+        if self._announced:
+            self._notifier.status("not ready: " + ", ".join(down) if down else f"serving {self._url}")
+        elif self._served and self._gateway.complete and all(self._settled(child) for child in self._children):
+            # Only now /v0/ready says so, too: that shards serve has to reach the gateway, and the gateway them.
+            # A shard that cannot start keeps it from saying so, and is no reason to let the others be killed.
+            self._announced = True
+            without = f", without {', '.join(down)}" if down else ""
+            self._notifier.ready(f"serving {self._url}{without}")
+            self._log.info(
+                "ready",
+                url=self._url,
+                shards=self._data.shards,
+                data_dir=str(self._data.path),
+                boot_ms=now_ms() - self._began_ms,
+                **({"without": ",".join(down)} if down else {}),
+            )
+            self._announce(
+                f"topics is ready at {self._url}{without} ({self._data.shards} shards, data in {self._data.path})"
+            )
+
+    @staticmethod
+    def _settled(child: Child) -> bool:
+        """Whether a start has nothing to wait for: it serves, or may take long to."""
+        return child.state is State.SERVING or child.troubled
+
+    def status(self) -> dict[str, Any]:
+        """What the status file holds."""
+        return {
+            "pid": os.getpid(),
+            "url": self._url,
+            "walrus": self._shown["walrus"],
+            "rog": self._shown["rog"],
+            "data_dir": str(self._data.path),
+            "ready": all(child.state is State.SERVING for child in self._children),
+            "children": {
+                child.name: {
+                    "pid": child.pid,
+                    "incarnation": child.incarnation,
+                    "state": child.state.value,
+                    "phase": child.phase,
+                }
+                for child in self._children
+            },
+        }
+
+
+def serve(settings: Settings, keys: Keys, announce: Callable[[str], None], complain: Callable[[str], None]) -> int:
+    """Open everything, run the service, close everything; returns the exit status.
+
+    `announce` gets the line that says where the service is ready, `complain` why it did not start.
+    """
+    with ExitStack() as opened:
+        try:
+            family, address = listener.resolve(settings.host, settings.port)
+            allowed = keys.keys is not None or settings.allow_insecure_no_auth
+            listener.check_exposure(settings.host, address, allowed=allowed)
+            unguarded = settings.allow_insecure_no_auth
+            walrus_at = listener.addresses(settings.walrus_listen, WALRUS_VARIABLE, allowed=unguarded)
+            rog_at = listener.addresses(settings.rog_listen, ROG_VARIABLE, allowed=unguarded)
+            data = DataDir.open(settings.data_dir, settings.shards, now_ms())
+            opened.callback(data.close)
+            runtime = RuntimeDir.open(rundir.choose(settings.runtime_dir, os.environ, data.path))
+            opened.callback(runtime.close)
+            listening = listener.listen(family, address)
+            opened.callback(listening.close)
+            walrus = listener.listen_all(walrus_at, WALRUS_VARIABLE)
+            for each in walrus:
+                opened.callback(each.close)
+            rog = listener.listen_all(rog_at, ROG_VARIABLE)
+            for each in rog:
+                opened.callback(each.close)
+        except listener.ExposedError as error:
+            complain(str(error))
+            return EXIT_USAGE
+        except (listener.ListenError, DataDirError, RuntimeDirError) as error:
+            complain(str(error))
+            return EXIT_FAILED
+        notifier = Notifier.of(os.environ)
+        opened.callback(notifier.close)
+        logger = log.configure("supervisor", settings.log_level, log.chosen_format(settings.log_format))
+        for name, meant in unknown_variables(os.environ):
+            logger.warning("unknown_setting", variable=name, **({"did_you_mean": meant} if meant else {}))
+        listeners = [("HTTP", [listening]), ("Walrus", walrus), ("Rog", rog)]
+        if keys.keys is None:
+            logger.warning(
+                "no_authentication",
+                meaning="EVERY CLIENT MAY READ, WRITE AND DELETE EVERYTHING",
+                reachable_from=listener.widest([each.getsockname() for _, sockets in listeners for each in sockets]),
+            )
+        else:
+            logger.info(
+                "authentication", keys=len(keys.keys), reachable_from=listener.reachable_from(listening.getsockname())
+            )
+            for name, sockets in listeners[1:]:
+                if sockets:
+                    logger.warning(
+                        "protocol_without_keys",
+                        protocol=name,
+                        meaning="it asks nobody for a key",
+                        reachable_from=listener.widest([each.getsockname() for each in sockets]),
+                    )
+            if keys.path is not None and keys.path.stat().st_mode & 0o007:
+                logger.warning("keys_readable_by_others", path=str(keys.path), remedy=f"chmod o= {keys.path}")
+        logger.info(
+            "starting",
+            python=sys.version.split()[0],
+            shards=data.shards,
+            data_dir=str(data.path),
+            runtime_dir=str(runtime.path),
+            url=listener.url(listening),
+            **({"walrus": ",".join(map(listener.shown, walrus))} if walrus else {}),
+            **({"rog": ",".join(map(listener.shown, rog))} if rog else {}),
+        )
+        protocols = Protocols(walrus, rog)
+        service = Service(
+            settings, data, runtime, listening, notifier, logger, announce, keys=keys, protocols=protocols
+        )
+        return trio.run(service.run)

@@ -1,0 +1,214 @@
+"""Claims about pages that cannot send headers: tickets, and keys in the first message of a WebSocket."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from wsproto.events import CloseConnection, TextMessage
+
+from gateway.api import dispatch
+from gateway.contract import tickets
+from gateway.contract.openapi import document
+from gateway.contract.operations import OPERATIONS
+from proto.model.keys import Scope
+from tests.support.gateway_stage import Answer, Stage, key, stage, until
+from tests.support.harness import Harness
+from tests.support.real_shard import start_real
+from tests.support.websocket import UPGRADE
+from tests.unit.gateway.http.test_websocket import Socket, connected
+
+KEYS = [key("full"), key("reader", Scope.READ, "tenant:")]
+FULL = {"Authorization": "Bearer full"}
+READER = {"Authorization": "Bearer reader"}
+BROWSER = {"Accept": "text/event-stream"}
+
+
+@asynccontextmanager
+async def staged(**limits: int) -> AsyncIterator[Stage]:
+    async with stage(keys=KEYS, **limits) as there:
+        shard = Harness()
+        shard.append("a", 1)
+        shard.call("configure", "tenant:q", {"type": "queue"})
+        await start_real(there, shard)
+        yield there
+
+
+async def ticket(there: Stage, path: str, headers: dict[str, str] = FULL) -> Answer:
+    async with there.client() as client:
+        return await client.ask("POST", "/v0/tickets", json.dumps({"path": path}).encode(), headers)
+
+
+async def watched(there: Stage) -> str:
+    async with there.client() as client:
+        made = await client.ask("POST", "/v0/watch", b'{"topics":{"a":{}}}', FULL)
+        return str(made.json["stream_url"])
+
+
+async def opened(there: Stage, url: str, headers: dict[str, str] = BROWSER) -> int:
+    async with there.client() as client:
+        return (await client.ask("GET", url, headers=headers)).status
+
+
+async def test_a_ticket_opens_what_it_is_for_once() -> None:
+    async with staged() as there:
+        path = await watched(there)
+        given = await ticket(there, path)
+        assert given.status == 200
+        assert (given.json["path"], given.json["ttl_ms"]) == (path, 60_000)
+        assert given.json["url"] == f"{path}?ticket={given.json['ticket']}"
+        assert await opened(there, given.json["url"]) == 200
+        assert await opened(there, given.json["url"]) == 401, "used"
+        assert await opened(there, path) == 401
+        for path, headers in (("/v0/topics/tenant:q/work", BROWSER), ("/v0/ws", UPGRADE)):
+            url = (await ticket(there, path)).json["url"]
+            assert await opened(there, f"{url}&node=n", headers) in (200, 101)
+            assert await opened(there, f"{url}&node=n", headers) == 401
+        assert not len(there.gateway.api.tickets)
+
+
+async def test_a_ticket_is_for_its_path_only_and_for_streams_only() -> None:
+    async with staged() as there:
+        path = await watched(there)
+        given = (await ticket(there, path)).json["ticket"]
+        assert await opened(there, f"/v0/topics/tenant:q/work?node=n&ticket={given}") == 401
+        assert await opened(there, f"{path}?ticket={given}") == 401, "used up by that"
+        given = (await ticket(there, path)).json["ticket"]
+        assert await opened(there, f"/v0/topics/a?ticket={given}") == 401
+        for path in ("/v0/topics/a", "/nothing", "", "/v0/topics", "/v0/ws%"):
+            answer = await ticket(there, path)
+            assert (answer.status, answer.json["error"]["detail"]["field"]) == (400, "path")
+        assert (await ticket(there, "/v0/ws", {})).status == 401
+
+
+async def test_a_ticket_is_no_broader_than_its_key_and_ends_with_it() -> None:
+    async with staged() as there:
+        assert (await ticket(there, "/v0/topics/tenant:q/work", READER)).code == "forbidden"
+        assert (await ticket(there, "/v0/topics/other/work")).status == 200
+        path = await watched(there)
+        url = (await ticket(there, path, READER)).json["url"]
+        assert await opened(there, url) == 401, "the session is of another key"
+        url = (await ticket(there, path)).json["url"]
+        there.gateway.replace_keys([KEYS[1], key("full", Scope.READ)])
+        assert await opened(there, url) == 401
+
+
+async def test_tickets_run_out_and_are_bounded_per_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr(tickets, "monotonic", lambda: now)
+    async with staged(max_tickets_per_key=2) as there:
+        urls = [(await ticket(there, "/v0/ws")).json["url"] for _ in range(2)]
+        refused = await ticket(there, "/v0/ws")
+        assert (refused.status, refused.json["error"]["detail"]) == (429, {"limit": "max_tickets_per_key", "max": 2})
+        assert (await ticket(there, "/v0/ws", READER)).status == 200
+        assert await opened(there, urls[0], UPGRADE) == 101
+        now += 60
+        assert await opened(there, urls[1], UPGRADE) == 401
+        assert not len(there.gateway.api.tickets)
+        assert (await ticket(there, "/v0/ws")).status == 200
+
+
+async def test_without_keys_a_ticket_is_given_and_changes_nothing() -> None:
+    async with stage() as there:
+        await start_real(there, Harness())
+        async with there.client() as client:
+            given = await client.ask("POST", "/v0/tickets", b'{"path":"/v0/ws"}')
+            assert given.status == 200
+            for _ in range(2):
+                async with there.client() as other:
+                    assert (await other.ask("GET", given.json["url"], headers=UPGRADE)).status == 101
+
+
+def test_tickets_are_documented() -> None:
+    paths = document(OPERATIONS)["paths"]
+    assert paths["/v0/tickets"]["post"]["requestBody"]["required"]
+    for path in ("/v0/ws", "/v0/watch/{wid}", "/v0/topics/{topic}/work"):
+        assert "ticket" in [each["name"] for each in paths[path]["get"]["parameters"]]
+
+
+# -- a key in the first message
+
+
+async def test_a_socket_may_send_its_key_first() -> None:
+    async with staged() as there, connected(there) as socket:
+        assert there.gateway.api.unproven.open == 1
+        await socket.command("auth", token="full", request_id="1")
+        assert await socket.answer() == {"op": "authenticated", "request_id": "1"}
+        assert (there.gateway.api.unproven.open, there.gateway.api.streams.held_by(KEYS[0])) == (0, 1)
+        await socket.command("publish", topic="a", records=[{"data": 1}])
+        assert (await socket.answer())["op"] == "ack"
+        await socket.command("auth", token="full")
+        assert (await socket.answer())["code"] == "invalid_request"
+        there.gateway.replace_keys(KEYS[1:])
+        assert (await socket.answer())["code"] == "unauthorized"
+
+
+async def test_its_key_says_what_it_may_do() -> None:
+    async with staged() as there, connected(there) as socket:
+        await socket.command("auth", token="reader")
+        await socket.answer()
+        await socket.command("publish", topic="a", records=[{"data": 1}])
+        assert (await socket.answer())["code"] == "forbidden"
+
+
+async def ends(socket: Socket, code: int, error: str) -> None:
+    assert (await socket.answer())["code"] == error
+    event = await socket.next()
+    assert isinstance(event, CloseConnection)
+    assert event.code == code
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        ({"op": "auth", "token": "wrong"}, "unauthorized"),
+        ({"op": "auth"}, "invalid_request"),
+        ({"op": "auth", "token": ""}, "unauthorized"),
+        ({"op": "publish", "token": "full", "topic": "a", "records": [{"data": 1}]}, "unauthorized"),
+        ({"op": "publish", "topic": "a", "records": [{"data": 1}]}, "unauthorized"),
+    ],
+)
+async def test_any_other_first_message_ends_the_socket(message: dict[str, object], error: str) -> None:
+    async with staged() as there, connected(there) as socket:
+        await socket.say(TextMessage(json.dumps(message)))
+        await ends(socket, 1008, error)
+        await until(lambda: not there.gateway.api.unproven.open)
+
+
+async def test_silence_and_large_messages_end_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with staged() as there, connected(there) as socket:
+        await socket.say(TextMessage("x" * 10_000))
+        event = await socket.next()
+        assert isinstance(event, CloseConnection)
+        assert event.code == 1009
+    monkeypatch.setattr(dispatch, "AUTH_S", 0.05)
+    async with staged() as there, connected(there) as socket:
+        await ends(socket, 1008, "unauthorized")
+        await until(lambda: not there.gateway.api.unproven.open)
+
+
+async def test_sockets_without_a_key_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "MAX_UNPROVEN", 1)
+    async with staged() as there, connected(there):
+        async with there.client() as client:
+            answer = await client.ask("GET", "/v0/ws", headers=UPGRADE)
+            assert answer.json["error"]["detail"]["limit"] == "max_unauthenticated_sockets"
+        async with connected(there, Authorization="Bearer full"):
+            pass
+
+
+async def test_pages_of_other_sites_open_no_socket_even_with_a_ticket() -> None:
+    async with staged() as there:
+        url = (await ticket(there, "/v0/ws")).json["url"]
+        assert await opened(there, url, UPGRADE | {"Origin": "https://evil.example"}) == 403
+        assert await opened(there, url, UPGRADE | {"Origin": "http://localhost"}) == 101
+
+
+async def test_without_keys_the_first_message_may_be_one_all_the_same() -> None:
+    async with stage() as there:
+        await start_real(there, Harness())
+        async with connected(there) as socket:
+            await socket.command("auth", token="any")
+            assert (await socket.answer())["op"] == "authenticated"

@@ -1,0 +1,229 @@
+"""Claims about the metrics."""
+
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gateway.observe.metrics import as_json
+from proto.ipc.message import Message, Reply, Request
+from tests.support.gateway_stage import Script, stage
+
+STATS: dict[str, Any] = {
+    "topics": 2,
+    "records_live": 7,
+    "bytes_live": 70,
+    "topics_by_class": {"disk": 1, "fsync": 1},
+    "queue_topics": 1,
+    "per_topic": [["b", 9, 3, 7, 70], ['a"\\\n', 0, 1, 0, 0]],
+    "per_topic_truncated": False,
+    "per_queue": [["b", 2, 1, 4, 3, 1500]],
+    "letters_waiting": 3,
+    "cursor_lag": [["b", 'c"\\\n', 4], ["b", "d", 0]],
+    "cursor_lag_truncated": False,
+    "cursors": 4,
+    "wal": {
+        "frames_total": 10,
+        "batches_total": 5,
+        "fsyncs_total": 3,
+        "bytes_written_total": 1000,
+        "rotations_total": 1,
+        "queue_depth": 2,
+        "queue_depth_peak": 8,
+        "submit_full_total": 0,
+        "read_only": 0,
+    },
+    "clock": {"steps": 2, "offset_ms": -7},
+    "disk": {"free_bytes": 5000, "refused_total": 3},
+    "fsync_us": {"bounds": [100, 500], "counts": [1, 2, 0], "sum": 650.5, "count": 3},
+}
+NAMED = [
+    "topics_topics",
+    "topics_topics_by_class",
+    "topics_records_live",
+    "topics_bytes_live",
+    "topics_queue_topics",
+    "topics_sse_connections",
+    "topics_ready",
+    "topics_recovery_progress",
+    "topics_uptime_ms",
+    "topics_topic_head_seq",
+    "topics_topic_earliest_seq",
+    "topics_topic_records_live",
+    "topics_topic_bytes_live",
+    "topics_topic_metrics_truncated",
+    "topics_cursors",
+    "topics_topic_queue_dead_lettered_total",
+    "topics_topic_queue_dead_lettering",
+    "topics_topic_queue_oldest_waiting_ms",
+    "topics_letters_waiting",
+    "topics_cursor_lag",
+    "topics_cursor_metrics_truncated",
+    "topics_shard_restarts_total",
+    "topics_clock_steps_total",
+    "topics_clock_offset_ms",
+    "topics_disk_free_bytes",
+    "topics_disk_refused_total",
+    "topics_wal_frames_total",
+    "topics_wal_batches_total",
+    "topics_wal_fsyncs_total",
+    "topics_wal_bytes_written_total",
+    "topics_wal_rotations_total",
+    "topics_wal_queue_depth",
+    "topics_wal_queue_depth_peak",
+    "topics_wal_submit_full_total",
+    "topics_wal_read_only",
+    "topics_wal_fsync_latency_us_bucket",
+    "topics_wal_fsync_latency_us_sum",
+    "topics_wal_fsync_latency_us_count",
+]
+
+
+def stats(request: Request) -> list[Message]:
+    return [Reply(request.id, counters=(2, 7, 70), extra=STATS)]
+
+
+def samples(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text.decode())
+        for sample in family.samples
+    }
+
+
+async def test_the_text_form_sums_the_shards() -> None:
+    async with stage(stats, shards=2) as there, there.client() as client:
+        answer = await client.ask("GET", "/metrics")
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+        found = samples(answer.raw)
+        assert {name for name, _ in found} >= set(NAMED)
+        assert found["topics_topics", ()] == 4
+        assert found["topics_topics_by_class", (("class", "fsync"),)] == 2
+        assert found["topics_topic_head_seq", (("topic", "b"),)] == 9
+        of_queue = {
+            "ready": 2,
+            "in_flight": 1,
+            "dead_lettered_total": 4,
+            "dead_lettering": 3,
+            "oldest_waiting_ms": 1500,
+        }
+        assert {what: found[f"topics_topic_queue_{what}", (("topic", "b"),)] for what in of_queue} == of_queue
+        assert found["topics_letters_waiting", ()] == 6
+        assert found["topics_topic_head_seq", (("topic", 'a"\\\n'),)] == 0
+        assert found["topics_wal_frames_total", ()] == 20
+        assert found["topics_wal_queue_depth_peak", ()] == 8
+        assert found["topics_wal_fsync_latency_us_bucket", (("le", "100"),)] == 2
+        assert found["topics_wal_fsync_latency_us_bucket", (("le", "500"),)] == 6
+        assert found["topics_wal_fsync_latency_us_bucket", (("le", "+Inf"),)] == 6
+        assert found["topics_wal_fsync_latency_us_count", ()] == 6
+        assert found["topics_wal_fsync_latency_us_sum", ()] == 1301
+        assert found["topics_disk_free_bytes", ()] == 5000
+        assert found["topics_disk_refused_total", ()] == 6
+        assert found["topics_shard_restarts_total", (("shard", "1"),)] == 0
+        assert found["topics_ready", ()] == 1
+        assert found["topics_shard_up", (("shard", "1"),)] == 1
+
+
+async def test_a_shard_that_is_down_counts_with_what_it_last_said() -> None:
+    async with stage(stats, shards=2) as there, there.client() as client:
+        before = samples((await client.ask("GET", "/v0/metrics")).raw)
+        there.lose_shard(1)
+        answer = await client.ask("GET", "/v0/metrics")
+        assert answer.status == 200
+        after = samples(answer.raw)
+        for name in ("topics_topics", "topics_records_live", "topics_wal_frames_total"):
+            assert after[name, ()] == before[name, ()]
+        assert after["topics_ready", ()] == 0
+        assert after["topics_recovery_progress", ()] == 0.5
+        assert after["topics_shard_up", (("shard", "1"),)] == 0
+        assert after["topics_shard_phase", (("phase", "down"), ("shard", "1"))] == 1
+
+
+async def test_metrics_answer_while_nothing_was_ever_heard_of_a_shard() -> None:
+    async with stage(stats) as there, there.client() as client:
+        there.lose_shard(0)
+        found = samples((await client.ask("GET", "/v0/metrics")).raw)
+        assert "topics_disk_free_bytes" not in {name for name, _ in found}, "nobody said it"
+        assert {name for name, _ in found} >= {
+            name for name in NAMED if not name.startswith(("topics_topic_", "topics_cursor_")) or "tr" in name
+        } - {"topics_disk_free_bytes"}
+
+
+async def test_the_json_form_has_the_same_numbers_and_no_performance() -> None:
+    async with stage(stats) as there, there.client() as client:
+        answer = await client.ask("GET", "/v0/metrics", headers={"Accept": "application/json"})
+        content = answer.json
+        assert "performance" not in content
+        assert content["topics_records_live"] == 7
+        assert content["topics_wal_fsyncs_total"] == 3
+        assert {"labels": {"topic": "b"}, "value": 9} in content["topics_topic_head_seq"]
+        assert content["topics_wal_fsync_latency_us"]["buckets"][-1] == {"le": "+Inf", "count": 3}
+
+
+async def test_requests_are_counted_by_operation_and_status() -> None:
+    async with stage(stats) as there, there.client() as client:
+        await client.ask("GET", "/v0/health")
+        await client.ask("GET", "/nope")
+        found = samples((await client.ask("GET", "/v0/metrics")).raw)
+        assert found["topics_http_requests_total", (("operation", "health"), ("status", "200"))] == 1
+        assert found["topics_http_requests_total", (("operation", "none"), ("status", "404"))] == 1
+
+
+async def test_a_cursor_shows_how_far_it_is_behind() -> None:
+    async with stage(stats) as there, there.client() as client:
+        found = samples((await client.ask("GET", "/v0/metrics")).raw)
+        assert found["topics_cursor_lag", (("cursor", 'c"\\\n'), ("topic", "b"))] == 4
+        assert found["topics_cursor_lag", (("cursor", "d"), ("topic", "b"))] == 0
+        assert found["topics_cursor_metrics_truncated", ()] == 0
+        content = (await client.ask("GET", "/v0/metrics", headers={"Accept": "application/json"})).json
+        assert {"labels": {"topic": "b", "cursor": "d"}, "value": 0} in content["topics_cursor_lag"]
+
+
+@pytest.mark.parametrize(("bound", "shown"), [(0, []), (1, ["a"]), (3, ["a", "b", "c"]), (4, ["a", "b", "c", "d"])])
+async def test_topics_and_cursors_are_bounded_over_all_shards(bound: int, shown: list[str]) -> None:
+    """Two shards with two topics each, and a cursor for each topic."""
+
+    def script(names: list[str]) -> Script:
+        def answer(request: Request) -> list[Message]:
+            assert request.options == {"per_topic": bound, "cursors": bound}
+            extra = {
+                "per_topic": [[name, 1, 1, 1, 1] for name in names[:bound]],
+                "per_topic_truncated": bound < len(names),
+                "cursor_lag": [[name, "c", 1] for name in names[:bound]],
+                "cursor_lag_truncated": bound < len(names),
+            }
+            return [Reply(request.id, counters=(2, 2, 2), extra=extra)]
+
+        return answer
+
+    async with stage(shards=2, metrics_max_topics=bound) as there, there.client() as client:
+        there.shards[0].script = script(["a", "d"])
+        there.shards[1].script = script(["b", "c"])
+        answer = await client.ask("GET", "/v0/metrics")
+        found = samples(answer.raw)
+        assert sorted(dict(labels)["topic"] for name, labels in found if name == "topics_topic_head_seq") == shown
+        assert sorted(dict(labels)["topic"] for name, labels in found if name == "topics_cursor_lag") == shown
+        assert found["topics_topic_metrics_truncated", ()] == (bound < 4)
+        assert found["topics_cursor_metrics_truncated", ()] == (bound < 4)
+        assert found["topics_topics", ()] == 4
+
+
+@pytest.mark.parametrize(
+    ("accept", "json"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("application/json", True),
+        ("APPLICATION/JSON", True),
+        ("application/*", True),
+        ("application/json, text/plain, */*", True),
+        ("text/plain, application/json;q=0.9", False),
+        ("text/plain;q=0.5, application/json;q=0.4", False),
+        ("application/json;q=0", False),
+        ("text/plain;version=0.0.4;q=0.3, application/json; q=0.7", True),
+        ("application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2", False),
+        ("application/json;q=high", False),
+    ],
+)
+def test_the_weights_of_accept_choose_the_form(accept: str, json: bool) -> None:
+    assert as_json(accept.encode()) is json

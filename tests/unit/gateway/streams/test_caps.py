@@ -1,0 +1,261 @@
+"""Claims about the caps of what stays open: watch streams and WebSockets, with a real shard behind the gateway."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio.testing
+
+from gateway.admission.slots import cap_reached
+from gateway.streams.websocket_commands import SocketStream
+from proto.ipc.message import Message, Reply, Request
+from tests.support.gateway_stage import Answer, Client, Script, Stage, key, stage, until
+from tests.support.harness import Harness
+from tests.support.real_shard import RealShard, start_real
+from tests.support.websocket import UPGRADE
+
+ONE, TWO, THREE = ({"Authorization": f"Bearer {name}"} for name in ("one", "two", "three"))
+KINDS = ["event stream", "websocket"]
+
+
+def refused(answer: Answer, limit: str, most: int) -> None:
+    assert (answer.status, answer.code) == (429, "throttled")
+    assert answer.json["error"]["detail"] == {"limit": limit, "max": most}
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+async def asked(client: Client, kind: str, headers: dict[str, str]) -> Answer:
+    """Open one, or be refused; of what was opened, the head."""
+    if kind == "websocket":
+        return await client.ask("GET", "/v0/ws", headers=headers | UPGRADE)
+    made = await client.ask("POST", "/v0/watch", b'{"topics":{"a":{}}}', headers)
+    assert made.status == 200, made.raw
+    return await client.ask("GET", made.json["stream_url"], headers=headers)
+
+
+@asynccontextmanager
+async def full(kind: str, **limits: int) -> AsyncIterator[tuple[Stage, Client]]:
+    """A gateway whose caps are reached, and the client whose stream is the one that matters."""
+    limits = {"max_sse_connections": 2, "max_sse_connections_per_key": 1, **limits}
+    async with stage(keys=[key("one"), key("two"), key("three")], **limits) as there:
+        shard = Harness()
+        shard.append("a", *range(1000))
+        await start_real(there, shard)
+        async with there.client() as holder, there.client() as second, there.client() as other:
+            assert (await asked(holder, kind, ONE)).status in (200, 101)
+            refused(await asked(other, kind, ONE), "max_sse_connections_per_key", 1)
+            assert (await asked(second, kind, TWO)).status in (200, 101)
+            refused(await asked(other, kind, THREE), "max_sse_connections", 2)
+            metrics = await other.ask("GET", "/v0/metrics", headers=ONE)
+            assert b"topics_sse_connections 2.0" in metrics.raw
+            assert (await other.ask("GET", "/v0/topics/a", headers=ONE)).status == 200, "streams are no requests"
+            yield there, holder
+
+
+async def _leaves(there: Stage, client: Client) -> None:
+    await client.stream.aclose()
+
+
+async def _fails(there: Stage, client: Client) -> None:
+    for stream in there.gateway.api.live.streams:
+
+        async def broken() -> None:
+            raise RuntimeError("a bug")
+
+        stream.send = broken  # type: ignore[method-assign]
+    async with there.client() as writer:
+        body = b'{"records":[{"data":1}]}'
+        assert (await writer.ask("POST", "/v0/topics/a", body, ONE)).status == 200
+        if any(isinstance(stream, SocketStream) for stream in there.gateway.api.live.streams):
+            await client.send(b"\x81\x8d\0\0\0\0" + b'{"op":"ping"}')
+
+
+async def _key_goes(there: Stage, client: Client) -> None:
+    there.gateway.replace_keys([key("two"), key("three")])
+
+
+async def _shard_dies(there: Stage, client: Client) -> None:
+    there.lose_shard(0)
+    streams = there.gateway.api.streams
+    await trio.testing.wait_all_tasks_blocked(0.01)
+    assert streams.open == 2, "a stream waits for its topics' shards to come back"
+    await client.stream.aclose()
+
+
+async def _stops(there: Stage, client: Client) -> None:
+    there.nursery.start_soon(there.gateway.drain)
+
+
+Ends = Callable[[Stage, Client], Awaitable[None]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("end", [_leaves, _fails, _key_goes, _shard_dies, _stops])
+async def test_a_slot_is_free_again_however_the_stream_ends(kind: str, end: Ends) -> None:
+    async with full(kind) as (there, holder):
+        streams = there.gateway.api.streams
+        assert streams.open == 2
+        await end(there, holder)
+        await until(lambda: not streams.held_by(key("one")))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_client_that_does_not_read_loses_its_slot(kind: str) -> None:
+    async with full(kind, slow_consumer_timeout_ms=200, buffer_grace_ms=100) as (there, holder):
+        if kind == "websocket":
+            text = b'{"op":"subscribe","topic":"a"}'
+            await holder.send(b"\x81" + bytes([0x80 | len(text)]) + bytes(4) + text)
+        async with there.client() as writer:
+            body = b'{"records":[{"data":"%b"}]}' % (b"x" * 500_000)
+            while there.gateway.api.streams.held_by(key("one")):
+                answer = await writer.ask("POST", "/v0/topics/a", body, TWO)
+                assert answer.status in (200, 429)
+
+
+async def test_the_service_has_its_own_cap_whoever_asks() -> None:
+    async with stage(max_sse_connections=1) as there:
+        await start_real(there, Harness())
+        async with there.client() as holder, there.client() as other:
+            assert (await holder.ask("GET", "/v0/ws", headers=UPGRADE)).status == 101
+            refused(await other.ask("GET", "/v0/ws", headers=UPGRADE), "max_sse_connections", 1)
+
+
+# -- what is kept: routers and sessions
+
+
+async def _answer(there: Stage, client: Client, request: bytes) -> None:
+    await client.send(request)
+    assert (await client.receive()).status in (200, 201)
+
+
+async def _client_goes(there: Stage, client: Client, request: bytes) -> None:
+    await client.send(request)
+    await client.stream.aclose()
+
+
+async def _shard_goes(there: Stage, client: Client, request: bytes) -> None:
+    shard = there.shards[0]
+    assert isinstance(shard, RealShard)
+    shard.deaf = True
+    await client.send(request)
+    await until(lambda: shard.ignored > 0)
+    there.lose_shard(0)
+    assert (await client.receive()).code == "not_ready"
+    await start_real(there, shard.harness.restarted(), incarnation=3)
+
+
+async def _shard_is_silent(there: Stage, client: Client, request: bytes) -> None:
+    shard = there.shards[0]
+    assert isinstance(shard, RealShard)
+    shard.deaf = True
+    await client.send(request)
+    await until(lambda: shard.ignored > 0)
+    for link in there.gateway.shards.links.open():
+        for pending in link.waiting.values():
+            pending.deadline = 0
+    assert (await client.receive()).code == "not_ready"
+    shard.deaf = False
+
+
+async def _bug(there: Stage, client: Client, request: bytes) -> None:
+    handle, there.gateway.api._local = there.gateway.api._local, {}
+    await client.send(request)
+    assert (await client.receive()).code == "internal"
+    there.gateway.api._local = handle
+
+
+KEPT: dict[str, tuple[str, str, str]] = {
+    "max_routers": ("PUT", "/v0/routers/r%d", '{"source":"a","dest":"d%d"}'),
+    "max_watch_sessions": ("POST", "/v0/watch", '{"topics":{"a":{}}}'),
+}
+"""Cap → how to make one: method, path, body; where there is a number it is another one each time."""
+
+
+@pytest.mark.parametrize("how", [_answer, _client_goes, _shard_goes, _shard_is_silent, _bug])
+@pytest.mark.parametrize("cap", KEPT)
+async def test_what_is_counted_is_what_there_is_however_making_it_ended(
+    cap: str, how: Callable[[Stage, Client, bytes], Awaitable[None]]
+) -> None:
+    method, path, body = KEPT[cap]
+
+    def request(number: int) -> tuple[str, bytes]:
+        return path.replace("%d", str(number)), body.replace("%d", str(number)).encode()
+
+    async with stage(max_routers=2, max_watch_sessions=2, request_timeout_ms=1000) as there:
+        there.gateway.shards.links.timeout_s = 0.04  # how often deadlines are looked at
+        harness = Harness(max_routers=2, max_watch_sessions=2)
+        harness.append("a", 1)
+        await start_real(there, harness)
+        there.gateway.shards.links.timeout_s = 20
+        target, content = request(0)
+        head = f"{method} {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        async with there.client() as client:
+            await how(there, client, f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+        async with there.client() as client:
+            made = 0
+            for number in range(1, 4):
+                target, content = request(number)
+                answer = await client.ask(method, target, content)
+                if answer.status == 429:
+                    refused(answer, cap, 2)
+                    break
+                assert answer.status in (200, 201), answer.raw
+                made += 1
+            assert made == {_answer: 1, _client_goes: made}.get(how, 2)
+            assert made in (1, 2)
+            if cap == "max_routers":
+                assert (await client.ask("PUT", "/v0/routers/r1", b'{"allow_cycle":true}')).status == 200, "an update"
+                assert (await client.ask("DELETE", "/v0/routers/r1")).status == 200
+                target, content = request(9)
+                assert (await client.ask(method, target, content)).status == 201
+
+
+async def test_one_key_cannot_take_all_watch_sessions() -> None:
+    caps = {"max_watch_sessions": 5, "max_watch_sessions_per_key": 2}
+    async with stage(keys=[key("one"), key("two"), key("three")], **caps) as there, there.client() as client:
+        harness = Harness(**caps, watch_session_ttl_ms=1000)
+        harness.append("a", 1)
+        await start_real(there, harness)
+
+        async def make(headers: dict[str, str]) -> Answer:
+            return await client.ask("POST", "/v0/watch", b'{"topics":{"a":{}}}', headers)
+
+        for each in (ONE, ONE):
+            assert (await make(each)).status == 200
+        refused(await make(ONE), "max_watch_sessions_per_key", 2)
+        for each in (TWO, TWO, THREE):
+            assert (await make(each)).status == 200
+        refused(await make(TWO), "max_watch_sessions_per_key", 2)
+        refused(await make(THREE), "max_watch_sessions", 5)
+        await start_real(there, harness.restarted(), incarnation=3)
+        refused(await make(ONE), "max_watch_sessions_per_key", 2)
+        harness = there.shards[0].harness  # type: ignore[attr-defined]
+        harness.clock.advance(2000)
+        assert (await make(ONE)).status == 200, "the others have ended"
+
+
+async def test_sessions_of_a_key_are_counted_over_all_shards() -> None:
+    owned = [0, 0]
+
+    def script(index: int) -> Script:
+        def answer(request: Request) -> list[Message]:
+            if request.op == "watch_resolve":
+                topics = dict.fromkeys(request.options["names"], (1, 0, 1))
+                return [Reply(request.id, extra={"topics": topics})]
+            if request.op == "session_make":
+                if owned[index] + 1 > request.options["room_owned"]:
+                    error = cap_reached("max_watch_sessions_per_key", 3, "wait")
+                    return [Reply(request.id, error=error)]
+                owned[index] += 1
+            return [Reply(request.id, extra={"sessions": sum(owned), "owned": owned[index]})]
+
+        return answer
+
+    async with stage(shards=2, keys=[key("one")], max_watch_sessions_per_key=3) as there, there.client() as client:
+        for index, shard in enumerate(there.shards):
+            shard.script = script(index)
+        answers = [await client.ask("POST", "/v0/watch", b'{"topics":{"a":{}}}', ONE) for _ in range(20)]
+        assert [answer.status for answer in answers].count(200) == sum(owned) == 3
+        refused(answers[-1], "max_watch_sessions_per_key", 3)

@@ -1,0 +1,56 @@
+"""Claims about ids: they say where every topic is, and only ever take a session back."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.streams.event_ids import GONE, MAX_MAP_TOPICS, Ids, Position, decode, rewound
+
+SEQS = st.integers(0, 2**63)
+NAMES = st.text("abc:-09", min_size=1, max_size=12)
+
+
+def test_the_id_is_the_map_of_all_positions() -> None:
+    text = Ids({"jobs": 5210, "events": 88130}, 0).current().decode()
+    assert "=" not in text
+    assert json.loads(base64.urlsafe_b64decode(text + "==")) == {"jobs": 5210, "events": 88130}
+
+
+@given(st.dictionaries(NAMES, SEQS, min_size=1, max_size=2 * MAX_MAP_TOPICS), st.integers(0, 9))
+def test_every_id_says_what_went_into_it(seqs: dict[str, int], generation: int) -> None:
+    assert decode(Ids(seqs, generation).current().decode(), seqs) == (generation, seqs)
+
+
+def test_ids_of_many_topics_fit_into_a_header() -> None:
+    seqs = {f"{'x' * 240}:{n}": n * 10**9 for n in range(256)}
+    assert len(Ids(seqs, 3).current()) < 4096
+
+
+@given(st.text())
+def test_anything_may_come_as_an_id(text: str) -> None:
+    positions = {"a": Position(1, 5, 0)}
+    assert rewound(positions, text)["a"].seq <= 5
+
+
+def test_an_id_takes_back_and_never_forward() -> None:
+    positions = {"a": Position(1, 5, 0), "b": Position(2, 5, 0), "c": Position(3, 5, 0)}
+    ident = Ids({"a": 3, "b": 9, "other": 1}, 0).current().decode()
+    assert rewound(positions, ident) == {**positions, "a": Position(1, 3, 0)}
+
+
+def test_an_id_from_before_a_topic_was_made_anew_means_its_beginning() -> None:
+    positions = {"a": Position(9, 5, 1), "b": Position(2, 5, 0)}
+    for seq in (3, 5, 700):
+        before = Ids({"a": seq, "b": 4}, 0).current().decode()
+        assert rewound(positions, before) == {"a": Position(GONE, 0, 1), "b": Position(2, 4, 0)}
+    after = Ids({"a": 3, "b": 5}, 1).current().decode()
+    assert rewound(positions, after) == {"a": Position(9, 3, 1), "b": Position(2, 5, 0)}
+
+
+def test_a_token_of_another_number_of_topics_says_nothing() -> None:
+    many = {f"t{n}": n for n in range(MAX_MAP_TOPICS + 1)}
+    assert decode(Ids(many, 0).current().decode(), {"a": 1}) is None

@@ -1,0 +1,235 @@
+"""Claims about `GET …/work` as a client sees it, with a scripted shard behind: its heartbeats, its ends, its bounds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from gateway.api import dispatch
+from gateway.http.messages import ClientGone
+from gateway.streams import job_stream
+from proto.ipc.link import Link
+from proto.ipc.message import Message, Parked, Reply, Request
+from proto.model.errors import TopicsError, topic_not_found
+from tests.support.gateway_stage import Client, Stage, stage, until
+
+ASKED = "/v0/topics/q/work?node=w&max=2"
+
+
+class Queue:
+    """A shard that has `jobs` to give, and then none."""
+
+    def __init__(self, *jobs: dict[str, object]) -> None:
+        self.jobs = list(jobs)
+        self.closed: list[str] = []
+        self.waiting: list[int] = []
+        self.error: TopicsError | None = None
+
+    def __call__(self, request: Request) -> list[Message]:
+        if request.op == "work_close":
+            self.closed.append(request.options["stream"])
+        if request.op != "work_take":
+            return [Reply(request.id, b"{}")]
+        if self.error is not None:
+            return [Reply(request.id, error=self.error)]
+        if not self.jobs:
+            self.waiting.append(request.id)
+            return [Parked(request.id)]
+        job = self.jobs.pop(0)
+        return [Reply(request.id, json.dumps([job]).encode(), extra={"seqs": [job["$seq"]]})]
+
+
+@asynccontextmanager
+async def opened(there: Stage, target: str = ASKED, **headers: str) -> AsyncIterator[Client]:
+    async with there.client() as client:
+        lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
+        await client.send(f"GET {target} HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n".encode())
+        yield client
+
+
+async def seen(client: Client, text: bytes) -> bytes:
+    """What came, up to `text` and with it."""
+    with trio.fail_after(5):
+        while text not in client.buffer:
+            await client._more()
+    found, _, client.buffer = client.buffer.partition(text)
+    return found + text
+
+
+async def test_a_stream_begins_with_a_retry_and_a_heartbeat_and_beats_while_there_are_no_jobs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_stream, "HEARTBEAT_S", 0.02)
+    async with stage(Queue()) as there, opened(there) as client:
+        begun = await seen(client, b": hb ")
+        assert b"HTTP/1.1 200 OK" in begun
+        assert b"content-type: text/event-stream" in begun.lower()
+        assert b"retry: 2000\n\n" in begun
+        for _ in range(3):
+            assert b"event:" not in await seen(client, b": hb ")
+
+
+async def test_jobs_are_events_with_their_topic_and_their_seq_as_id() -> None:
+    job = {"$seq": 7, "lease_id": "lease_0", "deadline": 1, "$ts": 1, "deliveries": 1, "data": {"a": "x\ny"}}
+    async with stage(Queue(job)) as there, opened(there) as client:
+        await seen(client, b"id: 7\nevent: job\ndata: ")
+        line = await seen(client, b"\n\n")
+        assert json.loads(line) == {"topic": "q", **job}
+
+
+@pytest.mark.parametrize(
+    ("target", "accept", "status", "code"),
+    [
+        ("/v0/topics/q/work", "*/*", 400, "invalid_request"),
+        ("/v0/topics/q/work?node=", "*/*", 400, "invalid_request"),
+        (f"{ASKED}x", "*/*", 400, "invalid_request"),
+        (ASKED, "application/json", 406, "not_acceptable"),
+    ],
+)
+async def test_what_cannot_be_a_stream_is_refused_before_it_begins(
+    target: str, accept: str, status: int, code: str
+) -> None:
+    queue = Queue()
+    async with stage(queue) as there, opened(there, target, Accept=accept) as client:
+        answer = await client.receive()
+        assert (answer.status, answer.code) == (status, code)
+        assert queue.waiting == []
+
+
+@pytest.mark.parametrize("accept", ["text/event-stream", "text/*", "*/*"])
+async def test_an_accept_that_allows_streams_is_fine(accept: str) -> None:
+    async with stage(Queue()) as there, opened(there, Accept=accept) as client:
+        assert b" 200 " in await seen(client, b": hb ")
+
+
+async def test_what_a_client_holds_is_given_back_when_it_goes() -> None:
+    queue = Queue({"$seq": 1, "data": 0})
+    async with stage(queue) as there:
+        async with opened(there) as client:
+            await seen(client, b"event: job")
+            assert queue.closed == []
+        await until(lambda: len(queue.closed) == 1)
+        assert queue.closed == [there.shards[0].requests[0].options["stream"]]
+        assert there.shards[0].cancelled[-1:] == queue.waiting[-1:]
+
+
+async def test_a_client_that_does_not_read_is_let_go_and_its_jobs_given_back() -> None:
+    queue = Queue(*({"$seq": n, "data": "x" * (1 << 20)} for n in range(1, 65)))
+    async with stage(queue, slow_consumer_timeout_ms=100) as there, opened(there):
+        await until(lambda: len(queue.closed) == 1)
+        assert queue.jobs  # not all of it went into nowhere
+        await until(lambda: not there.gateway.server.connections)
+
+
+async def test_a_queue_that_is_gone_ends_the_stream_with_a_last_frame() -> None:
+    queue = Queue({"$seq": 1, "data": 0})
+    async with stage(queue) as there, opened(there) as client:
+        await seen(client, b"event: job")
+        await until(lambda: len(queue.waiting) == 1)
+        there.shards[0].send(Reply(queue.waiting[0], error=topic_not_found("q")))
+        await seen(client, b"event: error\n")
+        assert b'"code":404' in await seen(client, b"\n\n")
+        await seen(client, b"0\r\n\r\n")
+        assert len(queue.closed) == 1
+
+
+async def test_a_shard_that_vanishes_ends_the_stream_with_503() -> None:
+    queue = Queue()
+    async with stage(queue) as there, opened(there) as client:
+        await until(lambda: len(queue.waiting) == 1)
+        there.lose_shard(0)
+        await seen(client, b"event: error\n")
+        assert b'"code":503' in await seen(client, b"\n\n")
+
+
+@pytest.mark.parametrize(("asked", "lease_ms"), [("", None), ("&lease_ms=0", 0), ("&lease_ms=-7", -7)])
+async def test_a_lease_of_zero_is_not_taken_for_none_at_all(asked: str, lease_ms: int | None) -> None:
+    async with stage(Queue()) as there, opened(there, ASKED + asked) as client:
+        await seen(client, b": hb ")
+        assert there.shards[0].requests[0].options["lease_ms"] == lease_ms
+
+
+class Claims:
+    """A shard whose claims wait until the test answers them."""
+
+    def __init__(self, *dead_letters: str) -> None:
+        self.dead_letters = list(dead_letters)
+        self.made: list[tuple[str, object]] = []
+        self.known = True
+
+    def __call__(self, request: Request) -> list[Message]:
+        if request.op == "claim":
+            return [Parked(request.id)]
+        if request.op == "configure":
+            self.made.append((request.topic, request.options.get("if_absent")))
+        if not self.known:
+            return []
+        return [Reply(request.id, b"{}")]
+
+
+CLAIM = b'{"node":"w","wait_ms":30000}'
+
+
+async def asked(there: Stage, client: Client) -> int:
+    """A claim is on its way. Its id."""
+    lines = ("Host: localhost", "Content-Type: application/json", f"Content-Length: {len(CLAIM)}")
+    head = "\r\n".join(("POST /v0/topics/q/claim HTTP/1.1", *lines))
+    await client.send(f"{head}\r\n\r\n".encode() + CLAIM)
+    await until(lambda: bool(there.shards[0].requests))
+    return there.shards[0].requests[0].id
+
+
+async def test_a_client_that_leaves_its_claim_is_taken_out() -> None:
+    async with stage(Claims()) as there:
+        async with there.client() as client:
+            ident = await asked(there, client)
+        await until(lambda: there.shards[0].cancelled == [ident])
+
+
+async def test_jobs_for_a_client_that_leaves_at_the_same_moment_are_not_taken() -> None:
+    async with stage(Claims()) as there:
+        shards = there.gateway.shards
+        answered = trio.Event()
+        heard = shards.links._heard
+
+        def listen(link: Link, reply: Reply) -> None:
+            heard(link, reply)
+            answered.set()
+
+        shards.links._heard = listen
+        async with trio.open_nursery() as nursery:
+
+            async def ask() -> None:
+                with pytest.raises(ClientGone):
+                    await shards.call("claim", "q", {}, CLAIM, answered.wait)
+
+            nursery.start_soon(ask)
+            await until(lambda: bool(there.shards[0].requests))
+            ident = there.shards[0].requests[0].id
+            there.shards[0].send(Reply(ident, b"{}"))
+        await until(lambda: there.shards[0].cancelled == [ident])
+
+
+async def test_the_topic_of_dead_letters_is_there_when_the_claim_has_its_answer() -> None:
+    claims = Claims()
+    async with stage(claims) as there, there.client() as client:
+        ident = await asked(there, client)
+        there.shards[0].send(Reply(ident, b'{"claimed":[]}', extra={"dead_letters": ["dead"]}))
+        assert (await client.receive()).json["claimed"] == []
+        assert claims.made == [("dead", True)]
+
+
+async def test_a_claim_is_answered_also_if_the_topic_of_its_dead_letters_cannot_be_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dispatch, "MAKING_S", 0.01)
+    claims = Claims()
+    claims.known = False
+    async with stage(claims) as there, there.client() as client:
+        ident = await asked(there, client)
+        there.shards[0].send(Reply(ident, b'{"claimed":[]}', extra={"dead_letters": ["dead"]}))
+        assert (await client.receive()).status == 200

@@ -1,0 +1,43 @@
+"""What streams leave behind in the gateway when they are gone: no task, no stream, no feed, no slot."""
+
+from __future__ import annotations
+
+import trio.lowlevel
+
+from tests.support.gateway_stage import Stage, stage, until
+from tests.support.harness import Harness
+from tests.support.real_shard import start_real
+from tests.support.websocket import UPGRADE
+
+CONNECTS = 1000
+AT_ONCE = 20
+
+
+async def _visit(there: Stage, number: int, url: str) -> None:
+    async with there.client() as client:
+        if number % 2:
+            assert (await client.ask("GET", "/v0/ws", headers=UPGRADE)).status == 101
+            text = b'{"op":"subscribe","topic":"a"}'
+            await client.send(b"\x81" + bytes([0x80 | len(text)]) + bytes(4) + text)
+        else:
+            assert (await client.ask("GET", url)).status == 200
+        if number % 3:
+            await client._more()
+
+
+async def test_a_thousand_streams_leave_no_task() -> None:
+    async with stage() as there:
+        harness = Harness()
+        harness.append("a", *range(10))
+        await start_real(there, harness)
+        live, streams = there.gateway.api.live, there.gateway.api.streams
+        async with there.client() as client:
+            made = [await client.ask("POST", "/v0/watch", b'{"topics":{"a":{}}}') for _ in range(AT_ONCE)]
+        await until(lambda: not there.gateway.flight.count)
+        before = trio.lowlevel.current_statistics().tasks_living
+        for start in range(0, CONNECTS, AT_ONCE):
+            async with trio.open_nursery() as nursery:
+                for number in range(AT_ONCE):
+                    nursery.start_soon(_visit, there, start + number, made[number].json["stream_url"])
+        await until(lambda: not (live.streams or streams.open or there.gateway.flight.count))
+        await until(lambda: trio.lowlevel.current_statistics().tasks_living <= before)

@@ -1,0 +1,270 @@
+"""Claims about WebSocket commands, over a socket that is a pair of queues."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.lowlevel
+
+from gateway.http.messages import ClientGone
+from gateway.streams.websocket_commands import Conversation
+from proto.model.keys import ALL_SCOPES, Key, Scope
+from tests.support.gateway_stage import Stage, key, stage, until
+from tests.support.harness import Harness
+from tests.support.real_shard import start_real
+
+
+class QueueSocket:
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.closed: tuple[int, str] | None = None
+        self.got: list[Any] = []
+        self.stuck = False
+        self._ask, self._asked = trio.open_memory_channel[str](100)
+
+    async def receive(self) -> bytes:
+        try:
+            return (await self._asked.receive()).encode()
+        except trio.EndOfChannel:
+            raise ClientGone from None
+
+    async def send(self, text: bytes) -> None:
+        while self.stuck:  # noqa: ASYNC110 - set by the test
+            await trio.sleep(0.001)
+        self.got.append(json.loads(text))
+        await trio.lowlevel.checkpoint()
+
+    async def close(self, code: int, reason: str) -> None:
+        self.closed = (code, reason)
+
+    # What the test does
+
+    def tell(self, op: str, **fields: Any) -> None:
+        self.say(json.dumps({"op": op, **fields}))
+
+    def say(self, text: str) -> None:
+        self._ask.send_nowait(text)
+
+    def leave(self) -> None:
+        self._ask.close()
+
+    async def wait(self, op: str, times: int = 1) -> Any:
+        await until(lambda: len(self.of(op)) >= times)
+        return self.of(op)[times - 1]
+
+    def of(self, op: str) -> list[Any]:
+        return [each for each in self.got if each["op"] == op]
+
+    def seqs(self, topic: str) -> list[int]:
+        return [record["$seq"] for each in self.of("record") if each["topic"] == topic for record in each["records"]]
+
+
+FULL = key("full")
+
+
+@asynccontextmanager
+async def talking(who: Key = FULL, **limits: Any) -> AsyncIterator[tuple[QueueSocket, Harness, Stage]]:
+    async with stage(**limits) as there:
+        harness = Harness(**limits)
+        await start_real(there, harness)
+        socket = QueueSocket(who)
+        api = there.gateway.api
+        there.nursery.start_soon(Conversation(api.live, there.gateway.shards, api.quota, socket).run)
+        yield socket, harness, there
+
+
+async def test_publish_is_acked_and_subscribers_get_it() -> None:
+    async with talking() as (socket, _, _):
+        socket.tell("publish", request_id="p1", topic="a", records=[{"data": 1}, {"data": 2}])
+        ack = await socket.wait("ack")
+        assert (ack["request_id"], ack["topic"], ack["last_seq"], ack["head_seq"], ack["seqs"]) == (
+            "p1",
+            "a",
+            2,
+            2,
+            [1, 2],
+        )
+        assert ack["performance"]["server_total_ms"] >= 0
+        socket.tell("subscribe", request_id="s1", topic="a")
+        answer = await socket.wait("subscribed")
+        assert answer == {
+            "op": "subscribed",
+            "request_id": "s1",
+            "topics": {"a": {"from_seq": 0, "head_seq": 2, "earliest_seq": 1}},
+        }
+        assert (await socket.wait("caught_up")) == {"op": "caught_up", "topic": "a", "head_seq": 2}
+        socket.tell("publish", topic="a", return_seqs=False, records=[{"data": {"x": 1.0}, "node": "n"}])
+        await until(lambda: socket.seqs("a") == [1, 2, 3] and len(socket.of("ack")) == 2)
+        assert "seqs" not in socket.of("ack")[1]
+        assert "request_id" not in socket.of("ack")[1]
+        record = socket.of("record")[-1]
+        assert (record["from_seq"], record["to_seq"], record["head_seq"]) == (2, 3, 3)
+        order = [each["op"] for each in socket.got]
+        assert order.index("subscribed") < order.index("record") < order.index("caught_up")
+
+
+async def test_a_map_of_topics_a_tail_and_an_end() -> None:
+    async with talking() as (socket, _, _):
+        for topic in ("a", "b"):
+            socket.tell("publish", topic=topic, records=[{"data": 1}])
+        socket.tell("subscribe", topics={"a": {"tail": True}, "b": {"from_seq": 0}})
+        await socket.wait("caught_up", 2)
+        assert (socket.seqs("a"), socket.seqs("b")) == ([], [1])
+        socket.tell("unsubscribe", request_id=7, topics=["a", "none"])
+        assert (await socket.wait("unsubscribed")) == {"op": "unsubscribed", "request_id": 7, "topics": ["a"]}
+        for topic in ("a", "b"):
+            socket.tell("publish", topic=topic, records=[{"data": 2}])
+        await until(lambda: socket.seqs("b") == [1, 2])
+        assert socket.seqs("a") == []
+
+
+async def test_a_deleted_topic_is_told() -> None:
+    async with talking() as (socket, harness, there):
+        socket.tell("publish", topic="a", records=[{"data": 1}])
+        socket.tell("subscribe", topic="a", tail=True)
+        await socket.wait("caught_up")
+        harness.call("delete_topic", "a")
+        there.shards[0].settle()  # type: ignore[attr-defined]
+        assert await socket.wait("topic_deleted") == {
+            "op": "topic_deleted",
+            "topic": "a",
+            "head_seq": 1,
+            "reason": "deleted",
+        }
+
+
+async def test_answers_name_what_they_ignored() -> None:
+    async with talking() as (socket, _, _):
+        socket.tell("publish", topic="a", records=[{"data": 1}], colour=1, return_seqs=False)
+        assert (await socket.wait("ack"))["ignored"] == ["colour"]
+        socket.tell("subscribe", topic="a", limit=-1, heartbeat_ms=-5, colour=1)
+        assert (await socket.wait("subscribed"))["ignored"] == ["colour"]
+        socket.tell("unsubscribe", topic="a", limit=1)
+        assert (await socket.wait("unsubscribed"))["ignored"] == ["limit"]
+        socket.tell("ping", request_id=1, topic="a")
+        assert await socket.wait("pong") == {"op": "pong", "request_id": 1, "ignored": ["topic"]}
+        socket.tell("publish", request_id=2, topic="b", records=[{"data": 1}], config={"ttl": 5})
+        error = await socket.wait("error")
+        assert error["detail"] == {"field": "ttl", "did_you_mean": "ttl_ms"}
+
+
+async def test_pings_are_answered() -> None:
+    async with talking() as (socket, _, _):
+        socket.tell("ping", request_id="x")
+        socket.tell("ping")
+        assert await socket.wait("pong") == {"op": "pong", "request_id": "x"}
+        assert await socket.wait("pong", 2) == {"op": "pong"}
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("", "invalid_request"),
+        ("{", "invalid_request"),
+        ("[]", "invalid_request"),
+        ('{"op":"dance"}', "invalid_request"),
+        ('{"op":1}', "invalid_request"),
+        ('{"op":"subscribe"}', "invalid_request"),
+        ('{"op":"subscribe","topic":"a","topics":{"a":{}}}', "invalid_request"),
+        ('{"op":"subscribe","topics":{}}', "invalid_request"),
+        ('{"op":"subscribe","topic":"none"}', "topic_not_found"),
+        ('{"op":"subscribe","topic":"/"}', "invalid_request"),
+        ('{"op":"publish","topic":"a"}', "invalid_request"),
+        ('{"op":"publish","topic":"a","records":[]}', "invalid_request"),
+        ('{"op":"publish","topic":"a","records":[{"data":1}],"create":false}', "topic_not_found"),
+        ('{"op":"unsubscribe"}', "invalid_request"),
+        ('{"op":"ping","request_id":"\\ud80"}', "invalid_request"),
+        ('{"op":"\\ud800"}', "invalid_request"),
+    ],
+)
+async def test_a_bad_command_is_answered_and_the_socket_stays(text: str, code: str) -> None:
+    async with talking() as (socket, _, _):
+        socket.say(text)
+        assert (await socket.wait("error"))["code"] == code
+        socket.tell("ping")
+        await socket.wait("pong")
+
+
+@pytest.mark.parametrize(
+    ("scopes", "command", "missing"),
+    [
+        (Scope.WRITE, {"op": "subscribe", "topic": "t:a"}, ["read"]),
+        (Scope.READ, {"op": "publish", "topic": "t:a", "records": [{"data": 1}]}, ["write"]),
+        (Scope.WRITE, {"op": "publish", "topic": "t:a", "records": [{"data": 1}], "config": {}}, ["admin"]),
+    ],
+)
+async def test_each_command_needs_its_scope(scopes: Scope, command: dict[str, Any], missing: list[str]) -> None:
+    async with talking(key("k", scopes, "t:")) as (socket, _, _):
+        socket.tell(**command, request_id="r")
+        error = await socket.wait("error")
+        assert (error["code"], error["request_id"], error["detail"]["missing"]) == ("forbidden", "r", missing)
+
+
+async def test_names_must_be_inside_the_prefixes() -> None:
+    async with talking(key("k", ALL_SCOPES, "t:")) as (socket, _, _):
+        socket.tell("publish", topic="other", records=[{"data": 1}])
+        socket.tell("subscribe", topics={"other": {}})
+        await socket.wait("error", 2)
+        assert [each["code"] for each in socket.of("error")] == ["forbidden"] * 2
+        socket.tell("publish", topic="t:a", records=[{"data": 1}], config={"cap_records": 5})
+        assert (await socket.wait("ack"))["created"]
+
+
+async def test_a_socket_that_does_not_read_is_not_read_from_and_misses_nothing() -> None:
+    async with talking() as (socket, harness, there):
+        socket.tell("publish", topic="a", records=[{"data": 0}])
+        socket.tell("subscribe", topic="a")
+        await socket.wait("caught_up")
+        socket.stuck = True
+        for number in range(50):
+            socket.tell("ping", request_id=number)
+            harness.append("a", number)
+            there.shards[0].settle()  # type: ignore[attr-defined]
+            await trio.lowlevel.checkpoint()
+        await until(lambda: socket._asked.statistics().current_buffer_used < 50)
+        stream = next(iter(there.gateway.api.live.streams))
+        assert len(stream.queue) <= stream.most + 1
+        assert socket._asked.statistics().current_buffer_used > 30
+        socket.stuck = False
+        await socket.wait("pong", 50)
+        await until(lambda: socket.seqs("a") == list(range(1, 52)))
+        assert [each["request_id"] for each in socket.of("pong")] == list(range(50))
+
+
+async def test_a_socket_that_leaves_leaves_nothing() -> None:
+    async with talking() as (socket, _, there):
+        socket.tell("publish", topic="a", records=[{"data": 0}])
+        socket.tell("subscribe", topic="a")
+        await socket.wait("caught_up")
+        live = there.gateway.api.live
+        assert (len(live.feeds), len(live.streams)) == (1, 1)
+        socket.leave()
+        await until(lambda: not live.streams)
+        await until(lambda: not live.feeds and not there.shards[0].harness.shard.reads)  # type: ignore[attr-defined]
+        assert socket.closed is None
+
+
+async def test_sockets_end_with_their_key() -> None:
+    async with talking() as (socket, _, there):
+        socket.tell("ping")
+        await socket.wait("pong")
+        there.gateway.replace_keys([key("other"), FULL])
+        socket.tell("ping")
+        await socket.wait("pong", 2)
+        there.gateway.replace_keys([key("other")])
+        assert (await socket.wait("error"))["code"] == "unauthorized"
+        await until(lambda: socket.closed is not None)
+
+
+async def test_sockets_are_closed_when_the_service_stops() -> None:
+    async with talking() as (socket, _, there):
+        socket.tell("ping")
+        await socket.wait("pong")
+        await there.gateway.api.live.drain()
+        assert (await socket.wait("error"))["code"] == "shutting_down"
+        await until(lambda: socket.closed == (1001, ""))

@@ -1,0 +1,188 @@
+"""Claims about what may be on its way between two processes: requests to a shard, its replies."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proto.ipc.message import Message, Parked, Reply, Request
+from proto.ipc.send_window import SMALL_BYTES, Window
+from shardd.process.reply_queue import Replies
+from tests.support.gateway_stage import Stage, stage, until
+
+MIB = 1 << 20
+EVENTS = st.lists(st.tuples(st.sampled_from(["ask", "answer", "give up"]), st.integers(0, 200_000)), max_size=60)
+
+
+@given(EVENTS)
+def test_a_window_counts_exactly_what_a_shard_may_still_have(events: list[tuple[str, int]]) -> None:
+    window = Window(300_000)
+    sent: dict[int, int] = {}
+    given_up: set[int] = set()
+    ident = 0
+    for what, number in events:
+        if what == "ask":
+            if window.fits(number):
+                assert sum(sent.values()) + number <= 300_000 or not sum(sent.values()) or number <= SMALL_BYTES
+                ident += 1
+                window.sent(ident, number)
+                if number > SMALL_BYTES:
+                    sent[ident] = number
+        elif sent and what == "answer":
+            one = sorted(sent)[number % len(sent)]
+            window.answered(one)
+            sent = {each: size for each, size in sent.items() if each != one and not (each < one and each in given_up)}
+        elif sent:
+            one = sorted(sent)[number % len(sent)]
+            window.given_up(one)
+            given_up.add(one)
+        assert window.bytes == sum(sent.values())
+
+
+async def write(there: Stage, number: int, size: int = 100_000) -> trio.CancelScope:
+    """A write that is asked for, until its scope is cancelled."""
+    scope = trio.CancelScope()
+    (link,) = there.gateway.shards.links.open()
+    before = len(link.waiting)
+
+    async def ask() -> None:
+        with scope:
+            await there.gateway.shards.call("append", f"t{number}", body=b"x" * size)
+
+    there.nursery.start_soon(ask)
+    await until(lambda: len(link.waiting) > before)
+    return scope
+
+
+async def test_a_shard_that_hangs_is_handed_a_window_and_no_more() -> None:
+    async with stage(lambda request: [], memory_bytes=4 * MIB) as there:
+        (link,) = there.gateway.shards.links.open()
+        assert link._window.most == MIB // 2
+        scopes = [await write(there, number) for number in range(20)]
+        await until(lambda: len(there.shards[0].requests) == 5)
+        assert len(link._queue) == 15
+        # Those that were not handed over leave nothing behind when they are given up.
+        for scope in scopes[5:]:
+            scope.cancel()
+        await until(lambda: len(link.waiting) == 5)
+        assert (len(link._queue), link._window.bytes) == (0, 500_000)
+        # Those that were are counted until the shard is known to have taken them.
+        for scope in scopes[:5]:
+            scope.cancel()
+        await until(lambda: not link.waiting)
+        assert link._window.bytes == 500_000
+        there.shards[0].script = lambda request: [Reply(request.id)]
+        await there.gateway.shards.call("state", "t")
+        assert link._window.bytes == 0
+        assert len(there.shards[0].requests) == 6
+        gc.collect()
+
+
+async def test_what_waits_is_handed_over_in_order_as_answers_come() -> None:
+    held: list[Request] = []
+
+    def script(request: Request) -> list[Message]:
+        held.append(request)
+        return []
+
+    async with stage(script, memory_bytes=4 * MIB) as there:
+        for number in range(12):
+            await write(there, number)
+        await write(there, 12, 10)
+
+        async def handed(number: int) -> None:
+            await until(lambda: len(held) > number)
+
+        for number in range(13):
+            await handed(number)
+            assert len(held) - number <= 6
+            there.shards[0].send(Reply(held[number].id) if number % 2 else Parked(held[number].id))
+        assert [request.topic for request in held] == [f"t{number}" for number in range(13)]
+
+
+async def test_a_write_that_never_left_says_that_it_was_not_done_and_is_booked_no_more() -> None:
+    limits = {"memory_bytes": 4 * MIB, "request_timeout_ms": 1000, "max_total_bytes": 1 << 30, "max_body_bytes": MIB}
+    async with stage(lambda request: [], **limits) as there:
+        body = b'{"records":[{"data":"%b"}]}' % (b"x" * 200_000)
+        outcomes: list[str] = []
+
+        async def ask() -> None:
+            async with there.client() as client:
+                answer = await client.ask("POST", "/v0/topics/a", body)
+                assert answer.status == 503
+                outcomes.append(answer.json["error"]["detail"]["outcome"])
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(6):
+                nursery.start_soon(ask)
+        # The first two were handed over; others too, if the shard was seen to take those before their time was up.
+        assert {*outcomes} == {"not_done", "unknown"}
+        assert there.gateway.shards.ledger.booked([0]) == outcomes.count("unknown") == len(there.shards[0].requests)
+        await until(lambda: there.gateway.budget.used == 0)
+
+
+class Asker:
+    """Takes what it is sent when it is told to, and says so as `proto.ipc.link` does."""
+
+    def __init__(self, most: int) -> None:
+        self.now = 0.0
+        self.most = most
+        self.got: list[list[bytes]] = []
+        self.unread: list[list[bytes]] = []
+        self.untold = 0
+        self.replies = Replies(self.unread.append, most, lambda: self.now)
+
+    def reply(self, number: int, size: int) -> None:
+        self.replies.send(b"peer", [b"%d" % number, b"x" * size])
+
+    def take(self) -> bool:
+        taken, self.unread[:] = list(self.unread), []
+        self.got += taken
+        self.untold += sum(len(each[2]) for each in taken if len(each[2]) > SMALL_BYTES)
+        if self.untold * 8 < self.most:
+            return False
+        told, self.untold = self.untold, 0
+        return self.replies.taken(b"peer", told)
+
+
+@given(st.lists(st.one_of(st.none(), st.integers(0, 150_000)), max_size=80))
+def test_replies_arrive_in_order_and_no_more_than_the_window_is_on_its_way(events: list[int | None]) -> None:
+    asker = Asker(100_000)
+    count = 0
+    for size in events:
+        if size is None:
+            asker.take()
+        else:
+            asker.reply(count, size)
+            count += 1
+        on_way = [len(each[2]) for each in asker.unread if len(each[2]) > SMALL_BYTES]
+        assert sum(on_way) <= 100_000 or len(on_way) <= 1 or sum(on_way) - on_way[-1] < 100_000 // 8
+    for _ in range(count + 1):
+        asker.take()
+    assert [int(each[1]) for each in asker.got] == list(range(count))
+    assert not asker.replies.full(b"peer")
+
+
+def test_an_asker_that_takes_nothing_is_forgotten() -> None:
+    asker = Asker(100_000)
+    for number in range(3):
+        asker.reply(number, 90_000)
+    assert asker.replies.full(b"peer")
+    assert asker.replies.forget_silent(60) == []
+    asker.now = 61
+    assert asker.replies.forget_silent(60) == [b"peer"]
+    assert not asker.replies.full(b"peer")
+
+
+@pytest.mark.parametrize("size", [10, 90_000])
+def test_an_asker_that_takes_everything_is_never_full(size: int) -> None:
+    asker = Asker(100_000)
+    for number in range(100):
+        asker.reply(number, size)
+        assert not asker.replies.full(b"peer")
+        asker.take()
+    assert len(asker.got) == 100

@@ -1,0 +1,99 @@
+"""Claims about `shardd.process.peers`: a shard asks another over a real socket, itself without one, and learns of a
+death."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+import trio.lowlevel
+
+from proto.ipc.control import ShardState
+from proto.ipc.transport import MessageSocket
+from proto.model.errors import ErrorCode, TopicsError
+from proto.model.limits import Limits
+from shardd.clock import SystemClock
+from shardd.process.loop import Server
+from shardd.process.peers import Peers
+from shardd.shard import Shard
+from shardd.storage.disk import RealDisk
+
+
+def _shard(path: Path) -> Shard:
+    path.mkdir()
+    shard = Shard(RealDisk(), SystemClock(), path, Limits())
+    assert list(shard.recover()) == []
+    return shard
+
+
+@asynccontextmanager
+async def _two(path: Path) -> AsyncIterator[tuple[Peers, list[Shard], trio.CancelScope]]:
+    """Shard 0's view of two shards. Both run; the scope ends shard 1."""
+    shards = [_shard(path / "0"), _shard(path / "1")]
+    endpoint = f"ipc://{path}/1.sock"
+    async with trio.open_nursery() as nursery:
+        ending = trio.CancelScope()
+
+        async def other(task_status: trio.TaskStatus[None]) -> None:
+            socket = MessageSocket.router(endpoint)
+            try:
+                with ending:
+                    await Server(shards[1], socket, Limits()).run(task_status)
+            finally:
+                socket.close()
+
+        nursery.start_soon(shards[0].commits.run)
+        await nursery.start(other)
+        peers = Peers(shards[0], 0, 2, timeout_s=20)
+        await nursery.start(peers.run)
+        peers.update([ShardState(0, "ready", "ipc://unused", 1), ShardState(1, "derive", endpoint, 1)])
+        with trio.fail_after(20):
+            yield peers, shards, ending
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("index", [0, 1])
+async def test_asks_any_shard_the_same_way(tmp_path: Path, index: int) -> None:
+    async with _two(tmp_path) as (peers, shards, _):
+        body = b'{"records":[{"data":1}],"create":true}'
+        assert (await peers.request(index, "append", "jobs", {}, body)).created
+        reply = await peers.request(index, "diff", "jobs", {}, b'{"from_seq":0}')
+        assert b'"data":1' in reply.body
+        assert shards[index].directory.counters()[:2] == (1, 1)
+        with pytest.raises(TopicsError) as raised:
+            await peers.request(index, "state", "none", {})
+        assert raised.value.code == ErrorCode.TOPIC_NOT_FOUND
+
+
+@pytest.mark.parametrize("index", [0, 1])
+async def test_a_read_nobody_waits_for_is_not_kept(tmp_path: Path, index: int) -> None:
+    async with _two(tmp_path) as (peers, shards, _):
+        await peers.request(index, "configure", "jobs", {})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peers.request, index, "diff", "jobs", {}, b'{"from_seq":0,"wait_ms":20000}')
+            while not len(shards[index].reads):
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        while len(shards[index].reads):
+            await trio.lowlevel.checkpoint()
+
+
+async def test_whoever_waits_for_a_shard_that_goes_away_is_told(tmp_path: Path) -> None:
+    async with _two(tmp_path) as (peers, shards, ending):
+        await peers.request(1, "configure", "jobs", {})
+
+        async def lose() -> None:
+            while not len(shards[1].reads):
+                await trio.lowlevel.checkpoint()
+            ending.cancel()
+            peers.update([ShardState(1)])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lose)
+            with pytest.raises(TopicsError) as raised:
+                await peers.request(1, "diff", "jobs", {}, b'{"from_seq":0,"wait_ms":20000}')
+        assert raised.value.code == ErrorCode.NOT_READY
+        assert not peers.reachable(1)
+        with pytest.raises(TopicsError, match="phase down"):
+            await peers.request(1, "state", "jobs", {})

@@ -1,0 +1,654 @@
+"""Queues: what claim, ack, nack and extend promise."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+import pytest
+
+from proto.ipc.message import Reply
+from proto.model.errors import ErrorCode, TopicsError
+from shardd.queues.claims import shares
+from tests.support.fault_disk import FaultDisk
+from tests.support.harness import FakeClock, Harness
+
+
+def queue(shard: Harness, name: str = "q", **config: Any) -> Harness:
+    shard.call("configure", name, {"type": "queue", **config})
+    return shard
+
+
+@pytest.fixture
+def shard() -> Harness:
+    return queue(Harness())
+
+
+def claim(shard: Harness, node: str = "w", most: int = 100, topic: str = "q", **fields: Any) -> list[dict[str, Any]]:
+    claimed: list[dict[str, Any]] = shard.call("claim", topic, {"node": node, "max": most, **fields})["claimed"]
+    return claimed
+
+
+def seqs(jobs: list[dict[str, Any]]) -> list[int]:
+    return [job["$seq"] for job in jobs]
+
+
+def hold(shard: Harness, op: str, *which: int, node: str = "w", topic: str = "q", **fields: Any) -> Any:
+    return shard.call(op, topic, {"node": node, "seqs": list(which), **fields})
+
+
+def counters(shard: Harness, topic: str = "q") -> tuple[int, int]:
+    state = shard.call("state", topic)["queue"]
+    return state["ready"], state["in_flight"]
+
+
+def restarted(shard: Harness, how: str) -> Harness:
+    if how == "clean":
+        shard.shard.close()
+    elif how == "checkpoint":
+        shard.shard.commits.sync_now()
+        shard.shard.checkpoint_now()
+    disk = shard.disk
+    assert isinstance(disk, FaultDisk)
+    return shard.restarted(disk.after_crash("process"))
+
+
+def test_a_claim_hands_out_the_oldest_jobs_with_a_lease(shard: Harness) -> None:
+    shard.call("append", "q", {"records": [{"data": 1, "tag": "t", "meta": {"a": 1}, "node": "p"}, {"data": 2}]})
+    answer = shard.call("claim", "q", {"node": "w", "max": 1})
+    job = answer["claimed"][0]
+    assert re.fullmatch("lease_[0-9a-f]{16}", job.pop("lease_id"))
+    now = shard.clock.ms
+    assert job == {
+        "$seq": 1, "$ts": now, "$tag": "t", "deadline": now + 30_000, "deliveries": 1, "data": 1, "meta": {"a": 1},
+    }  # fmt: skip
+    assert (answer["topic"], answer["count"], answer["ready"]) == ("q", 1, 1)
+    job = claim(shard)[0]
+    assert "meta" not in job
+    assert "$tag" not in job
+    assert job["$seq"] == 2
+
+
+def test_max_defaults_to_one_and_zero_means_one(shard: Harness) -> None:
+    shard.append("q", *range(5))
+    assert shard.call("claim", "q", {"node": "w"})["count"] == 1
+    assert len(claim(shard, most=0)) == 1
+
+
+def test_max_is_clamped() -> None:
+    shard = queue(Harness(max_claim=3))
+    shard.append("q", *range(5))
+    assert len(claim(shard, most=1000)) == 3
+
+
+def test_a_job_is_handed_to_one_worker_only(shard: Harness) -> None:
+    shard.append("q", *range(10))
+    assert seqs(claim(shard, "a", 6)) == [1, 2, 3, 4, 5, 6]
+    assert seqs(claim(shard, "b", 6)) == [7, 8, 9, 10]
+    assert claim(shard, "c") == []
+    assert counters(shard) == (0, 10)
+
+
+def test_an_ack_deletes_the_jobs_and_is_idempotent(shard: Harness) -> None:
+    shard.append("q", *range(4))
+    claim(shard, most=3)
+    answer = hold(shard, "ack", 1, 3)
+    assert (answer["acked"], answer["skipped"], answer["ready"], answer["in_flight"]) == (2, [], 1, 1)
+    assert seqs(shard.everything("q")) == [2, 4]
+    assert shard.call("state", "q")["count"] == 2
+    answer = hold(shard, "ack", 1, 3, 4, 99, 2, 2)
+    assert (answer["acked"], answer["skipped"]) == (1, [1, 3, 4, 99, 2])
+
+
+def test_only_the_holder_may_ack_nack_or_extend(shard: Harness) -> None:
+    shard.append("q", 0)
+    claim(shard, "a")
+    for op, extra in (("ack", {}), ("nack", {}), ("extend", {"lease_ms": 1000})):
+        assert hold(shard, op, 1, node="b", **extra)["skipped"] == [1]
+    assert counters(shard) == (0, 1)
+
+
+def test_a_lease_ends_after_its_deadline_and_not_at_it(shard: Harness) -> None:
+    shard.append("q", 0, 1)
+    claim(shard, "a", 1, lease_ms=1000)
+    shard.clock.advance(1000)
+    assert counters(shard) == (1, 1)
+    shard.clock.advance(1)
+    assert counters(shard) == (2, 0)
+    jobs = claim(shard, "b")
+    assert [(job["$seq"], job["deliveries"]) for job in jobs] == [(1, 2), (2, 1)]
+
+
+def test_reclaimed_jobs_go_before_fresh_ones_lowest_first(shard: Harness) -> None:
+    shard.append("q", *range(6))
+    claim(shard, most=4)
+    hold(shard, "nack", 3)
+    hold(shard, "nack", 1)
+    assert seqs(claim(shard, "b", 1)) == [1]
+    assert seqs(claim(shard, "b", 2)) == [3, 5]
+
+
+def test_lease_ms_is_clamped_both_ways(shard: Harness) -> None:
+    shard.append("q", 0, 1)
+    now = shard.clock.ms
+    assert claim(shard, most=1, lease_ms=1)[0]["deadline"] == now + 100
+    assert claim(shard, most=1, lease_ms=10**15)[0]["deadline"] == now + 86_400_000
+
+
+def test_a_late_ack_counts_while_nobody_else_got_the_job(shard: Harness) -> None:
+    shard.append("q", 0, 1)
+    claim(shard, "a", 2, lease_ms=100)
+    shard.clock.advance(101)
+    assert hold(shard, "ack", 1, node="a")["acked"] == 1
+    assert seqs(claim(shard, "b")) == [2]
+    assert hold(shard, "ack", 2, node="a")["skipped"] == [2]
+    assert hold(shard, "ack", 2, node="b")["acked"] == 1
+
+
+def test_a_released_job_cannot_be_acked_by_who_released_it(shard: Harness) -> None:
+    shard.append("q", 0)
+    claim(shard)
+    hold(shard, "nack", 1)
+    assert hold(shard, "ack", 1)["skipped"] == [1]
+
+
+def test_an_expired_lease_cannot_be_extended_or_released(shard: Harness) -> None:
+    shard.append("q", 0)
+    claim(shard, lease_ms=100)
+    shard.clock.advance(101)
+    assert hold(shard, "extend", 1, lease_ms=1000)["skipped"] == [1]
+    assert hold(shard, "nack", 1)["skipped"] == [1]
+
+
+def test_a_delayed_nack_is_ready_only_when_its_time_has_come(shard: Harness) -> None:
+    shard.append("q", 0)
+    claim(shard)
+    answer = hold(shard, "nack", 1, delay_ms=500)
+    assert (answer["nacked"], answer["ready"], answer["in_flight"]) == (1, 0, 0)
+    shard.clock.advance(499)
+    assert claim(shard) == []
+    assert counters(shard) == (0, 0)
+    shard.clock.advance(1)
+    assert claim(shard)[0]["deliveries"] == 2
+
+
+def test_extend_sets_the_deadline_from_now_and_counts_no_delivery(shard: Harness) -> None:
+    shard.append("q", 0)
+    first = claim(shard, lease_ms=1000)[0]
+    shard.clock.advance(900)
+    answer = hold(shard, "extend", 1, 7, lease_ms=1000)
+    assert (answer["extended"], answer["skipped"]) == (1, [7])
+    assert answer["deadlines"] == {"1": shard.clock.ms + 1000}
+    assert answer["lease_ids"] == {"1": first["lease_id"]}
+    shard.clock.advance(1000)
+    assert claim(shard, "b") == []
+    shard.clock.advance(1)
+    assert claim(shard, "b")[0]["deliveries"] == 2
+
+
+def test_a_stale_token_is_skipped_and_the_current_one_counts(shard: Harness) -> None:
+    shard.append("q", 0)
+    old = claim(shard, lease_ms=100)[0]["lease_id"]
+    shard.clock.advance(101)
+    new = claim(shard)[0]["lease_id"]  # the same worker again: only the token tells the two apart
+    for stale in (old, "lease_", "nonsense", new.upper(), new + "0"):
+        for op, extra in (("ack", {}), ("nack", {}), ("extend", {"lease_ms": 1000})):
+            assert hold(shard, op, 1, lease_ids=[stale], **extra)["skipped"] == [1]
+    assert hold(shard, "extend", 1, lease_ms=1000, lease_ids=[new])["extended"] == 1
+    assert hold(shard, "ack", 1, lease_ids=[old])["skipped"] == [1]
+    assert hold(shard, "ack", 1, lease_ids=[new])["acked"] == 1
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_worker_may_keep_the_id_of_its_claim_through_any_number_of_extends(durable: bool) -> None:
+    shard = queue(Harness(), max_deliveries=1, dead_letter="dead", leases_durable=durable)
+    shard.append("q", 0)
+    ids = [claim(shard, lease_ms=1000)[0]["lease_id"]]
+    for lease_ms in (3000, 1000, 2000, 500, 500):  # also for less time than it had
+        shard.clock.advance(400)
+        assert hold(shard, "extend", 1, lease_ms=lease_ms, lease_ids=ids)["lease_ids"] == {"1": ids[0]}
+        assert claim(shard, "b") == []
+    if durable:
+        shard = restarted(shard, "crash")
+    shard.clock.advance(500)
+    assert counters(shard) == (0, 1)
+    assert hold(shard, "ack", 1, lease_ids=ids)["acked"] == 1
+    assert shard.everything("q") == []
+
+
+def test_an_extended_lease_ends_when_the_last_extend_said(shard: Harness) -> None:
+    shard.append("q", 0)
+    ids = [claim(shard, lease_ms=60_000)[0]["lease_id"]]
+    hold(shard, "extend", 1, lease_ms=1000, lease_ids=ids)
+    shard.clock.advance(1001)
+    assert hold(shard, "extend", 1, lease_ms=1000, lease_ids=ids)["skipped"] == [1]
+    again = claim(shard)[0]
+    assert (again["deliveries"], [again["lease_id"]] == ids) == (2, False)
+    assert hold(shard, "extend", 1, lease_ms=1000, lease_ids=ids)["skipped"] == [1]
+
+
+@pytest.mark.parametrize("op", ["ack", "nack", "extend"])
+def test_more_seqs_than_a_claim_may_have_are_a_batch_too_large(op: str) -> None:
+    shard = queue(Harness(max_claim=3))
+    shard.append("q", *range(4))
+    claim(shard, most=3)
+    with pytest.raises(TopicsError) as caught:
+        hold(shard, op, 1, 2, 3, 4, lease_ms=1000)
+    assert caught.value.code is ErrorCode.BATCH_TOO_LARGE
+    assert caught.value.status == 400
+    assert caught.value.detail == {"count": 4, "max": 3}
+    assert hold(shard, op, 1, 2, 3, lease_ms=1000)["skipped"] == []
+
+
+def test_numbers_below_their_range_are_clamped_like_those_above(shard: Harness) -> None:
+    shard.append("q", 0, 1)
+    now = shard.clock.ms
+    (job,) = claim(shard, most=-3, lease_ms=-1, wait_ms=-1)
+    assert job["deadline"] == now + 100
+    assert hold(shard, "extend", 1, lease_ms=-1)["deadlines"] == {"1": now + 100}
+    answer = hold(shard, "nack", 1, delay_ms=-1)
+    assert (answer["nacked"], answer["ready"]) == (1, 2)
+    assert shard.call("peek_jobs", "q", {"max": -1})["count"] == 1
+
+
+class TickingClock(FakeClock):
+    """Something takes time whenever it is asked for it."""
+
+    def monotonic(self) -> float:
+        self.elapsed += 0.001
+        return self.elapsed
+
+
+@pytest.mark.parametrize(("durability", "syncs"), [("disk", False), ("fsync", True)])
+def test_only_a_queue_of_class_fsync_tells_of_a_sync(durability: str, syncs: bool) -> None:
+    shard = queue(Harness(clock=TickingClock()), durability=durability)
+    shard.append("q", 0, 1)
+    first = shard.send(
+        "claim", "q", {"node": "w", "max": 2}
+    )  # the first since the start waits for one, whatever the class
+    ack = shard.send("ack", "q", {"node": "w", "seqs": [1]})  # and what follows it on its topic as well
+    shard.shard.commits.sync_now()
+    for ident in (first, ack):
+        reply = shard.replies[ident]
+        assert isinstance(reply, Reply)
+        assert (reply.performance["fsync_ms"] > 0) is syncs
+
+
+def test_ready_does_not_count_what_the_same_claim_dead_letters() -> None:
+    shard = queue(Harness(), max_deliveries=1, dead_letter="dead")
+    shard.append("q", *range(4))
+    claim(shard, most=2, lease_ms=100)
+    shard.clock.advance(101)
+    reply = shard.reply("claim", "q", {"node": "w", "max": 1})
+    answer = msgspec.json.decode(reply.body)
+    assert (seqs(answer["claimed"]), answer["ready"]) == ([3], 1)
+    assert reply.extra == {"dead_letters": ["dead"]}
+    assert counters(shard) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("op", "body"),
+    [
+        ("claim", {}),
+        ("claim", {"node": ""}),
+        ("claim", {"node": "n" * 129}),
+        ("claim", {"node": 3}),
+        ("claim", {"node": "w", "max": "3"}),
+        ("claim", {"node": "w", "lease_ms": 1.5}),
+        ("ack", {"node": "w"}),
+        ("ack", {"seqs": [1]}),
+        ("ack", {"node": "w", "seqs": []}),
+        ("ack", {"node": "w", "seqs": ["1"]}),
+        ("ack", {"node": "w", "seqs": [-1]}),
+        ("ack", {"node": "w", "seqs": [1, 2], "lease_ids": ["a"]}),
+        ("nack", {"node": "w", "seqs": [1], "delay_ms": "1"}),
+        ("extend", {"node": "w", "seqs": [1]}),
+    ],
+)
+def test_a_bad_request_is_refused(shard: Harness, op: str, body: dict[str, Any]) -> None:
+    with pytest.raises(TopicsError) as caught:
+        shard.call(op, "q", body)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("op", ["claim", "ack", "nack", "extend"])
+def test_a_log_is_not_a_queue_and_nothing_is_created(shard: Harness, op: str) -> None:
+    body = {"node": "w", "seqs": [1], "lease_ms": 1000}
+    shard.append("log", 0)
+    for topic, code in (("log", ErrorCode.NOT_A_QUEUE), ("none", ErrorCode.TOPIC_NOT_FOUND)):
+        with pytest.raises(TopicsError) as caught:
+            shard.call(op, topic, body)
+        assert caught.value.code is code
+    assert "queue" not in shard.call("state", "log")
+
+
+def test_type_cannot_change(shard: Harness) -> None:
+    with pytest.raises(TopicsError) as caught:
+        shard.call("configure", "q", {"type": "log"})
+    assert caught.value.code is ErrorCode.TOPIC_EXISTS_INCOMPATIBLE
+
+
+def test_reading_claims_nothing(shard: Harness) -> None:
+    shard.append("q", 0, 1)
+    claim(shard, most=1)
+    assert seqs(shard.everything("q")) == [1, 2]
+    assert counters(shard) == (1, 1)
+
+
+@pytest.mark.parametrize("how", ["before", "match", "cap", "ttl"])
+def test_jobs_that_are_removed_are_in_no_counter(shard: Harness, how: str) -> None:
+    shard.call("append", "q", {"records": [{"data": n, "tag": f"t{n}"} for n in range(1, 6)]})
+    claim(shard, most=3)
+    hold(shard, "nack", 3)
+    if how == "before":
+        shard.call("delete_records", "q", {"before_seq": 4})
+    elif how == "match":
+        for tag in ("t1", "t2", "t3"):
+            shard.call("delete_records", "q", {"match": tag})
+    elif how == "cap":
+        shard.call("configure", "q", {"cap_records": 2})
+    else:
+        shard.call("configure", "q", {"ttl_ms": 1000})
+        shard.clock.advance(500)
+        shard.append("q", 6, 7)
+        shard.clock.advance(501)
+    assert counters(shard) == (2, 0)
+    assert hold(shard, "ack", 1, 2, 3)["acked"] == 0
+    assert len(claim(shard)) == 2
+
+
+def test_shares_are_in_proportion_and_use_up_what_there_is() -> None:
+    assert shares([4, 2], 6) == [4, 2]
+    assert shares([4, 2], 3) == [2, 1]
+    assert shares([1, 1, 1], 2) == [1, 1, 0]
+    assert shares([100, 1], 2) == [2, 0]
+    assert shares([5, 5, 5], 0) == [0, 0, 0]
+
+
+def send_claim(shard: Harness, node: str, most: int, **fields: Any) -> int:
+    ident = shard.send("claim", "q", {"node": node, "max": most, **fields})
+    shard.shard.flush()
+    return ident
+
+
+def got(shard: Harness, ident: int) -> list[int]:
+    shard.shard.commits.sync_now()
+    reply = shard.replies[ident]
+    assert isinstance(reply, Reply)
+    assert reply.error is None
+    return seqs(msgspec.json.decode(reply.body)["claimed"])
+
+
+def test_a_cohort_shares_what_there_is_when_its_window_closes() -> None:
+    shard = queue(Harness(), claim_jitter_ms=100)
+    shard.append("q", *range(6))
+    first = send_claim(shard, "a", 8)
+    shard.clock.advance(60)
+    second = send_claim(shard, "b", 4)
+    shard.shard.deliver()
+    assert shard.parked(first)
+    assert shard.parked(second)
+    due = shard.shard.next_due
+    assert due is not None
+    assert due - shard.clock.monotonic() == pytest.approx(0.04)
+    shard.clock.advance(41)
+    shard.shard.deliver()
+    assert (got(shard, first), got(shard, second)) == ([1, 3, 5, 6], [2, 4])
+
+
+def test_a_claimer_who_left_gets_no_jobs_and_an_empty_window_is_answered() -> None:
+    shard = queue(Harness(), claim_jitter_ms=100)
+    shard.append("q", 0)
+    gone, stays, late = (send_claim(shard, node, 1) for node in "abc")
+    shard.shard.cancel("peer", gone)
+    shard.clock.advance(101)
+    shard.shard.deliver()
+    assert (got(shard, stays), got(shard, late)) == ([1], [])
+    assert shard.parked(gone)
+    assert counters(shard) == (0, 1)
+
+
+def test_a_claim_may_wait_for_jobs_and_those_that_wait_are_served_in_the_order_they_came(shard: Harness) -> None:
+    first, second, third = (send_claim(shard, node, 1, wait_ms=5000) for node in "abc")
+    assert all(map(shard.parked, (first, second, third)))
+    shard.append("q", 0)
+    assert (got(shard, first), shard.parked(second)) == ([1], True)
+    assert claim(shard, "impatient") == []
+    shard.append("q", 1, 2, 3)
+    assert (got(shard, second), got(shard, third)) == ([2], [3])
+    assert counters(shard) == (1, 3)
+
+
+def test_a_claim_that_would_not_wait_does_not_push_in(shard: Harness) -> None:
+    waiting = send_claim(shard, "a", 2, wait_ms=5000)
+    late = shard.send("claim", "q", {"node": "b", "max": 1})
+    shard.send("append", "q", {"records": [{"data": 0}]})
+    shard.shard.flush()
+    assert (got(shard, waiting), got(shard, late)) == ([1], [])
+
+
+def test_those_that_wait_share_in_proportion_to_what_they_want(shard: Harness) -> None:
+    large, small = send_claim(shard, "a", 8, wait_ms=5000), send_claim(shard, "b", 4, wait_ms=5000)
+    shard.append("q", *range(6))
+    assert (len(got(shard, large)), len(got(shard, small))) == (4, 2)
+
+
+@pytest.mark.parametrize("jitter", [0, 60_000])
+def test_a_claim_that_waited_in_vain_is_told_when_its_time_is_up(jitter: int) -> None:
+    shard = queue(Harness(), claim_jitter_ms=jitter)
+    ident = send_claim(shard, "a", 1, wait_ms=1000)
+    if jitter:
+        send_claim(shard, "b", 1)  # opens a window that is wider than the first one's patience
+    due = shard.shard.next_due
+    assert due is not None
+    assert due - shard.clock.monotonic() == pytest.approx(1.0)
+    shard.clock.advance(999)
+    shard.shard.deliver()
+    assert shard.parked(ident)
+    shard.clock.advance(1)
+    shard.shard.deliver()
+    assert got(shard, ident) == []
+
+
+def test_wait_ms_is_clamped(shard: Harness) -> None:
+    send_claim(shard, "a", 1, wait_ms=10**12)
+    assert shard.shard.next_due == shard.clock.monotonic() + 30
+
+
+def test_a_claim_that_waits_gets_what_a_lease_that_ends_gives_back(shard: Harness) -> None:
+    shard.append("q", 0)
+    claim(shard, "a", lease_ms=100)
+    ident = send_claim(shard, "b", 1, wait_ms=5000)
+    shard.clock.advance(101)
+    shard.shard.deliver()
+    assert got(shard, ident) == [1]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_client_that_leaves_leases_nothing(durable: bool) -> None:
+    shard = queue(Harness(), leases_durable=durable, max_deliveries=1, dead_letter="dead")
+    before, during = send_claim(shard, "a", 1, wait_ms=5000), send_claim(shard, "b", 1, wait_ms=5000)
+    shard.shard.cancel("peer", before)
+    shard.append("q", 0)
+    assert got(shard, during) == [1]
+    shard.shard.cancel("peer", during)  # the answer was on its way when its client left
+    shard.shard.flush()
+    assert counters(shard) == (1, 0)
+    shard = restarted(shard, "crash")
+    assert [(job["$seq"], job["deliveries"]) for job in claim(shard, "c")] == [(1, 1)]
+
+
+def test_what_a_client_used_all_the_same_stays_as_it_is(shard: Harness) -> None:
+    ident = send_claim(shard, "a", 3, wait_ms=5000)
+    shard.append("q", 0, 1, 2)
+    assert got(shard, ident) == [1, 2, 3]
+    hold(shard, "ack", 1, node="a")
+    hold(shard, "nack", 2, node="a")
+    assert seqs(claim(shard, "b")) == [2]
+    shard.shard.cancel("peer", ident)
+    shard.shard.flush()
+    assert counters(shard) == (1, 1)
+    assert hold(shard, "ack", 2, node="b")["acked"] == 1
+
+
+def test_a_claim_that_left_with_its_topic_gives_nothing_back(shard: Harness) -> None:
+    ident = send_claim(shard, "a", 1, wait_ms=5000)
+    shard.append("q", 0)
+    assert got(shard, ident) == [1]
+    shard.call("delete_topic", "q")
+    queue(shard)
+    shard.append("q", 1)
+    shard.shard.cancel("peer", ident)
+    shard.shard.flush()
+    assert counters(shard) == (1, 0)
+
+
+def test_streams_and_pollers_share_a_window_in_proportion() -> None:
+    shard = queue(Harness(), claim_jitter_ms=100)
+    stream = take(shard, "s", 4)
+    poller = send_claim(shard, "b", 2)
+    shard.append("q", *range(3))
+    shard.clock.advance(101)
+    shard.shard.deliver()
+    assert sorted((len(pushed(shard, stream)), len(got(shard, poller)))) == [1, 2]
+    assert len(pushed(shard, stream)) == 2
+
+
+def test_a_window_ends_with_its_topic() -> None:
+    shard = queue(Harness(), claim_jitter_ms=100)
+    ident = send_claim(shard, "a", 1)
+    shard.call("delete_topic", "q")
+    reply = shard.replies[ident]
+    assert isinstance(reply, Reply)
+    assert reply.error is not None
+    assert reply.error.code is ErrorCode.TOPIC_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [("log", ErrorCode.NOT_A_QUEUE), ("queue", ErrorCode.TOPIC_NOT_FOUND), ("", ErrorCode.TOPIC_NOT_FOUND)],
+)
+def test_a_stream_is_told_that_its_queue_is_a_log_now(shard: Harness, kind: str, code: ErrorCode) -> None:
+    ident = take(shard, "s", 1)
+    shard.send("delete_topic", "q")
+    if kind:
+        shard.send("configure", "q", {"type": kind})
+    shard.shard.commits.sync_now()
+    shard.shard.deliver()
+    reply = shard.replies[ident]
+    assert isinstance(reply, Reply)
+    assert reply.error is not None
+    assert reply.error.code is code
+
+
+def test_a_stream_asks_for_leases_that_are_clamped_as_in_a_claim(shard: Harness) -> None:
+    shard.append("q", 0, 1)
+    now = shard.clock.ms
+    for lease_ms, expected in ((0, 100), (None, 30_000)):
+        ident = shard.send("work_take", "q", stream=f"s{lease_ms}", node="n", max=1, lease_ms=lease_ms)
+        shard.shard.flush()
+        assert len(pushed(shard, ident)) == 1
+        reply = shard.replies[ident]
+        assert isinstance(reply, Reply)
+        assert msgspec.json.decode(reply.body)[0]["deadline"] == now + expected
+
+
+def take(shard: Harness, stream: str, most: int) -> int:
+    ident = shard.send("work_take", "q", stream=stream, node=stream, max=most, lease_ms=None)
+    shard.shard.flush()
+    return ident
+
+
+def pushed(shard: Harness, ident: int) -> list[int]:
+    shard.shard.commits.sync_now()
+    reply = shard.replies[ident]
+    assert isinstance(reply, Reply)
+    assert reply.error is None
+    return seqs(msgspec.json.decode(reply.body))
+
+
+def test_a_stream_waits_for_jobs_and_for_room(shard: Harness) -> None:
+    first = take(shard, "s", 2)
+    assert shard.parked(first)
+    shard.append("q", *range(3))
+    assert pushed(shard, first) == [1, 2]
+    second = take(shard, "s", 2)
+    assert shard.parked(second)
+    hold(shard, "ack", 2, node="s")
+    assert pushed(shard, second) == [3]
+
+
+def test_a_stream_gets_what_is_reclaimed_by_time(shard: Harness) -> None:
+    shard.append("q", 0)
+    claim(shard, "a", lease_ms=100)
+    ident = take(shard, "s", 1)
+    due = shard.shard.next_due
+    assert due is not None
+    assert due - shard.clock.monotonic() == pytest.approx(0.101)
+    shard.clock.advance(101)
+    shard.shard.deliver()
+    assert pushed(shard, ident) == [1]
+
+
+def test_a_closed_stream_gives_back_its_jobs_and_no_others(shard: Harness) -> None:
+    shard.append("q", *range(4))
+    assert seqs(claim(shard, "s", 1)) == [1]
+    assert pushed(shard, take(shard, "s", 2)) == [2, 3]
+    shard.reply("work_close", "q", stream="s")
+    assert counters(shard) == (3, 1)
+    assert seqs(claim(shard, "b")) == [2, 3, 4]
+
+
+def test_a_stream_that_waited_long_is_told_so(shard: Harness) -> None:
+    ident = take(shard, "s", 1)
+    shard.clock.advance(15_000)
+    shard.shard.deliver()
+    assert pushed(shard, ident) == []
+    assert shard.shard.claims.next_due is None
+
+
+@pytest.mark.parametrize("durability", ["disk", "fsync", "memory"])
+@pytest.mark.parametrize("how", ["clean", "crash", "checkpoint"])
+def test_acks_and_durable_leases_survive(durability: str, how: str) -> None:
+    shard = queue(Harness(), leases_durable=True, durability=durability)
+    shard.append("q", *range(6))
+    claim(shard, "a", 4)
+    hold(shard, "ack", 1, node="a")
+    hold(shard, "nack", 2, node="a")
+    new = hold(shard, "extend", 3, node="a", lease_ms=60_000)["lease_ids"]["3"]
+    hold(shard, "nack", 4, node="a", delay_ms=5000)
+    shard = restarted(shard, how)
+    assert counters(shard) == (3, 1)
+    jobs = claim(shard, "b")
+    assert [(job["$seq"], job["deliveries"]) for job in jobs] == [(2, 2), (5, 1), (6, 1)]
+    shard.clock.advance(5000)
+    assert [(job["$seq"], job["deliveries"]) for job in claim(shard, "b")] == [(4, 2)]
+    assert hold(shard, "ack", 3, node="a", lease_ids=[new])["acked"] == 1
+    assert seqs(shard.everything("q")) == [2, 4, 5, 6]
+
+
+@pytest.mark.parametrize("how", ["clean", "crash", "checkpoint"])
+def test_other_leases_survive_a_graceful_stop_only(how: str) -> None:
+    shard = queue(Harness())
+    shard.append("q", *range(3))
+    token = claim(shard, "a", 2)[0]["lease_id"]
+    hold(shard, "ack", 2, node="a")
+    shard = restarted(shard, how)
+    if how == "clean":
+        assert counters(shard) == (1, 1)
+        assert hold(shard, "ack", 1, node="a", lease_ids=[token])["acked"] == 1
+    else:
+        assert counters(shard) == (2, 0)
+        assert [(job["$seq"], job["deliveries"]) for job in claim(shard, "b")] == [(1, 1), (3, 1)]
+
+
+def test_leases_of_a_stop_are_not_brought_back_by_a_later_crash() -> None:
+    shard = queue(Harness())
+    shard.append("q", 0)
+    claim(shard, "a", lease_ms=86_400_000)
+    shard = restarted(shard, "clean")
+    hold(shard, "nack", 1, node="a")
+    claim(shard, "b")
+    shard = restarted(shard, "crash")
+    assert counters(shard) == (1, 0)

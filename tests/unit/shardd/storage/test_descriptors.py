@@ -1,0 +1,61 @@
+"""How many topics a shard reads, and how many files it may open, have nothing to do with each other."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shardd.storage.disk import RealDisk
+from tests.support.fault_disk import FaultDisk
+from tests.support.harness import Harness
+
+TOPICS = 60
+
+
+@pytest.fixture
+def few_descriptors() -> Iterator[None]:
+    """Leaves this process 20 descriptors more than it has."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def maps() -> int:
+    return Path("/proc/self/maps").read_text().count("/seg-")
+
+
+def test_more_topics_than_descriptors_are_read_and_recovered(tmp_path: Path, few_descriptors: None) -> None:
+    shard = Harness(RealDisk(), path=tmp_path / "shard-00", cache_bytes=0)
+    for number in range(TOPICS):
+        shard.append(f"t{number}", number)
+    shard.shard.commits.sync_now()
+    shard.shard.checkpoint_now()
+    for _ in range(2):
+        for number in range(TOPICS):
+            assert [r["data"] for r in shard.everything(f"t{number}")] == [number]
+        assert maps() == 0
+        shard = shard.restarted()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_a_read_that_meets_the_limit_is_refused_and_the_next_one_is_not(number: int) -> None:
+    disk = FaultDisk()
+    shard = Harness(disk, cache_bytes=0)
+    shard.append("a", 1)
+    shard.append("b", 2)
+    shard.shard.commits.sync_now()
+    shard.shard.checkpoint_now()
+    disk.unreadable = {path: OSError(number, os.strerror(number)) for path in disk.names if path.suffix == ".data"}
+    reply = shard.reply("diff", "a", {})
+    assert reply.error is not None
+    assert (reply.error.code, reply.error.detail) == ("not_ready", {"reason": "exhausted"})
+    assert "seg-" not in reply.error.message
+    disk.unreadable.clear()
+    assert [r["data"] for r in shard.everything("a")] == [1]
+    assert [r["data"] for r in shard.everything("b")] == [2]

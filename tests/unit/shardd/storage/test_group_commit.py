@@ -1,0 +1,163 @@
+"""What is visible when, and what failing disks do to whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from proto.ipc.message import Reply
+from proto.model.errors import ErrorCode
+from tests.support.harness import Harness
+
+FSYNC = {"durability": "fsync"}
+EIO = OSError(5, "Input/output error")
+ENOSPC = OSError(28, "No space left on device")
+
+
+@pytest.fixture
+def shard() -> Harness:
+    harness = Harness()
+    harness.call("configure", "safe", FSYNC)
+    harness.call("configure", "fast")
+    return harness
+
+
+def test_an_fsync_write_is_neither_acked_nor_visible_before_its_sync(shard: Harness) -> None:
+    ident = shard.send("append", "safe", {"records": [{"data": 1}]})
+    shard.shard.flush()
+    assert ident not in shard.replies
+    assert shard.diff("safe")["head_seq"] == 0
+    shard.shard.commits.sync_now()
+    assert isinstance(shard.replies[ident], Reply)
+    assert shard.diff("safe")["head_seq"] == 1
+
+
+def test_a_disk_write_is_acked_once_the_kernel_has_it(shard: Harness) -> None:
+    ident = shard.send("append", "fast", {"records": [{"data": 1}]})
+    assert ident not in shard.replies
+    shard.shard.flush()
+    assert isinstance(shard.replies[ident], Reply)
+    after = shard.restarted(shard.disk.after_crash("process"))  # type: ignore[attr-defined]
+    assert len(after.everything("fast")) == 1
+
+
+def test_one_sync_serves_every_write_that_waits(shard: Harness) -> None:
+    syncs = sum(1 for what, _ in shard.disk.calls if what == "sync")  # type: ignore[attr-defined]
+    idents = [shard.send("append", "safe", {"records": [{"data": i}]}) for i in range(50)]
+    shard.shard.flush()
+    shard.shard.commits.sync_now()
+    assert all(isinstance(shard.replies[i], Reply) for i in idents)
+    assert sum(1 for what, _ in shard.disk.calls if what == "sync") == syncs + 1  # type: ignore[attr-defined]
+    assert sum(1 for what, _ in shard.disk.calls if what == "write") == 3  # type: ignore[attr-defined]
+
+
+def test_a_write_behind_a_waiting_one_waits_too(shard: Harness) -> None:
+    """Switching a topic to a faster class must not let a later record overtake an earlier one."""
+    first = shard.send("append", "safe", {"records": [{"data": 1}]})
+    shard.send("configure", "safe", {"durability": "disk"})
+    second = shard.send("append", "safe", {"records": [{"data": 2}]})
+    shard.shard.flush()
+    assert first not in shard.replies
+    assert second not in shard.replies
+    shard.shard.commits.sync_now()
+    assert [r["data"] for r in shard.everything("safe")] == [1, 2]
+
+
+@pytest.mark.parametrize("error", [EIO, ENOSPC])
+def test_a_failed_write_fails_its_senders_and_leaves_no_trace(shard: Harness, error: OSError) -> None:
+    shard.append("fast", "before")
+    shard.disk.fail["write"] = error  # type: ignore[attr-defined]
+    for topic in ("fast", "safe", "new"):
+        reply = shard.reply("append", topic, {"records": [{"data": "lost"}]})
+        assert reply.error is not None
+        assert reply.error.code == (ErrorCode.THROTTLED if error.errno == ENOSPC.errno else ErrorCode.NOT_READY)
+        assert reply.error.retry_after_ms
+    assert shard.call("list", page_size=10, prefix="new") == []
+    del shard.disk.fail["write"]  # type: ignore[attr-defined]
+    assert shard.append("fast", "after")["first_seq"] == 2
+    assert [r["data"] for r in shard.restarted().everything("fast")] == ["before", "after"]
+
+
+def test_a_short_write_is_a_failed_write(shard: Harness) -> None:
+    shard.append("fast", "before")
+    shard.disk.faults[len(shard.disk.calls)] = 40  # type: ignore[attr-defined]
+    assert shard.reply("append", "fast", {"records": [{"data": "lost"}]}).error is not None
+    shard.append("fast", "after")
+    assert [r["data"] for r in shard.restarted().everything("fast")] == ["before", "after"]
+
+
+def test_a_failed_write_that_cannot_be_cut_back_makes_the_shard_read_only(shard: Harness) -> None:
+    shard.append("fast", "before")
+    shard.disk.faults[len(shard.disk.calls)] = 40  # type: ignore[attr-defined]
+    shard.disk.fail["truncate"] = EIO  # type: ignore[attr-defined]
+    assert shard.reply("append", "fast", {"records": [{"data": "lost"}]}).error is not None
+    shard.disk.fail.clear()  # type: ignore[attr-defined]
+    reply = shard.reply("append", "fast", {"records": [{"data": "refused"}]})
+    assert reply.error is not None
+    assert reply.error.detail == {"reason": "read_only"}
+    assert shard.call("stats")["wal"]["read_only"] == 1
+    assert [r["data"] for r in shard.everything("fast")] == ["before"]
+    assert [r["data"] for r in shard.restarted().everything("fast")] == ["before"]
+
+
+@pytest.mark.parametrize("survival", ["process", "drop", "tear"])
+def test_a_failed_sync_fails_those_who_waited_and_keeps_what_was_acked(shard: Harness, survival: str) -> None:
+    shard.append("safe", "old")
+    waiting = shard.send("append", "safe", {"records": [{"data": "given up"}]})
+    shard.append("fast", "acked")
+    also = shard.send("append", "safe", {"records": [{"data": "given up too"}]})
+    shard.shard.flush()
+    shard.disk.faults[len(shard.disk.calls)] = EIO  # type: ignore[attr-defined]
+    shard.shard.commits.sync_now()
+    for ident in (waiting, also):
+        reply = shard.replies[ident]
+        assert isinstance(reply, Reply)
+        assert reply.error is not None
+        assert reply.error.code == ErrorCode.NOT_READY
+    assert shard.append("safe", "new")["first_seq"] == 2
+    for seed in range(8):
+        disk = shard.disk.after_crash(survival, seed)  # type: ignore[attr-defined]
+        again = shard.restarted(disk)
+        assert [r["data"] for r in again.everything("safe")] == ["old", "new"]
+        assert [r["data"] for r in again.everything("fast")] == ["acked"]
+
+
+def test_a_sync_that_keeps_failing_makes_the_shard_read_only(shard: Harness) -> None:
+    shard.append("fast", "acked")
+    shard.disk.fail["sync"] = EIO  # type: ignore[attr-defined]
+    assert shard.reply("append", "safe", {"records": [{"data": 1}]}).error is not None
+    shard.disk.fail.clear()  # type: ignore[attr-defined]
+    reply = shard.reply("append", "fast", {"records": [{"data": 1}]})
+    assert reply.error is not None
+    assert reply.error.detail == {"reason": "read_only"}
+    assert [r["data"] for r in shard.everything("fast")] == ["acked"]
+    assert [r["data"] for r in shard.restarted().everything("fast")] == ["acked"]
+
+
+def test_the_log_rotates_and_reads_back_over_all_files() -> None:
+    shard = Harness(wal_segment_bytes=4096)
+    for i in range(300):
+        shard.append("a", i)
+        if i % 7 == 0:
+            shard.shard.commits.sync_now()
+    assert len(shard.disk.list(shard.path / "wal")) > 5
+    assert [r["data"] for r in shard.restarted().everything("a")] == list(range(300))
+
+
+@pytest.mark.parametrize("survival", ["process", "drop", "tear"])
+def test_a_failed_sync_right_after_a_rotation_loses_nothing_acked(survival: str) -> None:
+    """However full the files are when syncs fail, what was acked is found once and in order."""
+    for failing in range(12):
+        shard = Harness(wal_segment_bytes=4096)
+        shard.call("configure", "fast")
+        acked = []
+        for i in range(40):
+            shard.append("fast", f"{i}" + "x" * 300)
+            acked.append(i)
+            if i % 3 == 0:
+                if i // 3 == failing:
+                    shard.disk.faults[len(shard.disk.calls)] = EIO  # type: ignore[attr-defined]
+                shard.shard.commits.sync_now()
+        disk = shard.disk.after_crash(survival)  # type: ignore[attr-defined]
+        found = [int(str(r["data"]).rstrip("x")) for r in shard.restarted(disk).everything("fast")]
+        assert found == acked[: len(found)]
+        assert len(found) == 40 or survival != "process"

@@ -1,0 +1,147 @@
+"""What a backup takes and what it leaves out when its directories have more in them than the service put there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from supervisor.backup.backup import BackupError, backup, copy_file
+from supervisor.backup.restore import Cuts, restore
+from supervisor.process.safe_folder import Folder, NotPlain
+
+SEGMENT = "shard-00/topics/0000000000000001/seg-00000000000000000001.data"
+FILES = {
+    "manifest.json": b'{"format": 1, "shards": 1, "created_ms": 1}',
+    "shard-00/catalog-00000000000000000001.cbor": b"catalog",
+    "shard-00/wal/wal-00000000000000000001.log": b"log",
+    SEGMENT: b"segment",
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_hanging() -> Iterator[None]:
+    """A FIFO that is opened stops the whole process: then the alarm ends the test run."""
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("opened a FIFO, and waited for its other end"))
+    signal.alarm(20)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    for name, content in FILES.items():
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "shadow").write_bytes(b"of root")
+    return tmp_path / "data"
+
+
+def made(data: Path, cold: Path | None = None) -> list[dict[str, Any]]:
+    return list(backup(data, cold, data.parent / "backups"))
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {
+        str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file() and p.name != "backup.json"
+    }
+
+
+def plant(path: Path, kind: str, secret: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if kind == "link":
+        path.symlink_to(secret / "shadow")
+    elif kind == "folder link":
+        path.symlink_to(secret)
+    elif kind == "fifo":
+        os.mkfifo(path)
+    else:
+        with socket.socket(socket.AF_UNIX) as listening:
+            before = Path.cwd()
+            os.chdir(path.parent)  # paths of sockets are short
+            try:
+                listening.bind(path.name)
+            finally:
+                os.chdir(before)
+
+
+@pytest.mark.parametrize("kind", ["link", "folder link", "fifo", "socket"])
+@pytest.mark.parametrize("place", [".", "shard-00", "shard-00/wal", "shard-00/topics", str(Path(SEGMENT).parent)])
+def test_what_is_planted_under_a_foreign_name_is_left_out_and_named(data: Path, place: str, kind: str) -> None:
+    path = data / place / "planted.log"
+    plant(path, kind, data.parent / "secret")
+    found = made(data)
+    (warning,) = [each for each in found if each["kind"] == "warning"]
+    assert warning["path"] == str(path)
+    assert "left out" in warning["message"]
+    assert contents(Path(found[-1]["path"])) == FILES
+
+
+@pytest.mark.parametrize("kind", ["link", "folder link", "fifo"])
+@pytest.mark.parametrize(
+    "name", [*FILES, "shard-00", "shard-00/wal", "shard-00/topics", str(Path(SEGMENT).parent), "cold"]
+)
+def test_what_is_planted_in_the_place_of_a_file_of_ours_refuses_the_backup(data: Path, name: str, kind: str) -> None:
+    cold = data.parent / "cold"
+    (cold / "shard-00" / "topics" / "0000000000000001").mkdir(parents=True)
+    path = cold / "shard-00" / "topics" / "0000000000000001" / "seg-00000000000000000000.data"
+    if name != "cold":
+        path = data / name
+        os.rename(path, data.parent / "aside")
+    plant(path, kind, data.parent / "secret")
+    with pytest.raises(BackupError, match=r"is a (symbolic link|FIFO), and a backup follows no links") as caught:
+        made(data, cold)
+    assert str(path) in str(caught.value)
+    backups = data.parent / "backups"
+    assert not list(backups.glob("*/backup.json"))
+    assert b"of root" not in contents(backups).values()
+
+
+def test_a_file_that_becomes_a_link_while_it_is_opened_is_not_followed(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = data / SEGMENT
+    lstat = Folder.mode
+
+    def exchanged(self: Folder, name: str) -> int:
+        mode = lstat(self, name)
+        if name == path.name:
+            path.unlink()
+            path.symlink_to(data.parent / "secret" / "shadow")
+        return mode
+
+    with Folder.of(path.parent) as folder:
+        monkeypatch.setattr(Folder, "mode", exchanged)
+        with pytest.raises(NotPlain, match="is a symbolic link"):
+            folder.file(path.name)
+
+
+def test_the_data_directory_itself_may_be_a_link(data: Path) -> None:
+    (data.parent / "named").symlink_to(data)
+    assert contents(Path(made(data.parent / "named")[-1]["path"])) == FILES
+
+
+@pytest.mark.parametrize("kind", ["link", "folder link", "fifo"])
+@pytest.mark.parametrize("name", [SEGMENT, "shard-00/planted"])
+def test_a_restore_takes_nothing_but_files_from_a_backup(data: Path, name: str, kind: str) -> None:
+    taken = Path(made(data)[-1]["path"])
+    (taken / name).unlink(missing_ok=True)
+    plant(taken / name, kind, data.parent / "secret")
+    with pytest.raises(BackupError, match=r"is a (symbolic link|FIFO): a backup has only regular files"):
+        list(restore(taken, data.parent / "restored", None, Cuts(), {}))
+    assert not (data.parent / "restored").exists()
+
+
+def test_only_as_much_is_copied_as_there_was(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"0123456789")
+    with open(tmp_path / "a", "rb") as source:
+        copy_file(source.fileno(), tmp_path / "b", 4)
+    assert (tmp_path / "b").read_bytes() == b"0123"

@@ -1,0 +1,380 @@
+"""The service over scripted children: real processes, real signals, no gateway and no shard."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+import trio
+
+from supervisor.config import settings
+from supervisor.process.datadir import DataDir
+from supervisor.process.listener import listen, resolve
+from supervisor.process.notify import Notifier
+from supervisor.process.rundir import RuntimeDir
+from supervisor.process.service import Service
+from tests.support import fake_child
+from tests.support.service import Watched
+
+DEADLINE_S = 20
+
+
+class Stage:
+    """Everything a service needs, with its children played by `fake_child`."""
+
+    def __init__(self, path: Path, runtime: Path) -> None:
+        self.path = path
+        self.data = DataDir.open(path / "data", 2, 0)
+        self.runtime = RuntimeDir.open(runtime)
+        self.listening = listen(*resolve("127.0.0.1", 0))
+        self.notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.notified.bind(str(runtime / "notify"))
+        self.notified.setblocking(False)
+        self.notifier = Notifier(str(runtime / "notify"))
+        self.announced: list[str] = []
+        self.ready = trio.Event()
+        self.pids: set[int] = set()
+
+    def service(self, shard: str = "good", gateway: str = "good", **options: Any) -> Service:
+        def command(behaviour: str) -> list[str]:
+            return [sys.executable, "-P", fake_child.__file__, behaviour, str(self.path)]
+
+        return Service(
+            settings.load(options),
+            self.data,
+            self.runtime,
+            self.listening,
+            self.notifier,
+            structlog.get_logger(),
+            self.announce,
+            shard_command=command(shard),
+            gateway_command=command(gateway),
+        )
+
+    def announce(self, line: str) -> None:
+        self.announced.append(line)
+        self.ready.set()
+
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = json.loads((self.runtime.path / "children.json").read_text())
+        return status
+
+    def received(self, name: str) -> list[Any]:
+        """What a child received: [type, fields, pid, environment] each."""
+        return [json.loads(line) for line in (self.path / f"{name}.log").read_text().splitlines()]
+
+    def told_phases(self) -> list[list[str]]:
+        """Phases of the shards, as told to the gateway one after the other."""
+        return [[state["phase"] for state in entry[1].get("states", [])] for entry in self.received("gateway-0")]
+
+    def notifications(self) -> str:
+        lines = b""
+        try:
+            while True:
+                lines += self.notified.recv(4096) + b"\n"
+        except BlockingIOError:
+            return lines.decode()
+
+    def close(self) -> None:
+        for part in (self.listening, self.notified, self.notifier, self.data):
+            part.close()
+        (self.runtime.path / "notify").unlink()
+        self.runtime.close()
+
+    def assert_nobody_left(self) -> None:
+        pids = {entry[2] for log in self.path.glob("*.log") for entry in self.received(log.stem)}
+        assert Watched(pids).wait_gone(0) == []
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    for name in list(os.environ):
+        if name.startswith("TOPICS_"):
+            monkeypatch.delenv(name)
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stdout))
+    with tempfile.TemporaryDirectory(prefix="ts", dir="/tmp") as runtime:
+        opened = Stage(tmp_path, Path(runtime))
+        try:
+            yield opened
+        finally:
+            opened.close()
+            structlog.reset_defaults()
+
+
+def signal_self(number: int) -> None:
+    os.kill(os.getpid(), number)
+
+
+async def run(service: Service, statuses: list[int]) -> None:
+    statuses.append(await service.run())
+
+
+async def eventually(condition: Any) -> None:
+    with trio.fail_after(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110 - the condition is about another process
+            await trio.sleep(0.01)
+
+
+async def test_all_ready_is_announced_once_and_sigterm_ends_in_order(stage: Stage) -> None:
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(), statuses)
+            await stage.ready.wait()
+            assert stage.status()["ready"] is True
+            signal_self(signal.SIGHUP)
+            signal_self(signal.SIGTERM)
+    assert statuses == [0]
+    assert len(stage.announced) == 1
+    assert "http://127.0.0.1:" in stage.announced[0]
+
+    def orders(child: str) -> list[str]:
+        return [name for name, *_ in stage.received(child) if name not in ("Shards", "Ping")]
+
+    assert orders("gateway-0") == ["Start", "Drain", "Stop"]
+    assert orders("shard-1") == ["Start", "Stop"]
+    notifications = stage.notifications()
+    assert notifications.index("READY=1") < notifications.index("STOPPING=1")
+    # A reload ends with readiness too, if it was not overtaken by the end.
+    assert notifications.count("READY=1") in (1, 1 + notifications.count("RELOADING=1"))
+    stage.assert_nobody_left()
+
+
+async def test_children_are_told_what_they_need_and_nothing_else(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPICS_MAX_LIMIT", "55")
+    monkeypatch.setenv("SECRET_OF_THE_HOST", "x")
+    monkeypatch.setenv("NOTIFY_SOCKET", "/x")
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(), statuses)
+            await stage.ready.wait()
+            await eventually(
+                lambda: stage.received("gateway-0")[-1][1].get("states", [{}, {}])[1].get("phase") == "ready"
+            )
+            signal_self(signal.SIGINT)
+    _, start, _, environment = stage.received("shard-1")[0]
+    assert (start["role"], start["index"], start["shards"]) == ("shard", 1, 2)
+    assert start["endpoint"] == f"ipc://{stage.runtime.path}/shard-01.1.sock"
+    assert start["data_dir"] == str(stage.data.path)
+    assert start["limits"]["max_limit"] == 55
+    assert environment["PATH"] == os.environ["PATH"]
+    assert {name for name in environment if name.startswith("TOPICS_")} == {
+        "TOPICS_CONTROL_FD",
+        "TOPICS_SUPERVISOR_PID",
+        "TOPICS_LOG_LEVEL",
+        "TOPICS_LOG_FORMAT",
+    }
+    assert not {"SECRET_OF_THE_HOST", "NOTIFY_SOCKET"} & set(environment)
+    _, start, _, _ = stage.received("gateway-0")[0]
+    assert start["role"] == "gateway"
+    assert start["listen_fd"] >= 0
+    last = [entry for entry in stage.received("gateway-0") if entry[0] == "Shards"][-1]
+    assert [state["endpoint"] for state in last[1]["states"]] == [
+        f"ipc://{stage.runtime.path}/shard-{index:02d}.1.sock" for index in (0, 1)
+    ]
+
+
+async def test_a_child_that_dies_is_started_again_with_a_new_endpoint(stage: Stage) -> None:
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(), statuses)
+            await stage.ready.wait()
+            before = stage.status()["children"]
+            os.kill(before["shard-01"]["pid"], signal.SIGKILL)
+            await eventually(lambda: stage.status()["children"]["shard-01"]["incarnation"] == 2)
+            await eventually(lambda: stage.status()["ready"])
+            after = stage.status()["children"]
+            signal_self(signal.SIGTERM)
+    assert statuses == [0]
+    assert after["shard-00"] == before["shard-00"]
+    assert after["gateway"] == before["gateway"]
+    states = [entry[1]["states"][1] for entry in stage.received("gateway-0") if entry[0] == "Shards"]
+    assert states[-1]["endpoint"].endswith("shard-01.2.sock")
+    assert "down" in [state["phase"] for state in states]
+    assert len(stage.announced) == 1
+    stage.assert_nobody_left()
+
+
+async def test_a_new_gateway_is_told_the_state_of_the_shards_at_once(stage: Stage) -> None:
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(), statuses)
+            await stage.ready.wait()
+            os.kill(stage.status()["children"]["gateway"]["pid"], signal.SIGKILL)
+            await eventually(lambda: stage.status()["children"]["gateway"]["incarnation"] == 2)
+            await eventually(lambda: stage.status()["ready"])
+            signal_self(signal.SIGTERM)
+    starts = [entry[1] for entry in stage.received("gateway-0") if entry[0] == "Start"]
+    assert [state["phase"] for state in starts[1]["states"]] == ["ready", "ready"]
+    assert starts[0]["listen_fd"] == starts[1]["listen_fd"]
+
+
+async def test_progress_of_a_boot_reaches_the_service_manager(stage: Stage) -> None:
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(shard="slow"), statuses)
+            await stage.ready.wait()
+            signal_self(signal.SIGTERM)
+    told = stage.notifications()
+    assert "STATUS=shard-00: replay 0 %\nEXTEND_TIMEOUT_USEC=" in told
+    assert "STATUS=shard-00: derive 100 %" in told
+
+
+async def test_a_child_that_says_it_failed_ends_the_service_with_its_message(
+    stage: Stage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with trio.fail_after(DEADLINE_S):
+        assert await stage.service(shard="fail").run() == 3
+    assert "wal-7.log is damaged at byte 99" in capsys.readouterr().out
+    assert "wal-7.log is damaged at byte 99" in stage.notifications()
+    starts = [entry for entry in stage.received("shard-0") + stage.received("shard-1") if entry[0] == "Start"]
+    assert len(starts) <= 2, "no second try"
+    stage.assert_nobody_left()
+
+
+async def test_a_child_that_keeps_dying_ends_the_service(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    with trio.fail_after(DEADLINE_S):
+        assert await stage.service(shard="die", restart_limit=2).run() == 1
+    assert "died 3 times within 60 s, the last time with exit status 9" in capsys.readouterr().out
+    stage.assert_nobody_left()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "says"), [("fail:1", "wal-7.log is damaged at byte 99"), ("die:1", "died 3 times within 60 s")]
+)
+async def test_a_shard_that_cannot_start_is_held_and_the_others_serve(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], behaviour: str, says: str
+) -> None:
+    monkeypatch.setattr("supervisor.process.restart.FIRST_HOLD_S", 0.5)
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(shard=behaviour, restart_limit=2), statuses)
+            await stage.ready.wait()
+            assert "without shard-01" in stage.announced[0], "a start does not wait for it"
+            await eventually(lambda: stage.status()["children"]["shard-01"]["state"] == "held")
+            assert stage.status()["children"]["shard-00"]["state"] == "serving"
+            await eventually(lambda: "failed" in [phases[1] for phases in stage.told_phases() if phases])
+            tries = stage.status()["children"]["shard-01"]["incarnation"]
+            await eventually(lambda: stage.status()["children"]["shard-01"]["incarnation"] > tries + 1)
+            (stage.path / "mended").touch()
+            await eventually(lambda: stage.status()["ready"])
+            assert stage.status()["children"]["shard-00"]["incarnation"] == 1
+            signal_self(signal.SIGTERM)
+    assert statuses == [0]
+    assert says in capsys.readouterr().out
+    assert (
+        f"READY=1\nSTATUS=serving {stage.announced[0].split()[4].rstrip(',')}, without shard-01"
+        in stage.notifications()
+    )
+    stage.assert_nobody_left()
+
+
+async def test_a_child_that_hangs_is_killed_and_started_again(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without any service manager that watches."""
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(shard="mute:1", hang_timeout_ms=2000), statuses)
+            await stage.ready.wait()
+            await eventually(lambda: stage.status()["children"]["shard-01"]["incarnation"] == 2)
+            (stage.path / "mended").touch()
+            await eventually(lambda: stage.status()["ready"])
+            assert stage.status()["children"]["shard-00"]["incarnation"] == 1
+            assert stage.status()["children"]["gateway"]["incarnation"] == 1
+            signal_self(signal.SIGTERM)
+    assert statuses == [0]
+    assert "child_hung" in capsys.readouterr().out
+    assert 1 in [each["states"][1]["hangs"] for _, each, *_ in stage.received("gateway-0") if each.get("states")]
+
+
+async def test_a_shard_that_has_served_ends_nothing_when_it_cannot_start_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even if no other serves: what made it stop may be mended while the service waits."""
+    monkeypatch.setattr("supervisor.process.restart.FIRST_HOLD_S", 0.2)
+    (stage.path / "mended").touch()
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(shard="fail:1", gateway="good"), statuses)
+            await stage.ready.wait()
+            (stage.path / "mended").unlink()
+            os.kill(stage.status()["children"]["shard-01"]["pid"], signal.SIGKILL)
+            await eventually(lambda: stage.status()["children"]["shard-01"]["state"] == "held")
+            (stage.path / "mended").touch()
+            await eventually(lambda: stage.status()["ready"])
+            signal_self(signal.SIGTERM)
+    assert statuses == [0]
+
+
+async def test_a_child_that_ignores_stop_is_killed_in_time(stage: Stage) -> None:
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(shard="stubborn", stop_timeout_ms=100), statuses)
+            await stage.ready.wait()
+            signal_self(signal.SIGTERM)
+    assert statuses == [0]
+    stage.assert_nobody_left()
+
+
+async def test_a_second_interrupt_forces_the_end(stage: Stage) -> None:
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(shard="stubborn", stop_timeout_ms=600_000), statuses)
+            await stage.ready.wait()
+            signal_self(signal.SIGINT)
+            await eventually(lambda: stage.status()["children"]["shard-00"]["state"] == "stopping")
+            signal_self(signal.SIGINT)
+    assert statuses == [130]
+    stage.assert_nobody_left()
+
+
+async def test_it_can_be_stopped_before_it_is_ready(stage: Stage) -> None:
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(shard="silent", gateway="silent"), statuses)
+            await eventually((stage.path / "shard-0.log").exists)
+            signal_self(signal.SIGTERM)
+    assert statuses == [0]
+    assert not stage.announced
+    stage.assert_nobody_left()
+
+
+@pytest.mark.parametrize("behaviour", ["nonsense"])
+async def test_a_child_that_speaks_nonsense_is_an_accident(stage: Stage, behaviour: str) -> None:
+    with trio.fail_after(DEADLINE_S):
+        assert await stage.service(gateway=behaviour, restart_limit=1).run() == 1
+    stage.assert_nobody_left()
+
+
+async def test_a_child_that_hangs_up_but_lives_on_is_killed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("supervisor.process.child.HANGUP_GRACE_S", 0.05)
+    with trio.fail_after(DEADLINE_S):
+        assert await stage.service(gateway="hang-up", restart_limit=0).run() == 1
+    stage.assert_nobody_left()
+
+
+async def test_cancelling_the_service_leaves_no_process(stage: Stage) -> None:
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stage.service().run)
+            await stage.ready.wait()
+            nursery.cancel_scope.cancel()
+    stage.assert_nobody_left()
