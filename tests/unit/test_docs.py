@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.contract.operations import OPERATIONS
+
 ROOT = Path(__file__).parents[2]
 README_BYTES = 8 * 1024
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -76,6 +78,15 @@ def test_every_setting_that_a_page_for_users_names_is_in_the_reference() -> None
             assert name in known, f"{page}: {name}"
 
 
+def test_the_page_of_the_api_has_every_operation() -> None:
+    table = (ROOT / "docs" / "api.md").read_text().partition("\n## Conventions\n")[0]
+    named = " ".join(re.findall(r"`([^`]+)`", re.sub(r"\{\w+\}", "{}", table)))
+    for operation in OPERATIONS:
+        for path in operation.paths:
+            same = re.sub(r"\{\w+\}", "{}", path)
+            assert same in named or f" {same.rpartition('}')[2]} " in named, f"{operation.method} {path}"
+
+
 # Names in pages: modules and tests that a page mentions are there.
 _PATH = re.compile(
     r"(?<![\w/.-])((?:proto|gateway|shardd|supervisor|pyspark_topics|topics_server|tests|tools|bench)/[\w/-]+\.(?:py|sh))"
@@ -136,6 +147,7 @@ def test_a_wrong_name_is_found(text: str, wrong: list[str]) -> None:
     assert wrong_names(text) == wrong
 
 
+INDEX = ROOT / "docs" / "architecture.md"
 DESIGN = sorted((ROOT / "docs" / "design").glob("*.md"))
 SUBSYSTEMS = [page for page in DESIGN if page.name != "dependencies.md"]
 _PROOF = re.compile(r"`tests/[\w/]+\.py|^the same$|^by construction|^none; a known limit$")
@@ -155,10 +167,20 @@ def test_each_subsystem_has_a_failure_table_whose_rows_say_what_proves_them(page
 
 
 def test_the_index_leads_to_every_subsystem() -> None:
-    index = (ROOT / "docs" / "architecture.md").read_text()
+    index = INDEX.read_text()
     assert DESIGN
     for page in DESIGN:
         assert f"(design/{page.name})" in index.partition("\n## Subsystems\n")[2]
+
+
+def test_the_index_has_every_folder_of_the_packages() -> None:
+    listed = set(re.findall(r"^\| `((?:proto|gateway|shardd|supervisor)/\w+/)` \|", INDEX.read_text(), re.MULTILINE))
+    there = {
+        f"{path.parent.relative_to(ROOT)}/"
+        for package in ("proto", "gateway", "shardd", "supervisor")
+        for path in (ROOT / package).glob("*/__init__.py")
+    }
+    assert listed == there
 
 
 DECISIONS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
