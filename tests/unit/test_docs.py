@@ -92,6 +92,7 @@ _PATH = re.compile(
     r"(?<![\w/.-])((?:proto|gateway|shardd|supervisor|pyspark_topics|topics_server|tests|tools|bench)/[\w/-]+\.(?:py|sh))"
     r"(?:::(\w+))?"
 )
+_IN = re.compile(r"`(\w+)`\s+(?:of|in)\s+`(\w+/[\w/-]+\.py)`")
 _DOTTED = re.compile(r"`((?:proto|gateway|shardd|supervisor|pyspark_topics|topics_server)(?:\.[a-z_]\w*)+)`")
 _TEST = re.compile(r"`(test_\w+)`")
 
@@ -108,7 +109,7 @@ def _tests_of(file: Path) -> frozenset[str]:
 
 
 def wrong_names(text: str) -> list[str]:
-    """What a text calls a module or a test, and is none."""
+    """What a text calls a module, a test or a name in a module, and is none."""
     found = []
     for path, test in _PATH.findall(text):
         file = ROOT / path
@@ -116,6 +117,9 @@ def wrong_names(text: str) -> list[str]:
             found.append(path)
         elif test and test not in _tests_of(file):
             found.append(f"{path}::{test}")
+    for name, path in _IN.findall(text):
+        if (ROOT / path).is_file() and not re.search(rf"\b{name}\b", (ROOT / path).read_text()):
+            found.append(f"{name} in {path}")
     for dotted in _DOTTED.findall(text):
         module = ROOT / dotted.replace(".", "/")
         if not module.with_suffix(".py").is_file() and not module.is_dir():
@@ -141,6 +145,7 @@ def test_modules_and_tests_that_a_page_names_are_there(page: Path) -> None:
         ("`tests/unit/test_docs.py::test_no_such`", ["tests/unit/test_docs.py::test_no_such"]),
         ("`gateway.no_such`", ["gateway.no_such"]),
         ("`test_no_such`", ["test_no_such"]),
+        ("`Shard` of `shardd/shard.py`, `NO_SUCH` in\n`shardd/shard.py`", ["NO_SUCH in shardd/shard.py"]),
     ],
 )
 def test_a_wrong_name_is_found(text: str, wrong: list[str]) -> None:
