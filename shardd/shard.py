@@ -24,7 +24,7 @@ from shardd.changes.transactions import Respond, Staging, to_json
 from shardd.checkpoint.checkpoint import Checkpoints, Plan, exhaust
 from shardd.clock import Clock
 from shardd.delivery.parked_reads import Reads
-from shardd.delivery.pressure import Pressure, Sample
+from shardd.delivery.pressure import Pressure, Sample, widening_s
 from shardd.delivery.priority import effective_priority
 from shardd.delivery.scheduler import Scheduler
 from shardd.delivery.strong_reads import Unsynced
@@ -411,7 +411,7 @@ class Shard:
         """Take the shard's pressure; to be called every `SAMPLE_INTERVAL`, `lag_s` being how late that was."""
         queue = self.commits.depth / self._limits.wal_queue_max
         self.pressure.sample(Sample(self.scheduler.depth, self.scheduler.take_delay(), lag_s, queue))
-        self.commits.widen(self.pressure.level)
+        self.commits.widen(widening_s(self.pressure.level, self._limits.wal_sync_window_ms / 1000))
         self.scheduler.deliver()
         self.reads.pace()
 

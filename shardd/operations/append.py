@@ -15,8 +15,8 @@ from proto.ipc.message import Reply, Request
 from proto.model.errors import ErrorCode, TopicsError, invalid, not_ready, topic_not_found
 from proto.model.limits import MAX_IDEMPOTENCY_KEY_CHARS, RECORD_OVERHEAD
 from shardd.changes import seq_reservation
+from shardd.changes.admission import check_bytes, check_inline, check_topics, growth
 from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
-from shardd.operations.admission import check_bytes, check_inline, check_topics, growth
 from shardd.operations.append_request import Write, delays, parse_write
 from shardd.operations.control import Control
 from shardd.queues.job_requests import not_a_queue

@@ -14,8 +14,8 @@ from proto.ipc.message import Reply, Request
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.names import check_topic
 from shardd.changes import seq_reservation
+from shardd.changes.admission import check_patch, check_topics
 from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
-from shardd.operations.admission import check_patch, check_topics
 from shardd.operations.delete_request import parse_delete
 from shardd.operations.tag_indexing import Indexing
 from shardd.storage.group_commit import Timing

@@ -17,8 +17,8 @@ from proto.model.errors import ErrorCode, TopicsError, invalid
 from proto.model.limits import MAX_BATCH_BYTES, MAX_U64
 from proto.model.match import Match, parse_match
 from proto.model.names import check_topic
+from shardd.changes.admission import check_target
 from shardd.changes.transactions import Respond, Staging, refuse, to_json
-from shardd.operations.admission import check_target
 from shardd.queues.dead_letter_meta import origin
 from shardd.queues.job_requests import Found, bound, clamped, fresh, size_of
 from shardd.queues.transfers import Errand, Mover

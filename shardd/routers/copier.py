@@ -11,8 +11,8 @@ from bisect import bisect_left
 from proto.format.frame import encode_batch
 from proto.model.errors import TopicsError
 from shardd.changes import seq_reservation
+from shardd.changes.admission import growth
 from shardd.changes.transactions import Staging
-from shardd.operations.admission import growth
 from shardd.routers.copy_plan import Append, Plan, Pulled, plan
 from shardd.storage.group_commit import Timing
 from shardd.topic.lane import Lane

@@ -23,7 +23,6 @@ import trio
 from proto.format.frame import KIND_AT, Frame, Kind
 from proto.model.errors import ErrorCode, TopicsError
 from shardd.clock import Clock
-from shardd.delivery.pressure import widening_s
 from shardd.storage.disk import is_full
 from shardd.storage.wal import SyncJob, Wal, WalError
 
@@ -97,9 +96,9 @@ class Commits:
         """How long the first of them has been waiting."""
         return self._clock.monotonic() - self._waiting[0].written_at if self._waiting else 0.0
 
-    def widen(self, level: float) -> None:
-        """Under pressure, let more changes gather before a sync, also those that wait for it."""
-        self._widening = widening_s(level, self._window)
+    def widen(self, seconds: float) -> None:
+        """Under pressure, let more changes gather before a sync, also those that wait for it: for so much longer."""
+        self._widening = seconds
 
     def stage(
         self,

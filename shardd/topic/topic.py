@@ -17,13 +17,13 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from proto.format.frame import Buffer, Columns, Header, part
 from shardd.storage.batch import FINAL_LEVEL, Batch, fitting, merged
 from shardd.storage.segment import Segment
 from shardd.topic.config import TopicConfig
 from shardd.topic.cursors import Cursor, Moving
+from shardd.topic.damage import Damage, Unloaded
 from shardd.topic.gaps import Gaps
 from shardd.topic.idempotency import Keys
 from shardd.topic.job_table import Queue
@@ -32,9 +32,6 @@ from shardd.topic.outbox import Arrivals, Outbox
 from shardd.topic.piece import Piece
 from shardd.topic.tag_index import Match, TagIndex, carriers
 from shardd.topic.tombstones import RESTART, Losses
-
-if TYPE_CHECKING:
-    from shardd.recovery.quarantine import Damage, Unloaded
 
 MERGE_FAN = 32
 Deferred = tuple[Header, Buffer]

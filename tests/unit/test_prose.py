@@ -28,7 +28,7 @@ HABITS = {
 ALLOWED = {
     "proto": 12,
     "gateway": 54,
-    "shardd": 85,
+    "shardd": 86,
     "supervisor": 25,
     "pyspark_topics": 16,
     "topics_server": 0,
