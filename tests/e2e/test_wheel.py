@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,6 +61,17 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "server": built(checkout, top / "server"),
         "spark": built(checkout / "packages" / "pyspark-topics", top / "spark"),
     }
+
+
+@pytest.mark.parametrize(
+    ("wheel", "packages"),
+    [("server", ("gateway", "shardd", "supervisor", "proto", "topics_server")), ("spark", ("pyspark_topics",))],
+)
+def test_the_packages_of_a_wheel_say_that_they_are_typed(
+    wheels: dict[str, Path], wheel: str, packages: tuple[str, ...]
+) -> None:
+    names = zipfile.ZipFile(wheels[wheel]).namelist()
+    assert {f"{package}/py.typed" for package in packages} <= set(names)
 
 
 @dataclass(frozen=True)
