@@ -1,4 +1,5 @@
 # make run         serve 127.0.0.1:4000, data in ./topics-data (TOPICS_* variables change that)
+# make check       lint, types and the fast tests, in less than a minute
 # make test        all checks and tests, as CI runs them
 # make long        the long sweeps
 # make demo        a year of flights through the real service, killed and started again (examples/flights)
@@ -11,6 +12,7 @@
 # make bench-spark how fast Spark reads the files, beside Parquet and JSON Lines
 # make bench-protocols  commands per second over Walrus and Rog
 # make reference docs/configuration.md, from the settings themselves
+# make lock        take the newest versions of what the service needs into requirements.lock
 # make clean       remove what was installed and cached; data stays
 
 VENV ?= .venv
@@ -18,14 +20,17 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ARGS ?=
 
-.PHONY: run test long demo demo-spark reference clean
+.PHONY: run check test long demo demo-spark reference lock clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
 	@exec $(BIN)/topics serve $(ARGS)
 
+check: $(VENV)/.test
+	@tools/check.sh $(BIN) fast $(ARGS)
+
 test: $(VENV)/.test
-	@tools/check.sh $(BIN) $(ARGS)
+	@tools/check.sh $(BIN) whole $(ARGS)
 
 long: $(VENV)/.fuzz
 	@$(BIN)/python -m pytest -m long $(ARGS)
@@ -38,6 +43,12 @@ demo-spark: $(VENV)/.demo $(VENV)/.test
 
 reference: $(VENV)/.run
 	@$(BIN)/topics config --markdown > docs/configuration.md
+
+# The versions that `make run` and the container image install: the newest that pyproject.toml allows, with digests.
+lock: $(VENV)/.made
+	@$(PIP) uv
+	@$(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra otel --upgrade \
+	    --custom-compile-command "make lock" pyproject.toml --output-file requirements.lock
 
 bench-spark: $(VENV)/.test
 
@@ -53,9 +64,10 @@ $(VENV)/.made:
 	@python=$$(tools/find-python.sh) && echo "making $(VENV) with $$python" && "$$python" -m venv --clear $(VENV)
 	@touch $@
 
-$(VENV)/.run: $(VENV)/.made pyproject.toml
+$(VENV)/.run: $(VENV)/.made pyproject.toml requirements.lock
 	@echo "installing topics"
-	@$(PIP) --editable .
+	@$(PIP) --require-hashes --requirement requirements.lock
+	@$(PIP) --no-deps --editable .
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.run pyproject.toml packages/pyspark-topics/pyproject.toml

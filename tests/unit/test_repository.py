@@ -20,8 +20,8 @@ def project(path: str) -> dict[str, object]:
 
 
 def test_the_version_is_the_same_everywhere_and_in_the_changelog() -> None:
-    versions = {project(path)["version"] for path in ("pyproject.toml", "packages/pyspark-topics/pyproject.toml")}
-    assert versions == {proto.__version__}
+    assert project("pyproject.toml")["dynamic"] == ["version"]  # taken from proto.__version__
+    assert project("packages/pyspark-topics/pyproject.toml")["version"] == proto.__version__
     sections = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert sections[0] == "Unreleased"
     assert re.fullmatch(rf"{re.escape(proto.__version__)} - \d{{4}}-\d\d-\d\d", sections[1])
@@ -43,3 +43,17 @@ def test_hooks_before_a_commit_need_no_network() -> None:
     assert set(re.findall(r"language: (\S+)", text)) == {"system"}
     for script in re.findall(r"tests/\S+\.py", text):
         assert (ROOT / script).is_file()
+
+
+def test_the_lock_has_every_dependency_with_a_digest_and_no_address() -> None:
+    text = (ROOT / "requirements.lock").read_text()
+    locked = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", text, re.MULTILINE))
+    pinned = re.split(r"\n(?=[a-z])", text)[1:]
+    assert len(locked) > 20
+    assert all("--hash=sha256:" in each for each in pinned)
+    assert "://" not in text
+    declared = project("pyproject.toml")
+    for wanted in [*declared["dependencies"], *declared["optional-dependencies"]["otel"]]:  # type: ignore[misc, index]
+        name, least = wanted.split(">=")
+        version = [int(part) for part in locked[name].split(".")]
+        assert version >= [int(part) for part in least.split(".")], wanted
