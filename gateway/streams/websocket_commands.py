@@ -35,7 +35,7 @@ from gateway.shards.quota import Quota
 from gateway.streams.stream import Shown, Stream
 from gateway.streams.subscription import Item
 from gateway.streams.topic_feed import Batch
-from gateway.streams.watch_request import Start, Wish, begun, check_topics, described, options_of, resolve
+from gateway.streams.watch_request import Start, WatchRequest, begun, check_topics, described, options_of, resolve
 from proto.ipc.message import Reply
 from proto.model.body import Form, parse
 from proto.model.errors import ErrorCode, TopicsError, invalid
@@ -84,7 +84,7 @@ class Command(Struct):
     request_id: Raw | UnsetType = UNSET
 
 
-class Subscribe(Wish, kw_only=True):
+class Subscribe(WatchRequest, kw_only=True):
     op: str
     request_id: Raw | UnsetType = UNSET
     topic: str | None = None

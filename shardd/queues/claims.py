@@ -26,9 +26,10 @@ from typing import Any
 
 from proto.format.frame import Kind
 from proto.ipc.message import Parked, Reply, Request
-from proto.model.errors import TopicsError, invalid, topic_not_found
+from proto.model.errors import TopicsError, invalid, not_a_queue, topic_not_found
 from proto.model.limits import MAX_BATCH_BYTES
 from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
+from shardd.delivery.scheduler import Scheduler
 from shardd.queues.job_deletion import Saved, remove
 from shardd.queues.job_requests import (
     Claimed,
@@ -42,7 +43,6 @@ from shardd.queues.job_requests import (
     lease_id,
     longest_wait,
     new_tokens,
-    not_a_queue,
     one,
     parse_claim,
     parse_hold,
@@ -111,8 +111,11 @@ def shares(wants: list[int], available: int) -> list[int]:
 
 
 class Claims:
-    def __init__(self, staging: Staging, doomed: Callable[[Topic, dict[int, Letter]], None]) -> None:
+    def __init__(
+        self, staging: Staging, scheduler: Scheduler, doomed: Callable[[Topic, dict[int, Letter]], None]
+    ) -> None:
         self._staging = staging
+        self._scheduler = scheduler
         self._clock = staging.clock
         self._doomed = doomed
         self._cohorts: dict[int, _Cohort] = {}
@@ -120,7 +123,6 @@ class Claims:
         self._sent: OrderedDict[Hashable, tuple[Topic, list[tuple[int, int]]]] = OrderedDict()
         """Of the latest claims that had to wait and got jobs: their seqs and tokens."""
         self._jobs_sent = 0
-        staging.jobs_changed = self.changed
 
     # Who waits
 
@@ -181,7 +183,7 @@ class Claims:
         if cohort.due is None and (may or not claimer.patient):
             cohort.due = now + jitter
         claimer.respond(Parked(claimer.ident))
-        self._staging.scheduler.more()
+        self._scheduler.more()
 
     def cancel(self, caller: Hashable, ident: int) -> None:
         """The caller went away. It gets nothing, or what it was sent just now comes back."""
@@ -402,7 +404,7 @@ class Claims:
                 skipped.append(seq)
             else:
                 before[seq] = job.saved()
-                queue.leave(seq, job)
+                queue.begin_deletion(seq, job)
 
         def done(timing: Timing) -> None:
             body = {"topic": topic.name, "acked": len(before), "skipped": skipped, **self._counts(topic)}
@@ -514,14 +516,14 @@ class Claims:
 
         if config.leases_durable:
             fields: dict[str, Any] = {"rows": list(map(queue.row, before))}
-            gated = config.durability == "fsync"
+            requires_sync = config.durability == "fsync"
         else:
             # From now on the leases that the last stop left in the catalog are out of date. Once that has reached the
             # device, no crash can bring them back.
             fields = {"forget": True}
-            gated = config.durability != "memory"
+            requires_sync = config.durability != "memory"
         frame = self._staging.control_frame(Kind.LEASE, topic.id, fields)
-        self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
+        self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
 
 
 def _seq(job: Claimed) -> int:

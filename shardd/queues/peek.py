@@ -63,7 +63,7 @@ class Peeking:
 
         def leaving(seq: int) -> bool:
             job = queue.jobs.get(seq)
-            return job is not None and job.state is State.LEAVING
+            return job is not None and job.state is State.DELETING
 
         found, after = fresh(topic, max(start, topic.earliest_seq), leaving, most, MAX_BATCH_BYTES)
         body = {

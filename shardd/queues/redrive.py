@@ -21,7 +21,7 @@ from shardd.changes.admission import check_target
 from shardd.changes.transactions import Respond, Staging, refuse, to_json
 from shardd.queues.dead_letter_meta import origin
 from shardd.queues.job_requests import Found, bound, clamped, fresh, size_of
-from shardd.queues.transfers import Errand, Mover
+from shardd.queues.transfers import Mover, TransferWaiter
 from shardd.topic.job_table import State
 from shardd.topic.outbox import Letter
 from shardd.topic.topic import Topic
@@ -84,7 +84,7 @@ class Redrive:
             respond(Reply(request.id, to_json({**answer, "next_seq": after, "more": more})))
 
         if seqs:
-            self._mover.order(topic, dict.fromkeys(seqs, Letter(target, 0)), Errand(set(seqs), over))
+            self._mover.order(topic, dict.fromkeys(seqs, Letter(target, 0)), TransferWaiter(set(seqs), over))
         else:
             over([], None)
 

@@ -47,7 +47,7 @@ class Asking(Protocol):
     ) -> Reply: ...
 
 
-class Errand:
+class TransferWaiter:
     """Letters whose fate somebody waits for. `over` is called once, with the seqs that arrived, and an error if the
     others will not, or not before somebody gave up waiting."""
 
@@ -68,7 +68,7 @@ class Mover:
         """(Topic's id, target) of batches that have arrived and are being deleted."""
         self._single: set[tuple[int, str]] = set()
         """Of targets that refused a batch: they are sent letter by letter, until the outbox is empty."""
-        self._errands: dict[int, list[Errand]] = {}
+        self._waiters: dict[int, list[TransferWaiter]] = {}
         self.refused: set[str] = set()
         """Targets that refused, or were away, at the last `carry`."""
         self._more = trio.Event()
@@ -94,7 +94,7 @@ class Mover:
 
     # 1
 
-    def order(self, topic: Topic, letters: dict[int, Letter], errand: Errand | None = None) -> None:
+    def order(self, topic: Topic, letters: dict[int, Letter], waiter: TransferWaiter | None = None) -> None:
         """Log that these records go elsewhere, and see to it."""
         outbox, queue = topic.outbox, topic.queue
         outbox.ordered |= letters.keys()
@@ -105,17 +105,17 @@ class Mover:
         def commit(timing: Timing) -> None:
             outbox.ordered -= letters.keys()
             outbox.letters.update(letters)
-            if errand is not None:
-                self._errands.setdefault(topic.id, []).append(errand)
+            if waiter is not None:
+                self._waiters.setdefault(topic.id, []).append(waiter)
             self._take_up(topic)
 
         def undo(error: TopicsError) -> None:
             outbox.ordered -= letters.keys()
             if queue is not None:
                 for seq in letters.keys() - outbox.letters.keys():
-                    queue.spare(seq)
-            if errand is not None:
-                errand.over([], error)
+                    queue.cancel_transfer(seq)
+            if waiter is not None:
+                waiter.over([], error)
 
         self._log(topic, {"letters": rows(letters)}, commit, undo)
 
@@ -125,7 +125,7 @@ class Mover:
         def commit(timing: Timing) -> None:
             topic.outbox.call_back(seqs, topic.queue)
             self._settled(topic, (), seqs, error)
-            self._staging.jobs_changed(topic)
+            self._staging.events.jobs_changed(topic)
 
         def undo(failure: TopicsError) -> None:
             pass  # it will be refused again
@@ -141,7 +141,7 @@ class Mover:
     ) -> None:
         durability = topic.assigned_config.durability
         frame = None if durability == "ephemeral" else self._staging.control_frame(Kind.LEASE, topic.id, fields)
-        self._staging.stage(topic, frame, gated=durability in ("disk", "fsync"), commit=commit, undo=undo)
+        self._staging.stage(topic, frame, requires_sync=durability in ("disk", "fsync"), commit=commit, undo=undo)
 
     # 2, 3
 
@@ -235,7 +235,7 @@ class Mover:
             for seq in seqs:
                 if (job := queue.jobs.get(seq)) is not None:
                     before[seq] = job.saved()
-                    queue.leave(seq, job)
+                    queue.begin_deletion(seq, job)
         self._leaving.add((topic.id, target))
 
         def done(timing: Timing) -> None:
@@ -247,9 +247,9 @@ class Mover:
             self._leaving.discard((topic.id, target))
             self._more.set()
 
-        gated = topic.assigned_config.durability in ("disk", "fsync")
+        requires_sync = topic.assigned_config.durability in ("disk", "fsync")
         counted = dead * len(seqs)
-        remove(self._staging, topic, seqs, before, done, failed, dead_lettered=counted, gated=gated)
+        remove(self._staging, topic, seqs, before, done, failed, dead_lettered=counted, requires_sync=requires_sync)
         self._flush()
 
     # Who waits
@@ -257,23 +257,23 @@ class Mover:
     def _settled(
         self, topic: Topic, arrived: list[int] | tuple[()], lost: list[int] | tuple[()], error: TopicsError | None
     ) -> None:
-        for errand in self._errands.get(topic.id, ())[:]:
-            errand.arrived += errand.left.intersection(arrived)
-            hit = errand.left.intersection(lost)
-            errand.left -= {*arrived, *lost}
-            if not errand.left or (hit and error is not None):
-                self._end(topic, errand, error if hit else None)
+        for waiter in self._waiters.get(topic.id, ())[:]:
+            waiter.arrived += waiter.left.intersection(arrived)
+            hit = waiter.left.intersection(lost)
+            waiter.left -= {*arrived, *lost}
+            if not waiter.left or (hit and error is not None):
+                self._end(topic, waiter, error if hit else None)
 
     def _give_up_waiting(self, topic: Topic, letters: dict[int, Letter], error: TopicsError) -> None:
-        for errand in self._errands.get(topic.id, ())[:]:
-            if not errand.left.isdisjoint(letters):
-                self._end(topic, errand, error)
+        for waiter in self._waiters.get(topic.id, ())[:]:
+            if not waiter.left.isdisjoint(letters):
+                self._end(topic, waiter, error)
 
-    def _end(self, topic: Topic, errand: Errand, error: TopicsError | None) -> None:
-        self._errands[topic.id].remove(errand)
-        if not self._errands[topic.id]:
-            del self._errands[topic.id]
-        errand.over(sorted(errand.arrived), error)
+    def _end(self, topic: Topic, waiter: TransferWaiter, error: TopicsError | None) -> None:
+        self._waiters[topic.id].remove(waiter)
+        if not self._waiters[topic.id]:
+            del self._waiters[topic.id]
+        waiter.over(sorted(waiter.arrived), error)
 
 
 def _by_target(topic: Topic) -> dict[str, dict[int, Letter]]:

@@ -73,7 +73,7 @@ class Outbox:
         for seq in seqs:
             self.letters.pop(seq, None)
             if queue is not None:
-                queue.spare(seq)
+                queue.cancel_transfer(seq)
 
     def gone(self, seqs: Iterable[int]) -> None:
         """They have been deleted."""

@@ -77,7 +77,7 @@ class Topic:
         """How far the topic's time is ahead of the clock's, because the clock was ahead when it was written to."""
         self.last_write_ts: int | None = None
         self.last_read_ts: int | None = None
-        self.gated_no = 0
+        self.sync_required_no = 0
         """Number of the newest frame of this topic that had to wait for a sync."""
         self.losses = Losses()
         self.gaps = Gaps()
@@ -233,6 +233,10 @@ class Topic:
         self.head_seq, self.next_seq = next_seq - 1, next_seq
         self._runs = [0] * FINAL_LEVEL  # what is merged must be neighbours
         self._settle()
+
+    def reserve_nothing(self) -> None:
+        """The topic leaves class `disk`: what was written as such is synced with the change."""
+        self.ceiling, self.reserved_in = 0, ""
 
     def _count(self, records: int, size: int) -> None:
         self.catalogued = None
