@@ -244,7 +244,7 @@ class Conversation:
             starts = {asked.topic: Start(asked.from_seq, asked.tail)}
         starts = begun(starts, asked.cursor)
         check_topics(starts, key, self._limits)
-        watched = self.stream.tracks.keys() | starts.keys()
+        watched = self.stream.subscriptions.keys() | starts.keys()
         if len(watched) > self._limits.max_watch_topics:
             most = self._limits.max_watch_topics
             raise invalid(f"at most {most} topics can be watched at once", field="topics", max=most)

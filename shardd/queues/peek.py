@@ -89,6 +89,6 @@ def _peeked(found: Found, queue: Queue, outbox: Outbox) -> Peeked:
         shown.state, shown.due = "delayed", job.until
     elif job is not None and job.state is State.DOOMED:
         shown.state = "dead_lettering"
-        if seq in outbox.letters:
-            shown.dead_letter = outbox.letters[seq].target
+        if seq in outbox.transfers:
+            shown.dead_letter = outbox.transfers[seq].target
     return shown

@@ -26,7 +26,7 @@ from shardd.queues.job_requests import Found, one, size_of
 from shardd.storage.errors import SegmentError
 from shardd.storage.group_commit import Timing
 from shardd.topic.job_table import State
-from shardd.topic.outbox import Letter, rows, source_id
+from shardd.topic.outbox import Transfer, rows, source_id
 from shardd.topic.topic import Topic
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
@@ -81,11 +81,11 @@ class Mover:
             if topic.queue is not None:
                 for seq, job in topic.queue.jobs.items():
                     if job.state is State.DOOMED and job.node:  # logs of releases without outboxes say it so
-                        topic.outbox.letters.setdefault(seq, Letter(job.node, job.deliveries))
+                        topic.outbox.transfers.setdefault(seq, Transfer(job.node, job.deliveries))
             self._take_up(topic)
 
     def __len__(self) -> int:
-        return sum(len(topic.outbox.letters) for topic in self._topics.values())
+        return sum(len(topic.outbox.transfers) for topic in self._topics.values())
 
     def _take_up(self, topic: Topic) -> None:
         if topic.outbox:
@@ -94,30 +94,30 @@ class Mover:
 
     # 1
 
-    def order(self, topic: Topic, letters: dict[int, Letter], waiter: TransferWaiter | None = None) -> None:
+    def order(self, topic: Topic, transfers: dict[int, Transfer], waiter: TransferWaiter | None = None) -> None:
         """Log that these records go elsewhere, and see to it."""
         outbox, queue = topic.outbox, topic.queue
-        outbox.ordered |= letters.keys()
+        outbox.ordered |= transfers.keys()
         if queue is not None:
-            for seq in letters:
+            for seq in transfers:
                 queue.doom(seq)
 
         def commit(timing: Timing) -> None:
-            outbox.ordered -= letters.keys()
-            outbox.letters.update(letters)
+            outbox.ordered -= transfers.keys()
+            outbox.transfers.update(transfers)
             if waiter is not None:
                 self._waiters.setdefault(topic.id, []).append(waiter)
             self._take_up(topic)
 
         def undo(error: TopicsError) -> None:
-            outbox.ordered -= letters.keys()
+            outbox.ordered -= transfers.keys()
             if queue is not None:
-                for seq in letters.keys() - outbox.letters.keys():
+                for seq in transfers.keys() - outbox.transfers.keys():
                     queue.cancel_transfer(seq)
             if waiter is not None:
                 waiter.over([], error)
 
-        self._log(topic, {"letters": rows(letters)}, commit, undo)
+        self._log(topic, {"letters": rows(transfers)}, commit, undo)
 
     def _call_back(self, topic: Topic, seqs: list[int], error: TopicsError) -> None:
         """These stay where they are, because of `error`."""
@@ -170,22 +170,22 @@ class Mover:
         for ident, topic in list(self._topics.items()):
             if self._staging.directory.by_id.get(ident) is not topic:
                 del self._topics[ident]
-                self._settled(topic, (), list(topic.outbox.letters), None)
+                self._settled(topic, (), list(topic.outbox.transfers), None)
                 continue
             if topic.damage is not None:
                 continue  # they wait until its files can be read
-            for target, letters in _by_target(topic).items():
+            for target, transfers in _by_target(topic).items():
                 if target not in skipped | self.refused and (ident, target) not in self._leaving:
-                    progress |= await self._send(peers, topic, target, letters)
+                    progress |= await self._send(peers, topic, target, transfers)
             if not topic.outbox:
                 self._topics.pop(ident, None)
                 self._single = {each for each in self._single if each[0] != ident}
         return progress
 
-    async def _send(self, peers: Asking, topic: Topic, target: str, letters: dict[int, Letter]) -> bool:
+    async def _send(self, peers: Asking, topic: Topic, target: str, transfers: dict[int, Transfer]) -> bool:
         single = (topic.id, target) in self._single
         try:
-            found, gone = _batch(topic, sorted(letters), 1 if single else BATCH_RECORDS)
+            found, gone = _batch(topic, sorted(transfers), 1 if single else BATCH_RECORDS)
         except SegmentError:
             return False  # the topic is set apart from now on
         if gone:
@@ -194,26 +194,26 @@ class Mover:
         if not found:
             return bool(gone)
         seqs = [each[0] for each in found]
-        deliveries = [letters[seq].deliveries for seq in seqs]
+        deliveries = [transfers[seq].deliveries for seq in seqs]
         redrives = not deliveries[0]
         options = {"stamped": True, "jobs": redrives, "letters": [source_id(topic.name, topic.epoch), seqs]}
         body = form.body(topic.name, found, deliveries, topic.config.auto_create and not redrives)
         try:
             reply = await peers.request(peers.index_of(target), "append", target, options, body)
         except TopicsError as error:
-            self._refused(topic, target, letters if redrives else {seq: letters[seq] for seq in seqs}, error)
+            self._refused(topic, target, transfers if redrives else {seq: transfers[seq] for seq in seqs}, error)
             return bool(gone)
         if self._staging.directory.by_id.get(topic.id) is topic:
             self._remove(topic, target, (reply.extra or {}).get("known", seqs), 0 if redrives else 1)
         return True
 
-    def _refused(self, topic: Topic, target: str, letters: dict[int, Letter], error: TopicsError) -> None:
+    def _refused(self, topic: Topic, target: str, transfers: dict[int, Transfer], error: TopicsError) -> None:
         if error.code in _UNCERTAIN:
             self.refused.add(target)
-            self._give_up_waiting(topic, letters, error)
-        elif any(not letter.deliveries for letter in letters.values()):
-            self._call_back(topic, list(letters), error)
-        elif len(letters) > 1:
+            self._give_up_waiting(topic, transfers, error)
+        elif any(not transfer.deliveries for transfer in transfers.values()):
+            self._call_back(topic, list(transfers), error)
+        elif len(transfers) > 1:
             self._single.add((topic.id, target))
             self._more.set()
         else:
@@ -222,9 +222,9 @@ class Mover:
                 self.refused.add(target)
                 log.warning("dead_letter_refused", queue=topic.name, target=target, reason=error.message)
             elif named is None:
-                self._call_back(topic, list(letters), error)
+                self._call_back(topic, list(transfers), error)
             else:
-                self.order(topic, {seq: letter._replace(target=named) for seq, letter in letters.items()})
+                self.order(topic, {seq: transfer._replace(target=named) for seq, transfer in transfers.items()})
         self._flush()
 
     def _remove(self, topic: Topic, target: str, seqs: list[int], dead: int) -> None:
@@ -264,9 +264,9 @@ class Mover:
             if not waiter.left or (hit and error is not None):
                 self._end(topic, waiter, error if hit else None)
 
-    def _give_up_waiting(self, topic: Topic, letters: dict[int, Letter], error: TopicsError) -> None:
+    def _give_up_waiting(self, topic: Topic, transfers: dict[int, Transfer], error: TopicsError) -> None:
         for waiter in self._waiters.get(topic.id, ())[:]:
-            if not waiter.left.isdisjoint(letters):
+            if not waiter.left.isdisjoint(transfers):
                 self._end(topic, waiter, error)
 
     def _end(self, topic: Topic, waiter: TransferWaiter, error: TopicsError | None) -> None:
@@ -276,13 +276,13 @@ class Mover:
         waiter.over(sorted(waiter.arrived), error)
 
 
-def _by_target(topic: Topic) -> dict[str, dict[int, Letter]]:
-    """Letters by target. Redrives and dead letters to the same one take turns."""
-    found: dict[str, dict[int, Letter]] = {}
-    for seq, letter in topic.outbox.letters.items():
-        same = found.setdefault(letter.target, {})
-        if not same or bool(next(iter(same.values())).deliveries) == bool(letter.deliveries):
-            same[seq] = letter
+def _by_target(topic: Topic) -> dict[str, dict[int, Transfer]]:
+    """Transfers by target. Redrives and dead letters to the same one take turns."""
+    found: dict[str, dict[int, Transfer]] = {}
+    for seq, transfer in topic.outbox.transfers.items():
+        same = found.setdefault(transfer.target, {})
+        if not same or bool(next(iter(same.values())).deliveries) == bool(transfer.deliveries):
+            same[seq] = transfer
     return found
 
 
