@@ -28,7 +28,7 @@ HABITS = {
 ALLOWED = {
     "proto": 12,
     "gateway": 54,
-    "shardd": 86,
+    "shardd": 89,
     "supervisor": 25,
     "pyspark_topics": 16,
     "topics_server": 0,
