@@ -24,7 +24,7 @@ from shardd.changes.transactions import Respond, Staging, to_json
 from shardd.checkpoint.checkpoint import Checkpoints, Plan, exhaust
 from shardd.clock import Clock
 from shardd.delivery.parked_reads import Reads
-from shardd.delivery.pressure import Pressure, Sample
+from shardd.delivery.pressure import Pressure, Sample, widening_s
 from shardd.delivery.priority import effective_priority
 from shardd.delivery.scheduler import Scheduler
 from shardd.delivery.strong_reads import Unsynced
@@ -50,6 +50,7 @@ from shardd.storage.errors import SegmentError, damaged
 from shardd.storage.free_space import Space
 from shardd.storage.group_commit import SYNC_BOUNDS_US, Commits
 from shardd.storage.wal import Wal
+from shardd.subscribers import Subscribers
 from shardd.topic.cursors import page as cursor_page
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Deferred, Topic
@@ -124,13 +125,11 @@ class Shard:
         self.commits.after_sync = self._synced
         self.commits.sync_begins = self.pulls.sync_begins
         self.commits.sync_ended = self.pulls.sync_ended
+        subscribers = Subscribers(self.scheduler, self.reads, self.pulls)
         staging = self._staging = Staging(
             self.directory,
             self.commits,
-            self.reads,
-            self.pulls,
-            self.scheduler,
-            self.unsynced,
+            subscribers,
             self._clock,
             self._limits,
             self._disk.boot_id(),
@@ -140,15 +139,15 @@ class Shard:
         self.copier = Copier(staging)
         self.routing = Routing(staging)
         self.restored = not self._unrestored()
-        control = Control(staging)
+        control = Control(staging, self.scheduler)
         self.mover = Mover(staging, self.flush)
-        self.claims = Claims(staging, self.mover.order)
+        self.claims = subscribers.claims = Claims(staging, self.scheduler, self.mover.order)
         self.mover.recovered()
         self._sessions = SessionControl(staging)
         consume = Consume(staging)
         logs = Logs(staging)
         self._operations = {
-            "append": Writes(staging, control).append,
+            "append": Writes(staging, control, self.pressure, self.unsynced).append,
             "configure": control.configure,
             "delete_topic": control.delete_topic,
             "delete_records": control.delete_records,
@@ -411,7 +410,7 @@ class Shard:
         """Take the shard's pressure; to be called every `SAMPLE_INTERVAL`, `lag_s` being how late that was."""
         queue = self.commits.depth / self._limits.wal_queue_max
         self.pressure.sample(Sample(self.scheduler.depth, self.scheduler.take_delay(), lag_s, queue))
-        self.commits.widen(self.pressure.level)
+        self.commits.widen(widening_s(self.pressure.level, self._limits.wal_sync_window_ms / 1000))
         self.scheduler.deliver()
         self.reads.pace()
 

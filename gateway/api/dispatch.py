@@ -49,7 +49,7 @@ from gateway.shards.quota import Quota
 from gateway.streams import sse
 from gateway.streams.hub import Live
 from gateway.streams.job_stream import Work
-from gateway.streams.watch_request import WISH
+from gateway.streams.watch_request import WATCH_REQUEST
 from gateway.streams.websocket_commands import Conversation, prove, refusal
 from proto.ipc.message import Reply
 from proto.model.body import Form
@@ -136,8 +136,8 @@ class Api:
         self._routers = Routers(shards, self.quota, limits)
         self.live = Live(shards, limits, keyring, budget)
         self.work = Work(shards, limits, keyring)
-        self.witnesses: list[exchange.Witness] = []
-        """The witnesses: each is told of every request."""
+        self.observers: list[exchange.RequestObserver] = []
+        """The observers: each is told of every request."""
         self.protocols: list[Callable[[], metrics.Protocol]] = []
         """Functions that return the metrics of the other protocols."""
         self._shards = shards
@@ -194,7 +194,7 @@ class Api:
             else:
                 response = responses.failure(error, timed)
         except ClientGone:
-            for each in self.witnesses:
+            for each in self.observers:
                 each.answered(exchange.of(request, operation, exchange.CLIENT_GONE, started))
             raise
         except Exception:
@@ -209,13 +209,13 @@ class Api:
                 headers.append((b"content-encoding", b"gzip"))
             response.headers = tuple(headers)
         self.origins.tell(request, response)
-        if self.witnesses:
-            exchange.witnessed(response, exchange.of(request, operation, response.status, started), self.witnesses)
+        if self.observers:
+            exchange.observed(response, exchange.of(request, operation, response.status, started), self.observers)
         return response
 
     def refused(self, error: TopicsError) -> None:
-        """Tell the witnesses that a connection answered `error` to bytes that are no valid request."""
-        for each in self.witnesses:
+        """Tell the observers that a connection answered `error` to bytes that are no valid request."""
+        for each in self.observers:
             now = perf_counter()
             each.answered(exchange.Exchange("", "", error.status, now, now))
 
@@ -385,8 +385,8 @@ class Api:
         return responses.success(page, started)
 
     async def _watch(self, request: Request, key: Key, options: _Options, started: float) -> Response:
-        wish, ignored = WISH.read(await self._parameters(_WATCH, request))
-        made = await self.live.watch(wish, key, lenient=bool(options["lenient"]))
+        asked, ignored = WATCH_REQUEST.read(await self._parameters(_WATCH, request))
+        made = await self.live.watch(asked, key, lenient=bool(options["lenient"]))
         if ignored:
             made["ignored"] = ignored
         return responses.success(Reply(0, msgspec.json.encode(made)), started)

@@ -1,6 +1,6 @@
-"""The exchange: one request and its outcome, as the witnesses see it (the request log, tracing).
+"""The exchange: one request and its outcome, as the observers see it (the request log, tracing).
 
-Without witnesses, no exchange is made. An exchange holds no payloads, topic names or secrets: its path is the
+Without observers, no exchange is made. An exchange holds no payloads, topic names or secrets: its path is the
 operation's template, its key the beginning of the key's digest.
 """
 
@@ -43,7 +43,7 @@ class Exchange:
         return round((self.ended - self.began) * 1000, 3)
 
 
-class Witness(Protocol):
+class RequestObserver(Protocol):
     def answered(self, exchange: Exchange) -> None:
         """A response is ready to be sent, or the client left before that (status 499, as in nginx)."""
 
@@ -73,18 +73,18 @@ def _known(method: str) -> str:
     return method if method in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS") else "_OTHER"
 
 
-def witnessed(response: Response, exchange: Exchange, witnesses: list[Witness]) -> None:
-    """Tell the witnesses of a response, and of its end if it is a stream. Wraps `live` and `upgraded` of `response`."""
+def observed(response: Response, exchange: Exchange, observers: list[RequestObserver]) -> None:
+    """Tell the observers of a response, and of its end if it is a stream. Wraps `live` and `upgraded` of `response`."""
     exchange.sent_bytes = len(response.body)
     exchange.figures = response.figures or _NO_FIGURES
     live, upgraded = response.live, response.upgraded
     exchange.stream = live is not None or upgraded is not None
-    for each in witnesses:
+    for each in observers:
         each.answered(exchange)
 
     def over() -> None:
         exchange.ended = perf_counter()
-        for each in witnesses:
+        for each in observers:
             each.ended(exchange)
 
     if live is not None:

@@ -34,8 +34,8 @@ def wanted(environment: Mapping[str, str]) -> bool:
 
 
 def load() -> Tracing | None:
-    """Load OpenTelemetry and return the witness; return None and log a line where that fails. Blocks for a good part of
-    a second, so call it in a thread."""
+    """Load OpenTelemetry and return the observer; return None and log a line where that fails. Blocks for a good part
+    of a second, so call it in a thread."""
     try:
         return Tracing()
     except ImportError as error:
@@ -47,7 +47,7 @@ def load() -> Tracing | None:
 
 
 class Tracing:
-    """The witness that exports spans. Raises `ImportError` when the packages are missing."""
+    """The observer that exports spans. Raises `ImportError` when the packages are missing."""
 
     def __init__(self) -> None:
         sdk = import_module("opentelemetry.sdk.trace")

@@ -66,8 +66,8 @@ class Rog:
         self._partitions: dict[str, int] = {}
         """A cache of the number of partitions by log; it never changes for a log."""
 
-    def talk(self) -> RogTalk:
-        return RogTalk(self)
+    def session(self) -> RogSession:
+        return RogSession(self)
 
     async def create(self, log: str, partitions: int) -> None:
         if not partitions:
@@ -141,7 +141,7 @@ class Rog:
         return partitions
 
 
-class RogTalk:
+class RogSession:
     """The commands of one connection. It remembers the message fetched last, which the next ack acknowledges."""
 
     def __init__(self, served: Rog) -> None:

@@ -78,7 +78,7 @@ class Ledger:
             self._bytes[shard] -= growth.bytes
             self._settled.set()
 
-    def reborn(self, shard: int, first_request: int) -> None:
+    def on_restart(self, shard: int, first_request: int) -> None:
         """Drop the bookings of an earlier incarnation, at the first reply of a new one. That reply counts what they
         added. Requests from `first_request` on were sent to the new incarnation and stay booked."""
         booked = {request: growth for request, growth in self._booked[shard].items() if request >= first_request}

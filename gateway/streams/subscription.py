@@ -1,4 +1,4 @@
-"""The track: one topic of one stream, its position, and how it gets the next records.
+"""The subscription: one topic of one stream, its position, and how it gets the next records.
 
                 ┌───────────── more ──────────────┐
                 ▼                                 │
@@ -6,9 +6,9 @@
        ▲            └──── at the head, and not behind the feed ──► live ──► over
        └── the queue is full, the feed ended, positions do not fit ─┘        (topic deleted, unsubscribed)
 
-A track has two positions: the last record queued, and the last `handed` to the connection, which a session remembers. A
-client that loses its connection may not have received all that was handed. The id with which it returns names its
-position; without an id, records under way at that time are skipped.
+A subscription has two positions: the last record queued, and the last `handed` to the connection, which a session
+remembers. A client that loses its connection may not have received all that was handed. The id with which it returns
+names its position; without an id, records under way at that time are skipped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gateway.admission.body_budget import Hold
 from gateway.streams.event_ids import TOLD, Position
-from gateway.streams.topic_feed import FIRST_RETRY_S, LAST_RETRY_S, Batch, Feed
+from gateway.streams.topic_feed import FIRST_RETRY_S, LAST_RETRY_S, Batch, TopicFeed
 from gateway.streams.watch_request import Options
 from proto.ipc.message import Reply
 from proto.model.errors import ErrorCode, TopicsError
@@ -35,16 +35,16 @@ class State(Enum):
 
 class Item(NamedTuple):
     """A queued item. `kind` is record, tombstone, caught-up, topic-deleted; moved, a position without a frame; or raw,
-    which belongs to no track. `what` is a `Batch`, the payload's fields, or bytes."""
+    which belongs to no subscription. `what` is a `Batch`, the payload's fields, or bytes."""
 
     kind: str
-    track: Track | None
+    subscription: Subscription | None
     what: Any
     after: Position | None
     size: int
 
 
-class Track:
+class Subscription:
     __slots__ = (
         "born",
         "epoch",
@@ -70,8 +70,8 @@ class Track:
         self.head = 0
         self.state = State.BEHIND
         self.first = True
-        """Whether the track has read nothing on this connection yet."""
-        self.feed: Feed | None = None
+        """Whether the subscription has read nothing on this connection yet."""
+        self.feed: TopicFeed | None = None
         self.retry_at = 0.0
         self.retry_s = FIRST_RETRY_S
 
@@ -104,7 +104,7 @@ class Track:
         self.stream.behind(self)
 
     def deleted(self) -> None:
-        """End the track and tell the client, once per session: the position remembers that the client was told."""
+        """End the subscription and tell the client, once per session: the position remembers that."""
         self.feed = None
         self.over()
         if self.epoch == TOLD:
@@ -132,7 +132,7 @@ class Track:
         self.epoch, self.seq, self.born = self.handed
 
     def read(self, reply: Reply, hold: Hold) -> None:
-        """Take in the reply to the track's own read. `hold` counts its bytes."""
+        """Take in the reply to the subscription's own read. `hold` counts its bytes."""
         extra = reply.extra
         assert extra is not None
         head, earliest = extra["head"], extra["earliest"]

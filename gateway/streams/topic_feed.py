@@ -1,15 +1,16 @@
-"""The feed of a live topic: one read parked in the shard for each topic and set of options, for any number of tracks.
+"""The feed of a live topic: one read parked in the shard for each topic and set of options, for all its subscriptions.
 
-The feed hands each batch to every track at the batch's beginning, the same bytes object to all. So a batch is rendered
-once for any number of streams. Positions decide, never time:
+The feed hands each batch to every subscription at the batch's beginning, the same bytes object to all. So a batch is
+rendered once for any number of streams. Positions decide, never time:
 
-    track at the batch's beginning      takes it
-    track at or beyond its end          has it already, from its own reading
-    anything else                       is behind: reads by itself until it reaches the feed's position
+    subscription at the batch's beginning   takes it
+    subscription at or beyond its end       has it already, from its own reading
+    anything else                           is behind: reads by itself until it reaches the feed's position
 
-A track joins when it is not behind the feed. If the feed is behind the track, the track skips the batches in between.
-When the shard goes away, the feed keeps its position and asks again from there; the streams see only a pause. A gap, a
-topic deleted and created again, or damage ends the feed: each track then reads by itself and finds its own gap.
+A subscription joins when it is not behind the feed. If the feed is behind the subscription, the subscription skips the
+batches in between. When the shard goes away, the feed keeps its position and asks again from there; the streams see
+only a pause. A gap, a topic deleted and created again, or damage ends the feed. Each subscription then reads by itself
+and handles its own gap.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Batch:
 
 
 class Member(Protocol):
-    """A track as a feed sees it."""
+    """A subscription as a feed sees it."""
 
     epoch: int
     seq: int
@@ -84,8 +85,8 @@ def feed_options(options: Options, epoch: int, seq: int, wait_ms: int, budget: i
     return {**options.as_map(), "budget": budget, "epoch": epoch, "from_seq": seq, "wait_ms": wait_ms, "touch": touch}
 
 
-class Feed:
-    def __init__(self, feeds: Feeds, topic: str, options: Options, epoch: int, seq: int) -> None:
+class TopicFeed:
+    def __init__(self, feeds: TopicFeeds, topic: str, options: Options, epoch: int, seq: int) -> None:
         self.members: dict[Member, None] = {}
         self.scope = trio.CancelScope()
         self.epoch = epoch
@@ -156,7 +157,7 @@ class Feed:
             tell(member)
 
 
-class Feeds:
+class TopicFeeds:
     """The running feeds. `nursery` runs them."""
 
     def __init__(self, shards: Shards, limits: Limits, budget: Budget) -> None:
@@ -164,30 +165,30 @@ class Feeds:
         self.limits = limits
         self.budget = budget
         self.nursery: trio.Nursery | None = None
-        self._feeds: dict[tuple[str, Options], Feed] = {}
+        self._feeds: dict[tuple[str, Options], TopicFeed] = {}
 
     def __len__(self) -> int:
         return len(self._feeds)
 
-    def join(self, topic: str, options: Options, member: Member) -> Feed | None:
+    def join(self, topic: str, options: Options, member: Member) -> TopicFeed | None:
         """Join the feed of a topic, making it if needed. Returns None if the member is behind the feed."""
         feed = self._feeds.get((topic, options))
         if feed is None:
             assert self.nursery is not None
-            feed = self._feeds[topic, options] = Feed(self, topic, options, member.epoch, member.seq)
+            feed = self._feeds[topic, options] = TopicFeed(self, topic, options, member.epoch, member.seq)
             self.nursery.start_soon(feed.run)
         elif feed.epoch != member.epoch or feed.seq > member.seq:
             return None
         feed.members[member] = None
         return feed
 
-    def leave(self, feed: Feed, member: Member) -> None:
+    def leave(self, feed: TopicFeed, member: Member) -> None:
         """Leave a feed; the last member ends it. Does nothing if the feed has ended."""
         feed.members.pop(member, None)
         if not feed.members:
             self.forget(feed)
             feed.scope.cancel()
 
-    def forget(self, feed: Feed) -> None:
+    def forget(self, feed: TopicFeed) -> None:
         if self._feeds.get((feed.topic, feed.options)) is feed:
             del self._feeds[feed.topic, feed.options]
