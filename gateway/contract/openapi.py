@@ -32,7 +32,7 @@ _REQUESTS: dict[str, dict[str, Any]] = {
     "redrive": {"$ref": "#/components/schemas/Redrive"},
 }
 _CREATES = {"configure_topic", "append", "put_router"}
-"""Operations that answer 201 when they made something."""
+"""Operations that answer 201 when they created something."""
 
 _U64 = {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}
 _BOOLEAN = {"type": "boolean"}

@@ -1,8 +1,8 @@
-"""Streams of jobs, `GET /v0/topics/:q/work`: a worker is sent jobs as long as it holds fewer than its `max`.
+"""The job stream, `GET /v0/topics/:q/work`: sends a worker jobs as long as it holds fewer than its `max`.
 
-Who gets what is decided in the queue's shard, which knows what each stream holds. The stream asks it for jobs and waits
-for the answer, which comes when there are some; whatever it holds is given back when the connection ends. If this
-process dies, nobody can say so: the leases run out.
+The queue's shard decides which stream gets a job, because it knows the jobs that each stream holds. The stream asks the
+shard for jobs and waits for the reply, which comes when there are some. When the connection ends, the stream gives its
+jobs back. If this process dies, no message tells the shard, and the leases run out.
 
     id: <seq>
     event: job
@@ -32,12 +32,12 @@ from proto.model.surrogates import decode
 
 HEARTBEAT_S = 15.0
 GOODBYE_S = 5.0
-"""How long a stream that is over tries to give its jobs back."""
+"""How long an ending stream tries to send its last frame, and then to give its jobs back."""
 
 _jobs = msgspec.json.Decoder(list[Raw]).decode
 _encode = msgspec.json.Encoder().encode
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
-"""A JSON text has line ends between its tokens only, and an event's data must have none."""
+"""An event's data must have no line ends. JSON has them only between tokens, so a space may replace each."""
 
 
 class Work:
@@ -50,10 +50,10 @@ class Work:
         self._over = trio.Event()
 
     async def open(self, topic: str, options: Mapping[str, Any], request: Request, key: Key) -> Response:
-        """The answer that streams jobs. Raises `400`, `404`, `406`, `409`, `503`."""
+        """Return the response that streams jobs. Raises `400`, `404`, `406`, `409`, `503`."""
         check_accept(request.header(b"accept"))
         if not options["node"]:
-            raise invalid("node is missing: who the jobs are leased to", field="node")
+            raise invalid("node is missing: the name of the worker that the jobs are leased to", field="node")
         asked = {**{name: options.get(name) for name in ("node", "max", "lease_ms")}, "stream": secrets.token_hex(8)}
         reply = await self._shards.call("work_open", topic, asked)
         if reply.error is not None:
@@ -61,7 +61,7 @@ class Work:
         return Response(200, content_type=CONTENT_TYPE, headers=HEADERS, live=partial(self._run, topic, asked, key))
 
     async def _run(self, topic: str, asked: dict[str, Any], key: Key, write: Write, gone: Gone) -> bool:
-        """Stream until something ends it; whether that was ours, or the client just went."""
+        """Stream until something ends it. Returns True when it ended with a last frame, False when the client left."""
         stream = asked["stream"]
         left = False
         last = shutting_down()
@@ -86,7 +86,7 @@ class Work:
 
                     nursery.start_soon(watch)
                     try:
-                        await trio.lowlevel.checkpoint_if_cancelled()  # it may be over before it began
+                        await trio.lowlevel.checkpoint_if_cancelled()  # the key may be gone, or the service draining
                         await self._push(topic, asked, write)
                     except TopicsError as error:
                         last = error
@@ -106,7 +106,7 @@ class Work:
                 self._over.set()
 
     async def _push(self, topic: str, asked: dict[str, Any], write: Write) -> None:
-        """Send jobs for ever. Raises what ends the stream."""
+        """Send jobs until an error ends the stream. Raises that error: `TopicsError`, OSError or `ClientGone`."""
         name = _encode(topic)
         await self._send(write, RETRY + _heartbeat())
         while True:
@@ -137,10 +137,10 @@ class Work:
         try:
             await self._shards.call("work_close", topic, {"stream": stream})
         except TopicsError:
-            pass  # its shard or its topic is gone, and the leases run out
+            pass  # the shard or the topic is gone, and the leases run out
 
     async def drain(self) -> None:
-        """End every stream with a last frame, its jobs given back."""
+        """End every stream with a last frame and give its jobs back. Waits until all have ended."""
         self._draining = True
         while self._open:
             self._over = trio.Event()

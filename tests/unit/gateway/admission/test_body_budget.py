@@ -1,4 +1,4 @@
-"""Claims about the bytes that may be held for clients: who may have how many, and how they come back."""
+"""Claims about the byte budget: how many bytes each owner may hold, and how they return."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_who_is_cancelled_while_waiting_holds_nothing() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
         await wait_all_tasks_blocked()
-        # Admitted and cancelled in the same instant.
+        # The waiter is admitted and cancelled in the same instant.
         first.release()
         nursery.cancel_scope.cancel()
     assert (budget.used, budget.statistics().waiting) == (0, 0)

@@ -1,4 +1,4 @@
-"""Claims about the gateway's memory under clients that send much, ask for much, or read nothing."""
+"""Claims about the gateway's memory with clients that send much, request much, or read nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LARGE = b'{"max_batch_bytes":8388608}'
 
 @asynccontextmanager
 async def small_window(there: Stage) -> AsyncIterator[Client]:
-    """A client that takes little of what it is sent unless it reads."""
+    """A client with a small receive buffer, so that bytes it does not read stay in the gateway."""
     raw = socket.socket()
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     raw.connect(there.address)

@@ -1,4 +1,4 @@
-"""Claims about web pages: which may use the service, with and without keys, and what CORS says to them."""
+"""Claims about web pages: which may use the service, with and without keys, and their CORS headers."""
 
 from __future__ import annotations
 

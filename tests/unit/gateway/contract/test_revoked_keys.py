@@ -1,4 +1,4 @@
-"""Claims about keys that go: whatever lasts on their behalf ends, and says why."""
+"""Claims about removed keys: their streams and waiting requests end, with the reason."""
 
 from __future__ import annotations
 

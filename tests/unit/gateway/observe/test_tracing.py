@@ -1,4 +1,4 @@
-"""Claims about when spans are made at all. What they look like is in tests/e2e/test_tracing.py."""
+"""Claims about when spans are made. tests/e2e/test_tracing.py checks their content."""
 
 from __future__ import annotations
 

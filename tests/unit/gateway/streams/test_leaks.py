@@ -1,4 +1,4 @@
-"""What streams leave behind in the gateway when they are gone: no task, no stream, no feed, no slot."""
+"""Claims about streams that have ended: they leave no task, stream, feed or slot in the gateway."""
 
 from __future__ import annotations
 
