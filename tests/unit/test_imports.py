@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -123,6 +124,7 @@ def modules() -> Iterator[tuple[str, Path]]:
             yield package, path
 
 
+@cache
 def imported(path: Path) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -144,6 +146,7 @@ def units(package: str) -> dict[str, set[str]]:
     return found
 
 
+@cache
 def modules_imported(path: Path) -> set[str]:
     """Dotted names; of `from a import b` both `a` and `a.b`, as `b` may be a module."""
     names: set[str] = set()

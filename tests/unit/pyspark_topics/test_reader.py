@@ -208,6 +208,7 @@ def test_one_piece_per_file_that_holds_something_wanted(tmp_path: Path) -> None:
     assert values(shard.root / "shard-01") == [b"4"]
 
 
+@pytest.mark.slow
 def test_cutting_the_newest_file_anywhere_leaves_its_whole_frames(tmp_path: Path) -> None:
     shard = Shard(tmp_path / "data")
     shard.create(1, "t")

@@ -19,6 +19,7 @@ from shardd.storage.disk import RealDisk
 from tests.support.scene import Chance, Record, Scene, records
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_happened_the_reader_sees_what_the_shard_serves(tmp_path: Path, seed: int) -> None:
     scene = Scene(tmp_path)
@@ -30,6 +31,7 @@ def test_whatever_happened_the_reader_sees_what_the_shard_serves(tmp_path: Path,
     assert any(piece.first == 0 for piece in scene.plan())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_a_read_that_takes_long_gives_what_was_there_and_stayed(tmp_path: Path, seed: int) -> None:
     scene = Scene(tmp_path)
@@ -263,6 +265,7 @@ def test_jobs_that_are_done_are_not_read(tmp_path: Path, checkpoints: int) -> No
     assert len(scene.read()) == 70 - 27
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_topics_that_were_cut_end_where_the_shard_says(seed: int, tmp_path: Path) -> None:
     scene = Scene(tmp_path / "scene")

@@ -85,6 +85,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40))])
 def test_every_record_that_stays_comes_once_whatever_dies(scene: Scene, seed: int) -> None:
     chance = Chance(scene, seed)
@@ -120,6 +121,7 @@ def read(scene: Scene) -> list[tuple[str, int, bytes]]:
     return [(r[0], r[1], json.dumps(r[3]).encode()) for r in scene.served()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 30))])
 def test_what_was_lost_is_told_as_a_diff_tells_it(scene: Scene, seed: int) -> None:
     chance = Chance(scene, seed)

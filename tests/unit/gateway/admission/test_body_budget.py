@@ -33,6 +33,7 @@ def test_one_alone_may_have_two_thirds_and_two_two_fifths_each() -> None:
     assert not admits(300, 200, 80, 41)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 400)), max_size=100))
 def test_no_more_than_the_total_is_admitted_and_a_newcomer_finds_room(wishes: list[tuple[int, int]]) -> None:
     total = 1000

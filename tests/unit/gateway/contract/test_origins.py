@@ -96,6 +96,7 @@ def refused(answer: Answer, reason: str) -> None:
     assert "TOPICS_" in answer.json["error"]["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reason", FOREIGN)
 async def test_every_operation_is_refused_to_other_sites(reason: str) -> None:
     async with prepared() as there:

@@ -183,6 +183,7 @@ async def served(there: Stage) -> None:
             assert (await client.ask("GET", "/v0/health")).status == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reads", [True, False])
 async def test_http_2_connections_without_streams_make_room(reads: bool) -> None:
     async with prepared(max_connections=4) as there, AsyncExitStack() as opened:

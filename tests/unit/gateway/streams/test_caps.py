@@ -91,6 +91,7 @@ async def _stops(there: Stage, client: Client) -> None:
 Ends = Callable[[Stage, Client], Awaitable[None]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("end", [_leaves, _fails, _key_goes, _shard_dies, _stops])
 async def test_a_slot_is_free_again_however_the_stream_ends(kind: str, end: Ends) -> None:

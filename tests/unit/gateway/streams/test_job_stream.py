@@ -100,6 +100,7 @@ async def test_what_cannot_be_a_stream_is_refused_before_it_begins(
         assert queue.waiting == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accept", ["text/event-stream", "text/*", "*/*"])
 async def test_an_accept_that_allows_streams_is_fine(accept: str) -> None:
     async with stage(Queue()) as there, opened(there, Accept=accept) as client:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import trio.lowlevel
 
 from tests.support.gateway_stage import Stage, stage, until
@@ -25,6 +26,7 @@ async def _visit(there: Stage, number: int, url: str) -> None:
             await client._more()
 
 
+@pytest.mark.slow
 async def test_a_thousand_streams_leave_no_task() -> None:
     async with stage() as there:
         harness = Harness()

@@ -15,6 +15,7 @@ from proto.model.errors import ErrorCode, TopicsError
 options = st.dictionaries(st.text(max_size=8), st.one_of(st.booleans(), st.integers(0, 2**63), st.text(max_size=8)))
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**64 - 1), st.text(max_size=20), st.text(max_size=20), options, st.binary(max_size=50))
 def test_requests_survive_the_wire(ident: int, op: str, topic: str, opts: dict[str, object], body: bytes) -> None:
     request = Request(ident, op, topic, opts, body)

@@ -126,6 +126,7 @@ def test_a_process_that_ends_has_said_everything() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_each_death_of_a_child_is_a_line_of_the_supervisor() -> None:
     script = "from proto.process.log import configure\nlog = configure('supervisor', 'info', 'logfmt')\n"
     script += "for _ in range(3):\n    log.error('child_died', child='shard-00')\n"
@@ -133,6 +134,7 @@ def test_each_death_of_a_child_is_a_line_of_the_supervisor() -> None:
     assert done.stderr.count("event=child_died") == 3
 
 
+@pytest.mark.slow
 def test_a_bug_that_is_met_again_and_again_has_one_traceback() -> None:
     script = "from proto.process.log import configure\nlog = configure('gateway', 'info', 'logfmt')\n"
     script += (

@@ -116,6 +116,7 @@ def test_a_dead_letter_target_must_be_inside_the_prefixes() -> None:
 NAMES = st.text("ab:", min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @given(
     st.sets(NAMES, max_size=40),
     st.text("ab:", max_size=2),

@@ -67,6 +67,7 @@ def test_what_a_failed_checkpoint_had_planned_is_planned_again() -> None:
     assert [each.topic.name for each in shard.shard.begin_checkpoint().topics] == ["t1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [True, False])
 def test_a_slice_is_bounded(changed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "LOOK", 64)

@@ -252,6 +252,7 @@ async def test_a_child_that_keeps_dying_ends_the_service(stage: Stage, capsys: p
     stage.assert_nobody_left()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("behaviour", "says"), [("fail:1", "wal-7.log is damaged at byte 99"), ("die:1", "died 3 times within 60 s")]
 )
@@ -283,6 +284,7 @@ async def test_a_shard_that_cannot_start_is_held_and_the_others_serve(
     stage.assert_nobody_left()
 
 
+@pytest.mark.slow
 async def test_a_child_that_hangs_is_killed_and_started_again(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     """Without any service manager that watches."""
     statuses: list[int] = []
