@@ -47,7 +47,7 @@ frames, refuse it."""
 
 
 class CatalogError(Exception):
-    """No catalog is valid, or its version is not known. No file was changed."""
+    """No catalog is valid, or its version is not known. No catalog was changed."""
 
 
 def file_name(number: int) -> str:
