@@ -227,8 +227,8 @@ class Shard:
 
     @property
     def checkpoint_due(self) -> bool:
-        """True if enough has been logged or copied since the last checkpoint, if a router request waits for one, or if
-        one may free space that is needed."""
+        """True if a checkpoint should be made: enough has been logged or copied since the last one, a router request
+        waits for one, or one may free space that is needed."""
         return self.restored and (
             self.logged_bytes >= self._limits.checkpoint_bytes or bool(self.routing.unsaved) or self.may_make_room
         )

@@ -11,9 +11,8 @@ The catalog entry of a topic with at most `FRAMES` frames in its segments has `i
 
 Larger topics have no summary. The start opens their files, which takes time in proportion to their bytes.
 
-A topic that was loaded from its summary is `unchecked`: its files have not been opened. Its first use, by a request or
-by a frame of the log, first reads and checks the files, as a start does without a summary. See
-`shardd.checkpoint.checkpoint`.
+A topic that was loaded from its summary is `unchecked`: its files have not been opened. Before the first request or log
+frame uses it, its files are read and checked, as by a start without a summary. See `shardd.checkpoint.checkpoint`.
 """
 
 from __future__ import annotations

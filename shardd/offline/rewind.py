@@ -2,7 +2,7 @@
 
 **A cut is a deletion of all records behind it.** So readers, Spark, queues and routers need no rules of their own:
 deleted records are gone for all of them, without tombstones, and stay gone. Records that were deleted, done, evicted or
-expired before the cut was made do not come back, because the files do not have all of them.
+expired before the cut was made do not come back. The files do not have all of them.
 
     what                    after a cut at seq S
     records                 the live records up to S

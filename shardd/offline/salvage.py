@@ -181,8 +181,8 @@ def _whole(
     end: int,
     found: _Found,
 ) -> tuple[list[Batch], list[Range]]:
-    """The undamaged batches of a segment, and the ranges of seqs up to `end` that are in none of them but may have had
-    a record."""
+    """The undamaged batches of a segment, and the ranges of seqs up to `end` that are lost: in no batch, though they
+    may have had a record."""
     known: list[Range] | None = None
     try:
         probe = Segment(segment.directory, segment.first_seq, segment.created_ms, segment.parts)

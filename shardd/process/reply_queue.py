@@ -52,7 +52,7 @@ class Replies:
             self._hand_over(peer, asker, frames, size)
 
     def _fits(self, asker: _Asker, size: int) -> bool:
-        # An asker does not speak of less than an eighth of the window.
+        # An asker does not report less than an eighth of the window.
         return size <= SMALL_BYTES or asker.on_way * 8 < self._most or asker.on_way + size <= self._most
 
     def _hand_over(self, peer: bytes, asker: _Asker, frames: list[bytes], size: int) -> None:

@@ -26,7 +26,7 @@ not written yet.
 Writes of other programs are not covered. They can take F and the bytes that are given up at that moment, but never the
 bytes that are held.
 
-**If the disk is full all the same** (`full`): the log is cut back to its last whole frame. A group that has only
+**If the disk is full nevertheless** (`full`), the log is cut back to its last whole frame. A group that has only
 deletions and the like is written again after the ballast has been given up. Any other group is answered `429`. The
 shard counts as low until the next checkpoint holds the ballast again.
 

@@ -1,7 +1,7 @@
 """The write-ahead log of one shard: frames of all topics in commit order, in files `wal-<first frame no>.log`.
 
 A file has frames back to back from byte 0 (layout: `proto.format.frame`). Frame numbers go up by one over all files. A
-file is synced to its end before the next one is created, so only frames of the newest file can be missing on the
+file is synced to its end before the next one is created. So only frames of the newest file can be missing on the
 device. If the successor of a file begins with frame M, the file counts only up to frame M-1: the frames after it were
 given up. An empty successor has no meaning: its creation may have failed half-way.
 

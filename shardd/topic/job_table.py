@@ -111,7 +111,7 @@ class Queue:
         """Number of claimable jobs, if the topic has `records` live records. Call `expire` before."""
         return records - len(self.jobs) + self._counts[State.READY]
 
-    # Time and removals
+    # Expiry and removal
 
     def expire(self, now_ms: int) -> None:
         """Make jobs READY whose lease or delay is over at `now_ms`."""

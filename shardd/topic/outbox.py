@@ -8,7 +8,7 @@
     3  a deletion of these seqs
 
 The next batch for a target leaves when step 3 of the batch before is committed. So a target stores only the last batch
-of each source, as long as the target exists, and a source may be away for any time in between. Orders, arrivals and
+of each source, as long as the target exists. A source may be away for any time in between. Orders, arrivals and
 deletions wait for a sync if the topic's class is `disk` or `fsync`.
 
     a process dies              what happens

@@ -177,7 +177,7 @@ class Topic:
         self.last_ts = max(self.last_ts, now_ms + self.ahead_ms)
         return self.last_ts
 
-    # Growing
+    # Adding records
 
     def add(self, buffer: Buffer, first_seq: int, columns: Columns, flags: bytes | None = None) -> Batch:
         """Make the records of a batch frame visible, then evict what the caps do not allow. `flags` tells which of them
@@ -319,7 +319,7 @@ class Topic:
             end += 1
         return end
 
-    # Shrinking
+    # Removing records
 
     def expire(self, now_ms: int) -> None:
         """Remove the records that are older than the topic's TTL, as losses."""

@@ -3,7 +3,7 @@
 Workers crash, stall, and ack twice, late or with stale tokens. Letters go to another shard and come back. Either shard
 dies, with its machine or without.
 
-The model knows exactly the holder and the deliveries of each job, which jobs are ready, and what a crash loses if
+The model knows the holder and the deliveries of each job, and which jobs are ready. It knows what a crash loses if
 leases are not durable. In the end every job was acked or is in the dead-letter topic, once, and there are no others.
 Jobs are identified by their data, because a redriven job has another seq.
 """
