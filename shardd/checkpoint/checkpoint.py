@@ -68,7 +68,7 @@ from proto.model.limits import Limits
 from shardd.checkpoint.segment_summary import State, forgotten, packed, states, unpacked
 from shardd.clock import Clock
 from shardd.garbage_collector import search_recent
-from shardd.recovery.quarantine import Quarantine, Unloaded, found, held_files, read_held
+from shardd.recovery.quarantine import Quarantine, found, read_held
 from shardd.recovery.replay import replay
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.storage import catalog
@@ -89,6 +89,7 @@ from shardd.storage.segment import (
 from shardd.storage.wal import first_no_of
 from shardd.topic.config import TopicConfig, as_map, from_map
 from shardd.topic.cursors import Cursor
+from shardd.topic.damage import Unloaded, held_files
 from shardd.topic.directory import Directory
 from shardd.topic.gaps import Gaps
 from shardd.topic.job_table import Queue
@@ -1050,7 +1051,7 @@ def _fields(topic: Topic, last: bool) -> dict[str, Any]:
 
 
 def _posted(topic: Topic) -> dict[str, Any]:
-    """Fields of topics that send letters to other topics, or receive some."""
+    """Fields of topics with transfers to other topics, or from them."""
     fields: dict[str, Any] = {}
     if topic.outbox:
         fields["letters"] = topic.outbox.dump(topic.alive)

@@ -211,7 +211,7 @@ def _apply(planned: _Planned) -> int:
     if removed:
         live = [batch for batch in topic.batches if batch.live]
         topic.last_write_ts = live[-1].last_ts if live else None
-        # Letters that were cut must arrive again if their source still has them. Letters that are left may come twice.
+        # Transfers that were cut must arrive again if their source still has them. Others may then arrive twice.
         topic.arrivals.last.clear()
     if topic.queue is not None:
         topic.queue.settle(topic.floor, -1, topic.alive)

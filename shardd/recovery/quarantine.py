@@ -21,7 +21,6 @@ is written and synced before the catalog that names it, like segments. A file th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +32,12 @@ from shardd.clock import Clock
 from shardd.recovery.wal_scan import Found
 from shardd.storage.disk import Disk
 from shardd.storage.errors import SegmentError, unreadable
+from shardd.topic.damage import FIRST_LOOK_S, Damage, held_files
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Topic
 
-FIRST_LOOK_S, LONGEST_LOOK_S = 5.0, 60.0
-"""Seconds between attempts to read a damaged topic: the first pause, and the longest."""
+LONGEST_LOOK_S = 60.0
+"""Longest pause in seconds between attempts to read a damaged topic."""
 READING = frozenset(
     (
         *("append", "configure", "delete_records", "diff", "feed", "take", "peek", "step"),
@@ -48,40 +48,6 @@ READING = frozenset(
 )
 """Operations that a quarantined topic refuses."""
 log: Any = structlog.get_logger()
-
-
-@dataclass(slots=True)
-class Damage:
-    """The damage of a topic's files: the reason for the log, and the time of the next attempt to read them."""
-
-    reason: str
-    since_ms: int
-    look: Callable[[], object]
-    """Tries the read again. Raises `SegmentError` while the damage persists."""
-    pause_s: float = FIRST_LOOK_S
-    due: float = 0.0
-
-
-@dataclass(slots=True)
-class Unloaded:
-    """A topic of which only the catalog's `entry` is known. `frames` of the log follow the entry and the held
-    frames."""
-
-    entry: dict[str, Any]
-    folder: Path
-    frames: list[Buffer] = field(default_factory=list)
-
-    @property
-    def held(self) -> list[Path]:
-        """Files of held frames, in order."""
-        return held_files(self.entry, self.folder)
-
-    def next_file(self) -> Path:
-        return self.folder / f"held-{Header(self.frames[0]).frame_no:020d}.log"
-
-
-def held_files(entry: dict[str, Any], folder: Path) -> list[Path]:
-    return [folder / f"held-{number:020d}.log" for number, _ in entry.get("held", ())]
 
 
 def read_held(disk: Disk, entry: dict[str, Any], folder: Path) -> list[Buffer]:

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from proto.format.frame import Buffer, Header, Kind, decode_batch, decode_map
-from shardd.changes import seq_reservation
 from shardd.recovery.quarantine import defer
 from shardd.recovery.wal_scan import Found, RecoveryError
 from shardd.topic.config import from_map
@@ -143,7 +142,7 @@ def _change(directory: Directory, topic: Topic, header: Header, fields: dict[str
             # These seqs were written while the topic was ephemeral, so the log does not have them.
             topic.lose_tail(fields["next_seq"] - 1)
         if before == "disk" != topic.config.durability:
-            seq_reservation.none(topic)
+            topic.reserve_nothing()
         # Ephemeral records, which the log does not have, may have evicted logged ones. Those must not come back.
         topic.losses.add(fields.get("lost", -1), "cap")
         topic.expire(fields["now"])

@@ -38,6 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from proto.format.frame import KIND_AT, Columns, Frame, Kind
 from proto.model.errors import ErrorCode, TopicsError
@@ -46,7 +47,6 @@ from shardd.clock import Clock
 from shardd.storage.ballast import Ballast, promised
 from shardd.storage.batch import FINAL_BYTES, FINAL_RECORDS
 from shardd.storage.disk import Disk
-from shardd.topic.topic import Topic
 
 LOOK_INTERVAL = 0.1
 """Seconds."""
@@ -65,6 +65,13 @@ PER_TOPIC = 5 * 4096
 """Bytes of a folder, of two files whose last block is not full, and of a catalog entry."""
 FILLING = frozenset({Kind.BATCH, Kind.TOPIC_CREATE, Kind.TOPIC_CONFIG, Kind.LOGDEF})
 """Kinds of frames that may not use the held space."""
+
+
+class Filled(Protocol):
+    """The destination of a write, a topic."""
+
+    counted_in: int
+    """Number of the checkpoint for which space for its files is counted."""
 
 
 class Space:
@@ -141,17 +148,17 @@ class Space:
 
     # Writes
 
-    def check_write(self, columns: Columns, topic: Topic | None) -> None:
+    def check_write(self, columns: Columns, topic: Filled | None) -> None:
         """Reserve space for a write. Raises `429 throttled` if there is none."""
         keyed = len(columns.key) + PER_RECORD if columns.key else 0
         self.check(topic, columns.size(0, columns.count) + keyed, columns.count)
 
-    def check(self, topic: Topic | None, size: int = 0, records: int = 0) -> None:
+    def check(self, topic: Filled | None, size: int = 0, records: int = 0) -> None:
         """Reserve space for `records` with `size` bytes in all. Raises `429 throttled` if there is none."""
         if not self.takes(topic, size, records):
             raise self.refusal()
 
-    def takes(self, topic: Topic | None, size: int, records: int) -> bool:
+    def takes(self, topic: Filled | None, size: int, records: int) -> bool:
         """Reserve space for `records` with `size` bytes in all. Returns False if there is none."""
         if not self._min:
             return True
@@ -168,7 +175,7 @@ class Space:
             topic.counted_in = self._round
         return True
 
-    def _cost(self, topic: Topic | None, size: int, records: int) -> int:
+    def _cost(self, topic: Filled | None, size: int, records: int) -> int:
         limits = self._limits
         files = records // limits.segment_max_events + size // limits.segment_max_bytes
         fresh = topic is None or topic.counted_in != self._round

@@ -2,13 +2,13 @@
 
     staged ──write──► written ──(no need to wait)──► committed
        │                 │
-       │                 └──(gated)── sync ────────► committed
+       │                 └──(requires sync)── sync ─► committed
        └──write fails──► undone  ◄──── sync fails
 
 An operation changes the shard's *assigned* state (next seq, names that will exist) when it stages, and its *visible*
-state when it commits. `undo` takes the assigned state back; undos run newest first. While a topic has a gated change
-outstanding, further changes to it must be gated too, so that commits on one topic keep their order. The caller sees to
-that (`gated_no`).
+state when it commits. `undo` takes the assigned state back; undos run newest first. While a change of a topic waits for
+a sync, further changes of the topic must require one too, so that commits on one topic keep their order. The caller
+sees to that (`sync_required_no`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import trio
 from proto.format.frame import KIND_AT, Frame, Kind
 from proto.model.errors import ErrorCode, TopicsError
 from shardd.clock import Clock
-from shardd.delivery.pressure import widening_s
 from shardd.storage.disk import is_full
 from shardd.storage.wal import SyncJob, Wal, WalError
 
@@ -32,7 +31,7 @@ SYNC_BOUNDS_US = (50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 1
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Duration of a change: `write_ms` for the write call, `sync_ms` waiting for the device (0 if not gated)."""
+    """Duration of a change: `write_ms` for the write call, `sync_ms` waiting for the device (0 if it need not)."""
 
     write_ms: float = 0.0
     sync_ms: float = 0.0
@@ -41,7 +40,7 @@ class Timing:
 @dataclass(slots=True)
 class _Entry:
     number: int
-    gated: bool
+    requires_sync: bool
     commit: Callable[[Timing], None]
     undo: Callable[[TopicsError], None]
     written_at: float = 0.0
@@ -54,7 +53,7 @@ class Commits:
         self._clock = clock
         self._window = window_ms / 1000
         self._widening = 0.0
-        self._staged_gated = 0
+        self._staged_requiring_sync = 0
         self._staged: list[_Entry] = []
         self._waiting: deque[_Entry] = deque()
         self._work = trio.Event()
@@ -90,22 +89,22 @@ class Commits:
     @property
     def depth(self) -> int:
         """Number of changes that wait for a sync, including staged ones."""
-        return len(self._waiting) + self._staged_gated
+        return len(self._waiting) + self._staged_requiring_sync
 
     @property
     def oldest_wait_s(self) -> float:
         """Seconds for which the oldest written change has been waiting for a sync."""
         return self._clock.monotonic() - self._waiting[0].written_at if self._waiting else 0.0
 
-    def widen(self, level: float) -> None:
-        """Widen the window before each sync by the pressure `level`, also for changes that wait for the sync."""
-        self._widening = widening_s(level, self._window)
+    def widen(self, seconds: float) -> None:
+        """Wait `seconds` longer before each sync, also for changes that wait for it, so that more share one."""
+        self._widening = seconds
 
     def stage(
         self,
         encode: Callable[[int, int], Frame] | None,
         *,
-        gated: bool,
+        requires_sync: bool,
         commit: Callable[[Timing], None],
         undo: Callable[[TopicsError], None],
     ) -> tuple[int, Frame | None]:
@@ -118,15 +117,15 @@ class Commits:
             number, frame = self._wal.stage(encode)
             if frame.head[KIND_AT] != Kind.BATCH:
                 self.logged(frame)
-        self._staged.append(_Entry(number, gated, commit, undo))
-        self._staged_gated += gated
+        self._staged.append(_Entry(number, requires_sync, commit, undo))
+        self._staged_requiring_sync += requires_sync
         return number, frame
 
     def flush(self) -> None:
-        """Write the staged frames, then commit the changes that are not gated. Gated ones wait for `run`. If the write
-        fails, all are undone."""
+        """Write the staged frames, then commit the changes that require no sync. The others wait for `run`. If the
+        write fails, all are undone."""
         staged, self._staged = self._staged, []
-        self._staged_gated = 0
+        self._staged_requiring_sync = 0
         if not staged:
             return
         start = self._clock.monotonic()
@@ -139,7 +138,7 @@ class Commits:
         write_ms = (now - start) * 1000
         timing = Timing(write_ms)
         for entry in staged:
-            if entry.gated:
+            if entry.requires_sync:
                 entry.written_at, entry.write_ms = now, write_ms
                 self._waiting.append(entry)
             else:
@@ -160,7 +159,7 @@ class Commits:
         return TopicsError(ErrorCode.NOT_READY, f"{error}; {message}", {"reason": reason}, retry_after_ms=1000)
 
     async def run(self) -> None:
-        """Sync for ever: at once if a gated change waits, else after a pause.
+        """Sync until cancelled: at once if a change waits for it, else after a pause.
 
         The pause is the group-commit window, or four times the duration of the last sync if that is longer. So syncs
         take at most a fifth of a busy shard's time. Under pressure the window is wider in both cases.

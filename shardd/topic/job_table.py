@@ -5,11 +5,11 @@ it was published with a delay. The other jobs:
 
     state      event → next state
     SCHEDULED  its time has come → READY
-    READY      claim → LEASED · too many deliveries → DOOMED · ack of its last holder → LEAVING
-    LEASED     deadline passed, nack → READY · nack with a delay → DELAYED · extend → LEASED · ack → LEAVING
+    READY      claim → LEASED · too many deliveries → DOOMED · ack of its last holder → DELETING
+    LEASED     deadline passed, nack → READY · nack with a delay → DELAYED · extend → LEASED · ack → DELETING
     DELAYED    its time has come → READY
-    DOOMED     its copy is in another topic → LEAVING · it is called back → READY
-    LEAVING    its deletion committed → no entry · its deletion failed → as before
+    DOOMED     its copy is in another topic → DELETING · it is called back → READY
+    DELETING   its deletion committed → no entry · its deletion failed → as before
 
 No job has a timer: `expire` collects the leases and delays that are over. Heaps are cleaned lazily: a heap entry counts
 only if its job still has the token it was pushed with, and its time has come. `ready` is computed: live records minus
@@ -46,7 +46,7 @@ class State(IntEnum):
     LEASED = 2
     DELAYED = 3
     DOOMED = 4
-    LEAVING = 5
+    DELETING = 5
     SCHEDULED = 6
 
 
@@ -222,14 +222,14 @@ class Queue:
         job.node = ""
         self._move(seq, job, State.DOOMED)
 
-    def spare(self, seq: int) -> None:
-        """Make a DOOMED job READY again: its move was called back."""
+    def cancel_transfer(self, seq: int) -> None:
+        """Make a DOOMED job READY again: its transfer was called back."""
         job = self.jobs.get(seq)
         if job is not None and job.state is State.DOOMED:
             self._move(seq, job, State.READY)
 
-    def leave(self, seq: int, job: Job) -> None:
-        self._move(seq, job, State.LEAVING)
+    def begin_deletion(self, seq: int, job: Job) -> None:
+        self._move(seq, job, State.DELETING)
 
     def undo(self, seq: int, before: tuple[Any, ...] | None) -> None:
         """Restore a job from the value of `Job.saved`; None makes it fresh again."""
@@ -287,7 +287,7 @@ class Queue:
         for seq, job in self.jobs.items():
             if everything or job.state in _KEPT:
                 row = self.row(seq)
-                if job.state is State.LEAVING:  # if the frame of its deletion is lost, the job must be claimable again
+                if job.state is State.DELETING:  # if the frame of its deletion is lost, it must come back
                     row[1] = int(State.READY)
                 rows.append(row)
         return {"rows": rows, "dead_lettered": self.dead_lettered}

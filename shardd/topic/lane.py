@@ -62,7 +62,7 @@ class Lane:
     """True if there are copies that no checkpoint has."""
     settled: bool = True
     """True when all copies that existed at the last stop have been made again."""
-    stuck: bool = False
+    source_truncated: bool = False
     """While the lane is not settled: the source has lost records, and the lane waits for the source's head."""
     asked: int = -1
     """While the lane is not settled: the source's head at the last attempt that did not settle it."""

@@ -1,7 +1,7 @@
 """The outbox of a topic: dead letters, and redrives of them, that move to another topic, maybe of another shard.
 
     source                                              target
-    1  an order: a LEASE frame with `letters`
+    1  an order: a LEASE frame with the transfers (`letters`)
                               ── append, with the source's id and seqs ──►
                                                         2  the records, with the source's id and seqs in the same frame
                               ◄──────────── done, or: these are here ──────
@@ -19,7 +19,7 @@ deletions wait for a sync if the topic's class is `disk` or `fsync`.
     source, machine crash       what 3 had deleted stays deleted; no seq comes twice (`shardd.changes.seq_reservation`)
 
 A backup copies one shard after the other, so the copy of a source's shard may be older than the copy of its target's.
-The target then knows the letters, or gets them a second time if later batches have replaced them: no letter is lost.
+The target then knows the records, or gets them a second time if later batches have replaced them: none is lost.
 
 A record in the outbox stays in its topic, and visible, until it has arrived. If it is a job, it is DOOMED: no claim
 gets it. A record that is deleted, evicted or expired in the meantime is not sent any more.
@@ -40,7 +40,7 @@ MARK = b"\xff"
 _SOURCE = 24
 
 
-class Letter(NamedTuple):
+class Transfer(NamedTuple):
     """The target of a record. `deliveries` is the number of deliveries of a dead letter; 0 for a redrive."""
 
     target: str
@@ -48,47 +48,47 @@ class Letter(NamedTuple):
 
 
 class Outbox:
-    """The letters of one topic by seq, whose orders are committed. `queue` arguments are the topic's queue, if it is
+    """The transfers of one topic by seq, whose orders are committed. `queue` arguments are the topic's queue, if it is
     one."""
 
-    __slots__ = ("letters", "ordered")
+    __slots__ = ("ordered", "transfers")
 
     def __init__(self) -> None:
-        self.letters: dict[int, Letter] = {}
+        self.transfers: dict[int, Transfer] = {}
         self.ordered: set[int] = set()
         """Seqs whose orders are staged."""
 
     def __bool__(self) -> bool:
-        return bool(self.letters)
+        return bool(self.transfers)
 
     def apply(self, fields: dict[str, Any], queue: Queue | None) -> None:
         """Apply the fields of a LEASE frame or of a catalog."""
         for seq, target, deliveries in fields.get("letters", ()):
-            self.letters[seq] = Letter(target, deliveries)
+            self.transfers[seq] = Transfer(target, deliveries)
             if queue is not None:
                 queue.doom(seq)
         self.call_back(fields.get("called_back", ()), queue)
 
     def call_back(self, seqs: Iterable[int], queue: Queue | None) -> None:
-        """Remove the letters of these seqs. Jobs among them are claimable again."""
+        """Remove the transfers of these seqs. Jobs among them are claimable again."""
         for seq in seqs:
-            self.letters.pop(seq, None)
+            self.transfers.pop(seq, None)
             if queue is not None:
-                queue.spare(seq)
+                queue.cancel_transfer(seq)
 
     def gone(self, seqs: Iterable[int]) -> None:
-        """Remove the letters of records that have been deleted."""
-        if self.letters:
+        """Remove the transfers of records that have been deleted."""
+        if self.transfers:
             for seq in seqs:
-                self.letters.pop(seq, None)
+                self.transfers.pop(seq, None)
 
     def dump(self, alive: Callable[[int], bool]) -> list[list[Any]]:
-        """Rows of the letters whose records are alive, for a catalog."""
-        return rows({seq: letter for seq, letter in self.letters.items() if alive(seq)})
+        """Rows of the transfers whose records are alive, for a catalog."""
+        return rows({seq: transfer for seq, transfer in self.transfers.items() if alive(seq)})
 
 
-def rows(letters: dict[int, Letter]) -> list[list[Any]]:
-    return [[seq, *letter] for seq, letter in letters.items()]
+def rows(transfers: dict[int, Transfer]) -> list[list[Any]]:
+    return [[seq, *transfer] for seq, transfer in transfers.items()]
 
 
 def source_id(name: str, epoch: int) -> bytes:
