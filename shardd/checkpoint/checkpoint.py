@@ -332,7 +332,7 @@ class Checkpoints:
         try:
             frames = read_held(self._disk, unloaded.entry, unloaded.folder)
         except SegmentError as error:
-            raise SegmentError(f"{error}. It holds what was written last: restore the shard from a backup") from error
+            raise SegmentError(f"{error}. It has the newest records: restore the shard from a backup") from error
         return self._load_from(topic, [*frames, *unloaded.frames], load)
 
     def _load_from(self, topic: Topic, frames: list[Buffer], load: Load | None) -> Topic:

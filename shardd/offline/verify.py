@@ -89,7 +89,7 @@ def _check_segment(disk: Disk, segment: Segment) -> int:
         if (header.first_seq, header.count, header.length) != (entry.first_seq, entry.count, entry.length):
             raise SegmentError(f"{segment.index_path}: the entry for seq {entry.first_seq} is not what the frame says")
         if header.first_seq < seq:
-            raise SegmentError(f"{segment.data_path}, offset {entry.offset}: seq {header.first_seq} comes again")
+            raise SegmentError(f"{segment.data_path}, offset {entry.offset}: seq {header.first_seq} is repeated")
         seq = entry.last_seq + 1
         StoredFrame(segment, entry).load()
     return len(entries)
@@ -99,5 +99,5 @@ def _check_order(report: Report, topic: str, batches: list[tuple[int, int]]) -> 
     end = 0
     for first_seq, count in batches:
         if first_seq <= end:
-            report.problems.append(f'topic "{topic}": seq {first_seq} comes twice')
+            report.problems.append(f'topic "{topic}": seq {first_seq} is repeated')
         end = first_seq + count - 1

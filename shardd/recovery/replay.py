@@ -73,7 +73,7 @@ def replay_deferred(directory: Directory, topic: Topic, header: Header, buffer: 
 
 
 def _nonsense(header: Header, error: Exception) -> RecoveryError:
-    return RecoveryError(f"frame {header.frame_no} of the log is whole but makes no sense: {error!r}")
+    return RecoveryError(f"frame {header.frame_no} of the log is valid but contradicts earlier ones: {error!r}")
 
 
 def _apply(directory: Directory, topic: Topic, header: Header, buffer: Buffer) -> None:

@@ -129,8 +129,8 @@ def _refuse_damage(
         witness = _witness(data, start, number)
         if witness is not None:
             raise RecoveryError(
-                f"{path}, offset {offset}: frame {number} is damaged ({error}), and it was whole once: a frame in "
-                f"{candidate.name} at offset {witness} was written after it had been synced. "
+                f"{path}, offset {offset}: frame {number} is damaged ({error}), but it had been synced: a frame in "
+                f"{candidate.name} at offset {witness} was written after that. "
                 "Restore the file from a backup"
             )
 

@@ -7,7 +7,7 @@
          4     4  version   FORMAT_VERSION, or HELD_VERSION
          8     8  length    bytes of the CBOR that follows
         16     8  checksum  XXH3-64 of it
-        24        CBOR map: frame_no, next_id, topics
+        24        CBOR map: frame_no, next_id, topics, sessions, logs
 
 A catalog is valid iff the magic is right, `length` bytes follow the header, and their checksum is `checksum`.
 

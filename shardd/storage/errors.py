@@ -47,7 +47,7 @@ def damaged(error: SegmentError) -> TopicsError:
             reason=str(error),
             remedy="raise LimitNOFILE of the service, or its memory; other requests go on",
         )
-        return not_ready("a file could not be opened for want of descriptors or memory", reason="exhausted")
+        return not_ready("a file could not be opened: the service is out of descriptors or memory", reason="exhausted")
     return not_ready(
         "files of this topic cannot be read; other topics are served. The log of the service says which",
         reason="damaged",

@@ -23,6 +23,14 @@ The target then knows the records, or gets them a second time if later batches h
 
 A record in the outbox stays in its topic, and visible, until it has arrived. If it is a job, it is DOOMED: no claim
 gets it. A record that is deleted, evicted or expired in the meantime is not sent any more.
+
+The idempotency key of an arrived batch, little-endian:
+
+    offset  size  field
+         0     1  mark     0xFF
+         1    16  name     XXH3-128 of the source's name
+        17     8  epoch    of the source
+        25   8 n  seqs     of the n records in the source
 """
 
 from __future__ import annotations
