@@ -7,8 +7,8 @@
 
 An operation changes the shard's *assigned* state (next seq, names that will exist) when it stages, and its *visible*
 state when it commits. `undo` takes the assigned state back; undos run newest first. While a change of a topic waits for
-a sync, further changes of the topic must require one too, so that commits on one topic keep their order. The caller
-sees to that (`sync_required_no`).
+a sync, further changes of the topic must require one too. So commits on one topic keep their order. The caller sees to
+that (`sync_required_no`).
 """
 
 from __future__ import annotations
