@@ -1,10 +1,10 @@
-"""The shard as a whole: its life, and which operation does what. No sockets, no loop, no clock of its own.
+"""The shard: recovery, requests, checkpoints and stop. It has no sockets, no event loop and no clock of its own.
 
-A request comes in through `handle` and is answered by calling `respond`: at once, after the next `flush`, or after a
-sync. Changes are assigned when they stage and visible when they commit (see `shardd.storage.group_commit`).
+`handle` takes a request and answers it by calling `respond`: at once, after the next `flush`, or after a sync. Changes
+are assigned when they stage and visible when they commit (see `shardd.storage.group_commit`).
 
-If the process dies before a frame is written, its request was never answered. If it dies after, the change is there
-after the restart whether or not the answer got out; a client that repeats the request without an idempotency key may
+If the process dies before a frame is written, its request was never answered. If it dies after that, the change exists
+after the restart, whether or not the answer was sent. A client that repeats the request without an idempotency key may
 then write twice.
 """
 
@@ -70,10 +70,10 @@ class Shard:
         self.reads = Reads(clock, limits, self.scheduler, self.unsynced)
         self.pulls = Pulls(clock)
         self.restored = False
-        """Is every topic what it was at the last stop? Before, only other shards are answered, unless there are topics
-        that wait."""
+        """True when every topic has all copies that it had at the last stop. Before that, only requests of other shards
+        are answered, unless `waiting` is set."""
         self.waiting: frozenset[str] | None = None
-        """While these topics wait for a source whose shard cannot start, the others are served."""
+        """Topics that wait for a source whose shard cannot start. While it is set, all other topics are served."""
         self.checkpoints = Checkpoints(disk, path, self.directory, clock, limits)
         self.quarantine = self.checkpoints.quarantine
         self.outcome = Outcome()
@@ -87,11 +87,11 @@ class Shard:
         self.space.wanted = self._room_wanted
 
     def recover(self) -> Iterator[tuple[int, int]]:
-        """Read everything back. Yields (bytes done, bytes to do) after each frame; the shard is usable when the
-        iterator is exhausted. Raises `RecoveryError`, or OSError."""
+        """Recover the shard from its files. Yields (bytes done, bytes in all) after each frame. The shard is usable
+        when the iterator is exhausted. Blocks. Raises `RecoveryError`, or OSError."""
         path = self._path / "wal"
         self._disk.make_dir(path)
-        # Also where they were there: a process that was killed may have made them and not come to this.
+        # Also if the directories exist: a process may have been killed after it made them and before this sync.
         self._disk.sync_dir(self._path)
         self._disk.sync_dir(self._path.parent)
         try:
@@ -210,21 +210,21 @@ class Shard:
         }
 
     def close(self) -> None:
-        """Sync, make a checkpoint, close the log. Raises OSError if the disk refuses to sync."""
+        """Sync, make a checkpoint, close the log. Blocks. Raises OSError if the last sync fails."""
         self.commits.sync_now()
         if self.restored:
             try:
                 self.checkpoint_now(last=True)
             except OSError:
-                pass  # the log has everything
+                pass  # the log has all changes
         self._wal.close()
 
     def _unrestored(self) -> list[Topic]:
-        """Topics that copies have to be made again for."""
+        """Topics whose copies have to be made again."""
         return [topic for topic in self.directory.visible.values() if topic.unrestored]
 
     def restores(self) -> list[Restore]:
-        """What is to be made again before this shard is `restored`."""
+        """The restores that have to be done before this shard is `restored`."""
 
         def replay(topic: Topic, deferred: Deferred) -> None:
             replay_deferred(self.directory, topic, *deferred)
@@ -235,7 +235,7 @@ class Shard:
         ]
 
     def _router_position(self, request: Request, respond: Respond) -> None:
-        """Where a topic is, for others that are restored. Options: `epoch`."""
+        """Answer with a topic's position, for the restore of other topics. Options: `epoch`."""
         topic = self.directory.visible.get(request.topic)
         if topic is None or topic.epoch != request.options["epoch"]:
             raise topic_not_found(request.topic)
@@ -243,15 +243,15 @@ class Shard:
 
     @property
     def checkpoint_due(self) -> bool:
-        """Has enough been logged or copied since the last checkpoint, does somebody wait for one, or may one make room
-        that is needed?"""
+        """True if a checkpoint should be made: enough has been logged or copied since the last one, a router request
+        waits for one, or one may free space that is needed."""
         return self.restored and (
             self.logged_bytes >= self._limits.checkpoint_bytes or bool(self.routing.unsaved) or self.may_make_room
         )
 
     @property
     def may_make_room(self) -> bool:
-        """Is the disk nearly full, and is there something that checkpoints would remove?"""
+        """True if the disk is nearly full and checkpoints would remove files."""
         if self.space.low:
             return bool(self.logged_bytes) or not self.checkpoints.settled
         return self.space.scarce and (self.logged_bytes >= self._limits.min_free_bytes // 8 or self.checkpoints.garbage)
@@ -261,13 +261,13 @@ class Shard:
             self.checkpoint_wanted()
 
     def hold_room(self) -> None:
-        """Keep room for checkpoints from now on, until `let_go_of_room`."""
+        """Hold space for checkpoints from now on, until `let_go_of_room`."""
         self.space.checkpoint_ended(True, self.checkpoints.catalog_may_have)
         unstored = sum(any(b.stored is None for b in t.batches) for t in self.directory.visible.values())
         self.space.begin(self.outcome.replayed_bytes, self.outcome.replayed_records, unstored)
 
     def let_go_of_room(self) -> None:
-        """The shard is closed."""
+        """Release the held space. Call it when the shard is closed."""
         self.space.end()
 
     @property
@@ -279,25 +279,25 @@ class Shard:
         return self._wal.statistics().bytes_written_total + self.copier.copied_bytes
 
     def begin_checkpoint(self, last: bool = False) -> Plan:
-        """`planning`, at once."""
+        """`planning` in one call."""
         return exhaust(self.planning(last))
 
     def planning(self, last: bool = False) -> Generator[None, None, Plan]:
-        """Take the position and what is to be written, in slices between which requests may be handled. Follow with
-        `checkpoints.write` in a thread, then `ending`."""
+        """Plan a checkpoint in slices, between which requests may be handled. Returns the plan. Then call
+        `checkpoints.write` in a worker thread, then `ending`."""
         self._logged_earlier, self._logged_before = self._logged_before, self._grown_bytes()
         yield from self.routing.saving()
         if self.space.low:
-            self.commits.rotate()  # the log is removed by files
+            self.commits.rotate()  # only whole log files can be removed
         self.space.checkpoint_begins()
         return (yield from self.checkpoints.planning(lambda: self._wal.synced_no, last))
 
     def end_checkpoint(self, plan: Plan, error: OSError | None = None) -> None:
-        """`ending`, at once."""
+        """`ending` in one call."""
         exhaust(self.ending(plan, error))
 
     def ending(self, plan: Plan, error: OSError | None = None) -> Generator[None, None, None]:
-        """The files are written, or could not be."""
+        """End a checkpoint, in slices: adopt the plan, or abandon it if `error` came before the plan was committed."""
         good = error is None or plan.committed
         if good:
             yield from self.checkpoints.adopting(plan)
@@ -309,7 +309,7 @@ class Shard:
         self.flush()
 
     def checkpoint_now(self, last: bool = False) -> None:
-        """A whole checkpoint in this thread. Raises OSError, and then nothing has changed."""
+        """Make a whole checkpoint in this thread. Blocks. Raises OSError, and then nothing has changed."""
         plan = self.begin_checkpoint(last)
         try:
             self.checkpoints.write(plan)
@@ -319,7 +319,7 @@ class Shard:
         self.end_checkpoint(plan)
 
     def handle(self, request: Request, caller: Hashable, respond: Respond) -> None:
-        """Take one request. `caller` names the peer; with the request's id it identifies a parked read."""
+        """Handle one request. `caller` names the peer; with the request's id it identifies a parked read."""
         if request.op == "ping":
             respond(Reply(request.id))
             return
@@ -357,7 +357,7 @@ class Shard:
             respond(Reply(request.id, error=damaged(error)))
 
     def _check_waiting(self, topic: str) -> None:
-        """Not everything is restored. Raises `503`, unless the topic is."""
+        """Raises `503` for requests before the shard is restored, unless the topic can be served already."""
         if self.waiting is None:
             raise not_ready("this shard is making copies of its routers again; retry shortly")
         if topic in self.waiting:
@@ -367,14 +367,14 @@ class Shard:
             )
 
     def flush(self) -> None:
-        """End of a group of requests: write what they staged, and wake who waited for it."""
+        """Write the changes that a group of requests staged, and wake the requests that wait for them."""
         self.commits.flush()
         self._deliver()
         if self.checkpoint_due:
             self.checkpoint_wanted()
 
     def cancel(self, caller: Hashable, ident: int) -> None:
-        """The caller went away. Nothing if its request is not parked (any more)."""
+        """Cancel a parked request, because its caller has gone away. Does nothing if it is not parked."""
         self.reads.cancel(caller, ident)
         self.pulls.cancel(caller, ident)
         self.claims.cancel(caller, ident)
@@ -387,7 +387,7 @@ class Shard:
         self.scheduler.deliver()
 
     def _refuse_damaged(self) -> None:
-        """Topics were set apart: who waits for them learns of it."""
+        """Refuse the parked requests of topics that have just been quarantined."""
         for topic in self.quarantine.fresh():
             for waiting in (self.reads, self.pulls, self.claims):
                 waiting.refuse(topic, refusal(topic))
@@ -399,7 +399,7 @@ class Shard:
 
     @property
     def next_due(self) -> float | None:
-        """When `deliver` next has something to do, in monotonic seconds; None if nothing that waits has a time."""
+        """When `deliver` has to be called next, in monotonic seconds; None if nothing that waits has a time."""
         times = [
             time
             for time in (self.scheduler.next_due, self.reads.next_deadline, self.claims.next_due)
@@ -408,23 +408,23 @@ class Shard:
         return min(times, default=None)
 
     def deliver(self) -> None:
-        """What is due: deliveries whose turn it is, parked reads that are over, claimers whose window is closed."""
+        """Do what is due: deliveries whose turn it is, parked reads that are over, claimers whose window is closed."""
         self._refuse_damaged()
         self.claims.deliver()
         self.scheduler.deliver()
         self.reads.expire()
 
     def counters(self) -> tuple[int, int, int]:
-        """Topics, live records, live bytes, and with them what this shard is about to add by itself."""
+        """Number of topics, live records and live bytes, including those that this shard is about to add by itself."""
         topics, records, size = self.directory.counters()
         return topics + self.allowance.pending_topics, records, size + self.allowance.pending_bytes
 
     def monotonic(self) -> float:
-        """The clock that `next_due` is in."""
+        """The time of the clock that `next_due` uses, in seconds."""
         return self._clock.monotonic()
 
     def sample(self, lag_s: float) -> None:
-        """Take the shard's pressure; to be called every `SAMPLE_INTERVAL`, `lag_s` being how late that was."""
+        """Sample the shard's pressure. Called every `SAMPLE_INTERVAL`; `lag_s` is the delay of this call in seconds."""
         queue = self.commits.depth / self._limits.wal_queue_max
         self.pressure.sample(Sample(self.scheduler.depth, self.scheduler.take_delay(), lag_s, queue))
         self.commits.widen(widening_s(self.pressure.level, self._limits.wal_sync_window_ms / 1000))
@@ -432,7 +432,7 @@ class Shard:
         self.reads.pace()
 
     def maintain(self) -> None:
-        """Now and then: let go of what is out of date."""
+        """Expire outdated records, keys, reads and sessions. Called now and then."""
         self.directory.expire(self._clock.now_ms())
         self.pulls.expire()
         self.routing.expire()
@@ -443,7 +443,7 @@ class Shard:
 
 
 def _answer(request: Request, respond: Respond, message: Message) -> None:
-    """Pass an answer on, with the names of what its request said in vain."""
+    """Pass an answer on. If the request had ignored fields, adds their names to the body."""
     if request.ignored and isinstance(message, Reply) and message.body:
         message.body = b'%b,"ignored":%b}' % (message.body[:-1], to_json(request.ignored))
     respond(message)

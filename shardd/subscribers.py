@@ -1,4 +1,4 @@
-"""Who is told when a topic has changed: parked reads and streams, routers that copy from it, claimers of its jobs."""
+"""Subscribers: tells parked reads and streams, routers and claimers that a topic has changed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from shardd.topic.topic import Topic
 
 
 class Subscribers:
-    """See `shardd.changes.events.TopicEvents`."""
+    """Implements `shardd.changes.events.TopicEvents`."""
 
     claims: Claims
-    """To be set before anything changes: claims are made last, because they make changes themselves."""
+    """Must be set before the first change. It is made last, because claims make changes themselves."""
 
     def __init__(self, scheduler: Scheduler, reads: Reads, pulls: Pulls) -> None:
         self._scheduler = scheduler

@@ -1,7 +1,7 @@
-"""A shard as a process: its loop, its socket, its control link.
+"""The shard's event loop, with its socket and its control link.
 
-All messages that are there are taken as one group, handled, written with one system call and answered: the busier the
-shard, the larger its groups.
+The loop takes all messages that have arrived as one group, handles them, writes them to the log with one system call,
+and answers them. The busier the shard, the larger the groups.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from shardd.storage.disk import RealDisk
 PROGRESS_INTERVAL = 0.1
 CHECKPOINT_RETRY = 5.0
 ROOM_RETRY = 1.0
-"""Between checkpoints that are made because the disk is nearly full."""
+"""Seconds between checkpoints that are made because the disk is nearly full."""
 MAINTENANCE_INTERVAL = 10.0
 """Seconds."""
 _Result = TypeVar("_Result")
@@ -69,7 +69,7 @@ class Server:
         self._socket = socket
         self._replies = Replies(socket.send, window_bytes, time.monotonic)
         self._deferred: dict[bytes, deque[Request]] = {}
-        """Requests of askers that are full, in order."""
+        """Requests of askers whose reply window is full, in order."""
         self._patience_s = limits.request_timeout_ms / 1000
         shard.reads.full = self._replies.full
         self._earlier = trio.Event()
@@ -138,8 +138,8 @@ class Server:
         self._replies.send(peer, message.encode())
 
     async def _deliver(self) -> None:
-        """What is due at some time rather than after a group of requests: parked reads that are over, deliveries that
-        were to gather, and those that were more than fits into one slice."""
+        """Make deliveries that are due by time and not after a group of requests: parked reads whose wait is over,
+        deliveries held back to gather records, and those that did not fit into one slice."""
         while True:
             self._earlier = trio.Event()
             due = self._shard.next_due
@@ -167,7 +167,8 @@ class Server:
             self._shard.sample(trio.current_time() - due)
 
     async def _checkpoint(self) -> None:
-        """Checkpoints, when enough was logged or enough time has passed; a failed one is tried again later."""
+        """Make checkpoints until cancelled, when enough was logged or enough time has passed. A failed one is repeated
+        after a pause."""
         shard = self._shard
         while True:
             with trio.move_on_after(self._interval):
@@ -202,7 +203,7 @@ class Server:
 
 
 async def in_slices(slices: Generator[None, None, _Result]) -> _Result:
-    """All slices; in between, other tasks go on."""
+    """Run all slices, and let other tasks run in between. Returns the generator's result."""
     while True:
         try:
             next(slices)
@@ -213,13 +214,13 @@ async def in_slices(slices: Generator[None, None, _Result]) -> _Result:
 
 
 async def _to_the_end(slices: Generator[None, None, None]) -> None:
-    """As `in_slices`, also when the shard is to stop: what is begun must be whole before the next checkpoint."""
+    """Run all slices as `in_slices`, also when cancelled: they must be complete before the next checkpoint."""
     with trio.CancelScope(shield=True):
         await in_slices(slices)
 
 
 async def _recover(shard: Shard, link: ControlLink) -> int:
-    """Replay, telling the supervisor how far it is. Returns the bytes there were to read."""
+    """Recover the shard, and report the progress to the supervisor. Returns the bytes of the log."""
     await link.send(Progress("open", 0, 0))
     done = total = 0
     last = time.monotonic()
@@ -231,11 +232,11 @@ async def _recover(shard: Shard, link: ControlLink) -> int:
 
 
 async def _obey(link: ControlLink, peers: Peers, scope: trio.CancelScope) -> None:
-    """Until the supervisor says stop, or is gone."""
+    """Handle the supervisor's messages until it sends `Stop`. Ends the process if the supervisor is gone."""
     while True:
         message = await link.receive()
         if message is None:
-            os._exit(1)  # the supervisor is gone; nobody may use this process any more
+            os._exit(1)  # the supervisor is gone; this process must not serve without it
         if isinstance(message, Shards):
             peers.update(message.parsed())
         elif isinstance(message, Ping):
@@ -263,7 +264,7 @@ async def main(descriptor: int) -> int:
     with trio.CancelScope() as serving:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_obey, link, peers, serving)
-            gc.disable()  # nothing that is read back is garbage
+            gc.disable()  # recovery makes no garbage cycles
             try:
                 total = await _recover(shard, link)
             except (RecoveryError, OSError) as error:
@@ -285,7 +286,7 @@ async def main(descriptor: int) -> int:
             socket = MessageSocket.router(start.endpoint)
             await nursery.start(Server(shard, socket, limits, window_bytes).run)
             await nursery.start(peers.run)
-            # From here on the other shards may ask this one, and this one them.
+            # From here on this shard and the other shards may send requests to each other.
             await link.send(Progress("derive", total, total))
             forward = Forward(shard, peers)
             await nursery.start(forward.restore)

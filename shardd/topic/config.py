@@ -1,4 +1,4 @@
-"""Topic configuration: what a client may send, what is stored, how the one becomes the other."""
+"""Topic configuration: the stored form, the patch that a client sends, and how a patch is applied."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_CLAIM_JITTER_MS = 5000
 
 
 class TopicConfig(Struct, frozen=True):
-    """The whole configuration of a topic, in the order it is echoed. Durations in ms, sizes in bytes, 0 = off."""
+    """The configuration of a topic. Answers have the fields in this order. Durations in ms, sizes in bytes, 0 = off."""
 
     type: Literal["log", "queue"] = "log"
     ttl_ms: int = 0
@@ -42,7 +42,8 @@ class TopicConfig(Struct, frozen=True):
 
 
 class ConfigPatch(Struct, frozen=True, forbid_unknown_fields=True):
-    """A configuration as sent. A field left out, or null where null means nothing, keeps what is."""
+    """A configuration as the client sends it. A missing field keeps its value, as does a null field that cannot be
+    null."""
 
     type: Literal["log", "queue"] | None = None
     ttl_ms: int | None = None
@@ -75,9 +76,9 @@ PATCH = Form(ConfigPatch, ConfigPatch)
 
 
 def apply(topic: str, current: TopicConfig | None, patch: ConfigPatch) -> TopicConfig:
-    """The configuration `topic` has after `patch`; `current` is None for a topic that is being created.
+    """The configuration of `topic` after `patch`. `current` is None while the topic is being created.
 
-    Raises `400 invalid_request` for a value no topic may have, `409 topic_exists_incompatible` for a changed type.
+    Raises `400 invalid_request` for a value that is not allowed, `409 topic_exists_incompatible` for a changed type.
     """
     fields: dict[str, Any] = {}
     for name in ConfigPatch.__struct_fields__:
@@ -109,10 +110,11 @@ def apply(topic: str, current: TopicConfig | None, patch: ConfigPatch) -> TopicC
 
 
 def as_map(config: TopicConfig) -> dict[str, Any]:
-    """For the log."""
+    """The configuration as a map for the log."""
     return msgspec.structs.asdict(config)
 
 
 def from_map(fields: dict[str, Any]) -> TopicConfig:
-    """From the log. Fields of a later release are ignored, missing ones take their defaults."""
+    """The configuration of a map from the log. Ignores fields of later releases; missing fields take their
+    defaults."""
     return msgspec.convert(fields, TopicConfig)

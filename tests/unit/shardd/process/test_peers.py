@@ -1,5 +1,5 @@
-"""Claims about `shardd.process.peers`: a shard asks another over a real socket, itself without one, and learns of a
-death."""
+"""Claims about `shardd.process.peers`: requests to another shard use a real socket, requests to itself do not, and the
+death of a shard is reported."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

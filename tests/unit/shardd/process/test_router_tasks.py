@@ -21,7 +21,7 @@ from shardd.storage.disk import RealDisk
 
 
 async def test_routers_wait_until_pressure_is_low_again(tmp_path: Path) -> None:
-    """And lose nothing by it."""
+    """No record is lost meanwhile."""
     shard = Shard(RealDisk(), SystemClock(), tmp_path, Limits())
     assert list(shard.recover()) == []
     peers = Peers(shard, 0, 1, timeout_s=20)
