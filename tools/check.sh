@@ -1,12 +1,12 @@
 #!/bin/sh
-# All that `make test` checks. $1 is the bin directory of the virtual environment; the rest goes to pytest.
+# Runs all checks of `make test`. $1 is the bin directory of the virtual environment; other arguments go to pytest.
 set -eu
 bin=$1
 shift
 "$bin/python" -m ruff check .
 "$bin/python" -m ruff format --check .
 "$bin/python" -m mypy
-tools/install-ops.sh || true # the tests that need them say so
+tools/install-ops.sh || true # tests that need a missing program report it
 if java_home=$(tools/find-java.sh); then
     JAVA_HOME=$java_home exec "$bin/python" -m pytest -m "not long" "$@"
 fi

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prints a JAVA_HOME of Java >= 17, which Spark needs: the one that is there, else the distribution's headless runtime
-# where it can be installed (apt-get as root). Exit status 1 and an explanation when there is none.
+# Prints a JAVA_HOME of Java >= 17, which Spark needs: an installed one, else the distribution's headless runtime, which
+# is installed if possible (apt-get as root). Exit status 1 with an explanation if there is none.
 set -u
 
 # Prints the home of the java command $1 if it is new enough.
@@ -8,7 +8,7 @@ home_of() {
     [ -x "$1" ] || return 1
     settings=$("$1" -XshowSettings:properties -version 2>&1) || return 1
     major=$(printf '%s\n' "$settings" | sed -n 's/^ *java\.specification\.version = //p')
-    case $major in '' | *[!0-9]*) return 1 ;; esac # "1.8" and its like are too old anyway
+    case $major in '' | *[!0-9]*) return 1 ;; esac # versions such as "1.8" are too old
     [ "$major" -ge 17 ] || return 1
     printf '%s\n' "$settings" | sed -n 's/^ *java\.home = //p'
 }

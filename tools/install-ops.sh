@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what tests run besides Python, where it is missing and can be had (apt-get as root): systemd-analyze, promtool,
-# nginx, caddy, openssl, curl, venv, chromium. Nothing is started. Exit status 1 and the names of what is still missing.
+# Installs missing programs that tests run besides Python, if possible (apt-get as root): systemd-analyze, promtool,
+# nginx, caddy, openssl, curl, venv, chromium. Starts nothing. Exit status 1 with the names of those still missing.
 set -u
 
 missing() {
