@@ -102,6 +102,14 @@ def topic_not_found(topic: str) -> TopicsError:
     return TopicsError(ErrorCode.TOPIC_NOT_FOUND, f'topic "{topic}" does not exist', {"topic": topic})
 
 
+def not_a_queue(topic: str) -> TopicsError:
+    return TopicsError(
+        ErrorCode.NOT_A_QUEUE,
+        f'topic "{topic}" is a log; only a topic made with "type": "queue" has jobs',
+        {"topic": topic, "type": "log"},
+    )
+
+
 def not_ready(message: str, **detail: Any) -> TopicsError:
     """`503 not_ready` with `Retry-After`: the same request may succeed later."""
     return TopicsError(ErrorCode.NOT_READY, message, detail or None, retry_after_ms=1000)

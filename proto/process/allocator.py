@@ -49,7 +49,7 @@ def resident_bytes() -> int:
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
-def give_back() -> bool:
+def trim_heap() -> bool:
     """Trim the heap if much was freed since the last trim, or much of the returned memory was used again.
 
     Returns whether memory was returned. Blocks for about 0.2 ms per MB, other threads too.

@@ -1,1 +1,1 @@
-"""How a change is staged, seen and taken back, whichever operation wants it."""
+"""How a change is let in, staged, seen and taken back, whichever operation wants it."""

@@ -29,7 +29,7 @@ import trio
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
-from shardd.operations.admission import RETRY_AFTER_MS
+from shardd.changes.admission import RETRY_AFTER_MS
 
 Respond = Callable[[Message], None]
 

@@ -12,14 +12,15 @@ from typing import Any
 
 from proto.format.frame import Columns, Frame, encode_batch
 from proto.ipc.message import Reply, Request
-from proto.model.errors import ErrorCode, TopicsError, invalid, not_ready, topic_not_found
+from proto.model.errors import ErrorCode, TopicsError, invalid, not_a_queue, not_ready, topic_not_found
 from proto.model.limits import MAX_IDEMPOTENCY_KEY_CHARS, RECORD_OVERHEAD
 from shardd.changes import seq_reservation
+from shardd.changes.admission import check_bytes, check_inline, check_topics, growth
 from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
-from shardd.operations.admission import check_bytes, check_inline, check_topics, growth
+from shardd.delivery.pressure import Pressure
+from shardd.delivery.strong_reads import Unsynced
 from shardd.operations.append_request import Write, delays, parse_write
-from shardd.operations.control import Control
-from shardd.queues.job_requests import not_a_queue
+from shardd.operations.topics import Topics
 from shardd.storage.group_commit import Timing
 from shardd.topic.config import ConfigPatch, TopicConfig, apply
 from shardd.topic.idempotency import Waiter
@@ -28,9 +29,11 @@ from shardd.topic.topic import Topic
 
 
 class Writes:
-    def __init__(self, staging: Staging, control: Control) -> None:
+    def __init__(self, staging: Staging, topics: Topics, pressure: Pressure, unsynced: Unsynced) -> None:
         self._staging = staging
-        self._control = control
+        self._topics = topics
+        self._pressure = pressure
+        self._unsynced = unsynced
         self._pending_growth = 0
         """Bytes that staged writes add when they commit."""
 
@@ -107,7 +110,7 @@ class Writes:
             if by_itself:
                 self._staging.allowance.settled(0, 1)
 
-        return self._control.create(name, config, lambda topic, timing: over(), lambda error: over())
+        return self._topics.create(name, config, lambda topic, timing: over(), lambda error: over())
 
     def _answered(self, topic: Topic, key: bytes, request: Request, respond: Respond, now: int) -> bool:
         """A write with a key that was used before is not written again; it gets the answer of the first one."""
@@ -145,7 +148,7 @@ class Writes:
             return
         commits = self._staging.commits
         if commits.depth >= self._staging.limits.wal_queue_max and not write.disable_backpressure:
-            raise self._staging.scheduler.pressure.refuse(commits.depth, commits.oldest_wait_s)
+            raise self._pressure.refuse(commits.depth, commits.oldest_wait_s)
         self._staging.space.check_write(columns, topic)
 
     def _grown(self, size: int, source: bytes) -> None:
@@ -184,8 +187,8 @@ class Writes:
             assert isinstance(ts, int)
             topic.last_write_ts = ts
             if durability == "disk" and not source:
-                self._staging.unsynced.wrote(topic, number, first_seq)
-            self._staging.grown(topic)
+                self._unsynced.wrote(topic, number, first_seq)
+            self._staging.events.written(topic)
             if durability != "fsync":
                 timing = Timing(timing.write_ms)
             respond(_answer(topic, first_seq, columns.count, created, False, request, timing))
@@ -211,8 +214,8 @@ class Writes:
             return encode_batch(columns, topic.id, first_seq, frame_no=frame_no, synced_no=synced_no)
 
         logged = None if durability == "ephemeral" else encode
-        gated = durability == "fsync" or (bool(source) and durability == "disk")
-        kept = self._staging.stage(topic, logged, gated=gated, commit=commit, undo=undo)
+        requires_sync = durability == "fsync" or (bool(source) and durability == "disk")
+        kept = self._staging.stage(topic, logged, requires_sync=requires_sync, commit=commit, undo=undo)
         seq_reservation.pushed_out(topic, self._staging)
 
 

@@ -21,14 +21,15 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from math import inf
 from typing import Any
 
 from proto.format.frame import Kind
 from proto.ipc.message import Parked, Reply, Request
-from proto.model.errors import TopicsError, invalid, topic_not_found
+from proto.model.errors import TopicsError, invalid, not_a_queue, topic_not_found
 from proto.model.limits import MAX_BATCH_BYTES
 from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
+from shardd.delivery.scheduler import Scheduler
+from shardd.queues.cohorts import Claimer, Cohort, shares
 from shardd.queues.job_deletion import Saved, remove
 from shardd.queues.job_requests import (
     Claimed,
@@ -42,7 +43,6 @@ from shardd.queues.job_requests import (
     lease_id,
     longest_wait,
     new_tokens,
-    not_a_queue,
     one,
     parse_claim,
     parse_hold,
@@ -52,75 +52,26 @@ from shardd.queues.job_requests import (
 from shardd.storage.errors import SegmentError
 from shardd.storage.group_commit import Timing
 from shardd.topic.job_table import Job, Queue, State
-from shardd.topic.outbox import Letter
+from shardd.topic.outbox import Transfer
 from shardd.topic.topic import Topic
 
 REMEMBERED = 10_000
 """Jobs of claims that had to wait, which come back if the client turns out to be gone."""
-STREAM_WAIT_S = 15.0
-"""A stream that waited so long for jobs is told that there are none, and asks again."""
-
-
-class Claimer:
-    """One that waits for jobs. `stream` is empty for a poller; a `patient` one would rather wait than get none."""
-
-    __slots__ = ("deadline", "ident", "key", "lease_ms", "max", "node", "patience_s", "respond", "stream")
-
-    def __init__(self, asked: ClaimRequest, stream: str, key: Hashable, ident: int, respond: Respond) -> None:
-        assert asked.max is not None
-        self.node = asked.node
-        self.max = asked.max
-        self.lease_ms = asked.lease_ms
-        self.stream = stream
-        self.key = key
-        self.ident = ident
-        self.respond = respond
-        self.patience_s = STREAM_WAIT_S if stream else (asked.wait_ms or 0) / 1000
-        self.deadline = inf
-
-    @property
-    def patient(self) -> bool:
-        return self.patience_s > 0
-
-    def wants(self, queue: Queue) -> int:
-        return max(self.max - queue.streams.get(self.stream, 0), 0) if self.stream else self.max
-
-
-class _Cohort:
-    """Those who wait at one queue; `due` is when its window closes, None while none is open."""
-
-    def __init__(self, topic: Topic) -> None:
-        self.topic = topic
-        self.due: float | None = None
-        self.claimers: dict[Hashable, Claimer] = {}
-
-
-def shares(wants: list[int], available: int) -> list[int]:
-    """How many of `available` jobs each gets: in proportion to what it wants, what is left over one by one."""
-    total = sum(wants)
-    if available >= total:
-        return list(wants)
-    given = [want * available // total for want in wants]
-    rest = available - sum(given)
-    while rest:
-        for place, want in enumerate(wants):
-            if rest and given[place] < want:
-                given[place] += 1
-                rest -= 1
-    return given
 
 
 class Claims:
-    def __init__(self, staging: Staging, doomed: Callable[[Topic, dict[int, Letter]], None]) -> None:
+    def __init__(
+        self, staging: Staging, scheduler: Scheduler, doomed: Callable[[Topic, dict[int, Transfer]], None]
+    ) -> None:
         self._staging = staging
+        self._scheduler = scheduler
         self._clock = staging.clock
         self._doomed = doomed
-        self._cohorts: dict[int, _Cohort] = {}
-        self._by_key: dict[Hashable, _Cohort] = {}
+        self._cohorts: dict[int, Cohort] = {}
+        self._by_key: dict[Hashable, Cohort] = {}
         self._sent: OrderedDict[Hashable, tuple[Topic, list[tuple[int, int]]]] = OrderedDict()
         """Of the latest claims that had to wait and got jobs: their seqs and tokens."""
         self._jobs_sent = 0
-        staging.jobs_changed = self.changed
 
     # Who waits
 
@@ -175,13 +126,13 @@ class Claims:
         now = self._clock.monotonic()
         if claimer.patient:
             claimer.deadline = now + claimer.patience_s
-        cohort = self._cohorts.setdefault(topic.id, _Cohort(topic))
+        cohort = self._cohorts.setdefault(topic.id, Cohort(topic))
         cohort.claimers[claimer.key] = claimer
         self._by_key[claimer.key] = cohort
         if cohort.due is None and (may or not claimer.patient):
             cohort.due = now + jitter
         claimer.respond(Parked(claimer.ident))
-        self._staging.scheduler.more()
+        self._scheduler.more()
 
     def cancel(self, caller: Hashable, ident: int) -> None:
         """The caller went away. It gets nothing, or what it was sent just now comes back."""
@@ -218,7 +169,7 @@ class Claims:
                 queue.release(seq, job, now, now)
         self._change(topic, before, lambda timing: self.changed(topic), lambda error: None)
 
-    def _leave(self, cohort: _Cohort, claimer: Claimer) -> None:
+    def _leave(self, cohort: Cohort, claimer: Claimer) -> None:
         del cohort.claimers[claimer.key], self._by_key[claimer.key]
         if not cohort.claimers:
             self._cohorts.pop(cohort.topic.id, None)
@@ -307,7 +258,7 @@ class Claims:
         queue.expire(now)
         return queue
 
-    def _serve(self, topic: Topic, claimers: list[Claimer], cohort: _Cohort | None = None) -> None:
+    def _serve(self, topic: Topic, claimers: list[Claimer], cohort: Cohort | None = None) -> None:
         """One pass: jobs to all of these. The patient ones are answered only if they got some."""
         queue = self._current(topic)
         wants = [claimer.wants(queue) for claimer in claimers]
@@ -335,7 +286,7 @@ class Claims:
                     self._remember(claimer, topic, part)
         if doomed:  # before the answers, which count what is left
             self._doomed(topic, doomed)
-        targets = sorted({letter.target for letter in doomed.values()}) if topic.config.auto_create else []
+        targets = sorted({transfer.target for transfer in doomed.values()}) if topic.config.auto_create else []
 
         def done(timing: Timing) -> None:
             for claimer, part in served:
@@ -349,10 +300,10 @@ class Claims:
         if found and len(found) < sum(wants) and queue.ready(topic.records):
             self.changed(topic)  # the byte budget was used up
 
-    def _pick(self, topic: Topic, queue: Queue, count: int, before: Saved) -> tuple[list[Found], dict[int, Letter]]:
+    def _pick(self, topic: Topic, queue: Queue, count: int, before: Saved) -> tuple[list[Found], dict[int, Transfer]]:
         """Up to `count` jobs: reclaimed ones first, lowest seq first. And those that were delivered too often."""
         found: list[Found] = []
-        doomed: dict[int, Letter] = {}
+        doomed: dict[int, Transfer] = {}
         budget = MAX_BATCH_BYTES
         config = topic.config
         while len(found) < count and budget > 0 and (seq := queue.pop_ready()) is not None:
@@ -361,7 +312,7 @@ class Claims:
             if record is None:
                 continue
             if config.dead_letter is not None and 0 < config.max_deliveries <= job.deliveries:
-                doomed[seq] = Letter(config.dead_letter, job.deliveries)
+                doomed[seq] = Transfer(config.dead_letter, job.deliveries)
                 continue
             before[seq] = job.saved()
             found.append(record)
@@ -402,7 +353,7 @@ class Claims:
                 skipped.append(seq)
             else:
                 before[seq] = job.saved()
-                queue.leave(seq, job)
+                queue.begin_deletion(seq, job)
 
         def done(timing: Timing) -> None:
             body = {"topic": topic.name, "acked": len(before), "skipped": skipped, **self._counts(topic)}
@@ -479,12 +430,12 @@ class Claims:
         """A queue's row in the statistics."""
         queue = self._current(topic)
         counts = self._counts(topic)
-        letters = 0 if not topic.outbox else len(topic.outbox.letters)
+        transfers = 0 if not topic.outbox else len(topic.outbox.transfers)
         try:
             age = longest_wait(topic, queue, self._clock.now_ms())
         except SegmentError:
             age = 0  # a file that cannot be read is this queue's trouble, and told by those that need its jobs
-        return [topic.name, counts["ready"], counts["in_flight"], queue.dead_lettered, letters, age]
+        return [topic.name, counts["ready"], counts["in_flight"], queue.dead_lettered, transfers, age]
 
     def _change(
         self, topic: Topic, before: Saved, done: Callable[[Timing], None], failed: Callable[[TopicsError], None]
@@ -514,14 +465,14 @@ class Claims:
 
         if config.leases_durable:
             fields: dict[str, Any] = {"rows": list(map(queue.row, before))}
-            gated = config.durability == "fsync"
+            requires_sync = config.durability == "fsync"
         else:
             # From now on the leases that the last stop left in the catalog are out of date. Once that has reached the
             # device, no crash can bring them back.
             fields = {"forget": True}
-            gated = config.durability != "memory"
+            requires_sync = config.durability != "memory"
         frame = self._staging.control_frame(Kind.LEASE, topic.id, fields)
-        self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
+        self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
 
 
 def _seq(job: Claimed) -> int:

@@ -28,10 +28,10 @@ def remove(
     failed: Callable[[TopicsError], None],
     *,
     dead_lettered: int = 0,
-    gated: bool = False,
+    requires_sync: bool = False,
 ) -> None:
-    """Delete records, ascending seqs. Jobs among them are LEAVING, and were what `before` says. `dead_lettered` of them
-    are counted as such. `gated`: wait for the device also where the class does not."""
+    """Delete records, ascending seqs. Jobs among them are DELETING, and were what `before` says. `dead_lettered` of
+    them are counted as such. `requires_sync`: wait for the device also where the class does not."""
     queue = topic.queue
     durability = topic.assigned_config.durability
     now = staging.clock.now_ms()
@@ -47,7 +47,7 @@ def remove(
         if queue is not None:
             for seq in seqs:
                 queue.drop(seq)
-            staging.jobs_changed(topic)
+            staging.events.jobs_changed(topic)
         # `disk` promises no sync: that this change had to wait for one is not the client's affair.
         done(timing if durability == "fsync" else Timing(timing.write_ms))
 
@@ -65,4 +65,4 @@ def remove(
         if dead_lettered and queue is not None:
             fields["dead_lettered"] = queue.dead_lettered
         frame = staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
-    staging.stage(topic, frame, gated=gated or durability == "fsync", commit=commit, undo=undo)
+    staging.stage(topic, frame, requires_sync=requires_sync or durability == "fsync", commit=commit, undo=undo)

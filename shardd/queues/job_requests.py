@@ -62,14 +62,6 @@ _CLAIM = Form(ClaimRequest)
 _HOLD = Form(HoldRequest)
 
 
-def not_a_queue(topic: str) -> TopicsError:
-    return TopicsError(
-        ErrorCode.NOT_A_QUEUE,
-        f'topic "{topic}" is a log; only a topic made with "type": "queue" has jobs',
-        {"topic": topic, "type": "log"},
-    )
-
-
 def parse_claim(request: Request, limits: Limits) -> ClaimRequest:
     """Raises `400 invalid_request`. Numbers are clamped; a `lease_ms` of None stands for the topic's."""
     asked, request.ignored = _CLAIM.read(request.body)

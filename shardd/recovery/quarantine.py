@@ -22,7 +22,6 @@ written and synced before the catalog that names it, as segments are; one that n
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +33,12 @@ from shardd.clock import Clock
 from shardd.recovery.wal_scan import Found
 from shardd.storage.disk import Disk
 from shardd.storage.errors import SegmentError, unreadable
+from shardd.topic.damage import FIRST_LOOK_S, Damage, held_files
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Topic
 
-FIRST_LOOK_S, LONGEST_LOOK_S = 5.0, 60.0
-"""How long after damage was found, or found again, nobody looks whether it is gone."""
+LONGEST_LOOK_S = 60.0
+"""How long, after damage was found again and again, nobody looks whether it is gone."""
 READING = frozenset(
     (
         *("append", "configure", "delete_records", "diff", "feed", "take", "peek", "step"),
@@ -49,39 +49,6 @@ READING = frozenset(
 )
 """Operations that a topic which is set apart refuses."""
 log: Any = structlog.get_logger()
-
-
-@dataclass(slots=True)
-class Damage:
-    """What is wrong with a topic's files, for the log, and when to look again."""
-
-    reason: str
-    since_ms: int
-    look: Callable[[], object]
-    """Raises `SegmentError` while it is."""
-    pause_s: float = FIRST_LOOK_S
-    due: float = 0.0
-
-
-@dataclass(slots=True)
-class Unloaded:
-    """A topic of which only the catalog's `entry` is known. `frames` of the log follow it and what is held already."""
-
-    entry: dict[str, Any]
-    folder: Path
-    frames: list[Buffer] = field(default_factory=list)
-
-    @property
-    def held(self) -> list[Path]:
-        """Files of frames that followed the entry, in order."""
-        return held_files(self.entry, self.folder)
-
-    def next_file(self) -> Path:
-        return self.folder / f"held-{Header(self.frames[0]).frame_no:020d}.log"
-
-
-def held_files(entry: dict[str, Any], folder: Path) -> list[Path]:
-    return [folder / f"held-{number:020d}.log" for number, _ in entry.get("held", ())]
 
 
 def read_held(disk: Disk, entry: dict[str, Any], folder: Path) -> list[Buffer]:

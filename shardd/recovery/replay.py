@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from proto.format.frame import Buffer, Header, Kind, decode_batch, decode_map
-from shardd.changes import seq_reservation
 from shardd.recovery.quarantine import defer
 from shardd.recovery.wal_scan import Found, RecoveryError
 from shardd.topic.config import from_map
@@ -143,7 +142,7 @@ def _change(directory: Directory, topic: Topic, header: Header, fields: dict[str
             # Written while the topic was ephemeral, and so not in the log.
             topic.lose_tail(fields["next_seq"] - 1)
         if before == "disk" != topic.config.durability:
-            seq_reservation.none(topic)
+            topic.reserve_nothing()
         # Ephemeral records that are not in the log may have pushed out some that are: gone once is gone for good.
         topic.losses.add(fields.get("lost", -1), "cap")
         topic.expire(fields["now"])

@@ -19,8 +19,9 @@ from proto.format.frame import Header, decode_batch, encode_batch, merge
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.model.errors import ErrorCode, TopicsError, topic_not_found
 from shardd.clock import Clock
-from shardd.routers.copy_plan import Piece, Pulled
+from shardd.routers.copy_plan import Pulled
 from shardd.storage.errors import SegmentError, damaged
+from shardd.topic.piece import Piece
 from shardd.topic.topic import Topic
 
 Respond = Callable[[Message], None]

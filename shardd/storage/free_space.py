@@ -33,6 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from proto.format.frame import KIND_AT, Columns, Frame, Kind
 from proto.model.errors import ErrorCode, TopicsError
@@ -41,7 +42,6 @@ from shardd.clock import Clock
 from shardd.storage.ballast import Ballast, promised
 from shardd.storage.batch import FINAL_BYTES, FINAL_RECORDS
 from shardd.storage.disk import Disk
-from shardd.topic.topic import Topic
 
 LOOK_INTERVAL = 0.1
 """Seconds."""
@@ -58,6 +58,13 @@ PER_TOPIC = 5 * 4096
 """A folder, two files whose last block is not full, an entry of the catalog."""
 FILLING = frozenset({Kind.BATCH, Kind.TOPIC_CREATE, Kind.TOPIC_CONFIG, Kind.LOGDEF})
 """Frames that may not use what is held."""
+
+
+class Filled(Protocol):
+    """What a write goes to: a topic."""
+
+    counted_in: int
+    """The checkpoint that room for its files is counted for."""
 
 
 class Space:
@@ -131,17 +138,17 @@ class Space:
 
     # What comes in
 
-    def check_write(self, columns: Columns, topic: Topic | None) -> None:
+    def check_write(self, columns: Columns, topic: Filled | None) -> None:
         """Raises `429 throttled` if there is no room for a write."""
         keyed = len(columns.key) + PER_RECORD if columns.key else 0
         self.check(topic, columns.size(0, columns.count) + keyed, columns.count)
 
-    def check(self, topic: Topic | None, size: int = 0, records: int = 0) -> None:
+    def check(self, topic: Filled | None, size: int = 0, records: int = 0) -> None:
         """Raises `429 throttled` if there is no room for `records` with `size` bytes in all."""
         if not self.takes(topic, size, records):
             raise self.refusal()
 
-    def takes(self, topic: Topic | None, size: int, records: int) -> bool:
+    def takes(self, topic: Filled | None, size: int, records: int) -> bool:
         """Is there room for so much? Then it is taken."""
         if not self._min:
             return True
@@ -158,7 +165,7 @@ class Space:
             topic.counted_in = self._round
         return True
 
-    def _cost(self, topic: Topic | None, size: int, records: int) -> int:
+    def _cost(self, topic: Filled | None, size: int, records: int) -> int:
         limits = self._limits
         files = records // limits.segment_max_events + size // limits.segment_max_bytes
         fresh = topic is None or topic.counted_in != self._round

@@ -2,13 +2,13 @@
 
     staged ──write──► written ──(no need to wait)──► committed
        │                 │
-       │                 └──(gated)── sync ────────► committed
+       │                 └──(requires sync)── sync ─► committed
        └──write fails──► undone  ◄──── sync fails
 
 Operations change the shard's *assigned* state when they stage (next seq, names that will exist) and its *visible*
-state when they commit. `undo` takes the assigned state back; undos run newest first. A change to something that has a
-gated change outstanding must be gated as well, so that commits on one topic keep their order; that is the
-caller's part (`gated_no`).
+state when they commit. `undo` takes the assigned state back; undos run newest first. A change to something of which a
+change waits for a sync must require one as well, so that commits on one topic keep their order; that is the caller's
+part (`sync_required_no`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import trio
 from proto.format.frame import KIND_AT, Frame, Kind
 from proto.model.errors import ErrorCode, TopicsError
 from shardd.clock import Clock
-from shardd.delivery.pressure import widening_s
 from shardd.storage.disk import is_full
 from shardd.storage.wal import SyncJob, Wal, WalError
 
@@ -32,7 +31,7 @@ SYNC_BOUNDS_US = (50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 1
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long a change took: `write_ms` in the kernel's hands, `sync_ms` waiting for the device (0 if not gated)."""
+    """How long a change took: `write_ms` in the kernel's hands, `sync_ms` waiting for the device (0 if it need not)."""
 
     write_ms: float = 0.0
     sync_ms: float = 0.0
@@ -41,7 +40,7 @@ class Timing:
 @dataclass(slots=True)
 class _Entry:
     number: int
-    gated: bool
+    requires_sync: bool
     commit: Callable[[Timing], None]
     undo: Callable[[TopicsError], None]
     written_at: float = 0.0
@@ -54,7 +53,7 @@ class Commits:
         self._clock = clock
         self._window = window_ms / 1000
         self._widening = 0.0
-        self._staged_gated = 0
+        self._staged_requiring_sync = 0
         self._staged: list[_Entry] = []
         self._waiting: deque[_Entry] = deque()
         self._work = trio.Event()
@@ -90,22 +89,22 @@ class Commits:
     @property
     def depth(self) -> int:
         """Changes that wait for a sync."""
-        return len(self._waiting) + self._staged_gated
+        return len(self._waiting) + self._staged_requiring_sync
 
     @property
     def oldest_wait_s(self) -> float:
         """How long the first of them has been waiting."""
         return self._clock.monotonic() - self._waiting[0].written_at if self._waiting else 0.0
 
-    def widen(self, level: float) -> None:
-        """Under pressure, let more changes gather before a sync, also those that wait for it."""
-        self._widening = widening_s(level, self._window)
+    def widen(self, seconds: float) -> None:
+        """Under pressure, let more changes gather before a sync, also those that wait for it: for so much longer."""
+        self._widening = seconds
 
     def stage(
         self,
         encode: Callable[[int, int], Frame] | None,
         *,
-        gated: bool,
+        requires_sync: bool,
         commit: Callable[[Timing], None],
         undo: Callable[[TopicsError], None],
     ) -> tuple[int, Frame | None]:
@@ -117,14 +116,14 @@ class Commits:
             number, frame = self._wal.stage(encode)
             if frame.head[KIND_AT] != Kind.BATCH:
                 self.logged(frame)
-        self._staged.append(_Entry(number, gated, commit, undo))
-        self._staged_gated += gated
+        self._staged.append(_Entry(number, requires_sync, commit, undo))
+        self._staged_requiring_sync += requires_sync
         return number, frame
 
     def flush(self) -> None:
         """Write what is staged. Commits what need not wait; the rest waits for `run`."""
         staged, self._staged = self._staged, []
-        self._staged_gated = 0
+        self._staged_requiring_sync = 0
         if not staged:
             return
         start = self._clock.monotonic()
@@ -137,7 +136,7 @@ class Commits:
         write_ms = (now - start) * 1000
         timing = Timing(write_ms)
         for entry in staged:
-            if entry.gated:
+            if entry.requires_sync:
                 entry.written_at, entry.write_ms = now, write_ms
                 self._waiting.append(entry)
             else:

@@ -17,24 +17,21 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 from proto.format.frame import Buffer, Columns, Header, part
-from shardd.routers.copy_plan import Piece
 from shardd.storage.batch import FINAL_LEVEL, Batch, fitting, merged
 from shardd.storage.segment import Segment
 from shardd.topic.config import TopicConfig
 from shardd.topic.cursors import Cursor, Moving
+from shardd.topic.damage import Damage, Unloaded
 from shardd.topic.gaps import Gaps
 from shardd.topic.idempotency import Keys
 from shardd.topic.job_table import Queue
 from shardd.topic.lane import Lane
 from shardd.topic.outbox import Arrivals, Outbox
+from shardd.topic.piece import Piece
 from shardd.topic.tag_index import Match, TagIndex, carriers
 from shardd.topic.tombstones import RESTART, Losses
-
-if TYPE_CHECKING:
-    from shardd.recovery.quarantine import Damage, Unloaded
 
 MERGE_FAN = 32
 Deferred = tuple[Header, Buffer]
@@ -80,7 +77,7 @@ class Topic:
         """How far the topic's time is ahead of the clock's, because the clock was ahead when it was written to."""
         self.last_write_ts: int | None = None
         self.last_read_ts: int | None = None
-        self.gated_no = 0
+        self.sync_required_no = 0
         """Number of the newest frame of this topic that had to wait for a sync."""
         self.losses = Losses()
         self.gaps = Gaps()
@@ -236,6 +233,10 @@ class Topic:
         self.head_seq, self.next_seq = next_seq - 1, next_seq
         self._runs = [0] * FINAL_LEVEL  # what is merged must be neighbours
         self._settle()
+
+    def reserve_nothing(self) -> None:
+        """The topic leaves class `disk`: what was written as such is synced with the change."""
+        self.ceiling, self.reserved_in = 0, ""
 
     def _count(self, records: int, size: int) -> None:
         self.catalogued = None

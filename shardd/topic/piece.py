@@ -1,0 +1,20 @@
+"""Neighbouring records of a topic, taken out of their batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from proto.format.frame import Columns
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """`flags` are the records' delete flags, None if none is deleted."""
+
+    first_seq: int
+    columns: Columns
+    flags: bytes | None = None
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + self.columns.count - 1
