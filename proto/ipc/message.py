@@ -1,35 +1,35 @@
 """Messages between gateway and shards: a CBOR header, then at most one frame of raw bytes.
 
     frame 1   CBOR map, the header
-    frame 2   bytes, the body: a client's JSON going in, a JSON answer coming out. Absent when empty.
+    frame 2   bytes, the body: the client's JSON in a request, the JSON answer in a reply. Absent when empty.
 
-Header keys (short, because every request pays for them):
+Header keys (short, because every request carries them):
 
     v   int    version of this layout, 1
     k   int    kind, see `Kind`
     id  int    request id, chosen by the asking side, unique on its socket
     op  str    operation (request)
     t   str    topic name, "" when the operation has none (request)
-    o   map    options: query parameters and what the gateway knows of the caller (request)
+    o   map    options: query parameters and what the gateway knows about the client (request)
     tr  str    W3C traceparent, if the client sent one (request)
     d   int    deadline, ns of CLOCK_MONOTONIC, which all processes of a machine share; absent: none (request)
     p   map    performance figures in ms, added to the answer's `performance` object (reply)
-    q   int    topics of the shard that are set apart, if there are some (reply)
+    q   int    number of quarantined topics of the shard; absent: 0 (reply)
     n   list   the shard's counters [topics, records live, bytes live] (reply)
     f   bool   the shard's disk is nearly full (reply)
     e   list   [code, message, detail or nil, retry_after_ms or nil] in place of a body (reply)
     c   bool   the call created its topic: HTTP 201 instead of 200 (reply)
-    x   map    what the gateway needs besides the body, e.g. the names of a list page (reply)
+    x   map    data for the gateway besides the body, e.g. the names of a list page (reply)
 
-Kinds and who may send them:
+Kinds and their direction:
 
-    REQUEST  asker → shard     starts a request
-             A shard that takes it after its deadline carries nothing out and replies so. The asker gives up some
-             time after the deadline, so once it has, nothing is begun any more.
-    REPLY    shard → asker     ends it; a reply for an id nobody waits for is dropped
-    PARKED   shard → asker     the request waits for records: from now on its client is worth watching
-    CANCEL   asker → shard     the asker no longer wants the reply; the shard drops the request if it is parked
-    TAKEN    asker → shard     the asker has taken `id` more bytes of replies' bodies; see `shardd.process.reply_queue`
+    REQUEST  asker → shard     starts a request. A shard that takes it after its deadline does not execute it and
+                               replies with an error. The asker abandons it some time after the deadline, so an
+                               abandoned request is never started later.
+    REPLY    shard → asker     ends the request; a reply to an abandoned request is dropped
+    PARKED   shard → asker     the request waits for records; the gateway watches the client's connection from then on
+    CANCEL   asker → shard     the asker does not want the reply; the shard drops the request if it is parked
+    TAKEN    asker → shard     the asker received `id` more bytes of reply bodies; see `shardd.process.reply_queue`
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Kind(IntEnum):
 
 
 class MessageError(Exception):
-    """Bytes that are not a message of this version: the peer is not one of ours, or of another release."""
+    """Bytes that are not a message of this version: the peer is another program or another release."""
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class Request:
     traceparent: str = ""
     deadline_ns: int = 0
     ignored: Sequence[str] = ()
-    """Fields of the body that say nothing here; the answer will name them. Not sent."""
+    """Unknown fields of the body, which the answer names in `ignored`. Not part of the message."""
 
     def encode(self) -> list[bytes]:
         head = {"v": VERSION, "k": 1, "id": self.id, "op": self.op, "t": self.topic, "o": self.options}
@@ -126,7 +126,7 @@ class Cancel:
 @dataclass(slots=True)
 class Taken:
     id: int
-    """Bytes."""
+    """Bytes received, not a request id."""
 
     def encode(self) -> list[bytes]:
         return [cbor2.dumps({"v": VERSION, "k": 5, "id": self.id})]
@@ -136,7 +136,7 @@ Message = Request | Reply | Parked | Cancel | Taken
 
 
 def decode(frames: list[bytes]) -> Message:
-    """Frames of one ZeroMQ message (without routing frames) → message. Raises `MessageError`."""
+    """Decode the frames of one ZeroMQ message, without routing frames. Raises `MessageError`."""
     try:
         head = cbor2.loads(frames[0])
         if head["v"] == VERSION:

@@ -19,7 +19,7 @@ def backup(
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Back up the data directory, while the service runs or not. What has not changed since the last one is linked.
+    """Back up the data directory, while the service runs or not. Files unchanged since the last backup are linked.
 
     Exit status: 0 done, 1 not possible, 2 wrong settings.
     """
@@ -40,7 +40,7 @@ def backup(
 
 
 def restore(
-    source: Annotated[Path, typer.Argument(help="A backup, or a directory of them, of which one is chosen.")],
+    source: Annotated[Path, typer.Argument(help="A backup, or a directory of backups, from which one is chosen.")],
     to: Annotated[Path | None, typer.Argument(metavar="[DATA_DIR]", help="As --data-dir.", show_default=False)] = None,
     data_dir: DataDirOption = None,
     until: Annotated[
@@ -63,17 +63,17 @@ def restore(
         typer.Option(
             min=0,
             max=1 << 40,
-            help="How many seqs after its last one a topic does not use again, because readers may have seen them "
+            help="Number of seqs after a topic's last one that are not used again, because readers may have seen them "
             f"after the backup [{restores.RESERVE} for topics that are cut, 0 for others].",
             show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a data directory of a backup, as it was or with topics cut at a time or a seq.
+    """Make a data directory from a backup, complete or with topics cut at a time or a seq.
 
-    The data directory must not exist yet, or be empty. Of a directory of backups the newest is taken, or, with --until,
-    the first that was begun after that time. `topics verify` checks the result.
+    The data directory must not exist, or must be empty. Of a directory of backups the newest is used, or, with --until,
+    the first that began after that time. `topics verify` checks the result.
 
     Exit status: 0 done, 1 not possible, 2 wrong settings.
     """

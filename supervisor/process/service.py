@@ -1,16 +1,16 @@
-"""The service as a whole: boot, readiness, healing, draining. What `topics serve` runs.
+"""Service: boot, readiness, restarts and shutdown of all processes. `topics serve` runs it.
 
-1  data directory locked, runtime directory made, socket bound; any of these refused: nothing is started
-2  shards and gateway start at once; the gateway answers from its first moment
-3  shards report phases (open → replay → derive → ready), which are passed on to the gateway
-4  all ready, and the gateway has reached every shard: systemd and the terminal are told
-5  a child that dies is started again, the others go on; one that hangs is killed first (`watchdog`)
-   a shard that cannot start, or dies too often, is tried again after long pauses (`restart`): its topics are answered
-   503 meanwhile, the others serve. A start does not wait for it: systemd and the terminal are told that all is ready
-   but that shard. If no shard has ever served and none can start, the service ends, 3 if one of them says that its
-   data needs a human, else 1; a gateway that dies too often ends it as well
-6  SIGHUP: keys are read anew
-7  SIGTERM or SIGINT: the gateway drains, then stops, then the shards close; each step has a deadline
+1  Lock the data directory, create the runtime directory, bind the sockets. If one of these fails, nothing is started.
+2  Start shards and gateway together. The gateway answers from its start.
+3  The shards report phases (open → replay → derive → ready), which the supervisor passes on to the gateway.
+4  When all are ready and the gateway has reached every shard, report readiness to systemd and the terminal.
+5  Restart a child that dies, while the others continue; the watchdog kills a child that hangs (`watchdog`).
+   A shard that cannot start, or dies too often, is restarted after long pauses (`restart`). Meanwhile requests to its
+   topics get 503, and the other shards serve. Readiness does not wait for it, and names the missing shard.
+   If no shard has ever served and none can start, the service ends, with exit status 3 if a shard sent `Failed`, else
+   1. It also ends when the gateway dies too often.
+6  On SIGHUP, read the keys again.
+7  On SIGTERM or SIGINT, drain and stop the gateway, then stop the shards; each step has a deadline.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_BEYOND_HELP = 3
-"""A child said that starting again is pointless; service managers should not try either."""
+"""A child sent `Failed`, so that a restart will not help; service managers should not restart the service."""
 EXIT_FORCED = 130
 
 DRAIN_MARGIN_S = 2.0
@@ -58,7 +58,7 @@ ROG_VARIABLE = "TOPICS_ROG_LISTEN"
 
 
 class Service:
-    """Runs children until told to stop. All that it is given is already opened, and closed by whoever opened it."""
+    """Runs the children until a signal. Its resources are opened before and closed after by the caller, `serve`."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Service:
             os.environ, TOPICS_LOG_LEVEL=settings.log_level, TOPICS_LOG_FORMAT=log.chosen_format(settings.log_format)
         )
 
-        # OpenTelemetry's settings, which may hold credentials, are the gateway's business alone.
+        # OpenTelemetry's settings may hold credentials, so only the gateway, which needs them, gets them.
         telemetry = {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
 
         def child(
@@ -121,7 +121,7 @@ class Service:
         self._news = {child.name: trio.Event() for child in self._children}
 
     def _for_shard(self, index: int, incarnation: int) -> Launch:
-        # A new endpoint each time: what is queued for a dead process must not reach its successor.
+        # Each incarnation has a new endpoint: messages queued for a dead process must not reach its successor.
         self._endpoints[index] = self._runtime.endpoint(shard_name(index), incarnation)
         start = Start(
             role="shard",
@@ -153,14 +153,14 @@ class Service:
         return Launch(start, (self._listening.fileno(), *(each.fileno() for each in self._protocols.all)))
 
     def states(self) -> list[ShardState]:
-        """What the children may know of the shards."""
+        """States of the shards, for the children."""
         return [
             ShardState(i, c.phase, self._endpoints[i], c.incarnation, c.done_bytes, c.total_bytes, c.hangs)
             for i, c in enumerate(self._shards)
         ]
 
     async def run(self) -> int:
-        """Serve until a signal, or until nothing can be served; returns the exit status. No child is left."""
+        """Serve until a signal, or until the service gives up. Returns the exit status. No child is left."""
         async with trio.open_nursery() as nursery:
             forced = trio.CancelScope()
             await nursery.start(self._obey_signals, forced)
@@ -205,11 +205,11 @@ class Service:
                 self._log.info("already_stopping", signal=name)
 
     async def _reload(self) -> None:
-        """Read the file of keys again whenever that is wanted. One that cannot be used changes nothing."""
+        """Read the file of keys again after each SIGHUP. An invalid file changes nothing."""
         while True:
             await self._reload_wanted.wait()
             self._reload_wanted = trio.Event()
-            # Before everything serves for the first time, the service manager still waits for that.
+            # Before the first readiness report, the service manager still waits for that report.
             announced = self._announced
             if announced:
                 self._notifier.reloading()
@@ -219,7 +219,7 @@ class Service:
                 self._report_readiness()
 
     async def _reload_keys(self) -> str:
-        """Returns what came of it, in words."""
+        """Read and distribute the keys. Returns the result in words."""
         path = self._keys.path
         if path is None:
             self._log.info("nothing_to_reload", reason=f"keys come from {FILE_VARIABLE} to be read again")
@@ -262,7 +262,7 @@ class Service:
         drain_s = self._settings.drain_timeout_ms / 1000
         stop_s = self._settings.stop_timeout_ms / 1000
         self._notifier.stopping("finishing requests in flight")
-        # The gateway has its own copy of this socket and decides when clients are refused.
+        # The gateway has its own copies of these sockets and decides when clients are refused.
         for each in (self._listening, *self._protocols.all):
             each.close()
         if self._gateway.state is State.SERVING and not await self._gateway.drain(drain_s + DRAIN_MARGIN_S):
@@ -274,7 +274,7 @@ class Service:
                 nursery.start_soon(shard.stop, stop_s)
 
     async def _relay(self, child: Child) -> None:
-        """Tell a child of every change of a shard; changes that come faster than it listens are told as one."""
+        """Send the shards' states to a child at every change. Changes during a send are combined into one message."""
         while True:
             await self._news[child.name].wait()
             self._news[child.name] = trio.Event()
@@ -327,8 +327,8 @@ class Service:
         if self._announced:
             self._notifier.status("not ready: " + ", ".join(down) if down else f"serving {self._url}")
         elif self._served and self._gateway.complete and all(self._settled(child) for child in self._children):
-            # Only now /v0/ready says so, too: that shards serve has to reach the gateway, and the gateway them.
-            # A shard that cannot start keeps it from saying so, and is no reason to let the others be killed.
+            # `complete` means that /v0/ready agrees: the gateway knows that the shards serve, and has reached them.
+            # A shard that cannot start keeps /v0/ready at 503, but must not make systemd kill the service.
             self._announced = True
             without = f", without {', '.join(down)}" if down else ""
             self._notifier.ready(f"serving {self._url}{without}")
@@ -346,11 +346,11 @@ class Service:
 
     @staticmethod
     def _settled(child: Child) -> bool:
-        """Whether a start has nothing to wait for: it serves, or may take long to."""
+        """Whether readiness need not wait for the child: it serves, or is in trouble."""
         return child.state is State.SERVING or child.troubled
 
     def status(self) -> dict[str, Any]:
-        """What the status file holds."""
+        """Content of the status file."""
         return {
             "pid": os.getpid(),
             "url": self._url,
@@ -371,9 +371,9 @@ class Service:
 
 
 def serve(settings: Settings, keys: Keys, announce: Callable[[str], None], complain: Callable[[str], None]) -> int:
-    """Open everything, run the service, close everything; returns the exit status.
+    """Open all resources, run the service, close them. Blocks. Returns the exit status.
 
-    `announce` gets the line that says where the service is ready, `complain` why it did not start.
+    `announce` is called with the line that reports readiness, `complain` with the reason if the service cannot start.
     """
     with ExitStack() as opened:
         try:
@@ -422,7 +422,7 @@ def serve(settings: Settings, keys: Keys, announce: Callable[[str], None], compl
                     logger.warning(
                         "protocol_without_keys",
                         protocol=name,
-                        meaning="it asks nobody for a key",
+                        meaning="this protocol requires no key",
                         reachable_from=listener.widest([each.getsockname() for each in sockets]),
                     )
             if keys.path is not None and keys.path.stat().st_mode & 0o007:

@@ -1,4 +1,4 @@
-"""The package with pyspark and pyarrow and nothing else, as on a cluster where that is all there is."""
+"""The package works with only pyspark and pyarrow installed, as on a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Spark side's HTTP client against a server that answers as told, and what a diff's answer becomes."""
+"""HTTP client of the Spark package against a scripted server, and the parser of a diff's answer."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def scripted() -> Iterator[Callable[..., Scripted]]:
 
 
 class Time:
-    """A clock that moves when somebody waits."""
+    """Clock that advances with each pause."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -31,7 +31,7 @@ from pyspark_topics.rows import BATCH_ROWS
 
 
 class Shard:
-    """Writes a shard's log as the server does: frames end to end, numbered without holes."""
+    """Writes a shard's log as the server does: frames end to end, numbered without gaps."""
 
     def __init__(self, root: Path, number: int = 0, shards: int = 1) -> None:
         root.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""The Spark reader against a shard that makes checkpoints: the same records as the shard gives, whatever is where."""
+"""The Spark reader against a shard that makes checkpoints: it returns the shard's records, wherever their bytes are."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def test_ephemeral_records_are_in_no_file(tmp_path: Path) -> None:
         scene.shard.call("configure", "a", {"durability": "disk"})
         scene.shard.append("a", f"logged {round_}")
         assert scene.read() == scene.served(scene.restarted(tmp_path / "copy"))
-        # The checkpoint has what was ephemeral before the class was another one, besides what was logged.
+        # The checkpoint includes records written while the topic was ephemeral, besides the logged ones.
         kept = ["never logged"] if round_ else []
         logged = [f"logged {n}" for n in range(round_ + 1)]
         assert [record[3] for record in scene.read() if record[0] == "a"] == [1, 2, *kept, *logged]
@@ -235,7 +235,7 @@ def test_copies_of_routers_are_read_once_a_checkpoint_has_them_and_never_passed_
     shard.append("dest", "behind the copies")
     shard.shard.commits.sync_now()
     assert [(r[1], r[3]) for r in shard_records(scene, "dest")] == [(1, 1), (2, 2), (3, "behind the copies")]
-    # Until a checkpoint brings the copies into files, the topic ends before them.
+    # Until a checkpoint writes the copies to files, the topic ends before them.
     assert {r[0] for r in scene.read()} == {"source"}
     scene.checkpoint()
     assert scene.read() == scene.served()

@@ -1,4 +1,4 @@
-"""What processes say to each other survives the wire, and what is none of it is refused."""
+"""Messages and control messages survive encoding and decoding; other bytes are refused."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ headers = st.fixed_dictionaries(
 
 @given(st.one_of(headers.map(cbor2.dumps), values.map(cbor2.dumps), st.binary(max_size=40)))
 def test_garbage_is_a_message_or_refused(raw: bytes) -> None:
-    """Nothing else comes out: whoever reads messages handles one error."""
+    """Decoding raises only `MessageError`, so that callers handle one error."""
     try:
         decode([raw])
     except MessageError:

@@ -98,7 +98,7 @@ def test_memory_is_bounded_and_nothing_is_held_back_beyond_it() -> None:
 
 
 def test_what_is_due_is_written_without_another_line() -> None:
-    """By its own timer."""
+    """`Repeats` writes the last line by its own timer."""
     written = threading.Event()
     now = 1000.0
     repeats = Repeats(lambda *_: written.set(), lambda: now)
@@ -111,7 +111,7 @@ def test_what_is_due_is_written_without_another_line() -> None:
 
 
 def test_a_process_that_ends_has_said_everything() -> None:
-    """Through the whole chain of a real process."""
+    """Through the whole processor chain of a real process."""
     script = "from proto.process.log import configure\nlog = configure('gateway', 'info', 'logfmt')\n"
     script += "for number in range(3):\n    log.warning('full', number=number)\n    log.info('fine')\n"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)

@@ -1,4 +1,4 @@
-"""`topics-spark` before Spark starts, and what it says of what Spark raises."""
+"""`topics-spark` before Spark starts, and its messages for exceptions of Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings: where they come from, and how wrong ones are refused."""
+"""Settings: their sources, and the errors for invalid ones."""
 
 from __future__ import annotations
 

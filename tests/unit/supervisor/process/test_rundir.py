@@ -14,7 +14,7 @@ from supervisor.process.rundir import MAX_SOCKET_PATH, RuntimeDir, RuntimeDirErr
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """pytest's own directories are too long for sockets."""
+    """A short directory, because the paths of pytest's directories are too long for sockets."""
     with tempfile.TemporaryDirectory(prefix="tr", dir="/tmp") as path:
         yield Path(path)
 
