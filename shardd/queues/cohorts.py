@@ -6,9 +6,7 @@ from collections.abc import Hashable
 from math import inf
 
 from shardd.changes.transactions import Respond
-from shardd.queues.job_requests import (
-    ClaimRequest,
-)
+from shardd.queues.job_requests import ClaimRequest
 from shardd.topic.job_table import Queue
 from shardd.topic.topic import Topic
 
