@@ -432,7 +432,7 @@ class Shard:
         self.reads.pace()
 
     def maintain(self) -> None:
-        """Expire outdated records, keys, reads and sessions. Called now and then."""
+        """Expire records, keys, parked pulls, router holds, loans and watch sessions. Called now and then."""
         self.directory.expire(self._clock.now_ms())
         self.pulls.expire()
         self.routing.expire()

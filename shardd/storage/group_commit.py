@@ -161,8 +161,9 @@ class Commits:
     async def run(self) -> None:
         """Sync until cancelled: at once if a change waits for it, else after a pause.
 
-        The pause is the group-commit window, or four times the duration of the last sync if that is longer. So syncs
-        take at most a fifth of a busy shard's time. Under pressure the window is wider in both cases.
+        The pause lasts for the group-commit window, and at least until four times the last sync's duration has passed
+        since that sync. So these syncs take at most a fifth of a busy shard's time. Under pressure the window is wider
+        in both cases.
         """
         while True:
             await self._work.wait()

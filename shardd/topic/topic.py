@@ -432,7 +432,8 @@ class Topic:
         return floor if records else max(self.floor, min(floor, self.last_live))
 
     def delete(self, before_seq: int | None, match: Match | None, bound: int) -> int:
-        """Remove the live records with seq < `before_seq` and < `bound` and a matching tag. Returns their number."""
+        """Remove the live records with seq < `before_seq` and < `bound` and a matching tag; None sets no condition.
+        Returns their number. Raises `SegmentError`."""
         before = self.records
         end = bound if before_seq is None else min(bound, before_seq)
         if match is None:
