@@ -1,7 +1,7 @@
-"""Changes other than appends: topics created, configured and deleted, records deleted, cursors moved.
+"""Control: creates, configures and deletes topics, deletes records, moves cursors.
 
-Creating, configuring and deleting a topic always wait for a sync; deleting records and moving cursors wait if the
-topic's class says so.
+A topic's creation, configuration and deletion always wait for a sync. Deletions of records and moves of cursors wait
+only in class `fsync`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Control:
         topic = self._directory.assigned.get(request.topic)
         self._staging.space.check(topic)
         if topic is not None and request.options.get("if_absent"):
-            patch = ConfigPatch()  # only for a topic that has to be made
+            patch = ConfigPatch()  # `if_absent`: the config applies only to a topic that this request creates
         if topic is None:
 
             def created(topic: Topic, timing: Timing) -> None:
@@ -71,14 +71,14 @@ class Control:
 
         def commit(timing: Timing) -> None:
             topic.held_at.popleft()
-            # What the old settings had taken stays gone, whatever the new ones say.
+            # Records that expired under the old settings stay gone, whatever the new settings say.
             topic.expire(now)
             topic.config = config
             if config.durability == "ephemeral" != before.durability:
                 topic.part()
             topic.expire(now)
             topic.evict()
-            # The change waited for a sync, and everything visible was written before it.
+            # This change waited for a sync, and everything visible was written before it.
             topic.durable_head = topic.head_seq
             respond(_configured(False, topic.name, config, request.id, timing))
 
@@ -88,7 +88,7 @@ class Control:
             topic.held_at.pop()
             refuse(request.id, respond, error)
 
-        # `now` and `next_seq` make a replay come to the same floors: what expired before, and what was never logged.
+        # A replay computes the same floors from `now` (what had expired) and `next_seq` (what was never logged).
         fields = {
             "config": as_map(config),
             "now": now + topic.ahead_ms,
@@ -100,7 +100,8 @@ class Control:
         self._staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
 
     def create(self, name: str, config: TopicConfig, created: Created, failed: Callable[[TopicsError], None]) -> Topic:
-        """Stage a new topic. It may be written to at once: what is staged on it commits or fails after it."""
+        """Stages a new topic and returns it. It may be written to at once: changes staged on it commit or fail after
+        it."""
         check_topic(name)
         ident = self._directory.new_id()
         topic = Topic(name, ident, ident, config)
@@ -173,7 +174,7 @@ class Control:
                     return
             self._delete_records(topic, what, request, respond)
             if not in_time:
-                self._staging.commits.flush()  # the group of requests that it came with is over
+                self._staging.commits.flush()  # the request's group has been flushed before
 
         in_time = self._indexing.after(topic, match, delete, partial(refuse, request.id, respond))
 
@@ -220,7 +221,7 @@ class Control:
         topic.moving.begin(name, asked.seq if asked.force else max(asked.seq, before))
 
         def commit(timing: Timing) -> None:
-            # Decided here, in commit order, because another move may have been on its way.
+            # Decided here, in commit order, because another move may have been staged before this one.
             topic.moving.ended(name)
             cursor = topic.cursors[name] = moved(topic.cursors.get(name), asked.seq, bool(asked.force), now)
             body = {"topic": topic.name, **entry(name, cursor, topic.head_seq)}
