@@ -228,7 +228,7 @@ class Mover:
         self._flush()
 
     def _remove(self, topic: Topic, target: str, seqs: list[int], dead: int) -> None:
-        """Deletes letters that have arrived. `dead` is 1 for dead letters, which are counted, and 0 for redriven ones."""
+        """Deletes letters that have arrived. `dead` is 1 for dead letters, which are counted, 0 for redriven ones."""
         queue = topic.queue
         before: Saved = {}
         if queue is not None:
