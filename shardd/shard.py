@@ -50,6 +50,7 @@ from shardd.storage.errors import SegmentError, damaged
 from shardd.storage.free_space import Space
 from shardd.storage.group_commit import SYNC_BOUNDS_US, Commits
 from shardd.storage.wal import Wal
+from shardd.subscribers import Subscribers
 from shardd.topic.cursors import page as cursor_page
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Deferred, Topic
@@ -124,13 +125,11 @@ class Shard:
         self.commits.after_sync = self._synced
         self.commits.sync_begins = self.pulls.sync_begins
         self.commits.sync_ended = self.pulls.sync_ended
+        subscribers = Subscribers(self.scheduler, self.reads, self.pulls)
         staging = self._staging = Staging(
             self.directory,
             self.commits,
-            self.reads,
-            self.pulls,
-            self.scheduler,
-            self.unsynced,
+            subscribers,
             self._clock,
             self._limits,
             self._disk.boot_id(),
@@ -140,15 +139,15 @@ class Shard:
         self.copier = Copier(staging)
         self.routing = Routing(staging)
         self.restored = not self._unrestored()
-        control = Control(staging)
+        control = Control(staging, self.scheduler)
         self.mover = Mover(staging, self.flush)
-        self.claims = Claims(staging, self.mover.order)
+        self.claims = subscribers.claims = Claims(staging, self.scheduler, self.mover.order)
         self.mover.recovered()
         self._sessions = SessionControl(staging)
         consume = Consume(staging)
         logs = Logs(staging)
         self._operations = {
-            "append": Writes(staging, control).append,
+            "append": Writes(staging, control, self.pressure, self.unsynced).append,
             "configure": control.configure,
             "delete_topic": control.delete_topic,
             "delete_records": control.delete_records,

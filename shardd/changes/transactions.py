@@ -16,11 +16,8 @@ from proto.ipc.message import Message, Reply, Request
 from proto.model.errors import TopicsError, not_ready
 from proto.model.limits import Limits
 from shardd.changes.allowance import Allowance
+from shardd.changes.events import TopicEvents
 from shardd.clock import Clock
-from shardd.delivery.parked_reads import Reads
-from shardd.delivery.scheduler import Scheduler
-from shardd.delivery.strong_reads import Unsynced
-from shardd.routers.source import Pulls
 from shardd.storage.free_space import Space
 from shardd.storage.group_commit import Commits, Timing
 from shardd.topic.directory import Directory
@@ -32,16 +29,13 @@ to_json = msgspec.json.Encoder().encode
 
 
 class Staging:
-    """The parts that every changing operation needs: directory, log, clock, and the readers to wake after a commit."""
+    """The parts that every changing operation needs: directory, log, clock, and the events to report changes to."""
 
     def __init__(
         self,
         directory: Directory,
         commits: Commits,
-        reads: Reads,
-        pulls: Pulls,
-        scheduler: Scheduler,
-        unsynced: Unsynced,
+        events: TopicEvents,
         clock: Clock,
         limits: Limits,
         boot_id: str,
@@ -50,17 +44,12 @@ class Staging:
     ) -> None:
         self.allowance = allowance
         self.space = space
-        self.pulls = pulls
         self.boot_id = boot_id
         self.directory = directory
         self.commits = commits
-        self.reads = reads
-        self.scheduler = scheduler
-        self.unsynced = unsynced
+        self.events = events
         self.clock = clock
         self.limits = limits
-        self.jobs_changed: Callable[[Topic], None] = lambda topic: None
-        """Called when jobs of a queue may have become claimable, or the queue is gone."""
 
     @property
     def topics_held(self) -> int:
@@ -72,29 +61,29 @@ class Staging:
         topic: Topic,
         encode: Callable[[int, int], Frame] | None,
         *,
-        gated: bool,
+        requires_sync: bool,
         commit: Callable[[Timing], None],
         undo: Callable[[TopicsError], None],
     ) -> Frame | None:
         """Stages one change of a topic. Returns its frame, None if `encode` is None. Does not block.
 
-        The change waits for a sync if `gated`, or if an earlier change of the topic waits for one. `commit` or `undo`
-        is called once, later.
+        The change waits for a sync if `requires_sync`, or if an earlier change of the topic waits for one. `commit` or
+        `undo` is called once, later.
 
         Copies that routers made since the topic's last frame are *pinned* first. Replay then knows where in the topic
         they belong, and makes them again before it continues."""
         if encode is not None:
             self.pin_copies(topic)
-        gated = gated or topic.gated_no > self.commits.synced_no
+        requires_sync = requires_sync or topic.sync_required_no > self.commits.synced_no
         topic.catalogued = None
 
         def committed(timing: Timing) -> None:
             topic.catalogued = None  # a checkpoint may have catalogued the topic between staging and commit
             commit(timing)
 
-        number, frame = self.commits.stage(encode, gated=gated, commit=committed, undo=undo)
-        if gated:
-            topic.gated_no = number
+        number, frame = self.commits.stage(encode, requires_sync=requires_sync, commit=committed, undo=undo)
+        if requires_sync:
+            topic.sync_required_no = number
         topic.logged_no = number
         return frame
 
@@ -120,14 +109,7 @@ class Staging:
         fields["exact"] = exact
         fields["stopped"] = lane.stopped
         frame = self.control_frame(Kind.ROUTER, topic.id, fields)
-        self.stage(topic, frame, gated=False, commit=lambda timing: None, undo=undo)
-
-    def grown(self, topic: Topic) -> None:
-        """Wakes readers, pulls and claims: records that a client wrote became visible."""
-        self.scheduler.ready(topic)
-        self.pulls.grown(topic)
-        if topic.queue is not None:
-            self.jobs_changed(topic)
+        self.stage(topic, frame, requires_sync=False, commit=lambda timing: None, undo=undo)
 
     def control_frame(self, kind: Kind, topic_id: int, fields: dict[str, Any]) -> Callable[[int, int], Frame]:
         return partial(_encode_map, kind, topic_id, fields, self.clock.now_ms())

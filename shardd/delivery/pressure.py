@@ -115,7 +115,7 @@ class Pressure:
         )
 
     def paced(self) -> TopicsError:
-        """The `429 throttled` for a feed of a held topic."""
+        """The `429 throttled` for a stream's read of a held topic."""
         return TopicsError(
             ErrorCode.THROTTLED,
             "watch throttled under CPU pressure: topics of negative priority wait",

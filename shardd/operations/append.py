@@ -17,6 +17,8 @@ from proto.model.limits import MAX_IDEMPOTENCY_KEY_CHARS, RECORD_OVERHEAD
 from shardd.changes import seq_reservation
 from shardd.changes.admission import check_bytes, check_inline, check_topics, growth
 from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
+from shardd.delivery.pressure import Pressure
+from shardd.delivery.strong_reads import Unsynced
 from shardd.operations.append_request import Write, delays, parse_write
 from shardd.operations.control import Control
 from shardd.storage.group_commit import Timing
@@ -27,9 +29,11 @@ from shardd.topic.topic import Topic
 
 
 class Writes:
-    def __init__(self, staging: Staging, control: Control) -> None:
+    def __init__(self, staging: Staging, control: Control, pressure: Pressure, unsynced: Unsynced) -> None:
         self._staging = staging
         self._control = control
+        self._pressure = pressure
+        self._unsynced = unsynced
         self._pending_growth = 0
         """The most bytes that staged writes add when they commit."""
 
@@ -147,7 +151,7 @@ class Writes:
             return
         commits = self._staging.commits
         if commits.depth >= self._staging.limits.wal_queue_max and not write.disable_backpressure:
-            raise self._staging.scheduler.pressure.refuse(commits.depth, commits.oldest_wait_s)
+            raise self._pressure.refuse(commits.depth, commits.oldest_wait_s)
         self._staging.space.check_write(columns, topic)
 
     def _grown(self, size: int, source: bytes) -> None:
@@ -186,8 +190,8 @@ class Writes:
             assert isinstance(ts, int)
             topic.last_write_ts = ts
             if durability == "disk" and not source:
-                self._staging.unsynced.wrote(topic, number, first_seq)
-            self._staging.grown(topic)
+                self._unsynced.wrote(topic, number, first_seq)
+            self._staging.events.written(topic)
             if durability != "fsync":
                 timing = Timing(timing.write_ms)
             respond(_answer(topic, first_seq, columns.count, created, False, request, timing))
@@ -213,8 +217,8 @@ class Writes:
             return encode_batch(columns, topic.id, first_seq, frame_no=frame_no, synced_no=synced_no)
 
         logged = None if durability == "ephemeral" else encode
-        gated = durability == "fsync" or (bool(source) and durability == "disk")
-        kept = self._staging.stage(topic, logged, gated=gated, commit=commit, undo=undo)
+        requires_sync = durability == "fsync" or (bool(source) and durability == "disk")
+        kept = self._staging.stage(topic, logged, requires_sync=requires_sync, commit=commit, undo=undo)
         seq_reservation.pushed_out(topic, self._staging)
 
 

@@ -16,6 +16,7 @@ from proto.model.names import check_topic
 from shardd.changes import seq_reservation
 from shardd.changes.admission import check_patch, check_topics
 from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
+from shardd.delivery.scheduler import Scheduler
 from shardd.operations.delete_request import parse_delete
 from shardd.operations.tag_indexing import Indexing
 from shardd.storage.group_commit import Timing
@@ -28,10 +29,10 @@ Created = Callable[[Topic, Timing], None]
 
 
 class Control:
-    def __init__(self, staging: Staging) -> None:
+    def __init__(self, staging: Staging, scheduler: Scheduler) -> None:
         self._staging = staging
         self._directory = staging.directory
-        self._indexing = Indexing(staging.directory, staging.scheduler)
+        self._indexing = Indexing(staging.directory, scheduler)
 
     def configure(self, request: Request, respond: Respond) -> None:
         patch, _ = PATCH.read(request.body)
@@ -53,7 +54,7 @@ class Control:
             self.create(request.topic, config, created, failed)
             return
         config = apply(topic.name, topic.assigned_config, patch)
-        if config == topic.assigned_config and topic.gated_no <= self._staging.commits.synced_no:
+        if config == topic.assigned_config and topic.sync_required_no <= self._staging.commits.synced_no:
             respond(_configured(False, topic.name, config, request.id, Timing()))
         else:
             self._reconfigure(topic, config, request, respond)
@@ -97,7 +98,7 @@ class Control:
             "lost": topic.evict_floor - 1,
         }
         frame = self._staging.control_frame(Kind.TOPIC_CONFIG, topic.id, fields)
-        self._staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
+        self._staging.stage(topic, frame, requires_sync=True, commit=commit, undo=undo)
 
     def create(self, name: str, config: TopicConfig, created: Created, failed: Callable[[TopicsError], None]) -> Topic:
         """Stages a new topic and returns it. It may be written to at once: changes staged on it commit or fail after
@@ -122,7 +123,7 @@ class Control:
             **seq_reservation.first(topic, self._staging),
         }
         frame = self._staging.control_frame(Kind.TOPIC_CREATE, ident, fields)
-        self._staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
+        self._staging.stage(topic, frame, requires_sync=True, commit=commit, undo=undo)
         return topic
 
     def delete_topic(self, request: Request, respond: Respond) -> None:
@@ -142,9 +143,7 @@ class Control:
 
         def commit(timing: Timing) -> None:
             self._directory.hide(topic)
-            self._staging.reads.topic_deleted(topic)
-            self._staging.jobs_changed(topic)
-            self._staging.pulls.topic_deleted(topic)
+            self._staging.events.deleted(topic)
             into = [] if topic.lane_visible is None else sorted(topic.lane_visible.routers)
             body = {"topic": topic.name, "deleted": True, "routers_removed": into}
             respond(Reply(request.id, to_json(body), performance=performance(timing)))
@@ -154,7 +153,7 @@ class Control:
             refuse(request.id, respond, error)
 
         frame = self._staging.control_frame(Kind.TOPIC_DELETE, topic.id, {"name": topic.name})
-        self._staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
+        self._staging.stage(topic, frame, requires_sync=True, commit=commit, undo=undo)
 
     def delete_records(self, request: Request, respond: Respond) -> None:
         before_seq, match = parse_delete(request)
@@ -208,7 +207,7 @@ class Control:
         if durability != "ephemeral" or topic.floor <= topic.logged_seq:
             fields = {"before": before_seq, "match": match, "bound": bound, "now": now + topic.ahead_ms}
             frame = self._staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
-        self._staging.stage(topic, frame, gated=durability == "fsync", commit=commit, undo=undo)
+        self._staging.stage(topic, frame, requires_sync=durability == "fsync", commit=commit, undo=undo)
 
     def cursor_put(self, request: Request, respond: Respond) -> None:
         name = check_name(request.options["cursor"])
@@ -233,8 +232,8 @@ class Control:
 
         fields = {"name": name, "seq": asked.seq, "ts": now, "force": bool(asked.force)}
         frame = self._staging.control_frame(Kind.CURSOR, topic.id, fields)
-        gated = topic.assigned_config.durability == "fsync"
-        self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
+        requires_sync = topic.assigned_config.durability == "fsync"
+        self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
 
     def cursor_delete(self, request: Request, respond: Respond) -> None:
         name = check_name(request.options["cursor"])
@@ -253,8 +252,8 @@ class Control:
             refuse(request.id, respond, error)
 
         frame = self._staging.control_frame(Kind.CURSOR, topic.id, {"name": name, "seq": None})
-        gated = topic.assigned_config.durability == "fsync"
-        self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
+        requires_sync = topic.assigned_config.durability == "fsync"
+        self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
 
     def cursor_get(self, request: Request, respond: Respond) -> None:
         topic = self._directory.find(request.topic)

@@ -28,6 +28,7 @@ from proto.ipc.message import Parked, Reply, Request
 from proto.model.errors import TopicsError, invalid, not_a_queue, topic_not_found
 from proto.model.limits import MAX_BATCH_BYTES
 from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
+from shardd.delivery.scheduler import Scheduler
 from shardd.queues.job_deletion import Saved, remove
 from shardd.queues.job_requests import (
     Claimed,
@@ -50,7 +51,7 @@ from shardd.queues.job_requests import (
 from shardd.storage.errors import SegmentError
 from shardd.storage.group_commit import Timing
 from shardd.topic.job_table import Job, Queue, State
-from shardd.topic.outbox import Letter
+from shardd.topic.outbox import Transfer
 from shardd.topic.topic import Topic
 
 REMEMBERED = 10_000
@@ -109,8 +110,11 @@ def shares(wants: list[int], available: int) -> list[int]:
 
 
 class Claims:
-    def __init__(self, staging: Staging, doomed: Callable[[Topic, dict[int, Letter]], None]) -> None:
+    def __init__(
+        self, staging: Staging, scheduler: Scheduler, doomed: Callable[[Topic, dict[int, Transfer]], None]
+    ) -> None:
         self._staging = staging
+        self._scheduler = scheduler
         self._clock = staging.clock
         self._doomed = doomed
         self._cohorts: dict[int, _Cohort] = {}
@@ -118,7 +122,6 @@ class Claims:
         self._sent: OrderedDict[Hashable, tuple[Topic, list[tuple[int, int]]]] = OrderedDict()
         """Topic, seqs and tokens sent to the latest claims that had to wait."""
         self._jobs_sent = 0
-        staging.jobs_changed = self.changed
 
     # Waiting claims
 
@@ -180,7 +183,7 @@ class Claims:
         if cohort.due is None and (may or not claimer.patient):
             cohort.due = now + jitter
         claimer.respond(Parked(claimer.ident))
-        self._staging.scheduler.more()
+        self._scheduler.more()
 
     def cancel(self, caller: Hashable, ident: int) -> None:
         """Removes the claim of a caller that disconnected, or takes back the jobs that were just sent to it."""
@@ -334,7 +337,7 @@ class Claims:
                     self._remember(claimer, topic, part)
         if doomed:  # before the answers, because these count the ready jobs
             self._doomed(topic, doomed)
-        targets = sorted({letter.target for letter in doomed.values()}) if topic.config.auto_create else []
+        targets = sorted({transfer.target for transfer in doomed.values()}) if topic.config.auto_create else []
 
         def done(timing: Timing) -> None:
             for claimer, part in served:
@@ -348,11 +351,11 @@ class Claims:
         if found and len(found) < sum(wants) and queue.ready(topic.records):
             self.changed(topic)  # the pass ended at its byte budget: another one follows
 
-    def _pick(self, topic: Topic, queue: Queue, count: int, before: Saved) -> tuple[list[Found], dict[int, Letter]]:
+    def _pick(self, topic: Topic, queue: Queue, count: int, before: Saved) -> tuple[list[Found], dict[int, Transfer]]:
         """Up to `count` jobs, reclaimed ones first, each group by seq; and the dead letters found: jobs that have had
         `max_deliveries`."""
         found: list[Found] = []
-        doomed: dict[int, Letter] = {}
+        doomed: dict[int, Transfer] = {}
         budget = MAX_BATCH_BYTES
         config = topic.config
         while len(found) < count and budget > 0 and (seq := queue.pop_ready()) is not None:
@@ -361,7 +364,7 @@ class Claims:
             if record is None:
                 continue
             if config.dead_letter is not None and 0 < config.max_deliveries <= job.deliveries:
-                doomed[seq] = Letter(config.dead_letter, job.deliveries)
+                doomed[seq] = Transfer(config.dead_letter, job.deliveries)
                 continue
             before[seq] = job.saved()
             found.append(record)
@@ -402,7 +405,7 @@ class Claims:
                 skipped.append(seq)
             else:
                 before[seq] = job.saved()
-                queue.leave(seq, job)
+                queue.begin_deletion(seq, job)
 
         def done(timing: Timing) -> None:
             body = {"topic": topic.name, "acked": len(before), "skipped": skipped, **self._counts(topic)}
@@ -479,12 +482,12 @@ class Claims:
         """A queue's row in the statistics."""
         queue = self._current(topic)
         counts = self._counts(topic)
-        letters = 0 if not topic.outbox else len(topic.outbox.letters)
+        transfers = 0 if not topic.outbox else len(topic.outbox.transfers)
         try:
             age = longest_wait(topic, queue, self._clock.now_ms())
         except SegmentError:
             age = 0  # the statistics do not fail for one damaged file; requests for its jobs report it
-        return [topic.name, counts["ready"], counts["in_flight"], queue.dead_lettered, letters, age]
+        return [topic.name, counts["ready"], counts["in_flight"], queue.dead_lettered, transfers, age]
 
     def _change(
         self, topic: Topic, before: Saved, done: Callable[[Timing], None], failed: Callable[[TopicsError], None]
@@ -515,14 +518,14 @@ class Claims:
 
         if config.leases_durable:
             fields: dict[str, Any] = {"rows": list(map(queue.row, before))}
-            gated = config.durability == "fsync"
+            requires_sync = config.durability == "fsync"
         else:
             # The leases that the last stop left in the catalog are now out of date. Once this frame is on the device,
             # no crash can bring them back.
             fields = {"forget": True}
-            gated = config.durability != "memory"
+            requires_sync = config.durability != "memory"
         frame = self._staging.control_frame(Kind.LEASE, topic.id, fields)
-        self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
+        self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
 
 
 def _seq(job: Claimed) -> int:

@@ -1,4 +1,4 @@
-"""Job deletion: deletes records by their seqs, namely acked jobs and letters that have arrived at their target.
+"""Job deletion: deletes records by their seqs, namely acked jobs and transfers that have arrived at their target.
 
 A deletion is one RECORD_DELETE frame with the `seqs`, as durable as the topic's class. If the process dies before the
 frame is written, nothing was deleted and nothing answered. If it dies later, the records are gone, answered or not.
@@ -28,12 +28,12 @@ def remove(
     failed: Callable[[TopicsError], None],
     *,
     dead_lettered: int = 0,
-    gated: bool = False,
+    requires_sync: bool = False,
 ) -> None:
     """Stages the deletion of records; `seqs` ascend. Calls `done` or `failed` once.
 
-    Jobs among them are LEAVING; `before` is their state before that, for undo. `dead_lettered` is added to the queue's
-    counter. With `gated`, the deletion waits for a sync in any class."""
+    Jobs among them are DELETING; `before` is their state before that, for undo. `dead_lettered` is added to the queue's
+    counter. With `requires_sync`, the deletion waits for a sync in any class."""
     queue = topic.queue
     durability = topic.assigned_config.durability
     now = staging.clock.now_ms()
@@ -49,7 +49,7 @@ def remove(
         if queue is not None:
             for seq in seqs:
                 queue.drop(seq)
-            staging.jobs_changed(topic)
+            staging.events.jobs_changed(topic)
         # `disk` promises no sync, so an answer does not report the time of one.
         done(timing if durability == "fsync" else Timing(timing.write_ms))
 
@@ -67,4 +67,4 @@ def remove(
         if dead_lettered and queue is not None:
             fields["dead_lettered"] = queue.dead_lettered
         frame = staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
-    staging.stage(topic, frame, gated=gated or durability == "fsync", commit=commit, undo=undo)
+    staging.stage(topic, frame, requires_sync=requires_sync or durability == "fsync", commit=commit, undo=undo)

@@ -135,10 +135,7 @@ class Copier:
             self._staging.allowance.settled(taken)
             head_before = topic.head_seq
             self.carry_out(topic, lane, made, ts)
-            self._staging.scheduler.ready(topic)
-            if topic.queue is not None:
-                self._staging.jobs_changed(topic)
-            self._staging.pulls.copied(topic, head_before)
+            self._staging.events.copied(topic, head_before)
 
         def undo(error: TopicsError) -> None:
             self._staging.allowance.settled(taken)
@@ -147,7 +144,7 @@ class Copier:
             topic.pending_bytes -= made.size
             lane.cursor, lane.head, lane.ts, lane.unpinned = before
 
-        self._staging.stage(topic, None, gated=False, commit=commit, undo=undo)
+        self._staging.stage(topic, None, requires_sync=False, commit=commit, undo=undo)
         seq_reservation.pushed_out(topic, self._staging)
 
     def carry_out(self, topic: Topic, lane: Lane, made: Plan, ts: int) -> None:
@@ -170,7 +167,7 @@ class Copier:
     def made_again(self, topic: Topic) -> None:
         """Releases the topic's pulls: its copies from before the stop are back."""
         topic.durable_head = topic.head_seq
-        self._staging.pulls.ready(topic)
+        self._staging.events.restored(topic)
 
 
 def _growth(topic: Topic, made: Plan) -> int:

@@ -11,7 +11,7 @@ A plan lists, in order, batches to append and seqs to leave out:
 A lane with `allow_cycle` does not report losses: in a cycle, the gap would circulate for ever.
 
 While copies are restored whose seqs readers have seen (`restoring`), a lane that is not arithmetic cannot pass a hole:
-the number of copies it had is unknown. The plan ends there, with `stuck` set.
+the number of copies it had is unknown. The plan ends there, with `source_truncated` set.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Plan:
     seqs: int = 0
     records: int = 0
     size: int = 0
-    stuck: bool = False
+    source_truncated: bool = False
     holes: bool = False
     """Records were missing, and the number of copies they had is unknown: this plan cannot be made again."""
 
@@ -94,7 +94,7 @@ def plan(lane: Lane, pulled: Pulled, target: int, *, restoring: bool = False) ->
             continue
         if start > made.upto + 1:
             if exact:
-                made.stuck = True
+                made.source_truncated = True
                 return made
             made.holes = made.holes or not lane.arithmetic
             _miss(made, lane, pulled, made.upto + 1, start - 1)
@@ -104,15 +104,15 @@ def plan(lane: Lane, pulled: Pulled, target: int, *, restoring: bool = False) ->
         if exact and piece.flags is not None:
             hole = piece.flags.find(DELETED, start - piece.first_seq, stop + 1 - piece.first_seq)
             if hole >= 0:
-                stop, made.stuck = piece.first_seq + hole - 1, True
+                stop, made.source_truncated = piece.first_seq + hole - 1, True
         if stop >= start:
             _copy(made, lane, piece, start, stop)
         made.upto = max(made.upto, stop)
-        if made.stuck:
+        if made.source_truncated:
             return made
     if made.upto < target:
         if exact:
-            made.stuck = True
+            made.source_truncated = True
             return made
         made.holes = made.holes or not lane.arithmetic
         _miss(made, lane, pulled, made.upto + 1, target)

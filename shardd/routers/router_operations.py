@@ -53,7 +53,7 @@ class Routing:
         if forwardable(topic) == topic.head_seq:
             commit(Timing())
         else:
-            self._staging.stage(topic, None, gated=True, commit=commit, undo=undo)
+            self._staging.stage(topic, None, requires_sync=True, commit=commit, undo=undo)
 
     def put(self, request: Request, respond: Respond) -> None:
         """Creates or changes a router. Options: `router`, `config`, and the source's `epoch` and `head`.
@@ -176,7 +176,7 @@ class Routing:
 
         fields = {"lane": changed.dump(changed.cursor)}
         frame = self._staging.control_frame(Kind.ROUTER, topic.id, fields)
-        self._staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
+        self._staging.stage(topic, frame, requires_sync=True, commit=commit, undo=undo)
         topic.lane = changed
         changed.unpinned = False  # staging this change has pinned the old lane's copies
         if before is not None:
