@@ -165,7 +165,7 @@ class Reads:
                     waiting.respond(Reply(waiting.ident, error=self._scheduler.pressure.paced()))
 
     def expire(self) -> None:
-        """Answers the parked reads whose `wait_ms` has passed, with what there is. A full caller's read waits on."""
+        """Answers the parked reads whose `wait_ms` has passed, even without records. A full caller's read waits on."""
         now = self._clock.monotonic()
         while self._deadlines and self._deadlines[0][0] <= now:
             waiting = heappop(self._deadlines)[2]

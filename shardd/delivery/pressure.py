@@ -108,7 +108,7 @@ class Pressure:
         after_ms = retry_after_ms(oldest_wait_s)
         return TopicsError(
             ErrorCode.THROTTLED,
-            f"{waiting} writes wait for the disk, which is as many as may. Try again in {after_ms} ms, or set "
+            f"{waiting} writes wait for the disk, which is the limit. Try again in {after_ms} ms, or set "
             "disable_backpressure to wait with them",
             {"retry_after_ms": after_ms},
             retry_after_ms=after_ms,

@@ -441,7 +441,7 @@ class Claims:
     def extend(self, request: Request, caller: Hashable, respond: Respond) -> None:
         asked, tokens = parse_hold(request, self._staging.limits)
         if asked.lease_ms is None:
-            raise invalid("lease_ms is missing: for how long, from now on, in ms", field="lease_ms")
+            raise invalid("lease_ms is missing: send the lease's new duration from now on, in ms", field="lease_ms")
         topic = self._topic(request)
         queue = self._current(topic)
         deadline = self._clock.now_ms() + clamped_lease(asked.lease_ms)
