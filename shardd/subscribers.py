@@ -1,4 +1,4 @@
-"""Subscribers: tells parked reads and streams, routers and claimers that a topic has changed."""
+"""Subscribers of topic events: parked reads and streams, routers that copy from the topic, claimers of its jobs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from shardd.topic.topic import Topic
 
 
 class Subscribers:
-    """Implements `shardd.changes.events.TopicEvents`."""
+    """See `shardd.changes.events.TopicEvents`."""
 
     claims: Claims
-    """Must be set before the first change. It is made last, because claims make changes themselves."""
+    """Set before any topic changes. Claims are constructed last, because they stage changes themselves."""
 
     def __init__(self, scheduler: Scheduler, reads: Reads, pulls: Pulls) -> None:
         self._scheduler = scheduler

@@ -1,19 +1,18 @@
-"""One record at a time through a named cursor: what the line protocols of the gateway ask for.
+"""Consume: reads of one record at a time through a named cursor, for the gateway's line protocols.
 
-    take    hand out the record after the cursor and move the cursor onto it, as one change
-    peek    show the record after the cursor
-    step    move the cursor onto the record after it
+    take    return the record after the cursor and move the cursor to it, as one change
+    peek    return the record after the cursor
+    step    move the cursor to the record after it
 
-A record is found behind where the cursor *will* be once every move on its way has committed, so two takers never get
-the same one, however many wait for one sync. Records that are gone are passed over; a cursor never moves past what
-nobody could have had.
+The search starts from where the cursor *will* be once all staged moves have committed. So two takers never get the same
+record, however many wait for one sync. Deleted records are skipped. A cursor never moves past the head.
 
-If the process dies before the move is in the log, the record is handed out again and nobody had it. If it dies after
-that and before the answer is out, that one record is lost to its taker: at most one for each connection.
+If the process dies before the move is in the log, the record was not delivered, and the next take returns it. If it
+dies between the log and the answer, the taker loses that record: at most one for each connection.
 
-Options of the request: `cursor`, its name; `seq` (step), the record that was had: the cursor goes there and nowhere
-else. The answer's body is the record's `data`, its `extra` has `seq` and, if there is one, `meta`; without a record
-there is no `extra`.
+Options of the request: `cursor`, the cursor's name; `seq` (step), the exact seq to move to, that of a record peeked
+earlier. The answer's body is the record's `data`. Its `extra` has `seq` and, if the record has one, `meta`; without a
+record there is no `extra`.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from shardd.topic.cursors import check_count, check_name, moved
 from shardd.topic.topic import Topic
 
 _Found = tuple[int, bytes, dict[str, Any]]
-"""Seq, data, and the `extra` of the answer."""
+"""Seq, data, and `extra` of the answer."""
 
 
 class Consume:
@@ -102,7 +101,7 @@ class Consume:
 
 
 def _next(topic: Topic, position: int) -> _Found | None:
-    """The first live record after `position`."""
+    """The first live record after `position`; None if there is none."""
     slices, _ = topic.window(max(position + 1, topic.earliest_seq), 1, MAX_U64)
     if not slices:
         return None

@@ -1,4 +1,4 @@
-"""Named cursors moved, shown, listed and deleted. Changes wait for a sync if the topic's class says so."""
+"""Cursor operations: move, show, list and delete named cursors. Changes wait for a sync only in class `fsync`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Cursors:
         topic.moving.begin(name, asked.seq if asked.force else max(asked.seq, before))
 
         def commit(timing: Timing) -> None:
-            # Decided here, in commit order, because another move may have been on its way.
+            # Decided here, in commit order, because another move may have been staged before this one.
             topic.moving.ended(name)
             cursor = topic.cursors[name] = moved(topic.cursors.get(name), asked.seq, bool(asked.force), now)
             body = {"topic": topic.name, **entry(name, cursor, topic.head_seq)}

@@ -1,4 +1,4 @@
-"""Records deleted: below a seq, or by tag. Waits for a sync if the topic's class says so."""
+"""Record deletions: below a seq, by tag, or both. A deletion waits for a sync only in class `fsync`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Deletes:
                     return
             self._delete(topic, what, request, respond)
             if not in_time:
-                self._staging.commits.flush()  # the group of requests that it came with is over
+                self._staging.commits.flush()  # the request's group has been flushed before
 
         in_time = self._indexing.after(topic, match, delete, partial(refuse, request.id, respond))
 

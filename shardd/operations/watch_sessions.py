@@ -1,4 +1,4 @@
-"""The operations on watch sessions (`shardd.topic.watch_session` has what a session is)."""
+"""Operations on watch sessions (see `shardd.topic.watch_session`)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ _decode_topics = msgspec.json.Decoder(dict[str, Position]).decode
 
 
 class SessionControl:
-    """The operations on sessions. The request's `topic` is the wid; every reply's `extra` has `sessions`, their number.
+    """Session control. The request's `topic` is the wid. The `extra` of every reply, except `watch_resolve`'s, has
+    `sessions`, the number of sessions.
 
-    watch_resolve   `names` → `topics`: {name: [epoch, head_seq, earliest_seq]} of those there are
-    session_make    `owner`, `options`, the positions as body; `room` and `room_owned`: how many sessions, and how many
-                    of this owner, the shard may hold at most
-    session_open    `owner` → `options`, `topics`, `generation`; 404 if there is none, 401 if it is another's
-    session_move    body {wid: [generation, {topic: position}]} → `unknown`: wids there are no sessions for
-    session_count   nothing but `sessions`
+    watch_resolve   `names` → `topics`: {name: [epoch, head_seq, earliest_seq]} of the existing ones
+    session_make    `owner`, `options`, the positions as body; `room` and `room_owned`: the most sessions, and the most
+                    of this owner, that the shard may hold
+    session_open    `owner` → `options`, `topics`, `generation`; 404 for no session, 401 for another owner's
+    session_move    body {wid: [generation, {topic: position}]} → `unknown`: the wids without a session
+    session_count   → `sessions` alone
 
     With `owner` in the request, `extra` also has `owned`, the number of the owner's sessions.
     """
@@ -38,7 +39,7 @@ class SessionControl:
         self._directory = staging.directory
         self._sessions = staging.directory.sessions
         self._making: Counter[bytes] = Counter()
-        """Sessions that are on their way to be made, by owner."""
+        """Number of staged creations, by owner."""
 
     def resolve(self, request: Request, respond: Respond) -> None:
         now = self._staging.clock.now_ms()
@@ -91,7 +92,7 @@ class SessionControl:
         session.used_ms = self._staging.clock.now_ms()
 
         def commit(timing: Timing) -> None:
-            # Not before what is staged: moves that were told earlier are among it.
+            # Answered in commit order, because the client's earlier moves may still be staged.
             kept = as_map(session)
             about = {name: kept[name] for name in ("options", "topics", "generation")}
             self._answer(request, respond, **about)
@@ -134,11 +135,11 @@ class SessionControl:
         self._answer(request, respond)
 
     def collect(self) -> None:
-        """End the sessions that nobody used for the ttl."""
+        """Ends the sessions that have been idle for the ttl."""
         ended = self._sessions.idle(self._staging.clock.now_ms() - self._staging.limits.watch_session_ttl_ms)
         if not ended:
             return
-        # Gone at once; if the frame is lost, a restart brings them back for another ttl.
+        # They end before the frame is written; if it is lost, a restart brings them back for another ttl.
         fields = {"ended": ended}
         self._sessions.apply(fields)
         frame = self._staging.control_frame(Kind.SESSION, 0, fields)
@@ -151,7 +152,7 @@ class SessionControl:
 
 
 def _check_room(held: int, room: int | None, limit: str, most: int) -> None:
-    """Raises `429 throttled` for one more than there is room for here."""
+    """Raises `429 throttled` if there is no room for one session more than `held`."""
     if room is not None and held + 1 > room:
         raise TopicsError(
             ErrorCode.THROTTLED,

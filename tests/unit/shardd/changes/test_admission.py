@@ -1,4 +1,4 @@
-"""Claims about what a shard refuses on behalf of the whole service, and which names it shows to whom."""
+"""Admission: the caps that a shard applies for the whole service, and the names that a key's prefixes let it see."""
 
 from __future__ import annotations
 

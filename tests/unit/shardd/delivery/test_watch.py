@@ -1,4 +1,4 @@
-"""Claims about what a shard does for streams: feed reads, strong ones, and sessions with all they survive."""
+"""Streams in a shard: stream reads, strong reads, and watch sessions across restarts."""
 
 from __future__ import annotations
 
