@@ -503,7 +503,7 @@ class Checkpoints:
 
     def _changes_by_itself(self, topic: Topic, now: int, last: bool) -> bool:
         """Does a topic to which nothing happened have to be planned all the same?"""
-        if topic.queue is not None or (last and topic.config.durability == "ephemeral"):
+        if topic.queue is not None or (last and not topic.config.durability.lasts):
             return True  # rows of a queue tell times
         if self._cold is None or not topic.segments:
             return False
@@ -869,7 +869,7 @@ class Checkpoints:
 
     def _adopt_topic(self, plan: TopicPlan) -> None:
         topic = plan.topic
-        if topic.config.durability != "ephemeral" and topic.config is topic.assigned_config is plan.config:
+        if topic.config.durability.lasts and topic.config is topic.assigned_config is plan.config:
             topic.logged_seq = 0  # what it has from when it was ephemeral is in files now
         if topic.catalogued is plan:
             topic.catalogued = plan.encoded
@@ -1009,10 +1009,10 @@ def _queue_fields(queue: Queue, durable: bool, last: bool) -> dict[str, Any]:
 def _fields(topic: Topic, last: bool) -> dict[str, Any]:
     """What is kept of a topic besides its records. Of an ephemeral one, what a restart finds: the head that is lasting,
     and the ceiling. `last`: how far it got exactly, and what is lost, so that its head does not move."""
-    ephemeral = topic.config.durability == "ephemeral"
+    lasts = topic.config.durability.lasts
     head, losses = topic.lasting_seq, topic.losses
     inner = Gaps([(first, min(end, head), reason) for first, end, reason in topic.gaps.ranges if first <= head])
-    if last and ephemeral:
+    if last and not lasts:
         lost = topic.last_live
         if lost > head and topic.floor > head:
             losses = Losses(list(losses.runs))
@@ -1030,7 +1030,7 @@ def _fields(topic: Topic, last: bool) -> dict[str, Any]:
         "losses": list(losses.runs),
         "last_ts": topic.last_ts,
         "last_write_ts": topic.last_write_ts,
-        "ceiling": topic.head_seq if last and ephemeral else max(topic.ceiling, head if ephemeral else 0),
+        "ceiling": topic.head_seq if last and not lasts else max(topic.ceiling, 0 if lasts else head),
         "reserved_in": topic.reserved_in,
         "keys": topic.keys.dump(),
         "queue": None if topic.queue is None else _queue_fields(topic.queue, topic.config.leases_durable, last),

@@ -144,7 +144,7 @@ class Writes:
 
     def _admit(self, topic: Topic | None, config: TopicConfig, columns: Columns, write: Write) -> None:
         """`429 throttled` for what goes to the log, if too many writes wait or the disk is nearly full."""
-        if config.durability == "ephemeral":
+        if not config.durability.logged:
             return
         commits = self._staging.commits
         if commits.depth >= self._staging.limits.wal_queue_max and not write.disable_backpressure:
@@ -186,10 +186,10 @@ class Writes:
             ts = columns.ts
             assert isinstance(ts, int)
             topic.last_write_ts = ts
-            if durability == "disk" and not source:
+            if durability.acks_before_sync and not source:
                 self._unsynced.wrote(topic, number, first_seq)
             self._staging.events.written(topic)
-            if durability != "fsync":
+            if not durability.acks_synced:
                 timing = Timing(timing.write_ms)
             respond(_answer(topic, first_seq, columns.count, created, False, request, timing))
             if source:
@@ -213,8 +213,8 @@ class Writes:
             number = frame_no
             return encode_batch(columns, topic.id, first_seq, frame_no=frame_no, synced_no=synced_no)
 
-        logged = None if durability == "ephemeral" else encode
-        gated = durability == "fsync" or (bool(source) and durability == "disk")
+        logged = encode if durability.logged else None
+        gated = durability.reaches_device if source else durability.acks_synced
         kept = self._staging.stage(topic, logged, gated=gated, commit=commit, undo=undo)
         seq_reservation.pushed_out(topic, self._staging)
 

@@ -97,7 +97,7 @@ class Consume:
 
         fields = {"name": name, "seq": seq, "ts": now, "force": False}
         frame = self._staging.control_frame(Kind.CURSOR, topic.id, fields)
-        gated = topic.assigned_config.durability == "fsync"
+        gated = topic.assigned_config.durability.acks_synced
         self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
 
 

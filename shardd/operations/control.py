@@ -63,9 +63,9 @@ class Control:
         before, logged_before = topic.assigned_config, topic.logged_seq
         ceiling, reserved_in = topic.ceiling, topic.reserved_in
         topic.assigned_config = config
-        if before.durability == "disk" != config.durability:
+        if before.durability.reserves_per_boot and not config.durability.reserves_per_boot:
             topic.reserve_nothing()
-        if config.durability == "ephemeral" and before.durability != "ephemeral":
+        if before.durability.logged and not config.durability.logged:
             topic.logged_seq = topic.next_seq - 1
         now = self._staging.clock.now_ms()
         topic.held_at.append(now)
@@ -75,7 +75,7 @@ class Control:
             # What the old settings had taken stays gone, whatever the new ones say.
             topic.expire(now)
             topic.config = config
-            if config.durability == "ephemeral" != before.durability:
+            if before.durability.lasts and not config.durability.lasts:
                 topic.part()
             topic.expire(now)
             topic.evict()
@@ -203,10 +203,10 @@ class Control:
 
         durability = topic.assigned_config.durability
         frame = None
-        if durability != "ephemeral" or topic.floor <= topic.logged_seq:
+        if durability.logged or topic.floor <= topic.logged_seq:
             fields = {"before": before_seq, "match": match, "bound": bound, "now": now + topic.ahead_ms}
             frame = self._staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
-        self._staging.stage(topic, frame, gated=durability == "fsync", commit=commit, undo=undo)
+        self._staging.stage(topic, frame, gated=durability.acks_synced, commit=commit, undo=undo)
 
     def cursor_put(self, request: Request, respond: Respond) -> None:
         name = check_name(request.options["cursor"])
@@ -231,7 +231,7 @@ class Control:
 
         fields = {"name": name, "seq": asked.seq, "ts": now, "force": bool(asked.force)}
         frame = self._staging.control_frame(Kind.CURSOR, topic.id, fields)
-        gated = topic.assigned_config.durability == "fsync"
+        gated = topic.assigned_config.durability.acks_synced
         self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
 
     def cursor_delete(self, request: Request, respond: Respond) -> None:
@@ -251,7 +251,7 @@ class Control:
             refuse(request.id, respond, error)
 
         frame = self._staging.control_frame(Kind.CURSOR, topic.id, {"name": name, "seq": None})
-        gated = topic.assigned_config.durability == "fsync"
+        gated = topic.assigned_config.durability.acks_synced
         self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
 
     def cursor_get(self, request: Request, respond: Respond) -> None:

@@ -495,10 +495,11 @@ class Claims:
         queue = topic.queue
         assert queue is not None
         config = topic.assigned_config
+        durability = config.durability
         if not before:
             done(Timing())
             return
-        if config.durability == "ephemeral":
+        if not durability.logged:
             done(Timing())
             return
         if not config.leases_durable and queue.unlogged:
@@ -507,7 +508,7 @@ class Claims:
 
         def commit(timing: Timing) -> None:
             queue.unlogged = not config.leases_durable
-            done(timing if config.durability == "fsync" else Timing(timing.write_ms))
+            done(timing if durability.acks_synced else Timing(timing.write_ms))
 
         def undo(error: TopicsError) -> None:
             for seq, saved in before.items():
@@ -516,12 +517,12 @@ class Claims:
 
         if config.leases_durable:
             fields: dict[str, Any] = {"rows": list(map(queue.row, before))}
-            gated = config.durability == "fsync"
+            gated = durability.acks_synced
         else:
             # From now on the leases that the last stop left in the catalog are out of date. Once that has reached the
             # device, no crash can bring them back.
             fields = {"forget": True}
-            gated = config.durability != "memory"
+            gated = durability.reaches_device
         frame = self._staging.control_frame(Kind.LEASE, topic.id, fields)
         self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
 

@@ -49,7 +49,7 @@ def remove(
                 queue.drop(seq)
             staging.events.jobs_changed(topic)
         # `disk` promises no sync: that this change had to wait for one is not the client's affair.
-        done(timing if durability == "fsync" else Timing(timing.write_ms))
+        done(timing if durability.acks_synced else Timing(timing.write_ms))
 
     def undo(error: TopicsError) -> None:
         topic.held_at.pop()
@@ -60,9 +60,9 @@ def remove(
         failed(error)
 
     frame = None
-    if durability != "ephemeral" or topic.floor <= topic.logged_seq:
+    if durability.logged or topic.floor <= topic.logged_seq:
         fields = {"before": None, "match": None, "bound": topic.head_seq + 1, "now": now + topic.ahead_ms, "seqs": seqs}
         if dead_lettered and queue is not None:
             fields["dead_lettered"] = queue.dead_lettered
         frame = staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
-    staging.stage(topic, frame, gated=gated or durability == "fsync", commit=commit, undo=undo)
+    staging.stage(topic, frame, gated=gated or durability.acks_synced, commit=commit, undo=undo)

@@ -122,7 +122,7 @@ class Restore:
         """What the source has after the lane's cursor. False if it had nothing that helps: ask again a little later."""
         lane = self.lane
         assert lane is not None
-        if self._topic.config.durability == "ephemeral" and not self._topic.deferred:
+        if not self._topic.config.durability.lasts and not self._topic.deferred:
             self._finish()  # a restart took what there was; the rest comes by the ordinary way
             return True
         before = lane.cursor
@@ -137,7 +137,7 @@ class Restore:
     def _take(self, lane: Lane, pulled: Pulled) -> bool:
         while (pin := self._pin()) is not None:
             seq, head, ts, exact, stopped = pin
-            if head <= self._topic.head_seq or self._topic.config.durability == "ephemeral":
+            if head <= self._topic.head_seq or not self._topic.config.durability.lasts:
                 head, lane.cursor = self._topic.head_seq, max(lane.cursor, seq)
             elif not exact and not lane.arithmetic:
                 self._displaced = True
@@ -199,7 +199,7 @@ class Restore:
     def _end(self, lane: Lane, pulled: Pulled) -> bool:
         """Nothing is deferred: what was copied since the last frame. True if something changed."""
         topic = self._topic
-        if topic.config.durability == "ephemeral":
+        if not topic.config.durability.lasts:
             self._finish()
             return True
         if lane.stopped and not self._displaced:
@@ -251,7 +251,7 @@ class Restore:
         while (pin := self._pin()) is not None and (lane := self.lane) is not None:
             self._go_on(lane, pin[1], pin[2])
         lane, topic = self.lane, self._topic
-        if lane is not None and topic.config.durability != "ephemeral":
+        if lane is not None and topic.config.durability.lasts:
             burnt = lane.copies_of(lane.cursor + 1, max(head, lane.cursor))
             if burnt:
                 ts = topic.commit_time(self._clock.now_ms())
@@ -266,7 +266,10 @@ class Restore:
     def _finish(self) -> None:
         topic = self._topic
         topic.held_at.clear()
-        if self._directory.complete(topic, self._clock.now_ms(), self._boot_id) and topic.config.durability == "disk":
+        if (
+            self._directory.complete(topic, self._clock.now_ms(), self._boot_id)
+            and topic.config.durability.reserves_per_boot
+        ):
             self.displaced = True
         topic.catalogued = None
         topic.lane_visible = topic.lane

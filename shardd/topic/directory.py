@@ -10,9 +10,9 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Sequence
 
+from proto.model.durability import Durability
 from proto.model.errors import topic_not_found
 from shardd.topic import name_ranges
-from shardd.topic.config import CLASSES
 from shardd.topic.topic import Topic, Totals, hold
 from shardd.topic.watch_session import Sessions
 
@@ -62,10 +62,10 @@ class Directory:
     def complete(self, topic: Topic, now_ms: int, boot_id: str) -> bool:
         """Everything of this topic is read back. True if seqs were given up that records may have had."""
         head = topic.head_seq
-        if topic.config.durability == "ephemeral":
+        if not topic.config.durability.lasts:
             topic.lose_tail(topic.ceiling)
             topic.logged_seq = topic.head_seq
-        elif topic.config.durability == "disk" and topic.reserved_in not in ("", boot_id):
+        elif topic.config.durability.reserves_per_boot and topic.reserved_in not in ("", boot_id):
             topic.skip(topic.ceiling + 1)
         topic.next_seq = max(topic.next_seq, topic.head_seq + 1)
         topic.durable_head = topic.head_seq
@@ -128,7 +128,7 @@ class Directory:
 
     def by_class(self) -> dict[str, int]:
         counts = Counter(topic.config.durability for topic in self.visible.values())
-        return {name: counts.get(name, 0) for name in CLASSES}
+        return {durability.value: counts[durability] for durability in Durability}
 
     def expire(self, now_ms: int) -> None:
         """Bring every topic up to `now_ms`: what is older than a TTL or an idempotency window goes."""

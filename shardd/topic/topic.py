@@ -149,7 +149,7 @@ class Topic:
     @property
     def lasting_seq(self) -> int:
         """The last visible seq that a restart knows of: of an ephemeral topic, what follows is in memory only."""
-        return min(self.logged_seq, self.head_seq) if self.config.durability == "ephemeral" else self.head_seq
+        return self.head_seq if self.config.durability.lasts else min(self.logged_seq, self.head_seq)
 
     @property
     def last_live(self) -> int:
