@@ -44,7 +44,7 @@ from rich.table import Table
 
 from proto.ipc.message import Message, Reply, Request
 from proto.model.limits import Limits
-from proto.process.allocator import give_back
+from proto.process.allocator import trim_heap
 from shardd.clock import SystemClock
 from shardd.garbage_collector import calm
 from shardd.shard import Shard
@@ -160,7 +160,7 @@ class Driver:
             written = time.perf_counter()
             self.shard.checkpoints.adopt(plan)
             adopted = time.perf_counter()
-            await trio.to_thread.run_sync(give_back)
+            await trio.to_thread.run_sync(trim_heap)
             self.pauses += [planned - start, adopted - written]
 
     def hand_in(self, op: str, body: bytes, **options: Any) -> None:

@@ -33,7 +33,7 @@ from proto.ipc.transport import ControlLink
 from proto.model.keys import Key
 from proto.model.limits import Limits
 from proto.model.memory_shares import gateway_share, window
-from proto.process.allocator import give_back
+from proto.process.allocator import trim_heap
 from proto.process.core_dumps import leave_no_core
 from proto.process.log import configure
 from proto.process.orphan import die_with_parent
@@ -69,7 +69,7 @@ class Gateway:
         self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
         self.tracing: tracing.Tracing | None = None
         if start.request_log:
-            self.api.witnesses.append(RequestLog())
+            self.api.observers.append(RequestLog())
         others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
         self.server = Http1Server(Front(self.api, self.flight, self.limits, self.handover, budget), others)
         quota = self.api.quota
@@ -84,12 +84,12 @@ class Gateway:
         shard that hangs keeps messages here whose requests were answered long ago."""
         while True:
             await trio.sleep(TIDY_S)
-            await trio.to_thread.run_sync(give_back)
+            await trio.to_thread.run_sync(trim_heap)
 
     async def begin_tracing(self) -> None:
         self.tracing = await trio.to_thread.run_sync(tracing.load)
         if self.tracing is not None:
-            self.api.witnesses.append(self.tracing)
+            self.api.observers.append(self.tracing)
             _log.info("spans_are_sent")
 
     def replace_keys(self, keys: list[Key]) -> None:
@@ -110,12 +110,12 @@ class Gateway:
             async with trio.open_nursery() as nursery:
                 if walrus:
                     nodes: list[Listening] = [
-                        (each, partial(self.walrus.talk, node)) for node, each in enumerate(walrus, 1)
+                        (each, partial(self.walrus.session, node)) for node, each in enumerate(walrus, 1)
                     ]
                     nursery.start_soon(self.walrus_server.run, nodes)
                     self.api.protocols.append(partial(self._statistics, self.walrus_server, self.walrus.commands))
                 if rog:
-                    rogs: list[Listening] = [(each, self.rog.talk) for each in rog]
+                    rogs: list[Listening] = [(each, self.rog.session) for each in rog]
                     nursery.start_soon(self.rog_server.run, rogs)
                     self.api.protocols.append(partial(self._statistics, self.rog_server, self.rog.commands))
                 await nursery.start(self.server.run, listener)

@@ -49,7 +49,7 @@ from gateway.shards.quota import Quota
 from gateway.streams import sse
 from gateway.streams.hub import Live
 from gateway.streams.job_stream import Work
-from gateway.streams.watch_request import WISH
+from gateway.streams.watch_request import WATCH_REQUEST
 from gateway.streams.websocket_commands import Conversation, prove, refusal
 from proto.ipc.message import Reply
 from proto.model.body import Form
@@ -136,7 +136,7 @@ class Api:
         self._routers = Routers(shards, self.quota, limits)
         self.live = Live(shards, limits, keyring, budget)
         self.work = Work(shards, limits, keyring)
-        self.witnesses: list[exchange.Witness] = []
+        self.observers: list[exchange.RequestObserver] = []
         """Who looks on; each is told of every request."""
         self.protocols: list[Callable[[], metrics.Protocol]] = []
         """Of the protocols besides HTTP: what they have to show."""
@@ -193,7 +193,7 @@ class Api:
             else:
                 response = responses.failure(error, timed)
         except ClientGone:
-            for each in self.witnesses:
+            for each in self.observers:
                 each.answered(exchange.of(request, operation, exchange.CLIENT_GONE, started))
             raise
         except Exception:
@@ -208,13 +208,13 @@ class Api:
                 headers.append((b"content-encoding", b"gzip"))
             response.headers = tuple(headers)
         self.origins.tell(request, response)
-        if self.witnesses:
-            exchange.witnessed(response, exchange.of(request, operation, response.status, started), self.witnesses)
+        if self.observers:
+            exchange.observed(response, exchange.of(request, operation, response.status, started), self.observers)
         return response
 
     def refused(self, error: TopicsError) -> None:
         """What came over a connection could not be read as a request, and this is its answer."""
-        for each in self.witnesses:
+        for each in self.observers:
             now = perf_counter()
             each.answered(exchange.Exchange("", "", error.status, now, now))
 
@@ -381,8 +381,8 @@ class Api:
         return responses.success(page, started)
 
     async def _watch(self, request: Request, key: Key, options: _Options, started: float) -> Response:
-        wish, ignored = WISH.read(await self._parameters(_WATCH, request))
-        made = await self.live.watch(wish, key, lenient=bool(options["lenient"]))
+        asked, ignored = WATCH_REQUEST.read(await self._parameters(_WATCH, request))
+        made = await self.live.watch(asked, key, lenient=bool(options["lenient"]))
         if ignored:
             made["ignored"] = ignored
         return responses.success(Reply(0, msgspec.json.encode(made)), started)

@@ -42,7 +42,7 @@ class Exchange:
         return round((self.ended - self.began) * 1000, 3)
 
 
-class Witness(Protocol):
+class RequestObserver(Protocol):
     def answered(self, exchange: Exchange) -> None:
         """An answer is ready to be sent, or a client is gone before (status 499, as nginx has it)."""
 
@@ -72,18 +72,18 @@ def _known(method: str) -> str:
     return method if method in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS") else "_OTHER"
 
 
-def witnessed(response: Response, exchange: Exchange, witnesses: list[Witness]) -> None:
-    """Tell the witnesses of an answer, and later of its end if it is a stream."""
+def observed(response: Response, exchange: Exchange, observers: list[RequestObserver]) -> None:
+    """Tell the observers of an answer, and later of its end if it is a stream."""
     exchange.sent_bytes = len(response.body)
     exchange.figures = response.figures or _NO_FIGURES
     live, upgraded = response.live, response.upgraded
     exchange.stream = live is not None or upgraded is not None
-    for each in witnesses:
+    for each in observers:
         each.answered(exchange)
 
     def over() -> None:
         exchange.ended = perf_counter()
-        for each in witnesses:
+        for each in observers:
             each.ended(exchange)
 
     if live is not None:

@@ -45,7 +45,7 @@ def load() -> Tracing | None:
 
 
 class Tracing:
-    """A witness. Raises `ImportError` without the packages."""
+    """An observer. Raises `ImportError` without the packages."""
 
     def __init__(self) -> None:
         sdk = import_module("opentelemetry.sdk.trace")

@@ -66,8 +66,8 @@ class Rog:
         self._partitions: dict[str, int] = {}
         """Of logs that were asked for; a log's number never changes."""
 
-    def talk(self) -> RogTalk:
-        return RogTalk(self)
+    def session(self) -> RogSession:
+        return RogSession(self)
 
     async def create(self, log: str, partitions: int) -> None:
         if not partitions:
@@ -140,7 +140,7 @@ class Rog:
         return partitions
 
 
-class RogTalk:
+class RogSession:
     """One connection. It remembers what was fetched last, so that an ack means exactly that."""
 
     def __init__(self, served: Rog) -> None:

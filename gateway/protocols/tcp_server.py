@@ -1,7 +1,7 @@
 """TCP servers of protocols other than HTTP: accepting, reading, answering in order, time limits, draining.
 
 A connection carries one command at a time: the next one is not looked at before the answer to the last one is sent, so
-a client that sends without reading fills only its own socket. What the bytes mean is up to a `Talk`.
+a client that sends without reading fills only its own socket. What the bytes mean is up to a `Session`.
 
 waiting ──first byte──► reading ──whole──► in flight ──answer sent──► waiting
    │ idle limit, room wanted, drain  │ pace                │ client does not read
@@ -35,7 +35,7 @@ SWEEP_S = 0.5
 _log: Any = structlog.get_logger()
 
 
-class Talk(Protocol):
+class Session(Protocol):
     """One client's conversation."""
 
     def read(self) -> Steps[Any]:
@@ -48,21 +48,21 @@ class Talk(Protocol):
         """The answer to what is no command."""
 
 
-Listening = tuple[socket.socket, Callable[[], Talk]]
+Listening = tuple[socket.socket, Callable[[], Session]]
 """A socket, and what begins the conversation with whoever comes in there."""
 
 
 class TcpConnection:
-    __slots__ = ("_budget", "_buffer", "_flight", "_limits", "_raw", "_talk", "deadline", "pace", "scope", "since")
+    __slots__ = ("_budget", "_buffer", "_flight", "_limits", "_raw", "_session", "deadline", "pace", "scope", "since")
 
-    def __init__(self, raw: socket.socket, talk: Talk, limits: Limits, flight: Flight, budget: Budget) -> None:
+    def __init__(self, raw: socket.socket, session: Session, limits: Limits, flight: Flight, budget: Budget) -> None:
         self.scope = trio.CancelScope()
         self.deadline = math.inf
         self.since = math.inf
         """When it began to wait for a command; not waiting: infinity."""
         self.pace = Pace(limits)
         self._raw = raw
-        self._talk = talk
+        self._session = session
         self._limits = limits
         self._flight = flight
         self._budget = budget
@@ -84,7 +84,7 @@ class TcpConnection:
             hold = self._budget.hold(Kind.BODY)
             try:
                 try:
-                    steps = self._talk.read()
+                    steps = self._session.read()
                     wanted = next(steps)
                     self._wait()
                     while True:
@@ -98,12 +98,12 @@ class TcpConnection:
                     self.deadline = self.since = math.inf
                     await self._carry_out(whole.value)
                 except ProtocolError as error:
-                    await self._send(self._talk.refuse(error.message))
+                    await self._send(self._session.refuse(error.message))
                     if error.fatal:
                         await self._linger()
                         return
                 except TopicsError as error:  # no memory for a command of this size
-                    await self._send(self._talk.refuse(error.message))
+                    await self._send(self._session.refuse(error.message))
                     await self._linger()
                     return
             finally:
@@ -113,7 +113,7 @@ class TcpConnection:
     async def _carry_out(self, command: Any) -> None:
         self._flight.enter()
         try:
-            await self._send(await self._talk.answer(command))
+            await self._send(await self._session.answer(command))
         finally:
             self._flight.leave()
 
@@ -203,8 +203,8 @@ class TcpServer:
         """Accept and serve until cancelled; that ends every connection too."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep)
-            for listener, talk in listening:
-                nursery.start_soon(self._accept, listener, talk, nursery)
+            for listener, session in listening:
+                nursery.start_soon(self._accept, listener, session, nursery)
 
     def drain(self) -> None:
         """End those that only wait; what is in flight is finished, and its connection then ends."""
@@ -212,7 +212,7 @@ class TcpServer:
             if connection.since != math.inf:
                 connection.scope.cancel()
 
-    async def _accept(self, listener: socket.socket, talk: Callable[[], Talk], nursery: trio.Nursery) -> None:
+    async def _accept(self, listener: socket.socket, session: Callable[[], Session], nursery: trio.Nursery) -> None:
         listener.setblocking(False)
         while True:
             await wait_readable(listener)
@@ -229,7 +229,7 @@ class TcpServer:
                 continue
             raw.setblocking(False)
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection = TcpConnection(raw, talk(), self._limits, self._flight, self._budget)
+            connection = TcpConnection(raw, session(), self._limits, self._flight, self._budget)
             self.connections.add(connection)
             nursery.start_soon(self._serve, connection)
 

@@ -46,8 +46,8 @@ class Walrus:
         self._segment = limits.walrus_segment_entries
         self._config = _to_json({"durability": limits.walrus_durability})
 
-    def talk(self, node: int) -> WalrusTalk:
-        return WalrusTalk(self, node)
+    def session(self, node: int) -> WalrusSession:
+        return WalrusSession(self, node)
 
     async def register(self, topic: str) -> bytes:
         _check(await self._quota.call("configure", topic, {"if_absent": True}, self._config))
@@ -101,7 +101,7 @@ class Walrus:
         )
 
 
-class WalrusTalk:
+class WalrusSession:
     """One connection, which came in at `node`."""
 
     def __init__(self, served: Walrus, node: int) -> None:

@@ -85,7 +85,7 @@ class Shards:
         self.quarantined[index] = reply.quarantined
         self.disk_full[index] = reply.disk_full
         if link is not self._heard[index]:
-            self.ledger.reborn(index, link.first_id)
+            self.ledger.on_restart(index, link.first_id)
             self._heard[index] = link
             self._look_whether_complete()
         self.ledger.heard(index, reply.id, reply.counters[0], reply.counters[2])

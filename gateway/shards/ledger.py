@@ -74,7 +74,7 @@ class Ledger:
             self._bytes[shard] -= growth.bytes
             self._settled.set()
 
-    def reborn(self, shard: int, first_request: int) -> None:
+    def on_restart(self, shard: int, first_request: int) -> None:
         """The first reply of a new incarnation is here: what the old one left unanswered is counted in it, or lost.
         Requests from `first_request` on were sent to the new one."""
         booked = {request: growth for request, growth in self._booked[shard].items() if request >= first_request}

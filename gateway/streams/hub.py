@@ -18,7 +18,15 @@ from gateway.streams.sse import CONTENT_TYPE, HEADERS, RETRY, EventStream, check
 from gateway.streams.stream import Stream
 from gateway.streams.subscription import Item
 from gateway.streams.topic_feed import Feeds
-from gateway.streams.watch_request import Wish, begun, check_topics, described, heartbeat_of, options_of, resolve
+from gateway.streams.watch_request import (
+    WatchRequest,
+    begun,
+    check_topics,
+    described,
+    heartbeat_of,
+    options_of,
+    resolve,
+)
 from gateway.streams.watch_sessions import Opened, Sessions
 from proto.model.errors import ErrorCode, TopicsError, shutting_down
 from proto.model.keys import Key
@@ -58,14 +66,14 @@ class Live:
                         _log.exception("stream_failed")
                         stream.abort()
 
-    async def watch(self, wish: Wish, key: Key, *, lenient: bool) -> dict[str, Any]:
+    async def watch(self, asked: WatchRequest, key: Key, *, lenient: bool) -> dict[str, Any]:
         """Make a session; returns the answer's fields. Raises `400`, `403`, `404`, `429`, `503`."""
-        starts = begun(wish.topics or {}, wish.cursor)
+        starts = begun(asked.topics or {}, asked.cursor)
         check_topics(starts, key, self.limits)
-        options = options_of(wish, self.limits)
+        options = options_of(asked, self.limits)
         found = await resolve(self.shards, starts, lenient=lenient)
         positions = {name: each.position for name, each in found.items()}
-        wid = await self.sessions.make(key, options, heartbeat_of(wish), positions)
+        wid = await self.sessions.make(key, options, heartbeat_of(asked), positions)
         return {
             "wid": wid,
             "stream_url": f"/v0/watch/{wid}",

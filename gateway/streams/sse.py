@@ -23,7 +23,7 @@ from gateway.http.accept_header import named, weight
 from gateway.http.messages import Response, Write
 from gateway.streams.event_ids import Ids, Position
 from gateway.streams.stream import Shown, Stream
-from gateway.streams.subscription import Item, Track
+from gateway.streams.subscription import Item, Subscription
 from gateway.streams.topic_feed import Batch
 from gateway.streams.watch_sessions import Opened, Sessions
 from proto.model.errors import ErrorCode, TopicsError
@@ -77,9 +77,9 @@ class EventStream(Stream):
         self.put(Item("raw", None, RETRY, None, 0))
         self._progress = sessions.begin(self)
         for name, position in positions.items():
-            track = self.add(name, opened.options, position)
+            subscription = self.add(name, opened.options, position)
             if position != opened.topics[name]:
-                self.moved(track)  # taken back, and to stay so if this stream ends at once
+                self.moved(subscription)  # taken back, and to stay so if this stream ends at once
 
     async def send(self) -> None:
         parts: list[bytes] = []
@@ -96,9 +96,9 @@ class EventStream(Stream):
         if item.kind == "raw":
             what: bytes = item.what
             return what
-        assert item.track is not None
+        assert item.subscription is not None
         assert item.after is not None
-        self._ids.seqs[item.track.name] = item.after.seq
+        self._ids.seqs[item.subscription.name] = item.after.seq
         self._ids.generation = max(self._ids.generation, item.after.born)
         if item.kind == "moved":
             return b""
@@ -123,8 +123,8 @@ class EventStream(Stream):
         if now - self.sent_at >= self._heartbeat_s and not self.sending:
             self.put(Item("raw", None, b": hb %d\n\n" % (time() * 1000), None, 0))
 
-    def moved(self, track: Track) -> None:
-        self._progress.moved(track.name, track.handed, self.generation)
+    def moved(self, subscription: Subscription) -> None:
+        self._progress.moved(subscription.name, subscription.handed, self.generation)
 
     def taken_over(self) -> None:
         self.end(self.problem(409, "another connection has opened this watch session"))

@@ -1,11 +1,11 @@
-"""One client that watches: its tracks, what waits to be sent to it, and the task that sends.
+"""One client that watches: its subscriptions, what waits to be sent to it, and the task that sends.
 
-Live batches go into a bounded queue. When it is full, a track falls behind: nothing is kept for it, and once there is
-room it reads larger batches by itself. So a slow client costs what its queue may hold, and delays nobody.
+Live batches go into a bounded queue. When it is full, a subscription falls behind: nothing is kept for it, and once
+there is room it reads larger batches by itself. So a slow client costs what its queue may hold, and delays nobody.
 
 The ladder of a client that does not take what it is sent, counted from when the queue was full or a write got stuck:
 
-    at once                     tracks fall behind; what they miss is read again, or told as a tombstone
+    at once                     subscriptions fall behind; what they miss is read again, or told as a tombstone
     buffer_grace_ms             what is queued is let go as well: it can be read again too
     slow_consumer_timeout_ms    a last `error` frame if it can still be written, and the end
 """
@@ -23,7 +23,7 @@ from gateway.admission.body_budget import Hold, Kind
 from gateway.contract.auth import Keyring, key_is_gone
 from gateway.http.messages import ClientGone, Gone
 from gateway.streams.event_ids import Position
-from gateway.streams.subscription import Item, State, Track
+from gateway.streams.subscription import Item, State, Subscription
 from gateway.streams.topic_feed import Feeds, feed_options, frame_bytes
 from gateway.streams.watch_request import Options
 from proto.ipc.link import Pending
@@ -53,7 +53,7 @@ class Stream(ABC):
         self.key = key
         """Whose stream this is."""
         self.feeds = live.feeds
-        self.tracks: dict[str, Track] = {}
+        self.subscriptions: dict[str, Subscription] = {}
         self.paced: dict[str, TopicsError] = {}
         """Topics that come later, for a reason the client has yet to be told."""
         self.generation = generation
@@ -65,7 +65,7 @@ class Stream(ABC):
         self._sending_bytes = 0
         self._in_hand: list[Hold] = []
         """Of what is being sent."""
-        self._behind: deque[Track] = deque()
+        self._behind: deque[Subscription] = deque()
         self._catching_up = False
         self._nursery: trio.Nursery | None = None
         self._scope = trio.CancelScope()
@@ -115,31 +115,31 @@ class Stream(ABC):
             self._let_go = True
             self._forget_queue()
 
-    # Tracks
+    # Subscriptions
 
-    def add(self, name: str, options: Options, position: Position) -> Track:
-        """Begin to watch a topic, instead of an earlier track of it."""
+    def add(self, name: str, options: Options, position: Position) -> Subscription:
+        """Begin to watch a topic, instead of an earlier subscription of it."""
         self.drop(name)
-        track = self.tracks[name] = Track(self, name, options, position)
-        self.behind(track)
-        return track
+        subscription = self.subscriptions[name] = Subscription(self, name, options, position)
+        self.behind(subscription)
+        return subscription
 
     def drop(self, name: str) -> bool:
         """Watch a topic no longer; False if it was not watched."""
         self.paced.pop(name, None)
-        track = self.tracks.pop(name, None)
-        if track is None:
+        subscription = self.subscriptions.pop(name, None)
+        if subscription is None:
             return False
-        track.over()
-        self.queue = deque(item for item in self.queue if item.track is not track)
+        subscription.over()
+        self.queue = deque(item for item in self.queue if item.subscription is not subscription)
         self._queued_bytes = sum(item.size for item in self.queue)
         return True
 
-    def behind(self, track: Track) -> None:
-        if track.state is State.OVER:
+    def behind(self, subscription: Subscription) -> None:
+        if subscription.state is State.OVER:
             return
-        track.state = State.BEHIND
-        self._behind.append(track)
+        subscription.state = State.BEHIND
+        self._behind.append(subscription)
         self._start_catching_up()
 
     def _start_catching_up(self) -> None:
@@ -148,64 +148,67 @@ class Stream(ABC):
             self._nursery.start_soon(self._catch_up)
 
     async def _catch_up(self) -> None:
-        """Read for the tracks that are behind, some at a time, in turn, as long as the client takes what is read."""
+        """Read for the subscriptions that are behind, some at a time, in turn, as long as the client takes what is
+        read."""
         try:
             while self._behind:
                 while not self._has_room():
                     self._roomy = trio.Event()
                     await self._roomy.wait()
                 if not await self._read_some():
-                    earliest = min((track.retry_at for track in self._behind), default=0.0)
+                    earliest = min((subscription.retry_at for subscription in self._behind), default=0.0)
                     await trio.sleep(max(earliest - monotonic(), 0))
         finally:
             self._catching_up = False
 
     async def _read_some(self) -> bool:
-        """One read for each of the next few tracks. False if none may be read yet."""
+        """One read for each of the next few subscriptions. False if none may be read yet."""
         now = monotonic()
-        chosen: list[Track] = []
+        chosen: list[Subscription] = []
         most = MOST_READS
         left = self._limits.watch_queue_bytes - self._held_bytes
         for _ in range(len(self._behind)):
-            track = self._behind.popleft()
-            if track.state is not State.BEHIND:
+            subscription = self._behind.popleft()
+            if subscription.state is not State.BEHIND:
                 continue
-            if track.retry_at > now:
-                self._behind.append(track)
+            if subscription.retry_at > now:
+                self._behind.append(subscription)
                 continue
-            chosen.append(track)
-            most = min(most, max(left // self._frame_bytes(track), 1))
+            chosen.append(subscription)
+            most = min(most, max(left // self._frame_bytes(subscription), 1))
             if len(chosen) >= most:
                 break
-        asked: list[tuple[Track, Position, Pending, Hold]] = []
+        asked: list[tuple[Subscription, Position, Pending, Hold]] = []
         shards = self.feeds.shards
         try:
-            for track in chosen:
-                most = self._frame_bytes(track)
+            for subscription in chosen:
+                most = self._frame_bytes(subscription)
                 hold = self.feeds.budget.hold(Kind.STREAM, self.key)
                 try:
                     await hold.grow(most)
-                    if track.state is not State.BEHIND:
+                    if subscription.state is not State.BEHIND:
                         continue
-                    options = feed_options(track.options, track.epoch, track.seq, 0, most, touch=track.first)
-                    pending = shards.ask(shards.index_of(track.name), "feed", options, track.name)
-                    asked.append((track, track.position, pending, hold))
+                    options = feed_options(
+                        subscription.options, subscription.epoch, subscription.seq, 0, most, touch=subscription.first
+                    )
+                    pending = shards.ask(shards.index_of(subscription.name), "feed", options, subscription.name)
+                    asked.append((subscription, subscription.position, pending, hold))
                 except TopicsError as error:
-                    if track.state is State.BEHIND:
-                        track.failed(error, now)
-            for track, position, pending, hold in asked:
+                    if subscription.state is State.BEHIND:
+                        subscription.failed(error, now)
+            for subscription, position, pending, hold in asked:
                 try:
                     reply = await pending.reply()
                     if reply.error is not None:
                         raise reply.error
                 except TopicsError as error:
-                    if track.state is State.BEHIND:
-                        track.failed(error, monotonic())
+                    if subscription.state is State.BEHIND:
+                        subscription.failed(error, monotonic())
                 else:
-                    if track.state is State.BEHIND and track.position == position:
-                        track.read(reply, hold)
+                    if subscription.state is State.BEHIND and subscription.position == position:
+                        subscription.read(reply, hold)
                     else:  # what was queued was let go meanwhile, and this with it
-                        self.behind(track)
+                        self.behind(subscription)
         finally:
             for _, _, pending, _ in asked:
                 pending.abandon()
@@ -243,9 +246,9 @@ class Stream(ABC):
         self._sending_bytes += item.size
         if item.kind == "record":
             self._in_hand.append(item.what.hold)
-        if item.track is not None and item.after is not None:
-            item.track.handed = item.after
-            self.moved(item.track)
+        if item.subscription is not None and item.after is not None:
+            item.subscription.handed = item.after
+            self.moved(item.subscription)
         self._look_for_room()
         return item
 
@@ -259,8 +262,8 @@ class Stream(ABC):
     def _held_bytes(self) -> int:
         return self._queued_bytes + self._sending_bytes
 
-    def _frame_bytes(self, track: Track) -> int:
-        return frame_bytes(track.options, self._limits)
+    def _frame_bytes(self, subscription: Subscription) -> int:
+        return frame_bytes(subscription.options, self._limits)
 
     def _has_room(self) -> bool:
         return len(self.queue) <= self.most // 2 and self._held_bytes <= self._limits.watch_queue_bytes // 2
@@ -270,27 +273,27 @@ class Stream(ABC):
             self._full_since = None
             self._roomy.set()
 
-    def moved(self, track: Track) -> None:
-        """A track's `handed` has changed. For who remembers it."""
+    def moved(self, subscription: Subscription) -> None:
+        """A subscription's `handed` has changed. For who remembers it."""
         return
 
     def _forget_queue(self) -> None:
-        """Let go of what waits: the tracks read it again. Frames that cannot be read again stay."""
+        """Let go of what waits: the subscriptions read it again. Frames that cannot be read again stay."""
         kept = [
             item
             for item in self.queue
             if item.kind in ("topic-deleted", "raw")
-            or (item.kind == "caught-up" and item.track is not None and item.after == item.track.handed)
+            or (item.kind == "caught-up" and item.subscription is not None and item.after == item.subscription.handed)
         ]
         self.queue.clear()
         self.queue.extend(kept)
         self._queued_bytes = sum(item.size for item in kept)
-        for track in self.tracks.values():
-            if track.position != track.handed and track.state is not State.OVER:
-                waiting = track.state is State.BEHIND
-                track.back_to_handed()
+        for subscription in self.subscriptions.values():
+            if subscription.position != subscription.handed and subscription.state is not State.OVER:
+                waiting = subscription.state is State.BEHIND
+                subscription.back_to_handed()
                 if not waiting:
-                    self.behind(track)
+                    self.behind(subscription)
         self._roomy.set()
 
     # Life
@@ -338,10 +341,10 @@ class Stream(ABC):
                         self._nursery = None  # before it closes: feeds may still have something for us
                     nursery.cancel_scope.cancel()
         finally:
-            for track in self.tracks.values():
-                track.over()
+            for subscription in self.subscriptions.values():
+                subscription.over()
             del self._live.streams[self]
-            # Streams and tracks refer to each other: what they hold would stay until the garbage collector looks.
+            # Streams and subscriptions refer to each other: what they hold would stay until garbage is collected.
             self.queue.clear()
             self._in_hand.clear()
             self.ended.set()

@@ -6,9 +6,9 @@
        ▲            └──── at the head, and not behind the feed ──► live ──► over
        └── the queue is full, the feed ended, positions do not fit ─┘        (topic deleted, unsubscribed)
 
-A track knows two positions: what is queued, and what was `handed` to the connection, which is what a session remembers.
-A client that loses the connection may not have got all of the latter. It says so by the id it comes back with; without
-one, what was under way is passed over.
+A subscription knows two positions: what is queued, and what was `handed` to the connection, which is what a session
+remembers. A client that loses the connection may not have got all of the latter. It says so by the id it comes back
+with; without one, what was under way is passed over.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class State(Enum):
 
 class Item(NamedTuple):
     """Something to send. `kind` is record, tombstone, caught-up, topic-deleted, or moved: nothing to show, only a
-    position; or raw, which belongs to no track. `what` is a `Batch`, the payload's fields, or bytes."""
+    position; or raw, which belongs to no subscription. `what` is a `Batch`, the payload's fields, or bytes."""
 
     kind: str
-    track: Track | None
+    subscription: Subscription | None
     what: Any
     after: Position | None
     size: int
 
 
-class Track:
+class Subscription:
     __slots__ = (
         "born",
         "epoch",

@@ -1,15 +1,16 @@
 """Live topics: one read waiting in the shard for each topic and set of options, whoever watches.
 
-What comes is handed to every track that stands where it begins (the same bytes object to all), so a batch is rendered
-once however many watch. Positions decide, never time:
+What comes is handed to every subscription that stands where it begins (the same bytes object to all), so a batch is
+rendered once however many watch. Positions decide, never time:
 
-    track at the batch's beginning      takes it
-    track at or beyond its end          has it already, from its own reading
-    anything else                       is behind: reads by itself until it stands where the feed does
+    subscription at the batch's beginning   takes it
+    subscription at or beyond its end       has it already, from its own reading
+    anything else                           is behind: reads by itself until it stands where the feed does
 
-A track joins when it is not behind the feed. If the feed is behind the track, the batches in between are passed over.
-A shard that goes away leaves the feed where it is: it asks again from there, and the streams see nothing but a pause.
-Gaps, a topic made anew, and damage end the feed: each track finds out by itself what that means for it.
+A subscription joins when it is not behind the feed. If the feed is behind the subscription, the batches in between are
+passed over. A shard that goes away leaves the feed where it is: it asks again from there, and the streams see nothing
+but a pause. Gaps, a topic made anew, and damage end the feed: each subscription finds out by itself what that means for
+it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Batch:
 
 
 class Member(Protocol):
-    """A track, as a feed sees it."""
+    """A subscription, as a feed sees it."""
 
     epoch: int
     seq: int

@@ -35,7 +35,7 @@ class Start(Struct):
     tail: bool | None = None
 
 
-class Wish(Struct):
+class WatchRequest(Struct):
     """The fields that a watch and a subscription have in common."""
 
     topics: dict[str, Start | None] | None = None
@@ -51,7 +51,7 @@ class Wish(Struct):
     consistency: Literal["eventual", "strong"] | None = None
 
 
-WISH = Form(Wish)
+WATCH_REQUEST = Form(WatchRequest)
 
 
 class Options(Struct, frozen=True):
@@ -74,27 +74,27 @@ class Options(Struct, frozen=True):
         return cls(**{**fields, "nodes": tuple(fields["nodes"])})
 
 
-def options_of(wish: Wish, limits: Limits) -> Options:
+def options_of(asked: WatchRequest, limits: Limits) -> Options:
     """With numbers that are out of range clamped."""
-    budget = wish.max_batch_bytes
+    budget = asked.max_batch_bytes
     if budget is None:
         budget = DEFAULT_FRAME_BYTES
-    node = wish.node
+    node = asked.node
     return Options(
-        clamped(wish.limit, DEFAULT_LIMIT, limits.max_limit),
+        clamped(asked.limit, DEFAULT_LIMIT, limits.max_limit),
         clamped(budget, DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES),
         tuple(sorted({node} if isinstance(node, str) else set(node or ()))),
-        bool(wish.include_tags),
-        wish.include_meta is not False and wish.include_data is not False,
-        wish.include_data is not False,
-        wish.consistency == "strong",
+        bool(asked.include_tags),
+        asked.include_meta is not False and asked.include_data is not False,
+        asked.include_data is not False,
+        asked.consistency == "strong",
     )
 
 
-def heartbeat_of(wish: Wish) -> int:
+def heartbeat_of(asked: WatchRequest) -> int:
     """Milliseconds."""
-    asked = DEFAULT_HEARTBEAT_MS if wish.heartbeat_ms is None else wish.heartbeat_ms
-    return min(max(asked, MIN_HEARTBEAT_MS), MAX_HEARTBEAT_MS)
+    wanted = DEFAULT_HEARTBEAT_MS if asked.heartbeat_ms is None else asked.heartbeat_ms
+    return min(max(wanted, MIN_HEARTBEAT_MS), MAX_HEARTBEAT_MS)
 
 
 def begun(starts: Mapping[str, Start | None], cursor: str | None) -> Mapping[str, Start | None]:

@@ -35,7 +35,7 @@ from gateway.shards.quota import Quota
 from gateway.streams.stream import Shown, Stream
 from gateway.streams.subscription import Item
 from gateway.streams.topic_feed import Batch
-from gateway.streams.watch_request import Start, Wish, begun, check_topics, described, options_of, resolve
+from gateway.streams.watch_request import Start, WatchRequest, begun, check_topics, described, options_of, resolve
 from proto.ipc.message import Reply
 from proto.model.body import Form, parse
 from proto.model.errors import ErrorCode, TopicsError, invalid
@@ -84,7 +84,7 @@ class Command(Struct):
     request_id: Raw | UnsetType = UNSET
 
 
-class Subscribe(Wish, kw_only=True):
+class Subscribe(WatchRequest, kw_only=True):
     op: str
     request_id: Raw | UnsetType = UNSET
     topic: str | None = None
@@ -244,7 +244,7 @@ class Conversation:
             starts = {asked.topic: Start(asked.from_seq, asked.tail)}
         starts = begun(starts, asked.cursor)
         check_topics(starts, key, self._limits)
-        watched = self.stream.tracks.keys() | starts.keys()
+        watched = self.stream.subscriptions.keys() | starts.keys()
         if len(watched) > self._limits.max_watch_topics:
             most = self._limits.max_watch_topics
             raise invalid(f"at most {most} topics can be watched at once", field="topics", max=most)

@@ -49,7 +49,7 @@ def resident_bytes() -> int:
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
-def give_back() -> bool:
+def trim_heap() -> bool:
     """Give free memory back if much was freed, or much of what had been given back was used again, since this was last
     done. Takes about 0.2 ms per MB, and other threads may have to wait for it."""
     free = free_bytes()

@@ -70,7 +70,7 @@ def pushed_out(topic: Topic, staging: Staging) -> None:
     if floor > topic.floor:
         fields = {"floor": floor, "now": staging.clock.now_ms()}
         frame = staging.control_frame(Kind.CEILING, topic.id, fields)
-        staging.stage(topic, frame, gated=False, commit=lambda timing: None, undo=lambda error: None)
+        staging.stage(topic, frame, requires_sync=False, commit=lambda timing: None, undo=lambda error: None)
 
 
 def floor_after(topic: Topic, config: TopicConfig) -> int:
@@ -91,7 +91,7 @@ def _reserve_first(topic: Topic, ceiling: int, boot: str, staging: Staging) -> N
         topic.ceiling, topic.reserved_in = before
 
     frame = staging.control_frame(Kind.CEILING, topic.id, _fields(topic, ceiling, boot))
-    staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
+    staging.stage(topic, frame, requires_sync=True, commit=commit, undo=undo)
 
 
 def _reserve_meanwhile(topic: Topic, ceiling: int, boot: str, staging: Staging) -> None:
@@ -109,7 +109,7 @@ def _reserve_meanwhile(topic: Topic, ceiling: int, boot: str, staging: Staging) 
     frame = staging.control_frame(Kind.CEILING, topic.id, _fields(topic, ceiling, boot))
     staging.pin_copies(topic)
     # Not through `staging.stage`: what follows on the topic need not wait for this.
-    staging.commits.stage(frame, gated=True, commit=commit, undo=undo)
+    staging.commits.stage(frame, requires_sync=True, commit=commit, undo=undo)
 
 
 def _fields(topic: Topic, ceiling: int, boot: str) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class Staging:
         topic: Topic,
         encode: Callable[[int, int], Frame] | None,
         *,
-        gated: bool,
+        requires_sync: bool,
         commit: Callable[[Timing], None],
         undo: Callable[[TopicsError], None],
     ) -> Frame | None:
@@ -68,16 +68,16 @@ class Staging:
         they belong, and makes them again before it goes on."""
         if encode is not None:
             self.pin_copies(topic)
-        gated = gated or topic.gated_no > self.commits.synced_no
+        requires_sync = requires_sync or topic.sync_required_no > self.commits.synced_no
         topic.catalogued = None
 
         def committed(timing: Timing) -> None:
             topic.catalogued = None  # a checkpoint may have looked at it between the two
             commit(timing)
 
-        number, frame = self.commits.stage(encode, gated=gated, commit=committed, undo=undo)
-        if gated:
-            topic.gated_no = number
+        number, frame = self.commits.stage(encode, requires_sync=requires_sync, commit=committed, undo=undo)
+        if requires_sync:
+            topic.sync_required_no = number
         topic.logged_no = number
         return frame
 
@@ -103,7 +103,7 @@ class Staging:
         fields["exact"] = exact
         fields["stopped"] = lane.stopped
         frame = self.control_frame(Kind.ROUTER, topic.id, fields)
-        self.stage(topic, frame, gated=False, commit=lambda timing: None, undo=undo)
+        self.stage(topic, frame, requires_sync=False, commit=lambda timing: None, undo=undo)
 
     def control_frame(self, kind: Kind, topic_id: int, fields: dict[str, Any]) -> Callable[[int, int], Frame]:
         return partial(_encode_map, kind, topic_id, fields, self.clock.now_ms())

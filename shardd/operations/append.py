@@ -214,8 +214,8 @@ class Writes:
             return encode_batch(columns, topic.id, first_seq, frame_no=frame_no, synced_no=synced_no)
 
         logged = encode if durability.logged else None
-        gated = durability.reaches_device if source else durability.acks_synced
-        kept = self._staging.stage(topic, logged, gated=gated, commit=commit, undo=undo)
+        requires_sync = durability.reaches_device if source else durability.acks_synced
+        kept = self._staging.stage(topic, logged, requires_sync=requires_sync, commit=commit, undo=undo)
         seq_reservation.pushed_out(topic, self._staging)
 
 

@@ -97,8 +97,8 @@ class Consume:
 
         fields = {"name": name, "seq": seq, "ts": now, "force": False}
         frame = self._staging.control_frame(Kind.CURSOR, topic.id, fields)
-        gated = topic.assigned_config.durability.acks_synced
-        self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
+        requires_sync = topic.assigned_config.durability.acks_synced
+        self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
 
 
 def _next(topic: Topic, position: int) -> _Found | None:

@@ -54,7 +54,7 @@ class Control:
             self.create(request.topic, config, created, failed)
             return
         config = apply(topic.name, topic.assigned_config, patch)
-        if config == topic.assigned_config and topic.gated_no <= self._staging.commits.synced_no:
+        if config == topic.assigned_config and topic.sync_required_no <= self._staging.commits.synced_no:
             respond(_configured(False, topic.name, config, request.id, Timing()))
         else:
             self._reconfigure(topic, config, request, respond)
@@ -98,7 +98,7 @@ class Control:
             "lost": topic.evict_floor - 1,
         }
         frame = self._staging.control_frame(Kind.TOPIC_CONFIG, topic.id, fields)
-        self._staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
+        self._staging.stage(topic, frame, requires_sync=True, commit=commit, undo=undo)
 
     def create(self, name: str, config: TopicConfig, created: Created, failed: Callable[[TopicsError], None]) -> Topic:
         """Stage a new topic. It may be written to at once: what is staged on it commits or fails after it."""
@@ -122,7 +122,7 @@ class Control:
             **seq_reservation.first(topic, self._staging),
         }
         frame = self._staging.control_frame(Kind.TOPIC_CREATE, ident, fields)
-        self._staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
+        self._staging.stage(topic, frame, requires_sync=True, commit=commit, undo=undo)
         return topic
 
     def delete_topic(self, request: Request, respond: Respond) -> None:
@@ -152,7 +152,7 @@ class Control:
             refuse(request.id, respond, error)
 
         frame = self._staging.control_frame(Kind.TOPIC_DELETE, topic.id, {"name": topic.name})
-        self._staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
+        self._staging.stage(topic, frame, requires_sync=True, commit=commit, undo=undo)
 
     def delete_records(self, request: Request, respond: Respond) -> None:
         before_seq, match = parse_delete(request)
@@ -206,7 +206,7 @@ class Control:
         if durability.logged or topic.floor <= topic.logged_seq:
             fields = {"before": before_seq, "match": match, "bound": bound, "now": now + topic.ahead_ms}
             frame = self._staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
-        self._staging.stage(topic, frame, gated=durability.acks_synced, commit=commit, undo=undo)
+        self._staging.stage(topic, frame, requires_sync=durability.acks_synced, commit=commit, undo=undo)
 
     def cursor_put(self, request: Request, respond: Respond) -> None:
         name = check_name(request.options["cursor"])
@@ -231,8 +231,8 @@ class Control:
 
         fields = {"name": name, "seq": asked.seq, "ts": now, "force": bool(asked.force)}
         frame = self._staging.control_frame(Kind.CURSOR, topic.id, fields)
-        gated = topic.assigned_config.durability.acks_synced
-        self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
+        requires_sync = topic.assigned_config.durability.acks_synced
+        self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
 
     def cursor_delete(self, request: Request, respond: Respond) -> None:
         name = check_name(request.options["cursor"])
@@ -251,8 +251,8 @@ class Control:
             refuse(request.id, respond, error)
 
         frame = self._staging.control_frame(Kind.CURSOR, topic.id, {"name": name, "seq": None})
-        gated = topic.assigned_config.durability.acks_synced
-        self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
+        requires_sync = topic.assigned_config.durability.acks_synced
+        self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
 
     def cursor_get(self, request: Request, respond: Respond) -> None:
         topic = self._directory.find(request.topic)

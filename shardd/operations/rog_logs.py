@@ -43,4 +43,4 @@ class Logs:
             refuse(request.id, respond, error)
 
         frame = self._staging.control_frame(Kind.LOGDEF, 0, {"name": name, "partitions": partitions})
-        self._staging.commits.stage(frame, gated=True, commit=commit, undo=undo)
+        self._staging.commits.stage(frame, requires_sync=True, commit=commit, undo=undo)

@@ -73,7 +73,7 @@ class SessionControl:
             refuse(request.id, respond, error)
 
         frame = self._staging.control_frame(Kind.SESSION, 0, {"made": as_map(session)})
-        self._staging.commits.stage(frame, gated=False, commit=commit, undo=undo)
+        self._staging.commits.stage(frame, requires_sync=False, commit=commit, undo=undo)
 
     def open(self, request: Request, respond: Respond) -> None:
         self.collect()
@@ -99,7 +99,7 @@ class SessionControl:
         def undo(error: TopicsError) -> None:
             refuse(request.id, respond, error)
 
-        self._staging.commits.stage(None, gated=False, commit=commit, undo=undo)
+        self._staging.commits.stage(None, requires_sync=False, commit=commit, undo=undo)
 
     def move(self, request: Request, respond: Respond) -> None:
         moves = _decode_moves(request.body)
@@ -127,7 +127,7 @@ class SessionControl:
             refuse(request.id, respond, error)
 
         frame = self._staging.control_frame(Kind.SESSION, 0, fields)
-        self._staging.commits.stage(frame, gated=False, commit=commit, undo=undo)
+        self._staging.commits.stage(frame, requires_sync=False, commit=commit, undo=undo)
 
     def count(self, request: Request, respond: Respond) -> None:
         self.collect()
@@ -142,7 +142,7 @@ class SessionControl:
         fields = {"ended": ended}
         self._sessions.apply(fields)
         frame = self._staging.control_frame(Kind.SESSION, 0, fields)
-        self._staging.commits.stage(frame, gated=False, commit=lambda timing: None, undo=lambda error: None)
+        self._staging.commits.stage(frame, requires_sync=False, commit=lambda timing: None, undo=lambda error: None)
 
     def _answer(self, request: Request, respond: Respond, **more: Any) -> None:
         if (owner := request.options.get("owner")) is not None:

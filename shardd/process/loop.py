@@ -38,7 +38,7 @@ from proto.ipc.transport import ControlLink, MessageSocket
 from proto.model.limits import Limits
 from proto.model.memory_shares import window
 from proto.process import trace
-from proto.process.allocator import give_back
+from proto.process.allocator import trim_heap
 from proto.process.core_dumps import leave_no_core
 from proto.process.log import configure
 from proto.process.orphan import die_with_parent
@@ -155,7 +155,7 @@ class Server:
             self._shard.maintain()
             for peer in self._replies.forget_silent(self._patience_s):
                 log.warning("asker_forgotten", deferred=len(self._deferred.pop(cast(bytes, peer), ())))
-            await trio.to_thread.run_sync(give_back)
+            await trio.to_thread.run_sync(trim_heap)
 
     def _want_checkpoint(self) -> None:
         self._enough.set()
@@ -189,7 +189,7 @@ class Server:
             for path, problem in plan.not_moved:
                 log.error("segment_not_moved", path=str(path), reason=str(problem))
             search(len(shard.directory.visible))
-            await trio.to_thread.run_sync(give_back)
+            await trio.to_thread.run_sync(trim_heap)
             log.info(
                 "checkpoint_made",
                 number=plan.number,

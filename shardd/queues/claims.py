@@ -52,7 +52,7 @@ from shardd.queues.job_requests import (
 from shardd.storage.errors import SegmentError
 from shardd.storage.group_commit import Timing
 from shardd.topic.job_table import Job, Queue, State
-from shardd.topic.outbox import Letter
+from shardd.topic.outbox import Transfer
 from shardd.topic.topic import Topic
 
 REMEMBERED = 10_000
@@ -112,7 +112,7 @@ def shares(wants: list[int], available: int) -> list[int]:
 
 class Claims:
     def __init__(
-        self, staging: Staging, scheduler: Scheduler, doomed: Callable[[Topic, dict[int, Letter]], None]
+        self, staging: Staging, scheduler: Scheduler, doomed: Callable[[Topic, dict[int, Transfer]], None]
     ) -> None:
         self._staging = staging
         self._scheduler = scheduler
@@ -337,7 +337,7 @@ class Claims:
                     self._remember(claimer, topic, part)
         if doomed:  # before the answers, which count what is left
             self._doomed(topic, doomed)
-        targets = sorted({letter.target for letter in doomed.values()}) if topic.config.auto_create else []
+        targets = sorted({transfer.target for transfer in doomed.values()}) if topic.config.auto_create else []
 
         def done(timing: Timing) -> None:
             for claimer, part in served:
@@ -351,10 +351,10 @@ class Claims:
         if found and len(found) < sum(wants) and queue.ready(topic.records):
             self.changed(topic)  # the byte budget was used up
 
-    def _pick(self, topic: Topic, queue: Queue, count: int, before: Saved) -> tuple[list[Found], dict[int, Letter]]:
+    def _pick(self, topic: Topic, queue: Queue, count: int, before: Saved) -> tuple[list[Found], dict[int, Transfer]]:
         """Up to `count` jobs: reclaimed ones first, lowest seq first. And those that were delivered too often."""
         found: list[Found] = []
-        doomed: dict[int, Letter] = {}
+        doomed: dict[int, Transfer] = {}
         budget = MAX_BATCH_BYTES
         config = topic.config
         while len(found) < count and budget > 0 and (seq := queue.pop_ready()) is not None:
@@ -363,7 +363,7 @@ class Claims:
             if record is None:
                 continue
             if config.dead_letter is not None and 0 < config.max_deliveries <= job.deliveries:
-                doomed[seq] = Letter(config.dead_letter, job.deliveries)
+                doomed[seq] = Transfer(config.dead_letter, job.deliveries)
                 continue
             before[seq] = job.saved()
             found.append(record)
@@ -404,7 +404,7 @@ class Claims:
                 skipped.append(seq)
             else:
                 before[seq] = job.saved()
-                queue.leave(seq, job)
+                queue.begin_deletion(seq, job)
 
         def done(timing: Timing) -> None:
             body = {"topic": topic.name, "acked": len(before), "skipped": skipped, **self._counts(topic)}
@@ -481,12 +481,12 @@ class Claims:
         """A queue's row in the statistics."""
         queue = self._current(topic)
         counts = self._counts(topic)
-        letters = 0 if not topic.outbox else len(topic.outbox.letters)
+        transfers = 0 if not topic.outbox else len(topic.outbox.transfers)
         try:
             age = longest_wait(topic, queue, self._clock.now_ms())
         except SegmentError:
             age = 0  # a file that cannot be read is this queue's trouble, and told by those that need its jobs
-        return [topic.name, counts["ready"], counts["in_flight"], queue.dead_lettered, letters, age]
+        return [topic.name, counts["ready"], counts["in_flight"], queue.dead_lettered, transfers, age]
 
     def _change(
         self, topic: Topic, before: Saved, done: Callable[[Timing], None], failed: Callable[[TopicsError], None]
@@ -517,14 +517,14 @@ class Claims:
 
         if config.leases_durable:
             fields: dict[str, Any] = {"rows": list(map(queue.row, before))}
-            gated = durability.acks_synced
+            requires_sync = durability.acks_synced
         else:
             # From now on the leases that the last stop left in the catalog are out of date. Once that has reached the
             # device, no crash can bring them back.
             fields = {"forget": True}
-            gated = durability.reaches_device
+            requires_sync = durability.reaches_device
         frame = self._staging.control_frame(Kind.LEASE, topic.id, fields)
-        self._staging.stage(topic, frame, gated=gated, commit=commit, undo=undo)
+        self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
 
 
 def _seq(job: Claimed) -> int:

@@ -35,7 +35,7 @@ def origin(found: Found) -> str | None:
 
 
 def body(queue: str, found: Sequence[Found], deliveries: Sequence[int], create: bool) -> bytes:
-    """The append that makes the copies. `deliveries` as in `shardd.topic.outbox.Letter`."""
+    """The append that makes the copies. `deliveries` as in `shardd.topic.outbox.Transfer`."""
     records = [_record(queue, each, times) for each, times in zip(found, deliveries, strict=True)]
     return _encode({"records": records, "create": create})
 

@@ -28,10 +28,10 @@ def remove(
     failed: Callable[[TopicsError], None],
     *,
     dead_lettered: int = 0,
-    gated: bool = False,
+    requires_sync: bool = False,
 ) -> None:
-    """Delete records, ascending seqs. Jobs among them are LEAVING, and were what `before` says. `dead_lettered` of them
-    are counted as such. `gated`: wait for the device also where the class does not."""
+    """Delete records, ascending seqs. Jobs among them are DELETING, and were what `before` says. `dead_lettered` of
+    them are counted as such. `requires_sync`: wait for the device also where the class does not."""
     queue = topic.queue
     durability = topic.assigned_config.durability
     now = staging.clock.now_ms()
@@ -65,4 +65,4 @@ def remove(
         if dead_lettered and queue is not None:
             fields["dead_lettered"] = queue.dead_lettered
         frame = staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
-    staging.stage(topic, frame, gated=gated or durability.acks_synced, commit=commit, undo=undo)
+    staging.stage(topic, frame, requires_sync=requires_sync or durability.acks_synced, commit=commit, undo=undo)

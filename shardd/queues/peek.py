@@ -63,7 +63,7 @@ class Peeking:
 
         def leaving(seq: int) -> bool:
             job = queue.jobs.get(seq)
-            return job is not None and job.state is State.LEAVING
+            return job is not None and job.state is State.DELETING
 
         found, after = fresh(topic, max(start, topic.earliest_seq), leaving, most, MAX_BATCH_BYTES)
         body = {
@@ -89,6 +89,6 @@ def _peeked(found: Found, queue: Queue, outbox: Outbox) -> Peeked:
         shown.state, shown.due = "delayed", job.until
     elif job is not None and job.state is State.DOOMED:
         shown.state = "dead_lettering"
-        if seq in outbox.letters:
-            shown.dead_letter = outbox.letters[seq].target
+        if seq in outbox.transfers:
+            shown.dead_letter = outbox.transfers[seq].target
     return shown

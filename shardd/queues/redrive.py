@@ -21,9 +21,9 @@ from shardd.changes.admission import check_target
 from shardd.changes.transactions import Respond, Staging, refuse, to_json
 from shardd.queues.dead_letter_meta import origin
 from shardd.queues.job_requests import Found, bound, clamped, fresh, size_of
-from shardd.queues.transfers import Errand, Mover
+from shardd.queues.transfers import Mover, TransferWaiter
 from shardd.topic.job_table import State
-from shardd.topic.outbox import Letter
+from shardd.topic.outbox import Transfer
 from shardd.topic.topic import Topic
 
 DEFAULT_MAX = 100
@@ -84,14 +84,14 @@ class Redrive:
             respond(Reply(request.id, to_json({**answer, "next_seq": after, "more": more})))
 
         if seqs:
-            self._mover.order(topic, dict.fromkeys(seqs, Letter(target, 0)), Errand(set(seqs), over))
+            self._mover.order(topic, dict.fromkeys(seqs, Transfer(target, 0)), TransferWaiter(set(seqs), over))
         else:
             over([], None)
 
 
 def _picked(topic: Topic, queue: str, match: Match | None, start: int, stop: int, most: int) -> tuple[list[int], int]:
     """Up to `most` letters from `queue` that nobody holds, and where to go on."""
-    taken = topic.outbox.letters.keys() | topic.outbox.ordered
+    taken = topic.outbox.transfers.keys() | topic.outbox.ordered
     jobs = {} if topic.queue is None else topic.queue.jobs
     seqs: list[int] = []
     size = 0

@@ -26,7 +26,7 @@ from shardd.queues.job_requests import Found, one, size_of
 from shardd.storage.errors import SegmentError
 from shardd.storage.group_commit import Timing
 from shardd.topic.job_table import State
-from shardd.topic.outbox import Letter, rows, source_id
+from shardd.topic.outbox import Transfer, rows, source_id
 from shardd.topic.topic import Topic
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
@@ -47,7 +47,7 @@ class Asking(Protocol):
     ) -> Reply: ...
 
 
-class Errand:
+class TransferWaiter:
     """Letters whose fate somebody waits for. `over` is called once, with the seqs that arrived, and an error if the
     others will not, or not before somebody gave up waiting."""
 
@@ -68,7 +68,7 @@ class Mover:
         """(Topic's id, target) of batches that have arrived and are being deleted."""
         self._single: set[tuple[int, str]] = set()
         """Of targets that refused a batch: they are sent letter by letter, until the outbox is empty."""
-        self._errands: dict[int, list[Errand]] = {}
+        self._waiters: dict[int, list[TransferWaiter]] = {}
         self.refused: set[str] = set()
         """Targets that refused, or were away, at the last `carry`."""
         self._more = trio.Event()
@@ -81,11 +81,11 @@ class Mover:
             if topic.queue is not None:
                 for seq, job in topic.queue.jobs.items():
                     if job.state is State.DOOMED and job.node:  # logs of releases without outboxes say it so
-                        topic.outbox.letters.setdefault(seq, Letter(job.node, job.deliveries))
+                        topic.outbox.transfers.setdefault(seq, Transfer(job.node, job.deliveries))
             self._take_up(topic)
 
     def __len__(self) -> int:
-        return sum(len(topic.outbox.letters) for topic in self._topics.values())
+        return sum(len(topic.outbox.transfers) for topic in self._topics.values())
 
     def _take_up(self, topic: Topic) -> None:
         if topic.outbox:
@@ -94,30 +94,30 @@ class Mover:
 
     # 1
 
-    def order(self, topic: Topic, letters: dict[int, Letter], errand: Errand | None = None) -> None:
+    def order(self, topic: Topic, transfers: dict[int, Transfer], waiter: TransferWaiter | None = None) -> None:
         """Log that these records go elsewhere, and see to it."""
         outbox, queue = topic.outbox, topic.queue
-        outbox.ordered |= letters.keys()
+        outbox.ordered |= transfers.keys()
         if queue is not None:
-            for seq in letters:
+            for seq in transfers:
                 queue.doom(seq)
 
         def commit(timing: Timing) -> None:
-            outbox.ordered -= letters.keys()
-            outbox.letters.update(letters)
-            if errand is not None:
-                self._errands.setdefault(topic.id, []).append(errand)
+            outbox.ordered -= transfers.keys()
+            outbox.transfers.update(transfers)
+            if waiter is not None:
+                self._waiters.setdefault(topic.id, []).append(waiter)
             self._take_up(topic)
 
         def undo(error: TopicsError) -> None:
-            outbox.ordered -= letters.keys()
+            outbox.ordered -= transfers.keys()
             if queue is not None:
-                for seq in letters.keys() - outbox.letters.keys():
-                    queue.spare(seq)
-            if errand is not None:
-                errand.over([], error)
+                for seq in transfers.keys() - outbox.transfers.keys():
+                    queue.cancel_transfer(seq)
+            if waiter is not None:
+                waiter.over([], error)
 
-        self._log(topic, {"letters": rows(letters)}, commit, undo)
+        self._log(topic, {"letters": rows(transfers)}, commit, undo)
 
     def _call_back(self, topic: Topic, seqs: list[int], error: TopicsError) -> None:
         """These stay where they are, because of `error`."""
@@ -141,7 +141,7 @@ class Mover:
     ) -> None:
         durability = topic.assigned_config.durability
         frame = self._staging.control_frame(Kind.LEASE, topic.id, fields) if durability.logged else None
-        self._staging.stage(topic, frame, gated=durability.reaches_device, commit=commit, undo=undo)
+        self._staging.stage(topic, frame, requires_sync=durability.reaches_device, commit=commit, undo=undo)
 
     # 2, 3
 
@@ -170,22 +170,22 @@ class Mover:
         for ident, topic in list(self._topics.items()):
             if self._staging.directory.by_id.get(ident) is not topic:
                 del self._topics[ident]
-                self._settled(topic, (), list(topic.outbox.letters), None)
+                self._settled(topic, (), list(topic.outbox.transfers), None)
                 continue
             if topic.damage is not None:
                 continue  # they wait until its files can be read
-            for target, letters in _by_target(topic).items():
+            for target, transfers in _by_target(topic).items():
                 if target not in skipped | self.refused and (ident, target) not in self._leaving:
-                    progress |= await self._send(peers, topic, target, letters)
+                    progress |= await self._send(peers, topic, target, transfers)
             if not topic.outbox:
                 self._topics.pop(ident, None)
                 self._single = {each for each in self._single if each[0] != ident}
         return progress
 
-    async def _send(self, peers: Asking, topic: Topic, target: str, letters: dict[int, Letter]) -> bool:
+    async def _send(self, peers: Asking, topic: Topic, target: str, transfers: dict[int, Transfer]) -> bool:
         single = (topic.id, target) in self._single
         try:
-            found, gone = _batch(topic, sorted(letters), 1 if single else BATCH_RECORDS)
+            found, gone = _batch(topic, sorted(transfers), 1 if single else BATCH_RECORDS)
         except SegmentError:
             return False  # the topic is set apart from now on
         if gone:
@@ -194,26 +194,26 @@ class Mover:
         if not found:
             return bool(gone)
         seqs = [each[0] for each in found]
-        deliveries = [letters[seq].deliveries for seq in seqs]
+        deliveries = [transfers[seq].deliveries for seq in seqs]
         redrives = not deliveries[0]
         options = {"stamped": True, "jobs": redrives, "letters": [source_id(topic.name, topic.epoch), seqs]}
         body = form.body(topic.name, found, deliveries, topic.config.auto_create and not redrives)
         try:
             reply = await peers.request(peers.index_of(target), "append", target, options, body)
         except TopicsError as error:
-            self._refused(topic, target, letters if redrives else {seq: letters[seq] for seq in seqs}, error)
+            self._refused(topic, target, transfers if redrives else {seq: transfers[seq] for seq in seqs}, error)
             return bool(gone)
         if self._staging.directory.by_id.get(topic.id) is topic:
             self._remove(topic, target, (reply.extra or {}).get("known", seqs), 0 if redrives else 1)
         return True
 
-    def _refused(self, topic: Topic, target: str, letters: dict[int, Letter], error: TopicsError) -> None:
+    def _refused(self, topic: Topic, target: str, transfers: dict[int, Transfer], error: TopicsError) -> None:
         if error.code in _UNCERTAIN:
             self.refused.add(target)
-            self._give_up_waiting(topic, letters, error)
-        elif any(not letter.deliveries for letter in letters.values()):
-            self._call_back(topic, list(letters), error)
-        elif len(letters) > 1:
+            self._give_up_waiting(topic, transfers, error)
+        elif any(not transfer.deliveries for transfer in transfers.values()):
+            self._call_back(topic, list(transfers), error)
+        elif len(transfers) > 1:
             self._single.add((topic.id, target))
             self._more.set()
         else:
@@ -222,9 +222,9 @@ class Mover:
                 self.refused.add(target)
                 log.warning("dead_letter_refused", queue=topic.name, target=target, reason=error.message)
             elif named is None:
-                self._call_back(topic, list(letters), error)
+                self._call_back(topic, list(transfers), error)
             else:
-                self.order(topic, {seq: letter._replace(target=named) for seq, letter in letters.items()})
+                self.order(topic, {seq: transfer._replace(target=named) for seq, transfer in transfers.items()})
         self._flush()
 
     def _remove(self, topic: Topic, target: str, seqs: list[int], dead: int) -> None:
@@ -235,7 +235,7 @@ class Mover:
             for seq in seqs:
                 if (job := queue.jobs.get(seq)) is not None:
                     before[seq] = job.saved()
-                    queue.leave(seq, job)
+                    queue.begin_deletion(seq, job)
         self._leaving.add((topic.id, target))
 
         def done(timing: Timing) -> None:
@@ -247,9 +247,9 @@ class Mover:
             self._leaving.discard((topic.id, target))
             self._more.set()
 
-        gated = topic.assigned_config.durability.reaches_device
+        requires_sync = topic.assigned_config.durability.reaches_device
         counted = dead * len(seqs)
-        remove(self._staging, topic, seqs, before, done, failed, dead_lettered=counted, gated=gated)
+        remove(self._staging, topic, seqs, before, done, failed, dead_lettered=counted, requires_sync=requires_sync)
         self._flush()
 
     # Who waits
@@ -257,32 +257,32 @@ class Mover:
     def _settled(
         self, topic: Topic, arrived: list[int] | tuple[()], lost: list[int] | tuple[()], error: TopicsError | None
     ) -> None:
-        for errand in self._errands.get(topic.id, ())[:]:
-            errand.arrived += errand.left.intersection(arrived)
-            hit = errand.left.intersection(lost)
-            errand.left -= {*arrived, *lost}
-            if not errand.left or (hit and error is not None):
-                self._end(topic, errand, error if hit else None)
+        for waiter in self._waiters.get(topic.id, ())[:]:
+            waiter.arrived += waiter.left.intersection(arrived)
+            hit = waiter.left.intersection(lost)
+            waiter.left -= {*arrived, *lost}
+            if not waiter.left or (hit and error is not None):
+                self._end(topic, waiter, error if hit else None)
 
-    def _give_up_waiting(self, topic: Topic, letters: dict[int, Letter], error: TopicsError) -> None:
-        for errand in self._errands.get(topic.id, ())[:]:
-            if not errand.left.isdisjoint(letters):
-                self._end(topic, errand, error)
+    def _give_up_waiting(self, topic: Topic, transfers: dict[int, Transfer], error: TopicsError) -> None:
+        for waiter in self._waiters.get(topic.id, ())[:]:
+            if not waiter.left.isdisjoint(transfers):
+                self._end(topic, waiter, error)
 
-    def _end(self, topic: Topic, errand: Errand, error: TopicsError | None) -> None:
-        self._errands[topic.id].remove(errand)
-        if not self._errands[topic.id]:
-            del self._errands[topic.id]
-        errand.over(sorted(errand.arrived), error)
+    def _end(self, topic: Topic, waiter: TransferWaiter, error: TopicsError | None) -> None:
+        self._waiters[topic.id].remove(waiter)
+        if not self._waiters[topic.id]:
+            del self._waiters[topic.id]
+        waiter.over(sorted(waiter.arrived), error)
 
 
-def _by_target(topic: Topic) -> dict[str, dict[int, Letter]]:
-    """Letters by target. Redrives and dead letters to the same one take turns."""
-    found: dict[str, dict[int, Letter]] = {}
-    for seq, letter in topic.outbox.letters.items():
-        same = found.setdefault(letter.target, {})
-        if not same or bool(next(iter(same.values())).deliveries) == bool(letter.deliveries):
-            same[seq] = letter
+def _by_target(topic: Topic) -> dict[str, dict[int, Transfer]]:
+    """Transfers by target. Redrives and dead letters to the same one take turns."""
+    found: dict[str, dict[int, Transfer]] = {}
+    for seq, transfer in topic.outbox.transfers.items():
+        same = found.setdefault(transfer.target, {})
+        if not same or bool(next(iter(same.values())).deliveries) == bool(transfer.deliveries):
+            same[seq] = transfer
     return found
 
 

@@ -144,7 +144,7 @@ class Copier:
             topic.pending_bytes -= made.size
             lane.cursor, lane.head, lane.ts, lane.unpinned = before
 
-        self._staging.stage(topic, None, gated=False, commit=commit, undo=undo)
+        self._staging.stage(topic, None, requires_sync=False, commit=commit, undo=undo)
         seq_reservation.pushed_out(topic, self._staging)
 
     def carry_out(self, topic: Topic, lane: Lane, made: Plan, ts: int) -> None:

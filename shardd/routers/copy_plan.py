@@ -11,7 +11,7 @@ A plan lists, in order, batches to append and seqs to leave out:
 A lane with `allow_cycle` does not tell what was lost: in a cycle, the gap would go round for ever.
 
 While the seqs of copies that readers have seen are being restored (`restoring`), lanes that are not arithmetic cannot
-go past a hole: how many copies it had is not known. The plan ends there and says so (`stuck`).
+go past a hole: how many copies it had is not known. The plan ends there and says so (`source_truncated`).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Plan:
     seqs: int = 0
     records: int = 0
     size: int = 0
-    stuck: bool = False
+    source_truncated: bool = False
     holes: bool = False
     """Records were missing, and how many copies they would have had is not known: this plan cannot be made again."""
 
@@ -93,7 +93,7 @@ def plan(lane: Lane, pulled: Pulled, target: int, *, restoring: bool = False) ->
             continue
         if start > made.upto + 1:
             if exact:
-                made.stuck = True
+                made.source_truncated = True
                 return made
             made.holes = made.holes or not lane.arithmetic
             _miss(made, lane, pulled, made.upto + 1, start - 1)
@@ -103,15 +103,15 @@ def plan(lane: Lane, pulled: Pulled, target: int, *, restoring: bool = False) ->
         if exact and piece.flags is not None:
             hole = piece.flags.find(DELETED, start - piece.first_seq, stop + 1 - piece.first_seq)
             if hole >= 0:
-                stop, made.stuck = piece.first_seq + hole - 1, True
+                stop, made.source_truncated = piece.first_seq + hole - 1, True
         if stop >= start:
             _copy(made, lane, piece, start, stop)
         made.upto = max(made.upto, stop)
-        if made.stuck:
+        if made.source_truncated:
             return made
     if made.upto < target:
         if exact:
-            made.stuck = True
+            made.source_truncated = True
             return made
         made.holes = made.holes or not lane.arithmetic
         _miss(made, lane, pulled, made.upto + 1, target)

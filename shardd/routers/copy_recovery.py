@@ -47,12 +47,14 @@ class Position:
     cursor: int
     source: tuple[str, int] | None
     idle: bool
-    stuck: bool
+    source_truncated: bool
     asked: int
 
     def moves(self, source: Position) -> bool:
         """Is there something of the source that it can take, or has not looked at?"""
-        return (self.cursor < source.head and not self.stuck) or (not self.idle and self.asked != source.head)
+        return (self.cursor < source.head and not self.source_truncated) or (
+            not self.idle and self.asked != source.head
+        )
 
 
 def position(topic: Topic) -> Position:
@@ -60,7 +62,9 @@ def position(topic: Topic) -> Position:
     if lane is None or not lane.routers or lane.settled or topic.unloaded is not None:
         return Position(topic.name, forwardable(topic), 0, None, not topic.deferred, False, -1)
     source = (lane.source, lane.epoch)
-    return Position(topic.name, forwardable(topic), lane.cursor, source, not topic.deferred, lane.stuck, lane.asked)
+    return Position(
+        topic.name, forwardable(topic), lane.cursor, source, not topic.deferred, lane.source_truncated, lane.asked
+    )
 
 
 def read_position(fields: Any) -> Position:
@@ -144,7 +148,7 @@ class Restore:
             elif not self._displaced:
                 made = plan(lane, pulled, seq, restoring=True)
                 self._append(lane, made, head, ts)
-                if made.stuck:
+                if made.source_truncated:
                     self._displaced = True
                 elif made.upto < seq:
                     if pulled.head >= seq or not (pulled.settled or self._quiet):
@@ -161,7 +165,7 @@ class Restore:
         room = head - self._topic.head_seq
         if made.seqs > room:
             # The source cannot have grown below the pin, so this is no copy of it that we know: give up on exactness.
-            made.stuck = True
+            made.source_truncated = True
             made.steps, made.upto = [], lane.cursor
             return
         self._topic.catalogued = None
@@ -214,11 +218,11 @@ class Restore:
             self._copier.carry_out(topic, lane, made, now)
             moved = made.upto > lane.cursor
             lane.cursor = made.upto
-            self._displaced = made.stuck
+            self._displaced = made.source_truncated
             if not everything:  # it was full then, too
                 self._finish()
                 return True
-        lane.stuck = self._displaced
+        lane.source_truncated = self._displaced
         if self._displaced and self._goal is not None:
             burnt = lane.copies_of(lane.cursor + 1, self._goal)
             if burnt:
@@ -274,7 +278,7 @@ class Restore:
         topic.catalogued = None
         topic.lane_visible = topic.lane
         if topic.lane is not None:
-            topic.lane.settled, topic.lane.stuck = True, False
+            topic.lane.settled, topic.lane.source_truncated = True, False
             topic.lane.done = topic.lane.cursor
             topic.lane.unpinned = topic.lane.unsaved
             topic.lane.head, topic.lane.ts = topic.next_seq - 1, topic.last_ts

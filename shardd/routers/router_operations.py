@@ -54,7 +54,7 @@ class Routing:
         if forwardable(topic) == topic.head_seq:
             commit(Timing())
         else:
-            self._staging.stage(topic, None, gated=True, commit=commit, undo=undo)
+            self._staging.stage(topic, None, requires_sync=True, commit=commit, undo=undo)
 
     def put(self, request: Request, respond: Respond) -> None:
         """Options: `router`, `config`, and of the source `epoch` and `head`.
@@ -177,7 +177,7 @@ class Routing:
 
         fields = {"lane": changed.dump(changed.cursor)}
         frame = self._staging.control_frame(Kind.ROUTER, topic.id, fields)
-        self._staging.stage(topic, frame, gated=True, commit=commit, undo=undo)
+        self._staging.stage(topic, frame, requires_sync=True, commit=commit, undo=undo)
         topic.lane = changed
         changed.unpinned = False  # what the old one had was pinned just now
         if before is not None:

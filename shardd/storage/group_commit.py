@@ -2,13 +2,13 @@
 
     staged ──write──► written ──(no need to wait)──► committed
        │                 │
-       │                 └──(gated)── sync ────────► committed
+       │                 └──(requires sync)── sync ─► committed
        └──write fails──► undone  ◄──── sync fails
 
 Operations change the shard's *assigned* state when they stage (next seq, names that will exist) and its *visible*
-state when they commit. `undo` takes the assigned state back; undos run newest first. A change to something that has a
-gated change outstanding must be gated as well, so that commits on one topic keep their order; that is the
-caller's part (`gated_no`).
+state when they commit. `undo` takes the assigned state back; undos run newest first. A change to something of which a
+change waits for a sync must require one as well, so that commits on one topic keep their order; that is the caller's
+part (`sync_required_no`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SYNC_BOUNDS_US = (50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 1
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long a change took: `write_ms` in the kernel's hands, `sync_ms` waiting for the device (0 if not gated)."""
+    """How long a change took: `write_ms` in the kernel's hands, `sync_ms` waiting for the device (0 if it need not)."""
 
     write_ms: float = 0.0
     sync_ms: float = 0.0
@@ -40,7 +40,7 @@ class Timing:
 @dataclass(slots=True)
 class _Entry:
     number: int
-    gated: bool
+    requires_sync: bool
     commit: Callable[[Timing], None]
     undo: Callable[[TopicsError], None]
     written_at: float = 0.0
@@ -53,7 +53,7 @@ class Commits:
         self._clock = clock
         self._window = window_ms / 1000
         self._widening = 0.0
-        self._staged_gated = 0
+        self._staged_requiring_sync = 0
         self._staged: list[_Entry] = []
         self._waiting: deque[_Entry] = deque()
         self._work = trio.Event()
@@ -89,7 +89,7 @@ class Commits:
     @property
     def depth(self) -> int:
         """Changes that wait for a sync."""
-        return len(self._waiting) + self._staged_gated
+        return len(self._waiting) + self._staged_requiring_sync
 
     @property
     def oldest_wait_s(self) -> float:
@@ -104,7 +104,7 @@ class Commits:
         self,
         encode: Callable[[int, int], Frame] | None,
         *,
-        gated: bool,
+        requires_sync: bool,
         commit: Callable[[Timing], None],
         undo: Callable[[TopicsError], None],
     ) -> tuple[int, Frame | None]:
@@ -116,14 +116,14 @@ class Commits:
             number, frame = self._wal.stage(encode)
             if frame.head[KIND_AT] != Kind.BATCH:
                 self.logged(frame)
-        self._staged.append(_Entry(number, gated, commit, undo))
-        self._staged_gated += gated
+        self._staged.append(_Entry(number, requires_sync, commit, undo))
+        self._staged_requiring_sync += requires_sync
         return number, frame
 
     def flush(self) -> None:
         """Write what is staged. Commits what need not wait; the rest waits for `run`."""
         staged, self._staged = self._staged, []
-        self._staged_gated = 0
+        self._staged_requiring_sync = 0
         if not staged:
             return
         start = self._clock.monotonic()
@@ -136,7 +136,7 @@ class Commits:
         write_ms = (now - start) * 1000
         timing = Timing(write_ms)
         for entry in staged:
-            if entry.gated:
+            if entry.requires_sync:
                 entry.written_at, entry.write_ms = now, write_ms
                 self._waiting.append(entry)
             else:

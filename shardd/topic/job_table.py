@@ -5,11 +5,11 @@ published with a delay. The others:
 
     state      event → next state
     SCHEDULED  its time has come → READY
-    READY      claim → LEASED · too many deliveries → DOOMED · ack of its last holder → LEAVING
-    LEASED     deadline passed, nack → READY · nack with a delay → DELAYED · extend → LEASED · ack → LEAVING
+    READY      claim → LEASED · too many deliveries → DOOMED · ack of its last holder → DELETING
+    LEASED     deadline passed, nack → READY · nack with a delay → DELAYED · extend → LEASED · ack → DELETING
     DELAYED    its time has come → READY
-    DOOMED     its copy is in another topic → LEAVING · it is called back → READY
-    LEAVING    its deletion committed → no entry · its deletion failed → as before
+    DOOMED     its copy is in another topic → DELETING · it is called back → READY
+    DELETING   its deletion committed → no entry · its deletion failed → as before
 
 There is no timer per job: what is over is collected when somebody looks (`expire`). Heaps are cleaned lazily: an entry
 counts only if its job still has the token it was pushed with, and its time has come. `ready` is arithmetic: live
@@ -45,7 +45,7 @@ class State(IntEnum):
     LEASED = 2
     DELAYED = 3
     DOOMED = 4
-    LEAVING = 5
+    DELETING = 5
     SCHEDULED = 6
 
 
@@ -219,14 +219,14 @@ class Queue:
         job.node = ""
         self._move(seq, job, State.DOOMED)
 
-    def spare(self, seq: int) -> None:
+    def cancel_transfer(self, seq: int) -> None:
         """It goes nowhere after all."""
         job = self.jobs.get(seq)
         if job is not None and job.state is State.DOOMED:
             self._move(seq, job, State.READY)
 
-    def leave(self, seq: int, job: Job) -> None:
-        self._move(seq, job, State.LEAVING)
+    def begin_deletion(self, seq: int, job: Job) -> None:
+        self._move(seq, job, State.DELETING)
 
     def undo(self, seq: int, before: tuple[Any, ...] | None) -> None:
         """As `Job.saved` told it was; None for a job that was fresh."""
@@ -283,7 +283,7 @@ class Queue:
         for seq, job in self.jobs.items():
             if everything or job.state in _KEPT:
                 row = self.row(seq)
-                if job.state is State.LEAVING:  # not gone yet, and if its frame is lost it has to come back
+                if job.state is State.DELETING:  # not gone yet, and if its frame is lost it has to come back
                     row[1] = int(State.READY)
                 rows.append(row)
         return {"rows": rows, "dead_lettered": self.dead_lettered}

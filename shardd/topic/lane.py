@@ -61,7 +61,7 @@ class Lane:
     """There are copies that no checkpoint has."""
     settled: bool = True
     """Whether everything there was at the last stop has been copied again."""
-    stuck: bool = False
+    source_truncated: bool = False
     """While it is not settled: its source has lost something, and it waits to know how far the source goes."""
     asked: int = -1
     """While it is not settled: how far its source was when that was of no help."""

@@ -1,7 +1,7 @@
 """Records on their way from one topic to another, which may live in another shard: dead letters, and redrives of them.
 
     source                                              target
-    1  an order: a LEASE frame with `letters`
+    1  an order: a LEASE frame with the transfers (`letters`)
                               ── append, with the source's id and seqs ──►
                                                         2  the records, and in the same frame whose and which they are
                               ◄──────────── done, or: I have these ────────
@@ -40,7 +40,7 @@ MARK = b"\xff"
 _SOURCE = 24
 
 
-class Letter(NamedTuple):
+class Transfer(NamedTuple):
     """Where a record goes. `deliveries` of a dead letter is how often it was handed out; a redrive has 0."""
 
     target: str
@@ -48,22 +48,22 @@ class Letter(NamedTuple):
 
 
 class Outbox:
-    """The letters of one topic by seq, their orders committed. `queue` is the topic's, if it is one."""
+    """The transfers of one topic by seq, their orders committed. `queue` is the topic's, if it is one."""
 
-    __slots__ = ("letters", "ordered")
+    __slots__ = ("ordered", "transfers")
 
     def __init__(self) -> None:
-        self.letters: dict[int, Letter] = {}
+        self.transfers: dict[int, Transfer] = {}
         self.ordered: set[int] = set()
         """Of whom orders are staged."""
 
     def __bool__(self) -> bool:
-        return bool(self.letters)
+        return bool(self.transfers)
 
     def apply(self, fields: dict[str, Any], queue: Queue | None) -> None:
         """What a LEASE frame or a catalog says."""
         for seq, target, deliveries in fields.get("letters", ()):
-            self.letters[seq] = Letter(target, deliveries)
+            self.transfers[seq] = Transfer(target, deliveries)
             if queue is not None:
                 queue.doom(seq)
         self.call_back(fields.get("called_back", ()), queue)
@@ -71,23 +71,23 @@ class Outbox:
     def call_back(self, seqs: Iterable[int], queue: Queue | None) -> None:
         """They go nowhere. Jobs among them may be handed out again."""
         for seq in seqs:
-            self.letters.pop(seq, None)
+            self.transfers.pop(seq, None)
             if queue is not None:
-                queue.spare(seq)
+                queue.cancel_transfer(seq)
 
     def gone(self, seqs: Iterable[int]) -> None:
         """They have been deleted."""
-        if self.letters:
+        if self.transfers:
             for seq in seqs:
-                self.letters.pop(seq, None)
+                self.transfers.pop(seq, None)
 
     def dump(self, alive: Callable[[int], bool]) -> list[list[Any]]:
         """For a catalog."""
-        return rows({seq: letter for seq, letter in self.letters.items() if alive(seq)})
+        return rows({seq: transfer for seq, transfer in self.transfers.items() if alive(seq)})
 
 
-def rows(letters: dict[int, Letter]) -> list[list[Any]]:
-    return [[seq, *letter] for seq, letter in letters.items()]
+def rows(transfers: dict[int, Transfer]) -> list[list[Any]]:
+    return [[seq, *transfer] for seq, transfer in transfers.items()]
 
 
 def source_id(name: str, epoch: int) -> bytes:

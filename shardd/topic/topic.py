@@ -77,7 +77,7 @@ class Topic:
         """How far the topic's time is ahead of the clock's, because the clock was ahead when it was written to."""
         self.last_write_ts: int | None = None
         self.last_read_ts: int | None = None
-        self.gated_no = 0
+        self.sync_required_no = 0
         """Number of the newest frame of this topic that had to wait for a sync."""
         self.losses = Losses()
         self.gaps = Gaps()

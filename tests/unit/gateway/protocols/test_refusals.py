@@ -19,14 +19,14 @@ def failing(error: TopicsError) -> Script:
 
 async def walrus_says(script: Script, *commands: walrus.Command) -> list[str]:
     async with stage(script) as s:
-        talk = s.gateway.walrus.talk(1)
-        return [(await talk.answer(command))[4:].decode() for command in commands]
+        session = s.gateway.walrus.session(1)
+        return [(await session.answer(command))[4:].decode() for command in commands]
 
 
 async def rog_says(script: Script, *commands: rog.Command) -> list[str]:
     async with stage(script) as s:
-        talk = s.gateway.rog.talk()
-        answers = [await talk.answer(command) for command in commands]
+        session = s.gateway.rog.session()
+        answers = [await session.answer(command) for command in commands]
     for answer in answers:
         assert answer[:1] == b"\0" or struct.unpack_from(">Q", answer, 1)[0] == len(answer) - 9
     return ["" if answer[:1] == b"\0" else answer[9:].decode() for answer in answers]
@@ -61,9 +61,9 @@ async def test_an_answer_that_makes_no_sense_ends_no_connection() -> None:
 async def test_a_shard_that_is_away_is_told_of() -> None:
     async with stage() as s:
         s.lose_shard(0)
-        assert b"ERR NotLeaderForPartition" in await s.gateway.walrus.talk(1).answer(walrus.Put("t", "x"))
-        assert b"ERR NotLeaderForPartition" in await s.gateway.walrus.talk(1).answer(walrus.Metrics())
-        answer = await s.gateway.rog.talk().answer(rog.Publish("log", 0, b"x"))
+        assert b"ERR NotLeaderForPartition" in await s.gateway.walrus.session(1).answer(walrus.Put("t", "x"))
+        assert b"ERR NotLeaderForPartition" in await s.gateway.walrus.session(1).answer(walrus.Metrics())
+        answer = await s.gateway.rog.session().answer(rog.Publish("log", 0, b"x"))
         assert answer[:1] == b"\1"
         assert s.gateway.walrus.commands == {("put", "error"): 1, ("metrics", "error"): 1}
         assert s.gateway.rog.commands == {("publish", "error"): 1}

@@ -57,7 +57,7 @@ def test_no_order_of_events_exceeds_the_cap(seed: int) -> None:
             shard.work()
         elif event == "hear" and shard.outbox:
             if index in reborn:
-                ledger.reborn(index, reborn.pop(index))
+                ledger.on_restart(index, reborn.pop(index))
             request, held = shard.outbox.popleft()
             ledger.heard(index, request, 0, held)
         elif event == "die":
@@ -72,7 +72,7 @@ def test_no_order_of_events_exceeds_the_cap(seed: int) -> None:
             shard.work()
         while shard.outbox:
             if index in reborn:
-                ledger.reborn(index, reborn.pop(index))
+                ledger.on_restart(index, reborn.pop(index))
             request, held = shard.outbox.popleft()
             ledger.heard(index, request, 0, held)
     assert ledger.booked(list(range(len(shards)))) == 0, "nothing stays booked"

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from msgspec import Struct
 
-from gateway.streams.watch_request import WISH
+from gateway.streams.watch_request import WATCH_REQUEST
 from proto.model import router
 from proto.model.body import parse
 from proto.model.errors import TopicsError
@@ -41,7 +41,7 @@ decode_outer = msgspec.json.Decoder(Outer).decode
             "$.config.type`; allowed are log, queue",
         ),
         (router.PATCH.read, b'{"guarantee":"once"}', "allowed are at_least_once, exactly_once"),
-        (WISH.read, b'{"topics":{},"consistency":"some"}', "$.consistency`; allowed are eventual, strong"),
+        (WATCH_REQUEST.read, b'{"topics":{},"consistency":"some"}', "$.consistency`; allowed are eventual, strong"),
         (decode_outer, b'{"many":[{},{"way":"left"}]}', "$.many[1].way`; allowed are down, up"),
         (decode_outer, b'{"named":{"a.b]":{"way":"left"}}}', "allowed are down, up"),
         (decode_outer, b'{"number":3}', "$.number`; allowed are 1, 2"),

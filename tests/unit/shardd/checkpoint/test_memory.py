@@ -24,7 +24,7 @@ def stored(disk: Disk) -> Harness:
 
 def test_little_free_memory_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(allocator, "free_bytes", lambda: allocator.KEPT_BYTES)
-    assert allocator.give_back() is False
+    assert allocator.trim_heap() is False
 
 
 def test_free_memory_is_counted_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,7 +37,7 @@ def test_free_memory_is_counted_and_given_back(monkeypatch: pytest.MonkeyPatch) 
     assert allocator.free_bytes() > before + 50_000_000
     monkeypatch.setattr(allocator, "KEPT_BYTES", 0)
     monkeypatch.setattr(allocator._After, "free", 0)
-    assert allocator.give_back() is True
+    assert allocator.trim_heap() is True
     assert len(kept) == 100
 
 
@@ -80,7 +80,7 @@ def test_the_heap_is_looked_through_again_when_more_was_freed_or_used_since(monk
     monkeypatch.setattr(allocator._After, "resident", 0)
     for _ in range(8):
         trimmed = look()
-        assert allocator.give_back() is trimmed
+        assert allocator.trim_heap() is trimmed
     assert next(looks, None) is None
 
 
