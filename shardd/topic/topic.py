@@ -59,38 +59,79 @@ class Totals:
 
 
 class Topic:
+    assigned_config: TopicConfig
+    """What the config will be once everything staged is committed."""
+    totals: Totals
+    """Where this topic's records count while it is visible."""
+    ahead_ms: int
+    """How far the topic's time is ahead of the clock's, because the clock was ahead when it was written to."""
+    sync_required_no: int
+    """Number of the newest frame of this topic that had to wait for a sync."""
+    lane: Lane | None
+    """What routers bring into this topic, once everything staged is committed; None if none ever did."""
+    deferred: deque[Deferred]
+    """Frames of the log that come after copies which have to be made again first. Empty once the shard is ready."""
+    durable_head: int
+    """Last seq that is surely on the device, for classes that show records before they are; see
+    `shardd.routers.source`."""
+    floor: int
+    """Everything before this seq is gone. Never decreases."""
+    holes: int
+    """Raised by every deletion that may have taken records from the middle."""
+    pending_bytes: int
+    """What has been given seqs but is not visible yet."""
+    ceiling: int
+    """Seqs up to here may be used without a word in the log: see `shardd.changes.seq_reservation`."""
+    reserved_in: str
+    """The boot of the machine that `ceiling` was reserved in; empty if nothing can be lost with the machine."""
+    catalogued: object
+    """What the newest catalog says of this topic, encoded; or the plan of a checkpoint that is on its way. None if
+    the topic has changed since: every change of what a catalog has must set this
+    (`shardd.checkpoint.checkpoint`)."""
+    as_of: int
+    """The catalog that this topic was loaded from has all its frames up to this one."""
+    counted_in: int
+    """The checkpoint that room for this topic's files is counted for: see `shardd.storage.free_space`."""
+    logged_no: int
+    """Number of the newest frame of this topic that this process has logged."""
+    logged_seq: int
+    """The last seq before those that are in memory only: a stop takes the records behind it that were written while
+    the topic was ephemeral. It counts while the topic is ephemeral, and afterwards until a checkpoint has them."""
+    damage: Damage | None
+    """Why this topic is set apart; None while its files are sound."""
+    unchecked: bool
+    """Its batches are those that the catalog told: nobody has looked at the files yet, see
+    `shardd.checkpoint.segment_summary`."""
+    unloaded: Unloaded | None
+    """What is known of a topic whose files could not be read at the start."""
+    held_at: deque[int]
+    """When the configurations and deletions that are on their way were asked for. Nothing expires beyond the first
+    of these times, for a replay would come to another end: it would find records again that the new configuration
+    keeps for longer, and would take for deleted what had been lost."""
+
     def __init__(self, name: str, ident: int, epoch: int, config: TopicConfig, totals: Totals | None = None) -> None:
         self.name = name
         self.id = ident
         self.epoch = epoch
         self.config = config
         self.assigned_config = config
-        """What the config will be once everything staged is committed."""
         self.next_seq = 1
         self.head_seq = 0
         self.totals = totals or Totals()
-        """Where this topic's records count while it is visible."""
         self.records = 0
         self.bytes = 0
         self.last_ts = 0
         self.ahead_ms = 0
-        """How far the topic's time is ahead of the clock's, because the clock was ahead when it was written to."""
         self.last_write_ts: int | None = None
         self.last_read_ts: int | None = None
         self.sync_required_no = 0
-        """Number of the newest frame of this topic that had to wait for a sync."""
         self.losses = Losses()
         self.gaps = Gaps()
-        self.lane: Lane | None = None
-        """What routers bring into this topic, once everything staged is committed; None if none ever did."""
+        self.lane = None
         self.lane_visible: Lane | None = None
-        self.deferred: deque[Deferred] = deque()
-        """Frames of the log that come after copies which have to be made again first. Empty once the shard is ready."""
+        self.deferred = deque()
         self.durable_head = 0
-        """Last seq that is surely on the device, for classes that show records before they are; see
-        `shardd.routers.source`."""
         self.floor = 1
-        """Everything before this seq is gone. Never decreases."""
         self._batches: list[Batch] = []
         self._firsts: list[int] = []
         self._runs = [0] * FINAL_LEVEL
@@ -101,41 +142,22 @@ class Topic:
         self.outbox = Outbox()
         self.arrivals = Arrivals()
         self.holes = 0
-        """Raised by every deletion that may have taken records from the middle."""
         self.moving = Moving()
         self.segments: list[Segment] = []
         self.pending_records = 0
         self.pending_bytes = 0
-        """What has been given seqs but is not visible yet."""
         self.ceiling = 0
-        """Seqs up to here may be used without a word in the log: see `shardd.changes.seq_reservation`."""
         self.reserved_in = ""
-        """The boot of the machine that `ceiling` was reserved in; empty if nothing can be lost with the machine."""
         self.reserving = False
-        self.catalogued: object = None
-        """What the newest catalog says of this topic, encoded; or the plan of a checkpoint that is on its way. None if
-        the topic has changed since: every change of what a catalog has must set this
-        (`shardd.checkpoint.checkpoint`)."""
+        self.catalogued = None
         self.as_of = 0
-        """The catalog that this topic was loaded from has all its frames up to this one."""
         self.counted_in = -1
-        """The checkpoint that room for this topic's files is counted for: see `shardd.storage.free_space`."""
         self.logged_no = 0
-        """Number of the newest frame of this topic that this process has logged."""
         self.logged_seq = 0
-        """The last seq before those that are in memory only: a stop takes the records behind it that were written while
-        the topic was ephemeral. It counts while the topic is ephemeral, and afterwards until a checkpoint has them."""
-        self.damage: Damage | None = None
-        """Why this topic is set apart; None while its files are sound."""
+        self.damage = None
         self.unchecked = False
-        """Its batches are those that the catalog told: nobody has looked at the files yet, see
-        `shardd.checkpoint.segment_summary`."""
-        self.unloaded: Unloaded | None = None
-        """What is known of a topic whose files could not be read at the start."""
-        self.held_at: deque[int] = deque()
-        """When the configurations and deletions that are on their way were asked for. Nothing expires beyond the first
-        of these times, for a replay would come to another end: it would find records again that the new configuration
-        keeps for longer, and would take for deleted what had been lost."""
+        self.unloaded = None
+        self.held_at = deque()
 
     @property
     def earliest_seq(self) -> int:
