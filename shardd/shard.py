@@ -55,6 +55,9 @@ from shardd.topic.cursors import page as cursor_page
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Deferred, Topic
 
+Operations = dict[str, Callable[[Request, Respond], None]]
+"""By the `op` of a request."""
+
 
 class Shard:
     def __init__(self, disk: Disk, clock: Clock, path: Path, limits: Limits) -> None:
@@ -78,7 +81,7 @@ class Shard:
         self.outcome = Outcome()
         self.allowance = Allowance(limits)
         self.space = Space(disk, path, clock, limits)
-        self._operations: dict[str, Callable[[Request, Respond], None]] = {}
+        self._operations: Operations = {}
         self._job_operations: dict[str, Callable[[Request, Hashable, Respond], None]] = {}
         self._logged_before = self._logged_earlier = 0
         self.checkpoint_wanted: Callable[[], None] = lambda: None
@@ -88,6 +91,48 @@ class Shard:
     def recover(self) -> Iterator[tuple[int, int]]:
         """Read everything back. Yields (bytes done, bytes to do) after each frame; the shard is usable when the
         iterator is exhausted. Raises `RecoveryError`, or OSError."""
+        yield from self._read_back()
+        self.directory.recovered(self._clock.now_ms(), self._disk.boot_id())
+        self._clock.on_jump(self.directory.jumped)
+        self.quarantine.recovered()
+        self._open_log()
+        subscribers = Subscribers(self.scheduler, self.reads, self.pulls)
+        staging = self._staging = Staging(
+            self.directory,
+            self.commits,
+            subscribers,
+            self._clock,
+            self._limits,
+            self._disk.boot_id(),
+            self.space,
+            self.allowance,
+        )
+        self.copier = Copier(staging)
+        self.routing = Routing(staging)
+        self.restored = not self._unrestored()
+        self.mover = Mover(staging, self.flush)
+        self.claims = subscribers.claims = Claims(staging, self.scheduler, self.mover.order)
+        self.mover.recovered()
+        self._operations = {
+            **self._topic_operations(staging),
+            **self._router_operations(),
+            **self._session_operations(staging),
+            **self._queue_operations(staging),
+        }
+        self._job_operations = {
+            "claim": self.claims.claim,
+            "ack": self.claims.ack,
+            "nack": self.claims.nack,
+            "extend": self.claims.extend,
+            "work_open": self.claims.work_open,
+            "work_take": self.claims.work_take,
+            "work_close": self.claims.work_close,
+            "allowance": self.allowance.lend,
+            "allowance_return": self.allowance.give_back,
+        }
+
+    def _read_back(self) -> Iterator[tuple[int, int]]:
+        """The newest catalog, and the log behind it."""
         path = self._path / "wal"
         self._disk.make_dir(path)
         # Also where they were there: a process that was killed may have made them and not come to this.
@@ -108,45 +153,29 @@ class Shard:
             replay(self.directory, each)
             yield each.done_bytes, each.total_bytes
         self.checkpoints.replayed()
-        self.directory.recovered(self._clock.now_ms(), self._disk.boot_id())
-        self._clock.on_jump(self.directory.jumped)
-        self.quarantine.recovered()
+
+    def _open_log(self) -> None:
+        """For what is written from now on."""
         self._wal = Wal(
             self._disk,
-            path,
+            self._path / "wal",
             next_no=self.outcome.next_no,
             max_bytes=self._limits.wal_segment_bytes,
             resume=self.outcome.resume,
         )
-        self.commits = Commits(self._wal, self._clock, window_ms=self._limits.wal_sync_window_ms)
         self._wal.full = self.space.full
+        self.commits = Commits(self._wal, self._clock, window_ms=self._limits.wal_sync_window_ms)
         self.commits.logged = self.space.logged
         self.commits.out_of_room = self.space.refusal
         self.commits.after_sync = self._synced
         self.commits.sync_begins = self.pulls.sync_begins
         self.commits.sync_ended = self.pulls.sync_ended
-        subscribers = Subscribers(self.scheduler, self.reads, self.pulls)
-        staging = self._staging = Staging(
-            self.directory,
-            self.commits,
-            subscribers,
-            self._clock,
-            self._limits,
-            self._disk.boot_id(),
-            self.space,
-            self.allowance,
-        )
-        self.copier = Copier(staging)
-        self.routing = Routing(staging)
-        self.restored = not self._unrestored()
+
+    def _topic_operations(self, staging: Staging) -> Operations:
         control = Control(staging, self.scheduler)
-        self.mover = Mover(staging, self.flush)
-        self.claims = subscribers.claims = Claims(staging, self.scheduler, self.mover.order)
-        self.mover.recovered()
-        self._sessions = SessionControl(staging)
         consume = Consume(staging)
         logs = Logs(staging)
-        self._operations = {
+        return {
             "append": Writes(staging, control, self.pressure, self.unsynced).append,
             "configure": control.configure,
             "delete_topic": control.delete_topic,
@@ -155,6 +184,18 @@ class Shard:
             "cursor_get": control.cursor_get,
             "cursor_delete": control.cursor_delete,
             "cursor_list": self._cursor_list,
+            "take": consume.take,
+            "peek": consume.peek,
+            "step": consume.step,
+            "log_create": logs.create,
+            "log_find": logs.find,
+            "state": self._state,
+            "list": self._list,
+            "stats": self._stats,
+        }
+
+    def _router_operations(self) -> Operations:
+        return {
             "router_source": self.routing.source,
             "router_put": self.routing.put,
             "router_delete": self.routing.delete,
@@ -163,33 +204,22 @@ class Shard:
             "router_list": self.routing.list,
             "router_graph": self.routing.graph,
             "router_position": self._router_position,
+        }
+
+    def _session_operations(self, staging: Staging) -> Operations:
+        self._sessions = SessionControl(staging)
+        return {
             "watch_resolve": self._sessions.resolve,
             "session_make": self._sessions.make,
             "session_open": self._sessions.open,
             "session_move": self._sessions.move,
             "session_count": self._sessions.count,
-            "take": consume.take,
-            "peek": consume.peek,
-            "step": consume.step,
-            "peek_jobs": Peeking(staging, self.claims).peek,
-            "redrive": Redrive(staging, self.mover).redrive,
-            "log_create": logs.create,
-            "log_find": logs.find,
-            "state": self._state,
-            "list": self._list,
-            "stats": self._stats,
         }
 
-        self._job_operations = {
-            "claim": self.claims.claim,
-            "ack": self.claims.ack,
-            "nack": self.claims.nack,
-            "extend": self.claims.extend,
-            "work_open": self.claims.work_open,
-            "work_take": self.claims.work_take,
-            "work_close": self.claims.work_close,
-            "allowance": self.allowance.lend,
-            "allowance_return": self.allowance.give_back,
+    def _queue_operations(self, staging: Staging) -> Operations:
+        return {
+            "peek_jobs": Peeking(staging, self.claims).peek,
+            "redrive": Redrive(staging, self.mover).redrive,
         }
 
     def close(self) -> None:
