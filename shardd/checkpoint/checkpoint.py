@@ -966,7 +966,7 @@ def _filed(batch: Batch, flags: bytes) -> None:
     batch.filed = new
 
 
-def exhaust(slices: Generator[None, None, _Result]) -> _Result:
+def exhaust(slices: Generator[object, None, _Result]) -> _Result:
     """All slices, one after the other."""
     while True:
         try:
