@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from tests.support.service import ALIVE, Service
 
@@ -43,6 +44,14 @@ def new_service(tmp_path: Path) -> Iterator[Callable[..., Service]]:
 def service(new_service: Callable[..., Service]) -> Service:
     """A running service with two shards."""
     return new_service().start()
+
+
+@pytest.fixture(autouse=True)
+def _plain_tracebacks() -> None:
+    """structlog's default shows every local variable of a traceback, which takes seconds on a busy machine."""
+    if not structlog.is_configured():
+        console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+        structlog.configure(processors=[*structlog.get_config()["processors"][:-1], console])
 
 
 @pytest.hookimpl(wrapper=True)

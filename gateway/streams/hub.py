@@ -17,7 +17,7 @@ from gateway.streams.event_ids import rewound
 from gateway.streams.sse import CONTENT_TYPE, HEADERS, RETRY, EventStream, check_accept, error_frame
 from gateway.streams.stream import Stream
 from gateway.streams.subscription import Item
-from gateway.streams.topic_feed import Feeds
+from gateway.streams.topic_feed import TopicFeeds
 from gateway.streams.watch_request import (
     WatchRequest,
     begun,
@@ -44,7 +44,7 @@ class Live:
         self.keyring = keyring
         self.limits = limits
         self.shards = shards
-        self.feeds = Feeds(shards, limits, budget)
+        self.feeds = TopicFeeds(shards, limits, budget)
         self.sessions = Sessions(shards, limits)
         self.streams: dict[Stream, None] = {}
         self._draining = False

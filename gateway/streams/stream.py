@@ -24,7 +24,7 @@ from gateway.contract.auth import Keyring, key_is_gone
 from gateway.http.messages import ClientGone, Gone
 from gateway.streams.event_ids import Position
 from gateway.streams.subscription import Item, State, Subscription
-from gateway.streams.topic_feed import Feeds, feed_options, frame_bytes
+from gateway.streams.topic_feed import TopicFeeds, feed_options, frame_bytes
 from gateway.streams.watch_request import Options
 from proto.ipc.link import Pending
 from proto.model.errors import TopicsError
@@ -40,7 +40,7 @@ LAST_WORD_S = 1.0
 class Shown(Protocol):
     """What a stream needs of its surroundings."""
 
-    feeds: Feeds
+    feeds: TopicFeeds
     keyring: Keyring
     limits: Limits
     streams: dict[Stream, None]

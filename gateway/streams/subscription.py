@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gateway.admission.body_budget import Hold
 from gateway.streams.event_ids import TOLD, Position
-from gateway.streams.topic_feed import FIRST_RETRY_S, LAST_RETRY_S, Batch, Feed
+from gateway.streams.topic_feed import FIRST_RETRY_S, LAST_RETRY_S, Batch, TopicFeed
 from gateway.streams.watch_request import Options
 from proto.ipc.message import Reply
 from proto.model.errors import ErrorCode, TopicsError
@@ -71,7 +71,7 @@ class Subscription:
         self.state = State.BEHIND
         self.first = True
         """Nothing was read on this connection yet."""
-        self.feed: Feed | None = None
+        self.feed: TopicFeed | None = None
         self.retry_at = 0.0
         self.retry_s = FIRST_RETRY_S
 

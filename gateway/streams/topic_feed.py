@@ -84,8 +84,8 @@ def feed_options(options: Options, epoch: int, seq: int, wait_ms: int, budget: i
     return {**options.as_map(), "budget": budget, "epoch": epoch, "from_seq": seq, "wait_ms": wait_ms, "touch": touch}
 
 
-class Feed:
-    def __init__(self, feeds: Feeds, topic: str, options: Options, epoch: int, seq: int) -> None:
+class TopicFeed:
+    def __init__(self, feeds: TopicFeeds, topic: str, options: Options, epoch: int, seq: int) -> None:
         self.members: dict[Member, None] = {}
         self.scope = trio.CancelScope()
         self.epoch = epoch
@@ -155,7 +155,7 @@ class Feed:
             tell(member)
 
 
-class Feeds:
+class TopicFeeds:
     """The feeds there are. `nursery` runs them."""
 
     def __init__(self, shards: Shards, limits: Limits, budget: Budget) -> None:
@@ -163,30 +163,30 @@ class Feeds:
         self.limits = limits
         self.budget = budget
         self.nursery: trio.Nursery | None = None
-        self._feeds: dict[tuple[str, Options], Feed] = {}
+        self._feeds: dict[tuple[str, Options], TopicFeed] = {}
 
     def __len__(self) -> int:
         return len(self._feeds)
 
-    def join(self, topic: str, options: Options, member: Member) -> Feed | None:
+    def join(self, topic: str, options: Options, member: Member) -> TopicFeed | None:
         """The feed that brings what follows the member's position; None if the member is behind it."""
         feed = self._feeds.get((topic, options))
         if feed is None:
             assert self.nursery is not None
-            feed = self._feeds[topic, options] = Feed(self, topic, options, member.epoch, member.seq)
+            feed = self._feeds[topic, options] = TopicFeed(self, topic, options, member.epoch, member.seq)
             self.nursery.start_soon(feed.run)
         elif feed.epoch != member.epoch or feed.seq > member.seq:
             return None
         feed.members[member] = None
         return feed
 
-    def leave(self, feed: Feed, member: Member) -> None:
+    def leave(self, feed: TopicFeed, member: Member) -> None:
         """Nothing if the feed ended before."""
         feed.members.pop(member, None)
         if not feed.members:
             self.forget(feed)
             feed.scope.cancel()
 
-    def forget(self, feed: Feed) -> None:
+    def forget(self, feed: TopicFeed) -> None:
         if self._feeds.get((feed.topic, feed.options)) is feed:
             del self._feeds[feed.topic, feed.options]

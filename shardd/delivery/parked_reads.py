@@ -24,7 +24,7 @@ from proto.model.limits import Limits
 from shardd.clock import Clock
 from shardd.delivery.diff import Answer, Read, answer, parse_diff
 from shardd.delivery.scheduler import Scheduler
-from shardd.delivery.stream_reads import FeedRead, feed_answer, feed_read
+from shardd.delivery.stream_reads import StreamRead, stream_answer, stream_read
 from shardd.delivery.strong_reads import Unsynced
 from shardd.storage.errors import SegmentError, damaged
 from shardd.topic.cursors import cursor_not_found
@@ -87,7 +87,7 @@ class Reads:
 
     def feed(self, topic: Topic, request: Request, caller: Hashable, respond: Respond) -> None:
         """The same for a read of `shardd.delivery.stream_reads`."""
-        read = feed_read(request.options)
+        read = stream_read(request.options)
         if self._scheduler.holds(topic) and read.from_seq < topic.head_seq:
             raise self._scheduler.pressure.paced()
         self._take(topic, read, request, caller, respond, touch=bool(request.options["touch"]))
@@ -119,14 +119,14 @@ class Reads:
         respond(Parked(request.id))
 
     def _answer(self, topic: Topic, read: Read) -> Answer:
-        if not isinstance(read, FeedRead):
+        if not isinstance(read, StreamRead):
             return answer(topic, read)
         head = topic.head_seq
         if read.strong:
             head = self._unsynced.head(topic)
             if head < topic.head_seq:
                 self._ahead[topic.id] = topic
-        return feed_answer(topic, read, head)
+        return stream_answer(topic, read, head)
 
     def synced(self) -> None:
         """A sync has ended. Those who wait for one to cover what they read have their turn."""
@@ -160,7 +160,7 @@ class Reads:
         Who asked for a diff waits as long as it said."""
         for topic in self._scheduler.held():
             for waiting in list(self._by_topic.get(topic.id, {}).values()):
-                if isinstance(waiting.read, FeedRead):
+                if isinstance(waiting.read, StreamRead):
                     self._over(waiting)
                     waiting.respond(Reply(waiting.ident, error=self._scheduler.pressure.paced()))
 
@@ -224,7 +224,7 @@ class Reads:
 
 def _further(read: Read, found: Answer) -> Read:
     """The read that goes on where `found` ended."""
-    if isinstance(read, FeedRead):
+    if isinstance(read, StreamRead):
         assert found.extra is not None
         return msgspec.structs.replace(read, from_seq=found.next_from_seq, epoch=found.extra["epoch"])
     return msgspec.structs.replace(read, from_seq=found.next_from_seq)

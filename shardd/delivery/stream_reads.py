@@ -38,7 +38,7 @@ from shardd.topic.tombstones import told
 from shardd.topic.topic import Topic
 
 
-class FeedRead(Read, frozen=True):
+class StreamRead(Read, frozen=True):
     epoch: int = 0
     include_data: bool = True
     strong: bool = False
@@ -66,8 +66,8 @@ class _Payload(Struct):
 _encode = msgspec.json.Encoder().encode
 
 
-def feed_read(options: Mapping[str, Any]) -> FeedRead:
-    return FeedRead(
+def stream_read(options: Mapping[str, Any]) -> StreamRead:
+    return StreamRead(
         options["from_seq"],
         options["limit"],
         frozenset(map(str.encode, options["nodes"])),
@@ -82,7 +82,7 @@ def feed_read(options: Mapping[str, Any]) -> FeedRead:
     )
 
 
-def feed_answer(topic: Topic, read: FeedRead, head: int) -> Answer:
+def stream_answer(topic: Topic, read: StreamRead, head: int) -> Answer:
     """What a stream gets that has seen up to `read.from_seq`, of records up to `head`."""
     earliest, position = topic.earliest_seq, read.from_seq
     gap: tuple[int, int, str, str | None] | None = None

@@ -3,8 +3,8 @@
     restore   after a stop, a task for each topic with routers makes again what was copied before
               (`shardd.routers.copy_recovery`). Topics whose source is in a shard that cannot start wait for it, and the
               others are served meanwhile
-    feed      a task for each source: one pull for all lanes that are in step with it, however many
-    catch up  a task for a lane that is not: it was made behind the feed's position, its topic was full, or it is held.
+    pull      a task for each source: one request for all lanes that are in step with it, however many
+    catch up  a task for a lane that is not: it was made behind the pull's position, its topic was full, or it is held.
               It pulls for itself, with growing pauses while nothing fits, until it is in step again
 
 A source is asked again as soon as it has answered, and answers when it has something. A source that does not exist any
@@ -37,7 +37,7 @@ RESTORED_AT_A_TIME = 16
 log = structlog.get_logger()
 
 
-class _Feed:
+class _SourcePull:
     """One source, and the topics in step with it. `at` is the position that is asked for, -1 before the first."""
 
     def __init__(self, source: str, epoch: int) -> None:
@@ -53,7 +53,7 @@ class Forward:
         self._shard = shard
         self._peers = peers
         self._copier: Copier = shard.copier
-        self._feeds: dict[tuple[str, int], _Feed] = {}
+        self._pulls: dict[tuple[str, int], _SourcePull] = {}
         self._behind: set[int] = set()
         """Ids of topics that a task brings up."""
         self._blocked: set[str] = set()
@@ -152,46 +152,46 @@ class Forward:
     def changed(self, topic: Topic) -> None:
         """The routers into a topic are others now."""
         lane = topic.lane
-        for feed in self._feeds.values():
-            if feed.members.get(topic.id) is not None and (lane is None or _source(lane) != (feed.source, feed.epoch)):
-                del feed.members[topic.id]
+        for pull in self._pulls.values():
+            if pull.members.get(topic.id) is not None and (lane is None or _source(lane) != (pull.source, pull.epoch)):
+                del pull.members[topic.id]
         if lane is not None and lane.routers and self._nursery is not None:
             self._place(topic, lane)
 
     def _place(self, topic: Topic, lane: Lane) -> None:
-        """In step with its source's feed, or behind it with a task of its own."""
+        """In step with its source's pull, or behind it with a task of its own."""
         assert self._nursery is not None
         key = _source(lane)
-        feed = self._feeds.get(key)
-        if feed is None:
-            feed = self._feeds[key] = _Feed(*key)
-            self._nursery.start_soon(self._feed, feed)
-        if topic.id in feed.members or topic.id in self._behind:
+        pull = self._pulls.get(key)
+        if pull is None:
+            pull = self._pulls[key] = _SourcePull(*key)
+            self._nursery.start_soon(self._pull_source, pull)
+        if topic.id in pull.members or topic.id in self._behind:
             return
-        if lane.held or lane.cursor < feed.at:
-            self._place_behind(topic, feed)
+        if lane.held or lane.cursor < pull.at:
+            self._place_behind(topic, pull)
         else:
-            feed.members[topic.id] = topic
-            feed.joined.set()
+            pull.members[topic.id] = topic
+            pull.joined.set()
 
-    async def _feed(self, feed: _Feed) -> None:
-        key = (feed.source, feed.epoch)
+    async def _pull_source(self, pull: _SourcePull) -> None:
+        key = (pull.source, pull.epoch)
         while True:
-            members = self._present(feed)
+            members = self._present(pull)
             if not members:
-                if not any(_is_of(topic, feed) for topic in self._shard.routing.destinations()):
-                    del self._feeds[key]
+                if not any(_is_of(topic, pull) for topic in self._shard.routing.destinations()):
+                    del self._pulls[key]
                     return
-                feed.joined = trio.Event()
+                pull.joined = trio.Event()
                 with trio.move_on_after(1):
-                    await feed.joined.wait()
+                    await pull.joined.wait()
                 continue
-            feed.at = min(lane.cursor for _, lane in members)
-            pulled = await self._ask(feed.source, members[0][1], feed.at, members)
+            pull.at = min(lane.cursor for _, lane in members)
+            pulled = await self._ask(pull.source, members[0][1], pull.at, members)
             await self._shard.pressure.calm()
             if pulled is not None:
-                feed.at = pulled.upto
-                await self._copy_all(feed, pulled)
+                pull.at = pulled.upto
+                await self._copy_all(pull, pulled)
 
     async def _ask(self, source: str, lane: Lane, after: int, members: list[tuple[Topic, Lane]]) -> Pulled | None:
         """None if the source cannot be asked now, after a pause, or is gone, after its routers were removed."""
@@ -208,24 +208,24 @@ class Forward:
             await trio.sleep(DAMAGED_PAUSE_S if is_damage(error) else ASK_AGAIN_S)
             return None
 
-    def _present(self, feed: _Feed) -> list[tuple[Topic, Lane]]:
+    def _present(self, pull: _SourcePull) -> list[tuple[Topic, Lane]]:
         """The members that still are."""
         found = []
-        for ident, topic in list(feed.members.items()):
-            if _is_of(topic, feed) and self._shard.directory.by_id.get(ident) is topic and topic.lane is not None:
+        for ident, topic in list(pull.members.items()):
+            if _is_of(topic, pull) and self._shard.directory.by_id.get(ident) is topic and topic.lane is not None:
                 found.append((topic, topic.lane))
             else:
-                del feed.members[ident]
+                del pull.members[ident]
         return found
 
-    async def _copy_all(self, feed: _Feed, pulled: Pulled) -> None:
+    async def _copy_all(self, pull: _SourcePull, pulled: Pulled) -> None:
         since = trio.current_time()
-        for topic in list(feed.members.values()):
-            if feed.members.get(topic.id) is not topic or not self._exists(topic, feed):
+        for topic in list(pull.members.values()):
+            if pull.members.get(topic.id) is not topic or not self._exists(topic, pull):
                 continue
             if not self._copy(topic, pulled):
-                del feed.members[topic.id]
-                self._place_behind(topic, feed)
+                del pull.members[topic.id]
+                self._place_behind(topic, pull)
             if trio.current_time() - since > SLICE_S:
                 self._shard.flush()
                 await trio.lowlevel.checkpoint()
@@ -233,13 +233,13 @@ class Forward:
         self._shard.flush()
         await trio.lowlevel.checkpoint()
 
-    def _place_behind(self, topic: Topic, feed: _Feed) -> None:
+    def _place_behind(self, topic: Topic, pull: _SourcePull) -> None:
         assert self._nursery is not None
         self._behind.add(topic.id)
-        self._nursery.start_soon(self._catch_up, topic, feed)
+        self._nursery.start_soon(self._catch_up, topic, pull)
 
-    def _exists(self, topic: Topic, feed: _Feed) -> bool:
-        return _is_of(topic, feed) and self._shard.directory.by_id.get(topic.id) is topic
+    def _exists(self, topic: Topic, pull: _SourcePull) -> bool:
+        return _is_of(topic, pull) and self._shard.directory.by_id.get(topic.id) is topic
 
     def _copy(self, topic: Topic, pulled: Pulled) -> bool:
         """False if not everything could be copied."""
@@ -251,23 +251,23 @@ class Forward:
             return True
         return self._copier.copy(topic, pulled)
 
-    async def _catch_up(self, topic: Topic, feed: _Feed) -> None:
+    async def _catch_up(self, topic: Topic, pull: _SourcePull) -> None:
         pause = FIRST_PAUSE_S / 2
         try:
-            while self._exists(topic, feed):
+            while self._exists(topic, pull):
                 await self._shard.pressure.calm()
                 lane = topic.lane
                 assert lane is not None
                 changed = self._shard.allowance.changed
-                if not lane.held and lane.cursor >= feed.at:
+                if not lane.held and lane.cursor >= pull.at:
                     break
                 moved = False
                 if not lane.held:
                     try:
                         pulled = await self._pull(lane, lane.cursor, wait=False)
                     except TopicsError:
-                        pulled = None  # the feed notices, too, and decides
-                    if pulled is not None and self._exists(topic, feed) and topic.lane is lane:
+                        pulled = None  # the pull notices, too, and decides
+                    if pulled is not None and self._exists(topic, pull) and topic.lane is lane:
                         self._copy(topic, pulled)
                         self._shard.flush()
                         moved = lane.cursor > pulled.after
@@ -292,6 +292,6 @@ def _source(lane: Lane) -> tuple[str, int]:
     return lane.source, lane.epoch
 
 
-def _is_of(topic: Topic, feed: _Feed) -> bool:
+def _is_of(topic: Topic, pull: _SourcePull) -> bool:
     lane = topic.lane
-    return lane is not None and bool(lane.routers) and _source(lane) == (feed.source, feed.epoch)
+    return lane is not None and bool(lane.routers) and _source(lane) == (pull.source, pull.epoch)

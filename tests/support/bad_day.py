@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -406,18 +406,30 @@ class BadDay:
         """Where records of the victim are; folders are named by numbers."""
         shard = f"shard-{shard_of(VICTIM, len(SHARDS)):02d}"
         places = [self.volume.outside / "data" / shard, self.cold / shard]
-        found = [path for place in places for path in sorted(place.glob("topics/*/*.data"))]
-        return [path for path in found if self._victim_data().encode() in path.read_bytes()]
+        found = []
+        for path in [path for place in places for path in sorted(place.glob("topics/*/*.data"))]:
+            with suppress(FileNotFoundError):  # removed by a checkpoint meanwhile
+                if self._victim_data().encode() in path.read_bytes():
+                    found.append(path)
+        return found
+
+    def _cut_a_segment(self) -> bool:
+        """Of the victim, in both places if it is just being moved to the cold tier. False if it was moved before."""
+        found = self._victim_segments()
+        name = self.rng.choice(found).name if found else ""
+        done = 0
+        for path in found:
+            if path.name == name:
+                with suppress(FileNotFoundError):
+                    os.truncate(path, path.stat().st_size // 2)
+                    done += 1
+        return done > 0
 
     def segment_cut(self) -> Generator[None]:
         """The topic is damaged, and nothing else is. It is a new one, of which nothing was read yet."""
         self._insist("DELETE", f"/v0/topics/{VICTIM}")
         self.fill_victim()
-        found = until(self._victim_segments, "segments of the victim", PATIENCE_S)
-        name = self.rng.choice(found).name
-        for path in found:
-            if path.name == name:  # there may be two: it is just being moved to the cold tier
-                os.truncate(path, path.stat().st_size // 2)
+        until(self._cut_a_segment, "segments of the victim", PATIENCE_S)
         if self.rng.random() < 0.5:
             os.kill(self._pid(f"shard-{shard_of(VICTIM, len(SHARDS)):02d}"), signal.SIGKILL)
 
