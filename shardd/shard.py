@@ -20,7 +20,8 @@ from proto.model.errors import TopicsError, invalid, not_ready, topic_not_found
 from proto.model.limits import Limits
 from shardd.changes.allowance import Allowance
 from shardd.changes.transactions import Respond, Staging, to_json
-from shardd.checkpoint.checkpoint import Checkpoints, Plan, exhaust
+from shardd.checkpoint.checkpoint import Checkpoints, exhaust
+from shardd.checkpoint.plan import Plan
 from shardd.clock import Clock
 from shardd.delivery.parked_reads import Reads
 from shardd.delivery.pressure import Pressure, Sample, widening_s
