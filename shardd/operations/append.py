@@ -46,17 +46,10 @@ class Writes:
         topic = self._staging.directory.assigned.get(request.topic)
         created = topic is None
         if topic is None:
-            config = _lazy_config(request.topic, write)
-            check_inline(write.config, request.options)
-            _check_delays(held_back, config, request.topic)
-            _check_room(None, config, columns, request.topic)
-            if not letters:
-                check_topics(self._staging.topics_held, request.options, self._staging.limits)
-            grows_by = self._growth(None, config, columns, request.options)
-            self._admit(None, config, columns, write)
-            if letters and not self._lent(grows_by, 1, request, respond):
+            made = self._first(request, write, columns, held_back, respond)
+            if made is None:
                 return
-            topic = self._create(request.topic, config, by_itself=bool(letters))
+            topic, grows_by = made
         else:
             topic.expire(now)
             if letters and self._known(topic, letters, request, respond):
@@ -78,6 +71,23 @@ class Writes:
             columns.due = [now + delay if delay else 0 for delay in held_back]
         seq_reservation.ahead(topic, columns.count, self._staging)
         self._stage(topic, columns, grows_by, created, request, respond)
+
+    def _first(
+        self, request: Request, write: Write, columns: Columns, held_back: list[int] | None, respond: Respond
+    ) -> tuple[Topic, int] | None:
+        """The topic that this write creates, and the bytes by which it grows. None if letters have to wait for room."""
+        letters = bool(request.options.get("letters"))
+        config = _lazy_config(request.topic, write)
+        check_inline(write.config, request.options)
+        _check_delays(held_back, config, request.topic)
+        _check_room(None, config, columns, request.topic)
+        if not letters:
+            check_topics(self._staging.topics_held, request.options, self._staging.limits)
+        grows_by = self._growth(None, config, columns, request.options)
+        self._admit(None, config, columns, write)
+        if letters and not self._lent(grows_by, 1, request, respond):
+            return None
+        return self._create(request.topic, config, by_itself=letters), grows_by
 
     def _growth(self, topic: Topic | None, config: TopicConfig, columns: Columns, options: Mapping[str, Any]) -> int:
         """Bytes by which this write may make the shard grow. Raises `429` if there is no room for them."""
