@@ -47,7 +47,7 @@ from proto.model.limits import Limits
 from proto.process.allocator import trim_heap
 from shardd.clock import SystemClock
 from shardd.garbage_collector import calm
-from shardd.shard import Shard
+from shardd.shard import Shard, opened_shard
 from shardd.storage.disk import RealDisk
 
 SIZES = (10_000, 100_000, 1_000_000, 5_000_000)
@@ -107,10 +107,8 @@ class Driver:
 
     def __init__(self, path: Path, **limits: Any) -> None:
         self.path = path
-        self.shard = Shard(RealDisk(), SystemClock(), path, Limits(**limits))
         start = time.perf_counter()
-        for _ in self.shard.recover():
-            pass
+        self.shard = opened_shard(RealDisk(), SystemClock(), path, Limits(**limits))
         self.recovery_s = time.perf_counter() - start
         self._one_at_a_time = trio.Lock()
         self.pauses: list[float] = []
@@ -377,9 +375,7 @@ async def checkpoint_in_slices(shard: Shard) -> dict[str, float]:
 
 def stage_topics(path: Path, count: int) -> dict[str, Any]:
     """Measure topics with a record each: checkpoints after all, and after one in a hundred, got another record."""
-    shard = Shard(RealDisk(), SystemClock(), path, Limits(max_topics=0))
-    for _ in shard.recover():
-        pass
+    shard = opened_shard(RealDisk(), SystemClock(), path, Limits(max_topics=0))
     calm()
     body = b'{"records":[{"data":%b}]}' % payload(200)
 
@@ -407,10 +403,8 @@ def stage_topics(path: Path, count: int) -> dict[str, Any]:
 
 def stage_start(path: Path) -> dict[str, Any]:
     gc.disable()  # as the server does
-    shard = Shard(RealDisk(), SystemClock(), path, Limits())
     start = time.perf_counter()
-    for _ in shard.recover():
-        pass
+    opened_shard(RealDisk(), SystemClock(), path, Limits())
     return {"start_s": round(time.perf_counter() - start, 2), "resident_mb": resident()}
 
 

@@ -56,98 +56,157 @@ from shardd.subscribers import Subscribers
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Deferred, Topic
 
+Operations = dict[str, Callable[[Request, Respond], None]]
+JobOperations = dict[str, Callable[[Request, Hashable, Respond], None]]
+"""By the `op` of a request."""
+
+
+def open_shard(
+    disk: Disk, clock: Clock, path: Path, limits: Limits, *, from_files: bool = False, to_salvage: str = ""
+) -> Generator[tuple[int, int], None, Shard]:
+    """Read everything back. Yields (bytes done, bytes to do) after each frame of the log, and returns the shard.
+    Raises `RecoveryError`, or OSError.
+
+    `from_files` and `to_salvage` are told by `Checkpoints`.
+    """
+    directory, outcome = Directory(), Outcome()
+    checkpoints = Checkpoints(disk, path, directory, clock, limits)
+    checkpoints.from_files, checkpoints.to_salvage = from_files, to_salvage
+    yield from _read_back(disk, path, directory, checkpoints, outcome)
+    directory.recovered(clock.now_ms(), disk.boot_id())
+    clock.on_jump(directory.jumped)
+    checkpoints.quarantine.recovered()
+    return Shard(disk, clock, path, limits, directory, checkpoints, outcome)
+
+
+def opened_shard(
+    disk: Disk, clock: Clock, path: Path, limits: Limits, *, from_files: bool = False, to_salvage: str = ""
+) -> Shard:
+    """`open_shard`, at once."""
+    return exhaust(open_shard(disk, clock, path, limits, from_files=from_files, to_salvage=to_salvage))
+
+
+def _read_back(
+    disk: Disk, path: Path, directory: Directory, checkpoints: Checkpoints, outcome: Outcome
+) -> Iterator[tuple[int, int]]:
+    """The newest catalog, and the log behind it."""
+    disk.make_dir(path / "wal")
+    # Also where they were there: a process that was killed may have made them and not come to this.
+    disk.sync_dir(path)
+    disk.sync_dir(path.parent)
+    try:
+        after_no = checkpoints.load()
+    except (CatalogError, SegmentError) as error:
+        raise RecoveryError(str(error)) from error
+    for frame in checkpoints.held:
+        replay(directory, found(frame))
+    checkpoints.held.clear()
+    for each in scan(disk, path / "wal", outcome, after_no):
+        try:
+            checkpoints.replaying(each.header)
+        except SegmentError as error:
+            raise RecoveryError(str(error)) from error
+        replay(directory, each)
+        yield each.done_bytes, each.total_bytes
+    checkpoints.replayed()
+
 
 class Shard:
-    def __init__(self, disk: Disk, clock: Clock, path: Path, limits: Limits) -> None:
+    """Made by `open_shard` of what is read back."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        path: Path,
+        limits: Limits,
+        directory: Directory,
+        checkpoints: Checkpoints,
+        outcome: Outcome,
+    ) -> None:
         self._disk = disk
         self._clock = clock
         self._path = path
         self._limits = limits
-        self.directory = Directory()
+        self.directory = directory
+        self.checkpoints = checkpoints
+        self.quarantine = checkpoints.quarantine
+        self.outcome = outcome
         self.pressure = Pressure()
         self.scheduler = Scheduler(clock, self.pressure)
         self.unsynced = Unsynced()
         self.reads = Reads(clock, limits, self.scheduler, self.unsynced)
         self.pulls = Pulls(clock)
-        self.restored = False
+        self.restored = not self._unrestored()
         """True when every topic has all copies that it had at the last stop. Before that, only requests of other shards
         are answered, unless `waiting` is set."""
         self.waiting: frozenset[str] | None = None
         """Topics that wait for a source whose shard cannot start. While it is set, all other topics are served."""
-        self.checkpoints = Checkpoints(disk, path, self.directory, clock, limits)
-        self.quarantine = self.checkpoints.quarantine
-        self.outcome = Outcome()
         self.allowance = Allowance(limits)
         self.space = Space(disk, path, clock, limits)
-        self._operations: dict[str, Callable[[Request, Respond], None]] = {}
-        self._job_operations: dict[str, Callable[[Request, Hashable, Respond], None]] = {}
+        self.space.wanted = self._room_wanted
         self._logged_before = self._logged_earlier = 0
         self.checkpoint_wanted: Callable[[], None] = lambda: None
         """Called while a checkpoint is due."""
-        self.space.wanted = self._room_wanted
+        self._open_log()
+        subscribers = Subscribers(self.scheduler, self.reads, self.pulls)
+        staging = self._staging = Staging(
+            directory, self.commits, subscribers, clock, limits, disk.boot_id(), self.space, self.allowance
+        )
+        self.copier = Copier(staging)
+        self.routing = Routing(staging)
+        self.mover = Mover(staging, self.flush)
+        self.claims = subscribers.claims = Claims(staging, self.scheduler, self.mover.order)
+        self.mover.recovered()
+        self._sessions = SessionControl(staging)
+        self._operations = {
+            **self._topic_operations(staging),
+            **self._looking_operations(),
+            **self._router_operations(),
+            **self._session_operations(),
+            **self._queue_operations(staging),
+        }
+        self._job_operations = self._lease_operations()
 
-    def recover(self) -> Iterator[tuple[int, int]]:
-        """Recover the shard from its files. Yields (bytes done, bytes in all) after each frame. The shard is usable
-        when the iterator is exhausted. Blocks. Raises `RecoveryError`, or OSError."""
-        path = self._path / "wal"
-        self._disk.make_dir(path)
-        # Also if the directories exist: a process may have been killed after it made them and before this sync.
-        self._disk.sync_dir(self._path)
-        self._disk.sync_dir(self._path.parent)
-        try:
-            after_no = self.checkpoints.load()
-        except (CatalogError, SegmentError) as error:
-            raise RecoveryError(str(error)) from error
-        for frame in self.checkpoints.held:
-            replay(self.directory, found(frame))
-        self.checkpoints.held.clear()
-        for each in scan(self._disk, path, self.outcome, after_no):
-            try:
-                self.checkpoints.replaying(each.header)
-            except SegmentError as error:
-                raise RecoveryError(str(error)) from error
-            replay(self.directory, each)
-            yield each.done_bytes, each.total_bytes
-        self.checkpoints.replayed()
-        self.directory.recovered(self._clock.now_ms(), self._disk.boot_id())
-        self._clock.on_jump(self.directory.jumped)
-        self.quarantine.recovered()
+    def _open_log(self) -> None:
+        """For what is written from now on."""
         self._wal = Wal(
             self._disk,
-            path,
+            self._path / "wal",
             next_no=self.outcome.next_no,
             max_bytes=self._limits.wal_segment_bytes,
             resume=self.outcome.resume,
         )
-        self.commits = Commits(self._wal, self._clock, window_ms=self._limits.wal_sync_window_ms)
         self._wal.full = self.space.full
+        self.commits = Commits(self._wal, self._clock, window_ms=self._limits.wal_sync_window_ms)
         self.commits.logged = self.space.logged
         self.commits.out_of_room = self.space.refusal
         self.commits.after_sync = self._synced
         self.commits.sync_begins = self.pulls.sync_begins
         self.commits.sync_ended = self.pulls.sync_ended
-        subscribers = Subscribers(self.scheduler, self.reads, self.pulls)
-        staging = self._staging = Staging(
-            self.directory,
-            self.commits,
-            subscribers,
-            self._clock,
-            self._limits,
-            self._disk.boot_id(),
-            self.space,
-            self.allowance,
-        )
-        self.copier = Copier(staging)
-        self.routing = Routing(staging)
-        self.restored = not self._unrestored()
+
+    def _topic_operations(self, staging: Staging) -> Operations:
         topics = Topics(staging)
         cursors = Cursors(staging)
-        self.mover = Mover(staging, self.flush)
-        self.claims = subscribers.claims = Claims(staging, self.scheduler, self.mover.order)
-        self.mover.recovered()
-        self._sessions = SessionControl(staging)
         consume = Consume(staging)
         logs = Logs(staging)
+        return {
+            "append": Writes(staging, topics, self.pressure, self.unsynced).append,
+            "configure": topics.configure,
+            "delete_topic": topics.delete,
+            "delete_records": Deletes(staging, self.scheduler).delete,
+            "cursor_put": cursors.put,
+            "cursor_get": cursors.get,
+            "cursor_delete": cursors.delete,
+            "cursor_list": cursors.list,
+            "take": consume.take,
+            "peek": consume.peek,
+            "step": consume.step,
+            "log_create": logs.create,
+            "log_find": logs.find,
+        }
+
+    def _looking_operations(self) -> Operations:
         inspect = Inspect(
             directory=self.directory,
             clock=self._clock,
@@ -163,15 +222,10 @@ class Shard:
             copier=self.copier,
             quarantine=self.quarantine,
         )
-        self._operations = {
-            "append": Writes(staging, topics, self.pressure, self.unsynced).append,
-            "configure": topics.configure,
-            "delete_topic": topics.delete,
-            "delete_records": Deletes(staging, self.scheduler).delete,
-            "cursor_put": cursors.put,
-            "cursor_get": cursors.get,
-            "cursor_delete": cursors.delete,
-            "cursor_list": cursors.list,
+        return {"state": inspect.state, "list": inspect.list, "stats": inspect.stats}
+
+    def _router_operations(self) -> Operations:
+        return {
             "router_source": self.routing.source,
             "router_put": self.routing.put,
             "router_delete": self.routing.delete,
@@ -180,24 +234,25 @@ class Shard:
             "router_list": self.routing.list,
             "router_graph": self.routing.graph,
             "router_position": self._router_position,
+        }
+
+    def _session_operations(self) -> Operations:
+        return {
             "watch_resolve": self._sessions.resolve,
             "session_make": self._sessions.make,
             "session_open": self._sessions.open,
             "session_move": self._sessions.move,
             "session_count": self._sessions.count,
-            "take": consume.take,
-            "peek": consume.peek,
-            "step": consume.step,
-            "peek_jobs": Peeking(staging, self.claims).peek,
-            "redrive": Redrive(staging, self.mover).redrive,
-            "log_create": logs.create,
-            "log_find": logs.find,
-            "state": inspect.state,
-            "list": inspect.list,
-            "stats": inspect.stats,
         }
 
-        self._job_operations = {
+    def _queue_operations(self, staging: Staging) -> Operations:
+        return {
+            "peek_jobs": Peeking(staging, self.claims).peek,
+            "redrive": Redrive(staging, self.mover).redrive,
+        }
+
+    def _lease_operations(self) -> JobOperations:
+        return {
             "claim": self.claims.claim,
             "ack": self.claims.ack,
             "nack": self.claims.nack,

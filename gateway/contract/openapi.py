@@ -10,6 +10,7 @@ import msgspec
 
 from gateway.contract.operations import OPERATIONS, Body, Operation
 from proto import __version__
+from proto.model.durability import BY_NAME
 from proto.model.errors import STATUS
 from proto.model.keys import ALL_SCOPES
 from proto.model.limits import MAX_PUBLISH_DELAY_MS
@@ -63,7 +64,7 @@ _SCHEMAS: dict[str, Any] = {
             "cap_bytes": _U64,
             "discard": {"type": "string", "enum": ["old", "reject"]},
             "durable": _BOOLEAN,
-            "durability": {"type": "string", "enum": ["ephemeral", "memory", "disk", "fsync"]},
+            "durability": {"type": "string", "enum": list(BY_NAME)},
             "priority": {"type": ["integer", "null"]},
             "auto_priority": _BOOLEAN,
             "auto_create": _BOOLEAN,

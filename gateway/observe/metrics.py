@@ -23,6 +23,7 @@ from gateway.shards.client import Shards
 from proto.ipc.control import PHASES
 from proto.ipc.link import Pending
 from proto.ipc.message import Reply
+from proto.model.durability import BY_NAME
 from proto.model.errors import TopicsError
 from proto.model.keys import Key
 
@@ -143,7 +144,7 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     for shard in stats:
         classes.update(shard.get("topics_by_class", {}))
     by_class = GaugeMetricFamily("topics_topics_by_class", "Topics per durability class.", labels=["class"])
-    for name in sorted({"ephemeral", "memory", "disk", "fsync"} | classes.keys()):
+    for name in sorted(BY_NAME.keys() | classes.keys()):
         by_class.add_metric([name], classes[name])
     yield by_class
     yield GaugeMetricFamily("topics_records_live", "Live records.", records)

@@ -6,10 +6,10 @@ result to its children, so that all processes of one service have the same limit
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from proto.model.durability import DurabilityName
 
 MAX_U64 = 2**64 - 1
 DEFAULT_LIMIT = 256
@@ -84,13 +84,9 @@ class Limits(BaseSettings):
     slow_consumer_timeout_ms: int = Field(
         30_000, ge=1, description="how long a stream may be stalled before it is ended"
     )
-    walrus_durability: Literal["ephemeral", "memory", "disk", "fsync"] = Field(
-        "fsync", description="class of topics that a Walrus client registers"
-    )
+    walrus_durability: DurabilityName = Field("fsync", description="class of topics that a Walrus client registers")
     walrus_segment_entries: int = Field(1_000_000, ge=1, description="entries after which a Walrus segment is sealed")
-    rog_durability: Literal["ephemeral", "memory", "disk", "fsync"] = Field(
-        "fsync", description="class of topics that a Rog client creates"
-    )
+    rog_durability: DurabilityName = Field("fsync", description="class of topics that a Rog client creates")
     protocol_max_connections: int = Field(1000, ge=1, description="open Walrus connections, and open Rog connections")
     protocol_idle_timeout_ms: int = Field(600_000, ge=1, description="how long an idle Walrus or Rog connection stays")
     wal_segment_bytes: int = Field(64 << 20, ge=4096, description="a WAL file is rotated at this size")

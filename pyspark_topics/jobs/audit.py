@@ -296,14 +296,8 @@ def _router(
     low, high, count = copies.agg(f.min("offset"), f.max("offset"), f.count("*")).first()
     whole = bool(count) and low == 1 and high == count
     if config["guarantee"] != "exactly_once":
-        # Copies carry no mark of their source and may be repeated: each must occur at least as often as in the source.
-        wanted = source.groupBy(*same).agg(f.count("*").alias("wanted"))
-        there = copies.groupBy(*same).agg(f.count("*").alias("there"))
-        condition = [f.col(f"w.{column}").eqNullSafe(f.col(f"t.{column}")) for column in same]
-        joined = wanted.alias("w").join(there.alias("t"), condition, "left")
-        missing = joined.agg(f.sum(f.greatest(f.col("wanted") - f.coalesce("there", f.lit(0)), f.lit(0)))).first()[0]
-        if missing:
-            yield _missing(place, dest, int(missing), whole)
+        if missing := _uncopied(source, copies, same):
+            yield _missing(place, dest, missing, whole)
         return
     stamp = f.from_json(f.col("meta").cast("string"), "_topics_router struct<router: string, epoch: long, seq: long>")
     marked = (
@@ -332,12 +326,28 @@ def _router(
         yield _missing(place, dest, missing, whole)
     if altered:
         yield Finding("error", "routers", place, dest, f"{altered} copies are not as their source, seq {example} first")
+    if disorder := _late(marked):
+        yield Finding("error", "routers", place, dest, f"{disorder} copies stand before one of an earlier record")
+
+
+def _uncopied(source: Any, copies: Any, same: list[str]) -> int:
+    """Copies that carry no mark of their source may be there twice: each must be there as often as in the source."""
+    from pyspark.sql import functions as f
+
+    wanted = source.groupBy(*same).agg(f.count("*").alias("wanted"))
+    there = copies.groupBy(*same).agg(f.count("*").alias("there"))
+    condition = [f.col(f"w.{column}").eqNullSafe(f.col(f"t.{column}")) for column in same]
+    joined = wanted.alias("w").join(there.alias("t"), condition, "left")
+    return int(joined.agg(f.sum(f.greatest(f.col("wanted") - f.coalesce("there", f.lit(0)), f.lit(0)))).first()[0] or 0)
+
+
+def _late(marked: Any) -> int:
+    """Copies that stand before one of an earlier record."""
     from pyspark.sql import Window
+    from pyspark.sql import functions as f
 
     before = f.lag("seq").over(Window.partitionBy("topic").orderBy("offset"))
-    disorder = marked.select((f.col("seq") < before).alias("late")).where("late").count()
-    if disorder:
-        yield Finding("error", "routers", place, dest, f"{disorder} copies stand before one of an earlier record")
+    return int(marked.select((f.col("seq") < before).alias("late")).where("late").count())
 
 
 def _missing(place: str, dest: str, count: int, whole: bool) -> Finding:

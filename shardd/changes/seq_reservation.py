@@ -36,7 +36,7 @@ BLOCK = 65_536
 
 def first(topic: Topic, staging: Staging) -> dict[str, Any]:
     """Reserves the first block of a new topic. Returns the fields for its TOPIC_CREATE frame; none unless `disk`."""
-    if topic.config.durability != "disk":
+    if not topic.config.durability.reserves_per_boot:
         return {}
     topic.ceiling, topic.reserved_in = BLOCK, staging.boot_id
     return {"ceiling": topic.ceiling, "boot": topic.reserved_in}
@@ -49,9 +49,9 @@ def ahead(topic: Topic, count: int, staging: Staging) -> None:
     wait, a topic of class `disk` reserves the next block in the background when half of the present one is used.
     """
     durability = topic.assigned_config.durability
-    if durability not in ("disk", "ephemeral"):
+    if not durability.reserves_seqs:
         return
-    boot = staging.boot_id if durability == "disk" else ""
+    boot = staging.boot_id if durability.reserves_per_boot else ""
     last = topic.next_seq - 1 + count
     if last > topic.ceiling or topic.reserved_in != boot:
         _reserve_first(topic, last + BLOCK, boot, staging)

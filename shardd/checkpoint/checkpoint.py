@@ -454,7 +454,7 @@ class Checkpoints:
 
     def _changes_by_itself(self, topic: Topic, now: int, last: bool) -> bool:
         """True if a topic has to be planned although it has not changed."""
-        if topic.queue is not None or (last and topic.config.durability == "ephemeral"):
+        if topic.queue is not None or (last and not topic.config.durability.lasts):
             return True  # the rows of a queue depend on the time
         if self._cold is None or not topic.segments:
             return False
@@ -823,7 +823,7 @@ class Checkpoints:
 
     def _adopt_topic(self, plan: TopicPlan) -> None:
         topic = plan.topic
-        if topic.config.durability != "ephemeral" and topic.config is topic.assigned_config is plan.config:
+        if topic.config.durability.lasts and topic.config is topic.assigned_config is plan.config:
             topic.logged_seq = 0  # records from the time when the topic was ephemeral are in files now
         if topic.catalogued is plan:
             topic.catalogued = plan.encoded
@@ -877,7 +877,7 @@ def _filed(batch: Batch, flags: bytes) -> None:
     batch.filed = new
 
 
-def exhaust(slices: Generator[None, None, _Result]) -> _Result:
+def exhaust(slices: Generator[object, None, _Result]) -> _Result:
     """Run all slices without a pause. Returns the generator's result."""
     while True:
         try:

@@ -21,10 +21,10 @@ def kept_fields(topic: Topic, last: bool) -> dict[str, Any]:
     For an ephemeral topic they have the state that a restart finds: the lasting head, and the ceiling. With `last` they
     have the exact head and the losses instead, so that the restart does not move the head.
     """
-    ephemeral = topic.config.durability == "ephemeral"
+    lasts = topic.config.durability.lasts
     head, losses = topic.lasting_seq, topic.losses
     inner = Gaps([(first, min(end, head), reason) for first, end, reason in topic.gaps.ranges if first <= head])
-    if last and ephemeral:
+    if last and not lasts:
         lost = topic.last_live
         if lost > head and topic.floor > head:
             losses = Losses(list(losses.runs))
@@ -42,7 +42,7 @@ def kept_fields(topic: Topic, last: bool) -> dict[str, Any]:
         "losses": list(losses.runs),
         "last_ts": topic.last_ts,
         "last_write_ts": topic.last_write_ts,
-        "ceiling": topic.head_seq if last and ephemeral else max(topic.ceiling, head if ephemeral else 0),
+        "ceiling": topic.head_seq if last and not lasts else max(topic.ceiling, 0 if lasts else head),
         "reserved_in": topic.reserved_in,
         "keys": topic.keys.dump(),
         "queue": None if topic.queue is None else _queue_fields(topic.queue, topic.config.leases_durable, last),

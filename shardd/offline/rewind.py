@@ -45,7 +45,7 @@ from shardd.clock import Clock
 from shardd.offline.offline_routers import Routers
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.routers.copy_plan import Append, Pulled, plan
-from shardd.shard import Shard
+from shardd.shard import opened_shard
 from shardd.storage.disk import Disk
 from shardd.topic.lane import Lane
 from shardd.topic.topic import Topic
@@ -93,10 +93,7 @@ def cut(disk: Disk, paths: list[Path], clock: Clock, limits: Limits, cuts: Cuts)
     """
     shards = []
     for path in paths:
-        shard = Shard(disk, clock, path, limits)
-        shard.checkpoints.from_files = True
-        for _ in shard.recover():
-            pass
+        shard = opened_shard(disk, clock, path, limits, from_files=True)
         for topic in shard.directory.visible.values():
             if topic.damage is not None:
                 raise RecoveryError(f'topic "{topic.name}" is damaged: {topic.damage.reason}')

@@ -30,7 +30,7 @@ from shardd.changes.seq_reservation import BLOCK
 from shardd.clock import Clock
 from shardd.offline.reshard import PIECE_BYTES, copied_batch, copied_topic
 from shardd.recovery.wal_scan import RecoveryError
-from shardd.shard import Shard
+from shardd.shard import Shard, opened_shard
 from shardd.storage.batch import FINAL_LEVEL, Batch
 from shardd.storage.disk import Disk, ReadOnlyDisk
 from shardd.storage.errors import SegmentError
@@ -61,11 +61,7 @@ def salvage(
     Yields one map, of `kind` `sound`, or `salvaged` with `problems`, `lost`, `kept` and `restored`. Blocks. Raises
     `RecoveryError` if it is not possible, and then nothing has changed; OSError.
     """
-    shard = Shard(disk, clock, path, limits)
-    shard.checkpoints.from_files = True
-    shard.checkpoints.to_salvage = name
-    for _ in shard.recover():
-        pass
+    shard = opened_shard(disk, clock, path, limits, from_files=True, to_salvage=name)
     topic = shard.directory.visible.get(name)
     if topic is None:
         raise RecoveryError(f'there is no topic "{name}"')
@@ -102,10 +98,8 @@ def salvage(
 
 def _backed_up(disk: Disk, backup: tuple[Path, Path], clock: Clock, limits: Limits, topic: Topic) -> Topic:
     path, cold = backup
-    shard = Shard(ReadOnlyDisk(disk), clock, path, limits.model_copy(update={"cold_dir": str(cold)}))
-    shard.checkpoints.from_files = True
-    for _ in shard.recover():
-        pass
+    limits = limits.model_copy(update={"cold_dir": str(cold)})
+    shard = opened_shard(ReadOnlyDisk(disk), clock, path, limits, from_files=True)
     source = shard.directory.visible.get(topic.name)
     if source is None or source.epoch != topic.epoch:
         raise RecoveryError(f'{path} does not have this topic "{topic.name}": it was made later, or made again since')

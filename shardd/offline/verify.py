@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from proto.format.frame import FrameError, check
 from proto.model.limits import Limits
 from shardd.clock import Clock
 from shardd.recovery.wal_scan import RecoveryError
-from shardd.shard import Shard
+from shardd.shard import Shard, open_shard, opened_shard
 from shardd.storage.disk import Disk, ReadOnlyDisk
 from shardd.storage.errors import SegmentError
 from shardd.storage.segment import Segment, StoredFrame, read_index
@@ -36,21 +37,25 @@ class Report:
 
 def opened(disk: Disk, path: Path, clock: Clock, limits: Limits) -> Shard:
     """A shard recovered from its files, which stay unchanged. Blocks. Raises `RecoveryError`, OSError."""
-    shard = Shard(ReadOnlyDisk(disk), clock, path, limits)
-    shard.checkpoints.from_files = True
-    for _ in shard.recover():
-        pass
-    return shard
+    return opened_shard(ReadOnlyDisk(disk), clock, path, limits, from_files=True)
+
+
+def _counted(opening: Generator[tuple[int, int], None, Shard], report: Report) -> Shard:
+    """Opens a shard, and counts the frames of its log."""
+    while True:
+        try:
+            next(opening)
+        except StopIteration as end:
+            shard: Shard = end.value
+            return shard
+        report.log_frames += 1
 
 
 def verify(disk: Disk, path: Path, clock: Clock, limits: Limits) -> Report:
     """Check the files of a stopped shard. Blocks. Problems are in the report, also a failed recovery."""
     report = Report(path.name)
-    shard = Shard(ReadOnlyDisk(disk), clock, path, limits)
-    shard.checkpoints.from_files = True
     try:
-        for _ in shard.recover():
-            report.log_frames += 1
+        shard = _counted(open_shard(ReadOnlyDisk(disk), clock, path, limits, from_files=True), report)
     except (RecoveryError, OSError) as error:
         report.problems.append(str(error))
         return report

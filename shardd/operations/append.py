@@ -46,17 +46,10 @@ class Writes:
         topic = self._staging.directory.assigned.get(request.topic)
         created = topic is None
         if topic is None:
-            config = _lazy_config(request.topic, write)
-            check_inline(write.config, request.options)
-            _check_delays(held_back, config, request.topic)
-            _check_room(None, config, columns, request.topic)
-            if not letters:
-                check_topics(self._staging.topics_held, request.options, self._staging.limits)
-            grows_by = self._growth(None, config, columns, request.options)
-            self._admit(None, config, columns, write)
-            if letters and not self._lent(grows_by, 1, request, respond):
+            made = self._first(request, write, columns, held_back, respond)
+            if made is None:
                 return
-            topic = self._create(request.topic, config, by_itself=bool(letters))
+            topic, grows_by = made
         else:
             topic.expire(now)
             if letters and self._known(topic, letters, request, respond):
@@ -78,6 +71,23 @@ class Writes:
             columns.due = [now + delay if delay else 0 for delay in held_back]
         seq_reservation.ahead(topic, columns.count, self._staging)
         self._stage(topic, columns, grows_by, created, request, respond)
+
+    def _first(
+        self, request: Request, write: Write, columns: Columns, held_back: list[int] | None, respond: Respond
+    ) -> tuple[Topic, int] | None:
+        """The topic that this write creates, and the bytes by which it grows. None if letters have to wait for room."""
+        letters = bool(request.options.get("letters"))
+        config = _lazy_config(request.topic, write)
+        check_inline(write.config, request.options)
+        _check_delays(held_back, config, request.topic)
+        _check_room(None, config, columns, request.topic)
+        if not letters:
+            check_topics(self._staging.topics_held, request.options, self._staging.limits)
+        grows_by = self._growth(None, config, columns, request.options)
+        self._admit(None, config, columns, write)
+        if letters and not self._lent(grows_by, 1, request, respond):
+            return None
+        return self._create(request.topic, config, by_itself=letters), grows_by
 
     def _growth(self, topic: Topic | None, config: TopicConfig, columns: Columns, options: Mapping[str, Any]) -> int:
         """The most bytes that this write adds to the shard. Raises `429` if there is no room for them; for letters, the
@@ -147,7 +157,7 @@ class Writes:
 
     def _admit(self, topic: Topic | None, config: TopicConfig, columns: Columns, write: Write) -> None:
         """Raises `429 throttled` for a logged write, if too many writes wait or the disk is nearly full."""
-        if config.durability == "ephemeral":
+        if not config.durability.logged:
             return
         commits = self._staging.commits
         if commits.depth >= self._staging.limits.wal_queue_max and not write.disable_backpressure:
@@ -189,10 +199,10 @@ class Writes:
             ts = columns.ts
             assert isinstance(ts, int)
             topic.last_write_ts = ts
-            if durability == "disk" and not source:
+            if durability.acks_before_sync and not source:
                 self._unsynced.wrote(topic, number, first_seq)
             self._staging.events.written(topic)
-            if durability != "fsync":
+            if not durability.acks_synced:
                 timing = Timing(timing.write_ms)
             respond(_answer(topic, first_seq, columns.count, created, False, request, timing))
             if source:
@@ -216,8 +226,8 @@ class Writes:
             number = frame_no
             return encode_batch(columns, topic.id, first_seq, frame_no=frame_no, synced_no=synced_no)
 
-        logged = None if durability == "ephemeral" else encode
-        requires_sync = durability == "fsync" or (bool(source) and durability == "disk")
+        logged = encode if durability.logged else None
+        requires_sync = durability.reaches_device if source else durability.acks_synced
         kept = self._staging.stage(topic, logged, requires_sync=requires_sync, commit=commit, undo=undo)
         seq_reservation.pushed_out(topic, self._staging)
 

@@ -96,7 +96,7 @@ class Consume:
 
         fields = {"name": name, "seq": seq, "ts": now, "force": False}
         frame = self._staging.control_frame(Kind.CURSOR, topic.id, fields)
-        requires_sync = topic.assigned_config.durability == "fsync"
+        requires_sync = topic.assigned_config.durability.acks_synced
         self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
 
 

@@ -38,7 +38,7 @@ class Cursors:
 
         fields = {"name": name, "seq": asked.seq, "ts": now, "force": bool(asked.force)}
         frame = self._staging.control_frame(Kind.CURSOR, topic.id, fields)
-        requires_sync = topic.assigned_config.durability == "fsync"
+        requires_sync = topic.assigned_config.durability.acks_synced
         self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
 
     def delete(self, request: Request, respond: Respond) -> None:
@@ -58,7 +58,7 @@ class Cursors:
             refuse(request.id, respond, error)
 
         frame = self._staging.control_frame(Kind.CURSOR, topic.id, {"name": name, "seq": None})
-        requires_sync = topic.assigned_config.durability == "fsync"
+        requires_sync = topic.assigned_config.durability.acks_synced
         self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
 
     def get(self, request: Request, respond: Respond) -> None:

@@ -71,7 +71,7 @@ class Deletes:
 
         durability = topic.assigned_config.durability
         frame = None
-        if durability != "ephemeral" or topic.floor <= topic.logged_seq:
+        if durability.logged or topic.floor <= topic.logged_seq:
             fields = {"before": before_seq, "match": match, "bound": bound, "now": now + topic.ahead_ms}
             frame = self._staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
-        self._staging.stage(topic, frame, requires_sync=durability == "fsync", commit=commit, undo=undo)
+        self._staging.stage(topic, frame, requires_sync=durability.acks_synced, commit=commit, undo=undo)

@@ -52,9 +52,9 @@ class Topics:
         before, logged_before = topic.assigned_config, topic.logged_seq
         ceiling, reserved_in = topic.ceiling, topic.reserved_in
         topic.assigned_config = config
-        if before.durability == "disk" != config.durability:
+        if before.durability.reserves_per_boot and not config.durability.reserves_per_boot:
             topic.reserve_nothing()
-        if config.durability == "ephemeral" and before.durability != "ephemeral":
+        if before.durability.logged and not config.durability.logged:
             topic.logged_seq = topic.next_seq - 1
         now = self._staging.clock.now_ms()
         topic.held_at.append(now)
@@ -64,7 +64,7 @@ class Topics:
             # Records that expired under the old settings stay gone, whatever the new settings say.
             topic.expire(now)
             topic.config = config
-            if config.durability == "ephemeral" != before.durability:
+            if before.durability.lasts and not config.durability.lasts:
                 topic.part()
             topic.expire(now)
             topic.evict()

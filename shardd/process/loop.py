@@ -33,6 +33,7 @@ from proto.ipc.control import (
     Start,
     Stop,
 )
+from proto.ipc.link import Links
 from proto.ipc.message import Cancel, Message, MessageError, Reply, Request, Taken, decode
 from proto.ipc.transport import ControlLink, MessageSocket
 from proto.model.limits import Limits
@@ -45,11 +46,11 @@ from proto.process.orphan import die_with_parent
 from shardd.clock import SystemClock
 from shardd.delivery.pressure import SAMPLE_INTERVAL
 from shardd.garbage_collector import calm, search
-from shardd.process.peers import Peers
+from shardd.process.peers import Peers, links
 from shardd.process.reply_queue import Replies
 from shardd.process.router_tasks import Forward
 from shardd.recovery.wal_scan import RecoveryError
-from shardd.shard import Shard
+from shardd.shard import Shard, open_shard
 from shardd.storage.disk import RealDisk
 
 PROGRESS_INTERVAL = 0.1
@@ -219,26 +220,29 @@ async def _to_the_end(slices: Generator[None, None, None]) -> None:
         await in_slices(slices)
 
 
-async def _recover(shard: Shard, link: ControlLink) -> int:
-    """Recover the shard, and report the progress to the supervisor. Returns the bytes of the log."""
+async def _recover(opening: Generator[tuple[int, int], None, Shard], link: ControlLink) -> tuple[Shard, int]:
+    """Recover the shard, and report the progress to the supervisor. Returns the shard, and the bytes of the log."""
     await link.send(Progress("open", 0, 0))
     done = total = 0
     last = time.monotonic()
-    for done, total in shard.recover():
+    while True:
+        try:
+            done, total = next(opening)
+        except StopIteration as end:
+            return end.value, total
         if time.monotonic() - last >= PROGRESS_INTERVAL:
             await link.send(Progress("replay", done, total))
             last = time.monotonic()
-    return total
 
 
-async def _obey(link: ControlLink, peers: Peers, scope: trio.CancelScope) -> None:
+async def _obey(link: ControlLink, others: Links, scope: trio.CancelScope) -> None:
     """Handle the supervisor's messages until it sends `Stop`. Ends the process if the supervisor is gone."""
     while True:
         message = await link.receive()
         if message is None:
             os._exit(1)  # the supervisor is gone; this process must not serve without it
         if isinstance(message, Shards):
-            peers.update(message.parsed())
+            others.update(message.parsed())
         elif isinstance(message, Ping):
             await link.send(Pong())
         elif isinstance(message, Stop):
@@ -257,22 +261,22 @@ async def main(descriptor: int) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     path = Path(start.data_dir) / f"shard-{start.index:02d}"
     limits = Limits(**start.limits)
-    shard = Shard(RealDisk(), SystemClock(), path, limits)
     window_bytes = window(limits.memory_bytes, start.shards)
-    peers = Peers(shard, start.index, start.shards, limits.request_timeout_ms / 1000, window_bytes)
-    peers.update(Shards(start.states).parsed())
+    others = links(start.shards, limits.request_timeout_ms / 1000, window_bytes)
+    others.update(Shards(start.states).parsed())
     with trio.CancelScope() as serving:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_obey, link, peers, serving)
+            nursery.start_soon(_obey, link, others, serving)
             gc.disable()  # recovery makes no garbage cycles
             try:
-                total = await _recover(shard, link)
+                shard, total = await _recover(open_shard(RealDisk(), SystemClock(), path, limits), link)
             except (RecoveryError, OSError) as error:
                 log.error("recovery_failed", reason=str(error))
                 await link.send(Failed(f"shard {start.index}: {error}"))
                 serving.cancel()
                 return EXIT_PERMANENT
             calm()
+            peers = Peers(shard, start.index, others)
             shard.hold_room()
             outcome = shard.outcome
             if outcome.cut_path is not None:

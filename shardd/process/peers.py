@@ -20,17 +20,20 @@ _PHASES = ("derive", "ready")
 """Phases in which a shard answers the others: from the moment its own log has been read."""
 
 
+def links(shards: int, timeout_s: float, window_bytes: int = window(DEFAULT_BYTES, 1)) -> Links:
+    """To all shards. They learn which shards there are also while this one is read back."""
+    return Links(shards, timeout_s, _PHASES, window_bytes=window_bytes)
+
+
 class Peers:
     """All shards, as seen by shard `index`. `run` serves the links until cancelled, `update` takes their states."""
 
-    def __init__(
-        self, shard: Shard, index: int, shards: int, timeout_s: float, window_bytes: int = window(DEFAULT_BYTES, 1)
-    ) -> None:
+    def __init__(self, shard: Shard, index: int, links: Links) -> None:
         self.index = index
         self._shard = shard
-        self._links = Links(shards, timeout_s, _PHASES, window_bytes=window_bytes)
-        self.run = self._links.run
-        self.update = self._links.update
+        self._links = links
+        self.run = links.run
+        self.update = links.update
 
     def index_of(self, topic: str) -> int:
         """The shard that owns a topic."""

@@ -446,10 +446,11 @@ class Claims:
         queue = topic.queue
         assert queue is not None
         config = topic.assigned_config
+        durability = config.durability
         if not before:
             done(Timing())
             return
-        if config.durability == "ephemeral":
+        if not durability.logged:
             done(Timing())
             return
         if not config.leases_durable and queue.unlogged:
@@ -458,7 +459,7 @@ class Claims:
 
         def commit(timing: Timing) -> None:
             queue.unlogged = not config.leases_durable
-            done(timing if config.durability == "fsync" else Timing(timing.write_ms))
+            done(timing if durability.acks_synced else Timing(timing.write_ms))
 
         def undo(error: TopicsError) -> None:
             for seq, saved in before.items():
@@ -467,12 +468,12 @@ class Claims:
 
         if config.leases_durable:
             fields: dict[str, Any] = {"rows": list(map(queue.row, before))}
-            requires_sync = config.durability == "fsync"
+            requires_sync = durability.acks_synced
         else:
             # The leases that the last stop left in the catalog are now out of date. Once this frame is on the device,
             # no crash can bring them back.
             fields = {"forget": True}
-            requires_sync = config.durability != "memory"
+            requires_sync = durability.reaches_device
         frame = self._staging.control_frame(Kind.LEASE, topic.id, fields)
         self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
 

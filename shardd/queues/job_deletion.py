@@ -51,7 +51,7 @@ def remove(
                 queue.drop(seq)
             staging.events.jobs_changed(topic)
         # `disk` promises no sync, so an answer does not report the time of one.
-        done(timing if durability == "fsync" else Timing(timing.write_ms))
+        done(timing if durability.acks_synced else Timing(timing.write_ms))
 
     def undo(error: TopicsError) -> None:
         topic.held_at.pop()
@@ -62,9 +62,9 @@ def remove(
         failed(error)
 
     frame = None
-    if durability != "ephemeral" or topic.floor <= topic.logged_seq:
+    if durability.logged or topic.floor <= topic.logged_seq:
         fields = {"before": None, "match": None, "bound": topic.head_seq + 1, "now": now + topic.ahead_ms, "seqs": seqs}
         if dead_lettered and queue is not None:
             fields["dead_lettered"] = queue.dead_lettered
         frame = staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
-    staging.stage(topic, frame, requires_sync=requires_sync or durability == "fsync", commit=commit, undo=undo)
+    staging.stage(topic, frame, requires_sync=requires_sync or durability.acks_synced, commit=commit, undo=undo)

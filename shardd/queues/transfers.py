@@ -139,8 +139,8 @@ class Mover:
         undo: Callable[[TopicsError], None],
     ) -> None:
         durability = topic.assigned_config.durability
-        frame = None if durability == "ephemeral" else self._staging.control_frame(Kind.LEASE, topic.id, fields)
-        self._staging.stage(topic, frame, requires_sync=durability in ("disk", "fsync"), commit=commit, undo=undo)
+        frame = self._staging.control_frame(Kind.LEASE, topic.id, fields) if durability.logged else None
+        self._staging.stage(topic, frame, requires_sync=durability.reaches_device, commit=commit, undo=undo)
 
     # 2, 3
 
@@ -247,7 +247,7 @@ class Mover:
             self._leaving.discard((topic.id, target))
             self._more.set()
 
-        requires_sync = topic.assigned_config.durability in ("disk", "fsync")
+        requires_sync = topic.assigned_config.durability.reaches_device
         counted = dead * len(seqs)
         remove(self._staging, topic, seqs, before, done, failed, dead_lettered=counted, requires_sync=requires_sync)
         self._flush()

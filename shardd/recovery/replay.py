@@ -117,7 +117,7 @@ def _router(topic: Topic, fields: dict[str, Any]) -> bool:
         lane = topic.lane
         if lane is None or fields["version"] != lane.version:
             return True  # the catalog already has a later change of the routers
-        if fields["head"] >= topic.next_seq and topic.config.durability != "ephemeral":
+        if fields["head"] >= topic.next_seq and topic.config.durability.lasts:
             return False
         lane.cursor = lane.done = max(lane.cursor, fields["pin"])
         lane.stopped = lane.waits = fields.get("stopped", False)
@@ -136,12 +136,12 @@ def _change(directory: Directory, topic: Topic, header: Header, fields: dict[str
         topic.expire(fields["now"])
         before = topic.config.durability
         topic.config = topic.assigned_config = from_map(fields["config"])
-        if before != "ephemeral":
+        if before.logged:
             topic.skip(fields["next_seq"])
         elif topic.next_seq < fields["next_seq"]:
             # These seqs were written while the topic was ephemeral, so the log does not have them.
             topic.lose_tail(fields["next_seq"] - 1)
-        if before == "disk" != topic.config.durability:
+        if before.reserves_per_boot and not topic.config.durability.reserves_per_boot:
             topic.reserve_nothing()
         # Ephemeral records, which the log does not have, may have evicted logged ones. Those must not come back.
         topic.losses.add(fields.get("lost", -1), "cap")

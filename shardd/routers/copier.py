@@ -32,14 +32,14 @@ class Copier:
         lane = topic.lane
         assert lane is not None
         # Copies are in no log, but the next checkpoint would write them into the space reserved for deletions.
-        if self._staging.space.low and topic.assigned_config.durability != "ephemeral":
+        if self._staging.space.low and topic.assigned_config.durability.logged:
             return False
         made, everything = self.fitting(topic, lane, pulled)
         whole = _growth(topic, made)
         lent = self._staging.allowance.covers(whole)
         if not lent:
             made = self._covered(topic, lane, pulled, made)
-        if made.steps and topic.assigned_config.durability != "ephemeral":
+        if made.steps and topic.assigned_config.durability.logged:
             size = sum(step.columns.size(0, step.columns.count) for step in made.steps if isinstance(step, Append))
             if not self._staging.space.takes(topic, size, made.seqs):
                 return False
@@ -66,7 +66,7 @@ class Copier:
     def _stops(self, topic: Topic, lane: Lane) -> None:
         """Logs that the lane waits, with its position, so that a restart copies nothing that there was no room for.
         `_lasts` logs when it continues. The first wait of a lane is not logged: mostly a loan follows at once."""
-        if not lane.stopped and topic.assigned_config.durability != "ephemeral":
+        if not lane.stopped and topic.assigned_config.durability.logged:
             lane.stopped = True
             self._staging.pin(topic, lane)
 
@@ -121,7 +121,7 @@ class Copier:
                 lane.done = made.upto
                 topic.catalogued = None
             return
-        if topic.assigned_config.durability == "ephemeral":
+        if not topic.assigned_config.durability.lasts:
             seq_reservation.ahead(topic, made.seqs, self._staging)
         ts = topic.commit_time(self._staging.clock.now_ms())
         topic.next_seq += made.seqs

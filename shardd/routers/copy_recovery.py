@@ -130,7 +130,7 @@ class Restore:
         """Takes what the source has after the lane's cursor. Returns False if nothing moved: pull again later."""
         lane = self.lane
         assert lane is not None
-        if self._topic.config.durability == "ephemeral" and not self._topic.deferred:
+        if not self._topic.config.durability.lasts and not self._topic.deferred:
             self._finish()  # the restart lost the topic's records; ordinary copying brings the rest
             return True
         before = lane.cursor
@@ -145,7 +145,7 @@ class Restore:
     def _take(self, lane: Lane, pulled: Pulled) -> bool:
         while (pin := self._pin()) is not None:
             seq, head, ts, exact, stopped = pin
-            if head <= self._topic.head_seq or self._topic.config.durability == "ephemeral":
+            if head <= self._topic.head_seq or not self._topic.config.durability.lasts:
                 head, lane.cursor = self._topic.head_seq, max(lane.cursor, seq)
             elif not exact and not lane.arithmetic:
                 self._displaced = True
@@ -207,7 +207,7 @@ class Restore:
     def _end(self, lane: Lane, pulled: Pulled) -> bool:
         """Makes the copies that followed the last frame; nothing is deferred. Returns whether something changed."""
         topic = self._topic
-        if topic.config.durability == "ephemeral":
+        if not topic.config.durability.lasts:
             self._finish()
             return True
         if lane.stopped and not self._displaced:
@@ -260,7 +260,7 @@ class Restore:
         while (pin := self._pin()) is not None and (lane := self.lane) is not None:
             self._go_on(lane, pin[1], pin[2])
         lane, topic = self.lane, self._topic
-        if lane is not None and topic.config.durability != "ephemeral":
+        if lane is not None and topic.config.durability.lasts:
             burnt = lane.copies_of(lane.cursor + 1, max(head, lane.cursor))
             if burnt:
                 ts = topic.commit_time(self._clock.now_ms())
@@ -275,7 +275,10 @@ class Restore:
     def _finish(self) -> None:
         topic = self._topic
         topic.held_at.clear()
-        if self._directory.complete(topic, self._clock.now_ms(), self._boot_id) and topic.config.durability == "disk":
+        if (
+            self._directory.complete(topic, self._clock.now_ms(), self._boot_id)
+            and topic.config.durability.reserves_per_boot
+        ):
             self.displaced = True
         topic.catalogued = None
         topic.lane_visible = topic.lane

@@ -52,7 +52,7 @@ class Pulls:
 
     def grown(self, topic: Topic) -> None:
         """Notes that records became visible."""
-        if topic.config.durability in ("fsync", "ephemeral"):
+        if topic.config.durability.final_when_visible:
             self._ready[topic.id] = topic
         else:
             self._unsynced[topic.id] = topic
@@ -146,7 +146,7 @@ class Pulls:
 def forwardable(topic: Topic, head: int | None = None) -> int:
     """The last seq up to `head` that routers may copy: any visible one of an `ephemeral` topic, else one on disk."""
     head = topic.head_seq if head is None else head
-    return head if topic.config.durability in ("fsync", "ephemeral") else min(topic.durable_head, head)
+    return head if topic.config.durability.final_when_visible else min(topic.durable_head, head)
 
 
 def _answered(topic: Topic, request: Request) -> Reply:

@@ -8,12 +8,11 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from proto.model.body import Form
+from proto.model.durability import BY_NAME, Durability, DurabilityName
 from proto.model.errors import ErrorCode, TopicsError, invalid
 from proto.model.limits import MAX_U64
 from proto.model.names import check_topic
 
-Durability = Literal["ephemeral", "memory", "disk", "fsync"]
-CLASSES: tuple[Durability, ...] = ("ephemeral", "memory", "disk", "fsync")
 MAX_PRIORITY = 1000
 MIN_LEASE_MS, MAX_LEASE_MS = 100, 86_400_000
 MAX_CLAIM_JITTER_MS = 5000
@@ -28,7 +27,7 @@ class TopicConfig(Struct, frozen=True):
     cap_bytes: int = 0
     discard: Literal["old", "reject"] = "old"
     durable: bool = False
-    durability: Durability = "disk"
+    durability: Durability = Durability.DISK
     priority: int | None = None
     auto_priority: bool = True
     auto_create: bool = True
@@ -51,7 +50,7 @@ class ConfigPatch(Struct, frozen=True, forbid_unknown_fields=True):
     cap_bytes: int | None = None
     discard: Literal["old", "reject"] | None = None
     durable: bool | None = None
-    durability: Durability | None = None
+    durability: DurabilityName | None = None
     priority: int | UnsetType | None = UNSET
     auto_priority: bool | None = None
     auto_create: bool | None = None
@@ -101,17 +100,19 @@ def apply(topic: str, current: TopicConfig | None, patch: ConfigPatch) -> TopicC
         check_topic(target, "dead_letter")
         if target == topic:
             raise invalid("dead_letter must name another topic than the queue itself", field="dead_letter")
-    if "durability" not in fields and "durable" in fields:
-        fields["durability"] = "fsync" if fields["durable"] else "disk"
+    if "durability" in fields:
+        fields["durability"] = BY_NAME[fields["durability"]]
+    elif "durable" in fields:
+        fields["durability"] = Durability.FSYNC if fields["durable"] else Durability.DISK
     base = current or TopicConfig()
     config = msgspec.structs.replace(base, **fields)
-    config = msgspec.structs.replace(config, durable=config.durability == "fsync")
+    config = msgspec.structs.replace(config, durable=config.durability.acks_synced)
     return config
 
 
 def as_map(config: TopicConfig) -> dict[str, Any]:
     """The configuration as a map for the log."""
-    return msgspec.structs.asdict(config)
+    return {**msgspec.structs.asdict(config), "durability": config.durability.value}
 
 
 def from_map(fields: dict[str, Any]) -> TopicConfig:

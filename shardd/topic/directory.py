@@ -10,9 +10,9 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Sequence
 
+from proto.model.durability import Durability
 from proto.model.errors import topic_not_found
 from shardd.topic import name_ranges
-from shardd.topic.config import CLASSES
 from shardd.topic.topic import Topic, Totals, hold
 from shardd.topic.watch_session import Sessions
 
@@ -65,10 +65,10 @@ class Directory:
         """Called when a topic's frames are all read back. Returns True if seqs were given up that lost records may have
         had."""
         head = topic.head_seq
-        if topic.config.durability == "ephemeral":
+        if not topic.config.durability.lasts:
             topic.lose_tail(topic.ceiling)
             topic.logged_seq = topic.head_seq
-        elif topic.config.durability == "disk" and topic.reserved_in not in ("", boot_id):
+        elif topic.config.durability.reserves_per_boot and topic.reserved_in not in ("", boot_id):
             topic.skip(topic.ceiling + 1)
         topic.next_seq = max(topic.next_seq, topic.head_seq + 1)
         topic.durable_head = topic.head_seq
@@ -131,7 +131,7 @@ class Directory:
 
     def by_class(self) -> dict[str, int]:
         counts = Counter(topic.config.durability for topic in self.visible.values())
-        return {name: counts.get(name, 0) for name in CLASSES}
+        return {durability.value: counts[durability] for durability in Durability}
 
     def expire(self, now_ms: int) -> None:
         """Expire records older than their topic's TTL, and keys older than its idempotency window, in all topics."""

@@ -59,39 +59,80 @@ class Totals:
 
 
 class Topic:
+    assigned_config: TopicConfig
+    """The config as it will be when everything staged is committed."""
+    totals: Totals
+    """The totals that include this topic's records while it is visible."""
+    ahead_ms: int
+    """Ms by which the topic's time is ahead of the clock, because the clock was ahead at earlier writes."""
+    sync_required_no: int
+    """Number of the newest frame of this topic that had to wait for a sync."""
+    lane: Lane | None
+    """The lane as it will be when everything staged is committed; None if the topic never had a router."""
+    deferred: deque[Deferred]
+    """Frames of the log that must be replayed after copies that are not made again yet. Empty once the shard is
+    ready."""
+    durable_head: int
+    """Last seq that is on the device for certain. For classes whose records are visible before a sync; see
+    `shardd.routers.source`."""
+    floor: int
+    """All records before this seq are gone. Never decreases."""
+    holes: int
+    """Incremented by every deletion that may have removed records from the middle."""
+    pending_bytes: int
+    """Records and bytes that have seqs but are not visible yet."""
+    ceiling: int
+    """Seqs up to this one may be used without a further reservation in the log: see
+    `shardd.changes.seq_reservation`."""
+    reserved_in: str
+    """Boot id of the machine when `ceiling` was reserved; empty if a crash of the machine loses no records."""
+    catalogued: object
+    """This topic's encoded entry in the newest catalog, or the plan of a checkpoint in progress. None if the topic has
+    changed since: every change of a field that the catalog has must set it to None (`shardd.checkpoint.checkpoint`)."""
+    as_of: int
+    """Frame number up to which the catalog that this topic was loaded from has all its frames."""
+    counted_in: int
+    """Number of the checkpoint for which space for this topic's files is counted: see `shardd.storage.free_space`."""
+    logged_no: int
+    """Number of the newest frame of this topic that this process has logged."""
+    logged_seq: int
+    """The last seq that is not in memory only. A stop loses the records behind it that were written while the topic was
+    ephemeral. It counts while the topic is ephemeral, and afterwards until a checkpoint has these records."""
+    damage: Damage | None
+    """Why this topic is quarantined; None while its files are sound."""
+    unchecked: bool
+    """True while the batches are those of the catalog, and the files have not been checked yet; see
+    `shardd.checkpoint.segment_summary`."""
+    unloaded: Unloaded | None
+    """State of a topic whose files could not be read at the start; else None."""
+    held_at: deque[int]
+    """Request times of the configurations and deletions that are staged, in ms. Records expire only up to the first of
+    these times, else a replay would give another result. It would find expired records again that the new configuration
+    keeps for longer, and would treat lost records as deleted."""
+
     def __init__(self, name: str, ident: int, epoch: int, config: TopicConfig, totals: Totals | None = None) -> None:
         self.name = name
         self.id = ident
         self.epoch = epoch
         self.config = config
         self.assigned_config = config
-        """The config as it will be when everything staged is committed."""
         self.next_seq = 1
         self.head_seq = 0
         self.totals = totals or Totals()
-        """The totals that include this topic's records while it is visible."""
         self.records = 0
         self.bytes = 0
         self.last_ts = 0
         self.ahead_ms = 0
-        """Ms by which the topic's time is ahead of the clock, because the clock was ahead at earlier writes."""
         self.last_write_ts: int | None = None
         self.last_read_ts: int | None = None
         self.sync_required_no = 0
-        """Number of the newest frame of this topic that had to wait for a sync."""
         self.losses = Losses()
         self.gaps = Gaps()
-        self.lane: Lane | None = None
-        """The lane as it will be when everything staged is committed; None if the topic never had a router."""
+        self.lane = None
         self.lane_visible: Lane | None = None
-        self.deferred: deque[Deferred] = deque()
-        """Frames of the log that must be replayed after copies that are not made again yet. Empty once the shard is
-        ready."""
+        self.deferred = deque()
         self.durable_head = 0
-        """Last seq that is on the device for certain. For classes whose records are visible before a sync; see
-        `shardd.routers.source`."""
         self.floor = 1
-        """All records before this seq are gone. Never decreases."""
         self._batches: list[Batch] = []
         self._firsts: list[int] = []
         self._runs = [0] * FINAL_LEVEL
@@ -102,43 +143,22 @@ class Topic:
         self.outbox = Outbox()
         self.arrivals = Arrivals()
         self.holes = 0
-        """Incremented by every deletion that may have removed records from the middle."""
         self.moving = Moving()
         self.segments: list[Segment] = []
         self.pending_records = 0
         self.pending_bytes = 0
-        """Records and bytes that have seqs but are not visible yet."""
         self.ceiling = 0
-        """Seqs up to this one may be used without a further reservation in the log: see
-        `shardd.changes.seq_reservation`."""
         self.reserved_in = ""
-        """Boot id of the machine when `ceiling` was reserved; empty if a crash of the machine loses no records."""
         self.reserving = False
-        self.catalogued: object = None
-        """This topic's encoded entry in the newest catalog, or the plan of a checkpoint in progress. None if the topic
-        has changed since: every change of a field that the catalog has must set it to None
-        (`shardd.checkpoint.checkpoint`)."""
+        self.catalogued = None
         self.as_of = 0
-        """Frame number up to which the catalog that this topic was loaded from has all its frames."""
         self.counted_in = -1
-        """Number of the checkpoint for which space for this topic's files is counted: see
-        `shardd.storage.free_space`."""
         self.logged_no = 0
-        """Number of the newest frame of this topic that this process has logged."""
         self.logged_seq = 0
-        """The last seq that is not in memory only. A stop loses the records behind it that were written while the topic
-        was ephemeral. It counts while the topic is ephemeral, and afterwards until a checkpoint has these records."""
-        self.damage: Damage | None = None
-        """Why this topic is quarantined; None while its files are sound."""
+        self.damage = None
         self.unchecked = False
-        """True while the batches are those of the catalog, and the files have not been checked yet; see
-        `shardd.checkpoint.segment_summary`."""
-        self.unloaded: Unloaded | None = None
-        """State of a topic whose files could not be read at the start; else None."""
-        self.held_at: deque[int] = deque()
-        """Request times of the configurations and deletions that are staged, in ms. Records expire only up to the first
-        of these times, else a replay would give another result. It would find expired records again that the new
-        configuration keeps for longer, and would treat lost records as deleted."""
+        self.unloaded = None
+        self.held_at = deque()
 
     @property
     def earliest_seq(self) -> int:
@@ -152,7 +172,7 @@ class Topic:
     @property
     def lasting_seq(self) -> int:
         """The last visible seq that survives a restart. The later records of an ephemeral topic are in memory only."""
-        return min(self.logged_seq, self.head_seq) if self.config.durability == "ephemeral" else self.head_seq
+        return self.head_seq if self.config.durability.lasts else min(self.logged_seq, self.head_seq)
 
     @property
     def last_live(self) -> int:

@@ -21,7 +21,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -370,31 +370,24 @@ class Service:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What a service works on. `serve` closes it."""
+
+    data: DataDir
+    runtime: RuntimeDir
+    listening: socket.socket
+    protocols: Protocols
+
+
 def serve(settings: Settings, keys: Keys, announce: Callable[[str], None], complain: Callable[[str], None]) -> int:
     """Open all resources, run the service, close them. Blocks. Returns the exit status.
 
     `announce` is called with the line that reports readiness, `complain` with the reason if the service cannot start.
     """
-    with ExitStack() as opened:
+    with ExitStack() as closing:
         try:
-            family, address = listener.resolve(settings.host, settings.port)
-            allowed = keys.keys is not None or settings.allow_insecure_no_auth
-            listener.check_exposure(settings.host, address, allowed=allowed)
-            unguarded = settings.allow_insecure_no_auth
-            walrus_at = listener.addresses(settings.walrus_listen, WALRUS_VARIABLE, allowed=unguarded)
-            rog_at = listener.addresses(settings.rog_listen, ROG_VARIABLE, allowed=unguarded)
-            data = DataDir.open(settings.data_dir, settings.shards, now_ms())
-            opened.callback(data.close)
-            runtime = RuntimeDir.open(rundir.choose(settings.runtime_dir, os.environ, data.path))
-            opened.callback(runtime.close)
-            listening = listener.listen(family, address)
-            opened.callback(listening.close)
-            walrus = listener.listen_all(walrus_at, WALRUS_VARIABLE)
-            for each in walrus:
-                opened.callback(each.close)
-            rog = listener.listen_all(rog_at, ROG_VARIABLE)
-            for each in rog:
-                opened.callback(each.close)
+            opened = _open(settings, keys, closing)
         except listener.ExposedError as error:
             complain(str(error))
             return EXIT_USAGE
@@ -402,43 +395,86 @@ def serve(settings: Settings, keys: Keys, announce: Callable[[str], None], compl
             complain(str(error))
             return EXIT_FAILED
         notifier = Notifier.of(os.environ)
-        opened.callback(notifier.close)
+        closing.callback(notifier.close)
         logger = log.configure("supervisor", settings.log_level, log.chosen_format(settings.log_format))
         for name, meant in unknown_variables(os.environ):
             logger.warning("unknown_setting", variable=name, **({"did_you_mean": meant} if meant else {}))
-        listeners = [("HTTP", [listening]), ("Walrus", walrus), ("Rog", rog)]
-        if keys.keys is None:
-            logger.warning(
-                "no_authentication",
-                meaning="EVERY CLIENT MAY READ, WRITE AND DELETE EVERYTHING",
-                reachable_from=listener.widest([each.getsockname() for _, sockets in listeners for each in sockets]),
-            )
-        else:
-            logger.info(
-                "authentication", keys=len(keys.keys), reachable_from=listener.reachable_from(listening.getsockname())
-            )
-            for name, sockets in listeners[1:]:
-                if sockets:
-                    logger.warning(
-                        "protocol_without_keys",
-                        protocol=name,
-                        meaning="this protocol requires no key",
-                        reachable_from=listener.widest([each.getsockname() for each in sockets]),
-                    )
-            if keys.path is not None and keys.path.stat().st_mode & 0o007:
-                logger.warning("keys_readable_by_others", path=str(keys.path), remedy=f"chmod o= {keys.path}")
-        logger.info(
-            "starting",
-            python=sys.version.split()[0],
-            shards=data.shards,
-            data_dir=str(data.path),
-            runtime_dir=str(runtime.path),
-            url=listener.url(listening),
-            **({"walrus": ",".join(map(listener.shown, walrus))} if walrus else {}),
-            **({"rog": ",".join(map(listener.shown, rog))} if rog else {}),
-        )
-        protocols = Protocols(walrus, rog)
+        _log_access(logger, keys, opened)
+        _log_start(logger, opened)
         service = Service(
-            settings, data, runtime, listening, notifier, logger, announce, keys=keys, protocols=protocols
+            settings,
+            opened.data,
+            opened.runtime,
+            opened.listening,
+            notifier,
+            logger,
+            announce,
+            keys=keys,
+            protocols=opened.protocols,
         )
         return trio.run(service.run)
+
+
+def _open(settings: Settings, keys: Keys, closing: ExitStack) -> _Opened:
+    """Raises `ExposedError`, `ListenError`, `DataDirError` or `RuntimeDirError`. `closing` closes what was opened, also
+    when it raises."""
+    family, address = listener.resolve(settings.host, settings.port)
+    allowed = keys.keys is not None or settings.allow_insecure_no_auth
+    listener.check_exposure(settings.host, address, allowed=allowed)
+    unguarded = settings.allow_insecure_no_auth
+    walrus_at = listener.addresses(settings.walrus_listen, WALRUS_VARIABLE, allowed=unguarded)
+    rog_at = listener.addresses(settings.rog_listen, ROG_VARIABLE, allowed=unguarded)
+    data = DataDir.open(settings.data_dir, settings.shards, now_ms())
+    closing.callback(data.close)
+    runtime = RuntimeDir.open(rundir.choose(settings.runtime_dir, os.environ, data.path))
+    closing.callback(runtime.close)
+    listening = listener.listen(family, address)
+    closing.callback(listening.close)
+    walrus = listener.listen_all(walrus_at, WALRUS_VARIABLE)
+    for each in walrus:
+        closing.callback(each.close)
+    rog = listener.listen_all(rog_at, ROG_VARIABLE)
+    for each in rog:
+        closing.callback(each.close)
+    return _Opened(data, runtime, listening, Protocols(walrus, rog))
+
+
+def _log_access(logger: Any, keys: Keys, opened: _Opened) -> None:
+    """Say what may be done without a key, and from where."""
+    listeners = [("HTTP", [opened.listening]), ("Walrus", opened.protocols.walrus), ("Rog", opened.protocols.rog)]
+    if keys.keys is None:
+        logger.warning(
+            "no_authentication",
+            meaning="EVERY CLIENT MAY READ, WRITE AND DELETE EVERYTHING",
+            reachable_from=listener.widest([each.getsockname() for _, sockets in listeners for each in sockets]),
+        )
+        return
+    logger.info(
+        "authentication",
+        keys=len(keys.keys),
+        reachable_from=listener.reachable_from(opened.listening.getsockname()),
+    )
+    for name, sockets in listeners[1:]:
+        if sockets:
+            logger.warning(
+                "protocol_without_keys",
+                protocol=name,
+                meaning="it asks nobody for a key",
+                reachable_from=listener.widest([each.getsockname() for each in sockets]),
+            )
+    if keys.path is not None and keys.path.stat().st_mode & 0o007:
+        logger.warning("keys_readable_by_others", path=str(keys.path), remedy=f"chmod o= {keys.path}")
+
+
+def _log_start(logger: Any, opened: _Opened) -> None:
+    walrus, rog = opened.protocols.walrus, opened.protocols.rog
+    logger.info(
+        "starting",
+        python=sys.version.split()[0],
+        shards=opened.data.shards,
+        data_dir=str(opened.data.path),
+        runtime_dir=str(opened.runtime.path),
+        url=listener.url(opened.listening),
+        **({"walrus": ",".join(map(listener.shown, walrus))} if walrus else {}),
+        **({"rog": ",".join(map(listener.shown, rog))} if rog else {}),
+    )

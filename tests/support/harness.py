@@ -13,7 +13,7 @@ import msgspec
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.model.limits import Limits
 from shardd.clock import ClockStatistics
-from shardd.shard import Shard
+from shardd.shard import opened_shard
 from shardd.storage.disk import Disk
 from tests.support.fault_disk import FaultDisk
 
@@ -56,9 +56,7 @@ class Harness:
         self.clock = clock or FakeClock()
         self.path = path
         self.limits = _limits(**limits)
-        self.shard = Shard(self.disk, self.clock, path, self.limits)
-        for _ in self.shard.recover():
-            pass
+        self.shard = opened_shard(self.disk, self.clock, path, self.limits)
         self._ids = count(1)
         self.replies: dict[int, Message] = {}
         self.displaced = False

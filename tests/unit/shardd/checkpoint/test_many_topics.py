@@ -11,7 +11,7 @@ import pytest
 from proto.format.frame import check
 from shardd.checkpoint import checkpoint, segment_summary
 from shardd.offline.verify import verify
-from shardd.shard import Shard
+from shardd.shard import Shard, opened_shard
 from tests.support.fault_disk import FaultDisk
 from tests.support.harness import Harness
 
@@ -218,11 +218,7 @@ def inner(shard: Shard) -> dict[str, Any]:
 
 
 def started(disk: FaultDisk, shard: Harness, *, from_files: bool) -> Shard:
-    again = Shard(disk, shard.clock, shard.path, shard.limits)
-    again.checkpoints.from_files = from_files
-    for _ in again.recover():
-        pass
-    return again
+    return opened_shard(disk, shard.clock, shard.path, shard.limits, from_files=from_files)
 
 
 def test_a_start_opens_no_file_of_topics_that_nothing_is_asked_of() -> None:
