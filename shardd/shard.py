@@ -64,10 +64,8 @@ JobOperations = dict[str, Callable[[Request, Hashable, Respond], None]]
 def open_shard(
     disk: Disk, clock: Clock, path: Path, limits: Limits, *, from_files: bool = False, to_salvage: str = ""
 ) -> Generator[tuple[int, int], None, Shard]:
-    """Read everything back. Yields (bytes done, bytes to do) after each frame of the log, and returns the shard.
-    Raises `RecoveryError`, or OSError.
-
-    `from_files` and `to_salvage` are told by `Checkpoints`.
+    """Recover a shard from its files. Yields (bytes done, bytes in all) after each frame of the log. Returns the shard.
+    Blocks. Raises `RecoveryError`, or OSError. `from_files` and `to_salvage` are fields of `Checkpoints`.
     """
     directory, outcome = Directory(), Outcome()
     checkpoints = Checkpoints(disk, path, directory, clock, limits)
@@ -82,16 +80,16 @@ def open_shard(
 def opened_shard(
     disk: Disk, clock: Clock, path: Path, limits: Limits, *, from_files: bool = False, to_salvage: str = ""
 ) -> Shard:
-    """`open_shard`, at once."""
+    """A shard recovered at once. As `open_shard`."""
     return exhaust(open_shard(disk, clock, path, limits, from_files=from_files, to_salvage=to_salvage))
 
 
 def _read_back(
     disk: Disk, path: Path, directory: Directory, checkpoints: Checkpoints, outcome: Outcome
 ) -> Iterator[tuple[int, int]]:
-    """The newest catalog, and the log behind it."""
+    """Load the newest catalog, and replay the log behind it."""
     disk.make_dir(path / "wal")
-    # Also where they were there: a process that was killed may have made them and not come to this.
+    # Also if the directories exist: a process may have been killed after it made them and before this sync.
     disk.sync_dir(path)
     disk.sync_dir(path.parent)
     try:
@@ -112,7 +110,7 @@ def _read_back(
 
 
 class Shard:
-    """Made by `open_shard` of what is read back."""
+    """One shard. `open_shard` makes it from what its files have."""
 
     def __init__(
         self,
@@ -169,7 +167,7 @@ class Shard:
         self._job_operations = self._lease_operations()
 
     def _open_log(self) -> None:
-        """For what is written from now on."""
+        """Open the log for writing, behind what was replayed."""
         self._wal = Wal(
             self._disk,
             self._path / "wal",

@@ -372,7 +372,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """What a service works on. `serve` closes it."""
+    """Resources of a service. `serve` closes them."""
 
     data: DataDir
     runtime: RuntimeDir
@@ -416,8 +416,8 @@ def serve(settings: Settings, keys: Keys, announce: Callable[[str], None], compl
 
 
 def _open(settings: Settings, keys: Keys, closing: ExitStack) -> _Opened:
-    """Raises `ExposedError`, `ListenError`, `DataDirError` or `RuntimeDirError`. `closing` closes what was opened, also
-    when it raises."""
+    """Open all resources. Raises `ExposedError`, `ListenError`, `DataDirError` or `RuntimeDirError`. `closing` closes what
+    was opened, also after an error."""
     family, address = listener.resolve(settings.host, settings.port)
     allowed = keys.keys is not None or settings.allow_insecure_no_auth
     listener.check_exposure(settings.host, address, allowed=allowed)
@@ -440,7 +440,7 @@ def _open(settings: Settings, keys: Keys, closing: ExitStack) -> _Opened:
 
 
 def _log_access(logger: Any, keys: Keys, opened: _Opened) -> None:
-    """Say what may be done without a key, and from where."""
+    """Log what clients may do without a key, and from where."""
     listeners = [("HTTP", [opened.listening]), ("Walrus", opened.protocols.walrus), ("Rog", opened.protocols.rog)]
     if keys.keys is None:
         logger.warning(
@@ -459,7 +459,7 @@ def _log_access(logger: Any, keys: Keys, opened: _Opened) -> None:
             logger.warning(
                 "protocol_without_keys",
                 protocol=name,
-                meaning="it asks nobody for a key",
+                meaning="this protocol requires no key",
                 reachable_from=listener.widest([each.getsockname() for each in sockets]),
             )
     if keys.path is not None and keys.path.stat().st_mode & 0o007:
