@@ -1,4 +1,4 @@
-"""The README's curl lines work as printed, in their order."""
+"""Claims about the README: its curl lines work as printed, in their order."""
 
 from __future__ import annotations
 
