@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Hashable, Iterator
 from dataclasses import asdict
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 from proto.ipc.message import Message, Reply, Request
@@ -21,19 +20,22 @@ from proto.model.errors import TopicsError, invalid, not_ready, topic_not_found
 from proto.model.limits import Limits
 from shardd.changes.allowance import Allowance
 from shardd.changes.transactions import Respond, Staging, to_json
-from shardd.checkpoint.checkpoint import Checkpoints, Plan, exhaust
+from shardd.checkpoint.checkpoint import Checkpoints, exhaust
+from shardd.checkpoint.plan import Plan
 from shardd.clock import Clock
 from shardd.delivery.parked_reads import Reads
 from shardd.delivery.pressure import Pressure, Sample, widening_s
-from shardd.delivery.priority import effective_priority
 from shardd.delivery.scheduler import Scheduler
 from shardd.delivery.strong_reads import Unsynced
+from shardd.inspect import Inspect
 from shardd.operations.append import Writes
 from shardd.operations.consume import Consume
-from shardd.operations.control import Control
+from shardd.operations.cursors import Cursors
+from shardd.operations.deletes import Deletes
 from shardd.operations.rog_logs import Logs
+from shardd.operations.topics import Topics
 from shardd.operations.watch_sessions import SessionControl
-from shardd.queues.claims import Claims, held
+from shardd.queues.claims import Claims
 from shardd.queues.peek import Peeking
 from shardd.queues.redrive import Redrive
 from shardd.queues.transfers import Mover
@@ -48,10 +50,9 @@ from shardd.storage.catalog import CatalogError
 from shardd.storage.disk import Disk
 from shardd.storage.errors import SegmentError, damaged
 from shardd.storage.free_space import Space
-from shardd.storage.group_commit import SYNC_BOUNDS_US, Commits
+from shardd.storage.group_commit import Commits
 from shardd.storage.wal import Wal
 from shardd.subscribers import Subscribers
-from shardd.topic.cursors import page as cursor_page
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Deferred, Topic
 
@@ -139,22 +140,38 @@ class Shard:
         self.copier = Copier(staging)
         self.routing = Routing(staging)
         self.restored = not self._unrestored()
-        control = Control(staging, self.scheduler)
+        topics = Topics(staging)
+        cursors = Cursors(staging)
         self.mover = Mover(staging, self.flush)
         self.claims = subscribers.claims = Claims(staging, self.scheduler, self.mover.order)
         self.mover.recovered()
         self._sessions = SessionControl(staging)
         consume = Consume(staging)
         logs = Logs(staging)
+        inspect = Inspect(
+            directory=self.directory,
+            clock=self._clock,
+            wal=self._wal,
+            commits=self.commits,
+            space=self.space,
+            scheduler=self.scheduler,
+            pressure=self.pressure,
+            reads=self.reads,
+            claims=self.claims,
+            mover=self.mover,
+            routing=self.routing,
+            copier=self.copier,
+            quarantine=self.quarantine,
+        )
         self._operations = {
-            "append": Writes(staging, control, self.pressure, self.unsynced).append,
-            "configure": control.configure,
-            "delete_topic": control.delete_topic,
-            "delete_records": control.delete_records,
-            "cursor_put": control.cursor_put,
-            "cursor_get": control.cursor_get,
-            "cursor_delete": control.cursor_delete,
-            "cursor_list": self._cursor_list,
+            "append": Writes(staging, topics, self.pressure, self.unsynced).append,
+            "configure": topics.configure,
+            "delete_topic": topics.delete,
+            "delete_records": Deletes(staging, self.scheduler).delete,
+            "cursor_put": cursors.put,
+            "cursor_get": cursors.get,
+            "cursor_delete": cursors.delete,
+            "cursor_list": cursors.list,
             "router_source": self.routing.source,
             "router_put": self.routing.put,
             "router_delete": self.routing.delete,
@@ -175,9 +192,9 @@ class Shard:
             "redrive": Redrive(staging, self.mover).redrive,
             "log_create": logs.create,
             "log_find": logs.find,
-            "state": self._state,
-            "list": self._list,
-            "stats": self._stats,
+            "state": inspect.state,
+            "list": inspect.list,
+            "stats": inspect.stats,
         }
 
         self._job_operations = {
@@ -423,127 +440,6 @@ class Shard:
         self._sessions.collect()
         self.commits.flush()
         self._room_wanted()
-
-    def _state(self, request: Request, respond: Respond) -> None:
-        topic = self.directory.find(request.topic)
-        now = self._clock.now_ms()
-        topic.expire(now)
-        if request.options.get("touch", True):
-            topic.last_read_ts = now
-        state = {
-            "topic": topic.name,
-            "type": topic.config.type,
-            "head_seq": topic.head_seq,
-            "earliest_seq": topic.earliest_seq,
-            "next_seq": topic.head_seq + 1,
-            "epoch": topic.epoch,
-            "count": topic.records,
-            "bytes": topic.bytes,
-            "config": topic.config,
-            "effective_priority": self._priority(topic, now),
-            "last_write_ts": topic.last_write_ts,
-            "last_read_ts": topic.last_read_ts,
-        }
-        if topic.queue is not None and topic.unloaded is None:
-            state["queue"] = self.claims.counters(topic)
-        if topic.damage is not None:
-            state["quarantined"] = {"reason": "damaged", "since_ms": topic.damage.since_ms}
-        respond(Reply(request.id, to_json(state)))
-
-    def _priority(self, topic: Topic, now_ms: int) -> int:
-        own = effective_priority(topic.config, topic.last_read_ts, now_ms)
-        return own + self.scheduler.boost(topic)
-
-    def _list(self, request: Request, respond: Respond) -> None:
-        options = request.options
-        page, more = self.directory.page(
-            options.get("prefix", ""), options.get("after", ""), options["page_size"], options.get("prefixes", ())
-        )
-        now = self._clock.now_ms()
-        entries = []
-        for topic in page:
-            topic.expire(now)
-            if options.get("touch"):
-                topic.last_read_ts = now
-            entries.append(
-                {
-                    "topic": topic.name,
-                    "head_seq": topic.head_seq,
-                    "earliest_seq": topic.earliest_seq,
-                    "epoch": topic.epoch,
-                    "count": topic.records,
-                    "bytes": topic.bytes,
-                    "durable": topic.config.durable,
-                    "effective_priority": self._priority(topic, now),
-                    **({} if topic.damage is None else {"quarantined": True}),
-                }
-            )
-        respond(Reply(request.id, to_json(entries), extra={"names": [topic.name for topic in page], "more": more}))
-
-    def _cursor_list(self, request: Request, respond: Respond) -> None:
-        topic = self.directory.find(request.topic)
-        after, size = request.options.get("after", ""), request.options["page_size"]
-        entries, more = cursor_page(topic.cursors, topic.head_seq, after, size)
-        names = [entry["cursor"] for entry in entries]
-        respond(Reply(request.id, to_json(entries), extra={"names": names, "more": more}))
-
-    def _stats(self, request: Request, respond: Respond) -> None:
-        self.directory.expire(self._clock.now_ms())
-        topics, records, size = self.directory.counters()
-        options = request.options
-        page, truncated = self.directory.page("", "", options.get("per_topic", 0), options.get("prefixes", ()))
-        most = options.get("cursors", 0)
-        everything, _ = self.directory.page("", "", topics, options.get("prefixes", ())) if most else ([], False)
-        named = (
-            [t.name, name, max(t.head_seq - t.cursors[name].seq, 0)] for t in everything for name in sorted(t.cursors)
-        )
-        lags = list(islice(named, most + 1))
-        wal = self._wal.statistics()
-        commits = self.commits
-        stats = {
-            "topics": topics,
-            "records_live": records,
-            "bytes_live": size,
-            "topics_by_class": self.directory.by_class(),
-            "topics_quarantined": len(self.quarantine),
-            "queue_topics": sum(topic.queue is not None for topic in self.directory.visible.values()),
-            "queue_leases_in_flight": held(self.directory.visible.values()),
-            "per_queue": [self.claims.row(topic) for topic in page if topic.queue is not None],
-            "letters_waiting": len(self.mover),
-            "routers": len(self.routing.routers()),
-            "router_copies": self.copier.copied_records,
-            "routers_waiting": self.routing.waiting(),
-            "per_topic": [[t.name, t.head_seq, t.earliest_seq, t.records, t.bytes] for t in page],
-            "per_topic_truncated": truncated,
-            "cursors": sum(len(t.cursors) for t in everything),
-            "cursor_lag": lags[:most],
-            "cursor_lag_truncated": len(lags) > most,
-            "parked_reads": len(self.reads),
-            "watch_sessions": len(self.directory.sessions),
-            "clock": asdict(self._clock.statistics()),
-            "disk": {"free_bytes": self.space.free_bytes, "refused_total": self.space.refused_total},
-            "pressure": round(self.pressure.level, 3),
-            "wal": {
-                "frames_total": wal.frames_total,
-                "batches_total": wal.batches_total,
-                "fsyncs_total": wal.fsyncs_total,
-                "bytes_written_total": wal.bytes_written_total,
-                "rotations_total": wal.rotations_total,
-                "queue_depth": commits.depth,
-                "queue_depth_peak": commits.depth_peak,
-                "submit_full_total": self.pressure.refused_total,
-                "read_only": int(wal.read_only),
-                "last_frame": self._wal.next_no - 1,
-                "synced_frame": commits.synced_no,
-            },
-            "fsync_us": {
-                "bounds": list(SYNC_BOUNDS_US),
-                "counts": list(commits.sync_counts),
-                "sum": commits.sync_sum_us,
-                "count": sum(commits.sync_counts),
-            },
-        }
-        respond(Reply(request.id, extra=stats))
 
 
 def _answer(request: Request, respond: Respond, message: Message) -> None:

@@ -55,7 +55,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
 from errno import ENOENT
 from itertools import pairwise
 from pathlib import Path
@@ -65,7 +64,9 @@ import cbor2
 
 from proto.format.frame import DELETED, FORMAT_VERSION, Buffer, Header, Kind
 from proto.model.limits import Limits
-from shardd.checkpoint.segment_summary import State, forgotten, packed, states, unpacked
+from shardd.checkpoint.plan import Plan, Planned, TopicPlan, checks_of, files_of, places_of, segment_of, still_needed
+from shardd.checkpoint.segment_summary import forgotten, packed, states, unpacked
+from shardd.checkpoint.snapshot import kept_fields
 from shardd.clock import Clock
 from shardd.garbage_collector import search_recent
 from shardd.recovery.quarantine import Quarantine, found, read_held
@@ -87,73 +88,21 @@ from shardd.storage.segment import (
     sealed_frame,
 )
 from shardd.storage.wal import first_no_of
-from shardd.topic.config import TopicConfig, as_map, from_map
+from shardd.topic.config import from_map
 from shardd.topic.cursors import Cursor
 from shardd.topic.damage import Unloaded, held_files
 from shardd.topic.directory import Directory
 from shardd.topic.gaps import Gaps
-from shardd.topic.job_table import Queue
 from shardd.topic.lane import load as load_lane
-from shardd.topic.tombstones import RESTART, Losses
+from shardd.topic.tombstones import Losses
 from shardd.topic.topic import Topic
 
 _Result = TypeVar("_Result")
 SLICE = 32
 LOOK = 4096
 """Topics that one slice plans or adopts, and that one looks at."""
-Planned = tuple[Batch, bytes]
-"""A batch, and its delete flags when the plan was made."""
 Load = Callable[[Segment, int, dict[int, bytes], int | None], list[Batch]]
 """Reads the batches of a segment: its size, the flags that the catalog lists, the check of the others."""
-
-
-@dataclass(slots=True)
-class TopicPlan:
-    topic: Topic
-    config: TopicConfig
-    fields: dict[str, Any]
-    segments: list[Segment]
-    batches: list[Planned] = field(default_factory=list)
-    deleted: list[Planned] = field(default_factory=list)
-    cold: list[tuple[Segment, Path]] = field(default_factory=list)
-    written: list[tuple[Segment, list[Entry]]] = field(default_factory=list)
-    states: list[State] | None = None
-    """Of its batches, if it is small."""
-    held: list[list[int]] = field(default_factory=list)
-    """Of a topic that is unloaded: `[number of its first frame, size]` of the file that was written."""
-    encoded: bytes = b""
-    """Its entry in the catalog."""
-
-
-@dataclass(slots=True)
-class Plan:
-    number: int
-    frame_no: int
-    next_id: int
-    logs: dict[str, int]
-    sessions: list[dict[str, Any]]
-    topics: list[TopicPlan] = field(default_factory=list)
-    """Those that have changed."""
-    entries: list[bytes | TopicPlan] = field(default_factory=list)
-    """All there are."""
-    to_cold: bool = False
-    """Is anything to be moved there?"""
-    dead: list[Path] = field(default_factory=list)
-    listed: list[Planned] = field(default_factory=list)
-    loaded: dict[int, Topic] | None = None
-    """All topics by id, for the first checkpoint of a process: it looks for files that no topic knows."""
-    unflagged: set[int] = field(default_factory=set)
-    """Ids of segment objects whose delete flags could not be written: these files cannot be written to."""
-    written_bytes: int = 0
-    catalog_bytes: int = 0
-    begun: list[tuple[Path, int]] = field(default_factory=list)
-    """Files that were written to, and how many bytes each had before."""
-    committed: bool = False
-    """The next start may find this catalog."""
-    flagged: bool = False
-    trimmed: bool = False
-    not_moved: list[tuple[Path, OSError]] = field(default_factory=list)
-    """Segments that the cold tier did not take."""
 
 
 class Checkpoints:
@@ -252,7 +201,7 @@ class Checkpoints:
         except SegmentError as error:
             apart = self._set_apart(self._entries[topic.id])
             mine = {id(segment) for segment in topic.segments}
-            self._listed = [each for each in self._listed if id(_segment_of(each[0])) not in mine]
+            self._listed = [each for each in self._listed if id(segment_of(each[0])) not in mine]
             self.stored -= sum(map(_weight, topic.segments))
             self._directory.replace(topic, apart)
             self.quarantine.unloaded(apart, error)
@@ -294,7 +243,7 @@ class Checkpoints:
         if listed is not self._listed or count != len(listed):
             by_segment = {}
             for batch, _ in self._listed:
-                by_segment.setdefault(id(_segment_of(batch)), []).append(batch)
+                by_segment.setdefault(id(segment_of(batch)), []).append(batch)
             self._listed_of = self._listed, len(self._listed), by_segment
         return by_segment.get(id(segment), [])
 
@@ -451,7 +400,7 @@ class Checkpoints:
                     topic = loaded.get(int(ident, 16)) if len(ident) == 16 else None
                     known: set[Path] = set()
                     if topic is not None:
-                        known.update(_files(topic.segments))
+                        known.update(files_of(topic.segments))
                         if topic.unloaded is not None:
                             known.update(topic.unloaded.held)
                     for name in self._disk.list(folder):
@@ -520,7 +469,7 @@ class Checkpoints:
         if missing:
             home = {id(segment): plan for plan in topics for segment in plan.segments}
             for batch, flags in missing:
-                plan = home.get(id(_segment_of(batch)))
+                plan = home.get(id(segment_of(batch)))
                 if plan is not None:
                     plan.deleted.append((batch, flags))
                     if plan.states is not None:
@@ -534,7 +483,7 @@ class Checkpoints:
 
     def _let_go(self, segments: list[Segment]) -> None:
         """Nobody reads these any more."""
-        self._dying += _files(segments)
+        self._dying += files_of(segments)
         for segment in segments:
             self.parts.drop(segment.data_path)
             self.stored -= _weight(segment)
@@ -557,7 +506,7 @@ class Checkpoints:
     def _planned(self, topic: Topic, now: int, last: bool) -> TopicPlan:
         if topic.unloaded is not None:
             return TopicPlan(topic, topic.config, dict(topic.unloaded.entry), list(topic.segments))
-        plan = TopicPlan(topic, topic.config, _fields(topic, last), list(topic.segments))
+        plan = TopicPlan(topic, topic.config, kept_fields(topic, last), list(topic.segments))
         if topic.queue is not None:
             plan.fields["queue"]["at"] = now
         plan.batches = [(batch, batch.delete_flags()) for batch in topic.unstored()]
@@ -797,8 +746,8 @@ class Checkpoints:
         grown = {id(segment): (segment, entries) for segment, entries in plan.written}
         moved = {id(segment) for segment, _ in plan.cold}
         every = [*plan.segments, *(s for s, _ in plan.written if all(s is not known for known in plan.segments))]
-        checks = _checks(plan)
-        places = None if plan.states is None else _places(plan, plan.states)
+        checks = checks_of(plan)
+        places = None if plan.states is None else places_of(plan, plan.states)
         rows = []
         index = []
         for segment in every:
@@ -824,7 +773,7 @@ class Checkpoints:
         unneeded = [wal / name for (_, name), (after, _) in pairwise(files) if after <= self._frame_no + 1]
         old = [n for n in catalog.numbers(self._disk, self._path) if n < plan.number - 1]
         # An unfinished attempt may have left a file under a name that this one has used again.
-        needed = _needed(plan, set(self._doomed)) if self._doomed else ()
+        needed = still_needed(plan, set(self._doomed)) if self._doomed else ()
         doomed = [path for path in self._doomed if path not in needed]
         # Log files go oldest first: a log may lose its beginning, never its middle.
         for path in [*(self._path / catalog.file_name(n) for n in old), *unneeded, *doomed]:
@@ -881,7 +830,7 @@ class Checkpoints:
             topic.unloaded.frames.clear()
         self._adopt_written(plan)
         for segment, target in plan.cold:
-            self._doomed += _files([segment])
+            self._doomed += files_of([segment])
             segment.moved(target)
 
     def _adopt_written(self, plan: TopicPlan) -> None:
@@ -916,53 +865,10 @@ class Checkpoints:
             batch.buffer = None
 
 
-def _segment_of(batch: Batch) -> Segment:
-    assert isinstance(batch.stored, StoredFrame)
-    return batch.stored.segment
-
-
-def _places(plan: TopicPlan, known: list[State]) -> dict[int, list[tuple[Entry, State]]]:
-    """By id of the segment object, where the batches of a topic are once the plan is carried out."""
-    waiting = iter(plan.batches)
-    new = {
-        id(batch): (id(segment), entry)
-        for segment, entries in plan.written
-        for entry, (batch, _) in zip(entries, waiting, strict=False)
-    }
-    places: dict[int, list[tuple[Entry, State]]] = {}
-    for state in sorted(known, key=_first_seq):
-        segment, entry = new.get(id(state[0])) or _place(state[0])
-        places.setdefault(segment, []).append((entry, state))
-    return places
-
-
-def _first_seq(state: State) -> int:
-    return state[0].first_seq
-
-
-def _place(batch: Batch) -> tuple[int, Entry]:
-    assert isinstance(batch.stored, StoredFrame)
-    return id(batch.stored.segment), batch.stored.entry
-
-
-def _checks(plan: TopicPlan) -> dict[int, int]:
-    """By id of the segment object: what its check in the catalog differs by from what it is. Frames that are written
-    come in, those that are listed go out."""
-    changes: dict[int, int] = {}
-    for batch, _ in plan.deleted:
-        segment = id(_segment_of(batch))
-        changes[segment] = changes.get(segment, 0) ^ batch.filed
-    waiting = iter(plan.batches)
-    for written, entries in plan.written:
-        for entry, (_, flags) in zip(entries, waiting, strict=False):
-            changes[id(written)] = changes.get(id(written), 0) ^ flags_check(entry.first_seq, flags)
-    return changes
-
-
 def _filed(batch: Batch, flags: bytes) -> None:
     """The file has these flags from now on."""
     new = flags_check(batch.first_seq, flags)
-    _segment_of(batch).check ^= batch.filed ^ new
+    segment_of(batch).check ^= batch.filed ^ new
     batch.filed = new
 
 
@@ -979,81 +885,3 @@ def exhaust(slices: Generator[None, None, _Result]) -> _Result:
 def _weight(segment: Segment) -> int:
     """Bytes that a catalog may need for a segment: a flag for each record, rows and an index entry for each frame."""
     return segment.records + (64 + ENTRY_SIZE) * segment.frames
-
-
-def _needed(plan: Plan, doomed: set[Path]) -> set[Path]:
-    """Which of these files the catalog of this checkpoint names for topics that have changed; of others, none is
-    doomed."""
-    needed: set[Path] = set()
-    for topic_plan in plan.topics:
-        if topic_plan.topic.unloaded is not None:
-            needed.update(topic_plan.topic.unloaded.held)
-            if topic_plan.held:
-                needed.add(topic_plan.topic.unloaded.next_file())
-        moved = {id(segment): target for segment, target in topic_plan.cold}
-        for segment in (*topic_plan.segments, *(segment for segment, _ in topic_plan.written)):
-            folder = moved.get(id(segment), segment.directory)
-            paths = (folder / segment.data_path.name, folder / segment.index_path.name)
-            needed.update(path for path in paths if path in doomed)
-    return needed
-
-
-def _files(segments: list[Segment]) -> list[Path]:
-    return [path for segment in segments for path in (segment.data_path, segment.index_path)]
-
-
-def _queue_fields(queue: Queue, durable: bool, last: bool) -> dict[str, Any]:
-    return queue.dump(everything=durable or last or not queue.unlogged)
-
-
-def _fields(topic: Topic, last: bool) -> dict[str, Any]:
-    """What is kept of a topic besides its records. Of an ephemeral one, what a restart finds: the head that is lasting,
-    and the ceiling. `last`: how far it got exactly, and what is lost, so that its head does not move."""
-    ephemeral = topic.config.durability == "ephemeral"
-    head, losses = topic.lasting_seq, topic.losses
-    inner = Gaps([(first, min(end, head), reason) for first, end, reason in topic.gaps.ranges if first <= head])
-    if last and ephemeral:
-        lost = topic.last_live
-        if lost > head and topic.floor > head:
-            losses = Losses(list(losses.runs))
-            losses.add(lost, RESTART)
-        elif lost > head:
-            inner.add(head + 1, lost, RESTART)
-        head = topic.head_seq
-    return {
-        "name": topic.name,
-        "id": topic.id,
-        "epoch": topic.epoch,
-        "config": as_map(topic.config),
-        "head_seq": head,
-        "floor": topic.floor,
-        "losses": list(losses.runs),
-        "last_ts": topic.last_ts,
-        "last_write_ts": topic.last_write_ts,
-        "ceiling": topic.head_seq if last and ephemeral else max(topic.ceiling, head if ephemeral else 0),
-        "reserved_in": topic.reserved_in,
-        "keys": topic.keys.dump(),
-        "queue": None if topic.queue is None else _queue_fields(topic.queue, topic.config.leases_durable, last),
-        "cursors": {name: [cursor.seq, cursor.updated_ts] for name, cursor in topic.cursors.items()},
-        **_routed(topic),
-        **_posted(topic),
-        **({"gaps": inner.ranges} if inner.ranges else {}),
-    }
-
-
-def _posted(topic: Topic) -> dict[str, Any]:
-    """What only topics have whose records go to other topics, or that get some from there."""
-    fields: dict[str, Any] = {}
-    if topic.outbox:
-        fields["letters"] = topic.outbox.dump(topic.alive)
-    if topic.arrivals.last:
-        fields["arrivals"] = topic.arrivals.dump()
-    return fields
-
-
-def _routed(topic: Topic) -> dict[str, Any]:
-    """What only topics have that routers bring something into."""
-    fields: dict[str, Any] = {}
-    if topic.lane_visible is not None:
-        fields["routers"] = topic.lane_visible.dump(topic.lane_visible.done)
-    return fields

@@ -20,7 +20,7 @@ from shardd.changes.transactions import Respond, Staging, performance, refuse, t
 from shardd.delivery.pressure import Pressure
 from shardd.delivery.strong_reads import Unsynced
 from shardd.operations.append_request import Write, delays, parse_write
-from shardd.operations.control import Control
+from shardd.operations.topics import Topics
 from shardd.storage.group_commit import Timing
 from shardd.topic.config import ConfigPatch, TopicConfig, apply
 from shardd.topic.idempotency import Waiter
@@ -29,9 +29,9 @@ from shardd.topic.topic import Topic
 
 
 class Writes:
-    def __init__(self, staging: Staging, control: Control, pressure: Pressure, unsynced: Unsynced) -> None:
+    def __init__(self, staging: Staging, topics: Topics, pressure: Pressure, unsynced: Unsynced) -> None:
         self._staging = staging
-        self._control = control
+        self._topics = topics
         self._pressure = pressure
         self._unsynced = unsynced
         self._pending_growth = 0
@@ -110,7 +110,7 @@ class Writes:
             if by_itself:
                 self._staging.allowance.settled(0, 1)
 
-        return self._control.create(name, config, lambda topic, timing: over(), lambda error: over())
+        return self._topics.create(name, config, lambda topic, timing: over(), lambda error: over())
 
     def _answered(self, topic: Topic, key: bytes, request: Request, respond: Respond, now: int) -> bool:
         """A write with a key that was used before is not written again; it gets the answer of the first one."""

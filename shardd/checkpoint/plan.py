@@ -1,0 +1,134 @@
+"""What a checkpoint is going to write, and where everything is once that is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from shardd.checkpoint.segment_summary import State
+from shardd.storage.batch import Batch
+from shardd.storage.segment import (
+    Entry,
+    Segment,
+    StoredFrame,
+    flags_check,
+)
+from shardd.topic.config import TopicConfig
+from shardd.topic.topic import Topic
+
+Planned = tuple[Batch, bytes]
+"""A batch, and its delete flags when the plan was made."""
+
+
+@dataclass(slots=True)
+class TopicPlan:
+    topic: Topic
+    config: TopicConfig
+    fields: dict[str, Any]
+    segments: list[Segment]
+    batches: list[Planned] = field(default_factory=list)
+    deleted: list[Planned] = field(default_factory=list)
+    cold: list[tuple[Segment, Path]] = field(default_factory=list)
+    written: list[tuple[Segment, list[Entry]]] = field(default_factory=list)
+    states: list[State] | None = None
+    """Of its batches, if it is small."""
+    held: list[list[int]] = field(default_factory=list)
+    """Of a topic that is unloaded: `[number of its first frame, size]` of the file that was written."""
+    encoded: bytes = b""
+    """Its entry in the catalog."""
+
+
+@dataclass(slots=True)
+class Plan:
+    number: int
+    frame_no: int
+    next_id: int
+    logs: dict[str, int]
+    sessions: list[dict[str, Any]]
+    topics: list[TopicPlan] = field(default_factory=list)
+    """Those that have changed."""
+    entries: list[bytes | TopicPlan] = field(default_factory=list)
+    """All there are."""
+    to_cold: bool = False
+    """Is anything to be moved there?"""
+    dead: list[Path] = field(default_factory=list)
+    listed: list[Planned] = field(default_factory=list)
+    loaded: dict[int, Topic] | None = None
+    """All topics by id, for the first checkpoint of a process: it looks for files that no topic knows."""
+    unflagged: set[int] = field(default_factory=set)
+    """Ids of segment objects whose delete flags could not be written: these files cannot be written to."""
+    written_bytes: int = 0
+    catalog_bytes: int = 0
+    begun: list[tuple[Path, int]] = field(default_factory=list)
+    """Files that were written to, and how many bytes each had before."""
+    committed: bool = False
+    """The next start may find this catalog."""
+    flagged: bool = False
+    trimmed: bool = False
+    not_moved: list[tuple[Path, OSError]] = field(default_factory=list)
+    """Segments that the cold tier did not take."""
+
+
+def segment_of(batch: Batch) -> Segment:
+    assert isinstance(batch.stored, StoredFrame)
+    return batch.stored.segment
+
+
+def places_of(plan: TopicPlan, known: list[State]) -> dict[int, list[tuple[Entry, State]]]:
+    """By id of the segment object, where the batches of a topic are once the plan is carried out."""
+    waiting = iter(plan.batches)
+    new = {
+        id(batch): (id(segment), entry)
+        for segment, entries in plan.written
+        for entry, (batch, _) in zip(entries, waiting, strict=False)
+    }
+    places: dict[int, list[tuple[Entry, State]]] = {}
+    for state in sorted(known, key=_first_seq):
+        segment, entry = new.get(id(state[0])) or _place(state[0])
+        places.setdefault(segment, []).append((entry, state))
+    return places
+
+
+def _first_seq(state: State) -> int:
+    return state[0].first_seq
+
+
+def _place(batch: Batch) -> tuple[int, Entry]:
+    assert isinstance(batch.stored, StoredFrame)
+    return id(batch.stored.segment), batch.stored.entry
+
+
+def checks_of(plan: TopicPlan) -> dict[int, int]:
+    """By id of the segment object: what its check in the catalog differs by from what it is. Frames that are written
+    come in, those that are listed go out."""
+    changes: dict[int, int] = {}
+    for batch, _ in plan.deleted:
+        segment = id(segment_of(batch))
+        changes[segment] = changes.get(segment, 0) ^ batch.filed
+    waiting = iter(plan.batches)
+    for written, entries in plan.written:
+        for entry, (_, flags) in zip(entries, waiting, strict=False):
+            changes[id(written)] = changes.get(id(written), 0) ^ flags_check(entry.first_seq, flags)
+    return changes
+
+
+def still_needed(plan: Plan, doomed: set[Path]) -> set[Path]:
+    """Which of these files the catalog of this checkpoint names for topics that have changed; of others, none is
+    doomed."""
+    needed: set[Path] = set()
+    for topic_plan in plan.topics:
+        if topic_plan.topic.unloaded is not None:
+            needed.update(topic_plan.topic.unloaded.held)
+            if topic_plan.held:
+                needed.add(topic_plan.topic.unloaded.next_file())
+        moved = {id(segment): target for segment, target in topic_plan.cold}
+        for segment in (*topic_plan.segments, *(segment for segment, _ in topic_plan.written)):
+            folder = moved.get(id(segment), segment.directory)
+            paths = (folder / segment.data_path.name, folder / segment.index_path.name)
+            needed.update(path for path in paths if path in doomed)
+    return needed
+
+
+def files_of(segments: list[Segment]) -> list[Path]:
+    return [path for segment in segments for path in (segment.data_path, segment.index_path)]

@@ -1,0 +1,155 @@
+"""What only looks: a topic's state, lists of topics, statistics. It looks at every folder, and is beside them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from itertools import islice
+
+from proto.ipc.message import Reply, Request
+from shardd.changes.transactions import Respond, to_json
+from shardd.clock import Clock
+from shardd.delivery.parked_reads import Reads
+from shardd.delivery.pressure import Pressure
+from shardd.delivery.priority import effective_priority
+from shardd.delivery.scheduler import Scheduler
+from shardd.queues.claims import Claims, held
+from shardd.queues.transfers import Mover
+from shardd.recovery.quarantine import Quarantine
+from shardd.routers.copier import Copier
+from shardd.routers.router_operations import Routing
+from shardd.storage.free_space import Space
+from shardd.storage.group_commit import SYNC_BOUNDS_US, Commits
+from shardd.storage.wal import Wal
+from shardd.topic.directory import Directory
+from shardd.topic.topic import Topic
+
+
+@dataclass(frozen=True, slots=True)
+class Inspect:
+    directory: Directory
+    clock: Clock
+    wal: Wal
+    commits: Commits
+    space: Space
+    scheduler: Scheduler
+    pressure: Pressure
+    reads: Reads
+    claims: Claims
+    mover: Mover
+    routing: Routing
+    copier: Copier
+    quarantine: Quarantine
+
+    def state(self, request: Request, respond: Respond) -> None:
+        topic = self.directory.find(request.topic)
+        now = self.clock.now_ms()
+        topic.expire(now)
+        if request.options.get("touch", True):
+            topic.last_read_ts = now
+        state = {
+            "topic": topic.name,
+            "type": topic.config.type,
+            "head_seq": topic.head_seq,
+            "earliest_seq": topic.earliest_seq,
+            "next_seq": topic.head_seq + 1,
+            "epoch": topic.epoch,
+            "count": topic.records,
+            "bytes": topic.bytes,
+            "config": topic.config,
+            "effective_priority": self._priority(topic, now),
+            "last_write_ts": topic.last_write_ts,
+            "last_read_ts": topic.last_read_ts,
+        }
+        if topic.queue is not None and topic.unloaded is None:
+            state["queue"] = self.claims.counters(topic)
+        if topic.damage is not None:
+            state["quarantined"] = {"reason": "damaged", "since_ms": topic.damage.since_ms}
+        respond(Reply(request.id, to_json(state)))
+
+    def _priority(self, topic: Topic, now_ms: int) -> int:
+        own = effective_priority(topic.config, topic.last_read_ts, now_ms)
+        return own + self.scheduler.boost(topic)
+
+    def list(self, request: Request, respond: Respond) -> None:
+        options = request.options
+        page, more = self.directory.page(
+            options.get("prefix", ""), options.get("after", ""), options["page_size"], options.get("prefixes", ())
+        )
+        now = self.clock.now_ms()
+        entries = []
+        for topic in page:
+            topic.expire(now)
+            if options.get("touch"):
+                topic.last_read_ts = now
+            entries.append(
+                {
+                    "topic": topic.name,
+                    "head_seq": topic.head_seq,
+                    "earliest_seq": topic.earliest_seq,
+                    "epoch": topic.epoch,
+                    "count": topic.records,
+                    "bytes": topic.bytes,
+                    "durable": topic.config.durable,
+                    "effective_priority": self._priority(topic, now),
+                    **({} if topic.damage is None else {"quarantined": True}),
+                }
+            )
+        respond(Reply(request.id, to_json(entries), extra={"names": [topic.name for topic in page], "more": more}))
+
+    def stats(self, request: Request, respond: Respond) -> None:
+        self.directory.expire(self.clock.now_ms())
+        topics, records, size = self.directory.counters()
+        options = request.options
+        page, truncated = self.directory.page("", "", options.get("per_topic", 0), options.get("prefixes", ()))
+        most = options.get("cursors", 0)
+        everything, _ = self.directory.page("", "", topics, options.get("prefixes", ())) if most else ([], False)
+        named = (
+            [t.name, name, max(t.head_seq - t.cursors[name].seq, 0)] for t in everything for name in sorted(t.cursors)
+        )
+        lags = list(islice(named, most + 1))
+        wal = self.wal.statistics()
+        commits = self.commits
+        stats = {
+            "topics": topics,
+            "records_live": records,
+            "bytes_live": size,
+            "topics_by_class": self.directory.by_class(),
+            "topics_quarantined": len(self.quarantine),
+            "queue_topics": sum(topic.queue is not None for topic in self.directory.visible.values()),
+            "queue_leases_in_flight": held(self.directory.visible.values()),
+            "per_queue": [self.claims.row(topic) for topic in page if topic.queue is not None],
+            "letters_waiting": len(self.mover),
+            "routers": len(self.routing.routers()),
+            "router_copies": self.copier.copied_records,
+            "routers_waiting": self.routing.waiting(),
+            "per_topic": [[t.name, t.head_seq, t.earliest_seq, t.records, t.bytes] for t in page],
+            "per_topic_truncated": truncated,
+            "cursors": sum(len(t.cursors) for t in everything),
+            "cursor_lag": lags[:most],
+            "cursor_lag_truncated": len(lags) > most,
+            "parked_reads": len(self.reads),
+            "watch_sessions": len(self.directory.sessions),
+            "clock": asdict(self.clock.statistics()),
+            "disk": {"free_bytes": self.space.free_bytes, "refused_total": self.space.refused_total},
+            "pressure": round(self.pressure.level, 3),
+            "wal": {
+                "frames_total": wal.frames_total,
+                "batches_total": wal.batches_total,
+                "fsyncs_total": wal.fsyncs_total,
+                "bytes_written_total": wal.bytes_written_total,
+                "rotations_total": wal.rotations_total,
+                "queue_depth": commits.depth,
+                "queue_depth_peak": commits.depth_peak,
+                "submit_full_total": self.pressure.refused_total,
+                "read_only": int(wal.read_only),
+                "last_frame": self.wal.next_no - 1,
+                "synced_frame": commits.synced_no,
+            },
+            "fsync_us": {
+                "bounds": list(SYNC_BOUNDS_US),
+                "counts": list(commits.sync_counts),
+                "sum": commits.sync_sum_us,
+                "count": sum(commits.sync_counts),
+            },
+        }
+        respond(Reply(request.id, extra=stats))

@@ -1,0 +1,77 @@
+"""Named cursors moved, shown, listed and deleted. Changes wait for a sync if the topic's class says so."""
+
+from __future__ import annotations
+
+from proto.format.frame import Kind
+from proto.ipc.message import Reply, Request
+from proto.model.errors import TopicsError
+from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
+from shardd.storage.group_commit import Timing
+from shardd.topic.cursors import MOVE, check_count, check_name, check_position, cursor_not_found, entry, moved, page
+
+
+class Cursors:
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+        self._directory = staging.directory
+
+    def put(self, request: Request, respond: Respond) -> None:
+        name = check_name(request.options["cursor"])
+        asked, request.ignored = MOVE.read(request.body)
+        topic = self._directory.changing(request.topic)
+        now = self._staging.clock.now_ms()
+        check_position(asked, topic.head_seq)
+        check_count(topic.cursors, topic.moving, name, self._staging.limits.max_cursors_per_topic)
+        before = topic.moving.position(name, topic.cursors.get(name))
+        topic.moving.begin(name, asked.seq if asked.force else max(asked.seq, before))
+
+        def commit(timing: Timing) -> None:
+            # Decided here, in commit order, because another move may have been on its way.
+            topic.moving.ended(name)
+            cursor = topic.cursors[name] = moved(topic.cursors.get(name), asked.seq, bool(asked.force), now)
+            body = {"topic": topic.name, **entry(name, cursor, topic.head_seq)}
+            respond(Reply(request.id, to_json(body), performance=performance(timing)))
+
+        def undo(error: TopicsError) -> None:
+            topic.moving.undone(name, before)
+            refuse(request.id, respond, error)
+
+        fields = {"name": name, "seq": asked.seq, "ts": now, "force": bool(asked.force)}
+        frame = self._staging.control_frame(Kind.CURSOR, topic.id, fields)
+        requires_sync = topic.assigned_config.durability == "fsync"
+        self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
+
+    def delete(self, request: Request, respond: Respond) -> None:
+        name = check_name(request.options["cursor"])
+        topic = self._directory.changing(request.topic)
+        before = topic.moving.position(name, topic.cursors.get(name))
+        topic.moving.begin(name, 0)
+
+        def commit(timing: Timing) -> None:
+            topic.moving.ended(name)
+            deleted = topic.cursors.pop(name, None) is not None
+            body = {"topic": topic.name, "cursor": name, "deleted": deleted}
+            respond(Reply(request.id, to_json(body), performance=performance(timing)))
+
+        def undo(error: TopicsError) -> None:
+            topic.moving.undone(name, before)
+            refuse(request.id, respond, error)
+
+        frame = self._staging.control_frame(Kind.CURSOR, topic.id, {"name": name, "seq": None})
+        requires_sync = topic.assigned_config.durability == "fsync"
+        self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
+
+    def get(self, request: Request, respond: Respond) -> None:
+        topic = self._directory.find(request.topic)
+        name = check_name(request.options["cursor"])
+        cursor = topic.cursors.get(name)
+        if cursor is None:
+            raise cursor_not_found(topic.name, name)
+        respond(Reply(request.id, to_json({"topic": topic.name, **entry(name, cursor, topic.head_seq)})))
+
+    def list(self, request: Request, respond: Respond) -> None:
+        topic = self._directory.find(request.topic)
+        after, size = request.options.get("after", ""), request.options["page_size"]
+        entries, more = page(topic.cursors, topic.head_seq, after, size)
+        names = [each["cursor"] for each in entries]
+        respond(Reply(request.id, to_json(entries), extra={"names": names, "more": more}))

@@ -1,0 +1,77 @@
+"""Records deleted: below a seq, or by tag. Waits for a sync if the topic's class says so."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from proto.format.frame import Kind
+from proto.ipc.message import Reply, Request
+from proto.model.errors import TopicsError
+from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
+from shardd.delivery.scheduler import Scheduler
+from shardd.operations.delete_request import parse_delete
+from shardd.operations.tag_indexing import Indexing
+from shardd.storage.group_commit import Timing
+from shardd.topic.tag_index import Match
+from shardd.topic.topic import Topic
+
+
+class Deletes:
+    def __init__(self, staging: Staging, scheduler: Scheduler) -> None:
+        self._staging = staging
+        self._directory = staging.directory
+        self._indexing = Indexing(staging.directory, scheduler)
+
+    def delete(self, request: Request, respond: Respond) -> None:
+        before_seq, match = parse_delete(request)
+        topic = self._directory.changing(request.topic)
+        what = before_seq, match, topic.head_seq + 1
+        if match is None:
+            self._delete(topic, what, request, respond)
+            return
+        in_time = True
+
+        def delete() -> None:
+            if not in_time:
+                try:
+                    self._staging.check_deadline(request)
+                except TopicsError as error:
+                    refuse(request.id, respond, error)
+                    return
+            self._delete(topic, what, request, respond)
+            if not in_time:
+                self._staging.commits.flush()  # the group of requests that it came with is over
+
+        in_time = self._indexing.after(topic, match, delete, partial(refuse, request.id, respond))
+
+    def _delete(
+        self, topic: Topic, what: tuple[int | None, Match | None, int], request: Request, respond: Respond
+    ) -> None:
+        before_seq, match, bound = what
+        now = self._staging.clock.now_ms()
+        topic.expire(now)
+        topic.held_at.append(now)
+
+        def commit(timing: Timing) -> None:
+            topic.held_at.popleft()
+            topic.expire(now)
+            body = {
+                "topic": topic.name,
+                "deleted": topic.delete(before_seq, match, bound),
+                "earliest_seq": topic.earliest_seq,
+                "head_seq": topic.head_seq,
+                "count": topic.records,
+                "bytes": topic.bytes,
+            }
+            respond(Reply(request.id, to_json(body), performance=performance(timing)))
+
+        def undo(error: TopicsError) -> None:
+            topic.held_at.pop()
+            refuse(request.id, respond, error)
+
+        durability = topic.assigned_config.durability
+        frame = None
+        if durability != "ephemeral" or topic.floor <= topic.logged_seq:
+            fields = {"before": before_seq, "match": match, "bound": bound, "now": now + topic.ahead_ms}
+            frame = self._staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
+        self._staging.stage(topic, frame, requires_sync=durability == "fsync", commit=commit, undo=undo)
