@@ -8,12 +8,7 @@ from typing import Any
 
 from shardd.checkpoint.segment_summary import State
 from shardd.storage.batch import Batch
-from shardd.storage.segment import (
-    Entry,
-    Segment,
-    StoredFrame,
-    flags_check,
-)
+from shardd.storage.segment import Entry, Segment, StoredFrame, flags_check
 from shardd.topic.config import TopicConfig
 from shardd.topic.topic import Topic
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from math import inf
 from typing import Any
 
 from proto.format.frame import Kind
@@ -30,6 +29,7 @@ from proto.model.errors import TopicsError, invalid, not_a_queue, topic_not_foun
 from proto.model.limits import MAX_BATCH_BYTES
 from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
 from shardd.delivery.scheduler import Scheduler
+from shardd.queues.cohorts import Claimer, Cohort, shares
 from shardd.queues.job_deletion import Saved, remove
 from shardd.queues.job_requests import (
     Claimed,
@@ -57,57 +57,6 @@ from shardd.topic.topic import Topic
 
 REMEMBERED = 10_000
 """Jobs of claims that had to wait, which come back if the client turns out to be gone."""
-STREAM_WAIT_S = 15.0
-"""A stream that waited so long for jobs is told that there are none, and asks again."""
-
-
-class Claimer:
-    """One that waits for jobs. `stream` is empty for a poller; a `patient` one would rather wait than get none."""
-
-    __slots__ = ("deadline", "ident", "key", "lease_ms", "max", "node", "patience_s", "respond", "stream")
-
-    def __init__(self, asked: ClaimRequest, stream: str, key: Hashable, ident: int, respond: Respond) -> None:
-        assert asked.max is not None
-        self.node = asked.node
-        self.max = asked.max
-        self.lease_ms = asked.lease_ms
-        self.stream = stream
-        self.key = key
-        self.ident = ident
-        self.respond = respond
-        self.patience_s = STREAM_WAIT_S if stream else (asked.wait_ms or 0) / 1000
-        self.deadline = inf
-
-    @property
-    def patient(self) -> bool:
-        return self.patience_s > 0
-
-    def wants(self, queue: Queue) -> int:
-        return max(self.max - queue.streams.get(self.stream, 0), 0) if self.stream else self.max
-
-
-class _Cohort:
-    """Those who wait at one queue; `due` is when its window closes, None while none is open."""
-
-    def __init__(self, topic: Topic) -> None:
-        self.topic = topic
-        self.due: float | None = None
-        self.claimers: dict[Hashable, Claimer] = {}
-
-
-def shares(wants: list[int], available: int) -> list[int]:
-    """How many of `available` jobs each gets: in proportion to what it wants, what is left over one by one."""
-    total = sum(wants)
-    if available >= total:
-        return list(wants)
-    given = [want * available // total for want in wants]
-    rest = available - sum(given)
-    while rest:
-        for place, want in enumerate(wants):
-            if rest and given[place] < want:
-                given[place] += 1
-                rest -= 1
-    return given
 
 
 class Claims:
@@ -118,8 +67,8 @@ class Claims:
         self._scheduler = scheduler
         self._clock = staging.clock
         self._doomed = doomed
-        self._cohorts: dict[int, _Cohort] = {}
-        self._by_key: dict[Hashable, _Cohort] = {}
+        self._cohorts: dict[int, Cohort] = {}
+        self._by_key: dict[Hashable, Cohort] = {}
         self._sent: OrderedDict[Hashable, tuple[Topic, list[tuple[int, int]]]] = OrderedDict()
         """Of the latest claims that had to wait and got jobs: their seqs and tokens."""
         self._jobs_sent = 0
@@ -177,7 +126,7 @@ class Claims:
         now = self._clock.monotonic()
         if claimer.patient:
             claimer.deadline = now + claimer.patience_s
-        cohort = self._cohorts.setdefault(topic.id, _Cohort(topic))
+        cohort = self._cohorts.setdefault(topic.id, Cohort(topic))
         cohort.claimers[claimer.key] = claimer
         self._by_key[claimer.key] = cohort
         if cohort.due is None and (may or not claimer.patient):
@@ -220,7 +169,7 @@ class Claims:
                 queue.release(seq, job, now, now)
         self._change(topic, before, lambda timing: self.changed(topic), lambda error: None)
 
-    def _leave(self, cohort: _Cohort, claimer: Claimer) -> None:
+    def _leave(self, cohort: Cohort, claimer: Claimer) -> None:
         del cohort.claimers[claimer.key], self._by_key[claimer.key]
         if not cohort.claimers:
             self._cohorts.pop(cohort.topic.id, None)
@@ -309,7 +258,7 @@ class Claims:
         queue.expire(now)
         return queue
 
-    def _serve(self, topic: Topic, claimers: list[Claimer], cohort: _Cohort | None = None) -> None:
+    def _serve(self, topic: Topic, claimers: list[Claimer], cohort: Cohort | None = None) -> None:
         """One pass: jobs to all of these. The patient ones are answered only if they got some."""
         queue = self._current(topic)
         wants = [claimer.wants(queue) for claimer in claimers]

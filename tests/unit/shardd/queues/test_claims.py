@@ -10,7 +10,7 @@ import pytest
 
 from proto.ipc.message import Reply
 from proto.model.errors import ErrorCode, TopicsError
-from shardd.queues.claims import shares
+from shardd.queues.cohorts import shares
 from tests.support.fault_disk import FaultDisk
 from tests.support.harness import FakeClock, Harness
 

@@ -1,0 +1,63 @@
+"""Those who wait for jobs of one queue together, and how much each of them gets."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from math import inf
+
+from shardd.changes.transactions import Respond
+from shardd.queues.job_requests import ClaimRequest
+from shardd.topic.job_table import Queue
+from shardd.topic.topic import Topic
+
+STREAM_WAIT_S = 15.0
+"""A stream that waited so long for jobs is told that there are none, and asks again."""
+
+
+class Claimer:
+    """One that waits for jobs. `stream` is empty for a poller; a `patient` one would rather wait than get none."""
+
+    __slots__ = ("deadline", "ident", "key", "lease_ms", "max", "node", "patience_s", "respond", "stream")
+
+    def __init__(self, asked: ClaimRequest, stream: str, key: Hashable, ident: int, respond: Respond) -> None:
+        assert asked.max is not None
+        self.node = asked.node
+        self.max = asked.max
+        self.lease_ms = asked.lease_ms
+        self.stream = stream
+        self.key = key
+        self.ident = ident
+        self.respond = respond
+        self.patience_s = STREAM_WAIT_S if stream else (asked.wait_ms or 0) / 1000
+        self.deadline = inf
+
+    @property
+    def patient(self) -> bool:
+        return self.patience_s > 0
+
+    def wants(self, queue: Queue) -> int:
+        return max(self.max - queue.streams.get(self.stream, 0), 0) if self.stream else self.max
+
+
+class Cohort:
+    """Those who wait at one queue; `due` is when its window closes, None while none is open."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.due: float | None = None
+        self.claimers: dict[Hashable, Claimer] = {}
+
+
+def shares(wants: list[int], available: int) -> list[int]:
+    """How many of `available` jobs each gets: in proportion to what it wants, what is left over one by one."""
+    total = sum(wants)
+    if available >= total:
+        return list(wants)
+    given = [want * available // total for want in wants]
+    rest = available - sum(given)
+    while rest:
+        for place, want in enumerate(wants):
+            if rest and given[place] < want:
+                given[place] += 1
+                rest -= 1
+    return given
