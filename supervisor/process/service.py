@@ -416,8 +416,8 @@ def serve(settings: Settings, keys: Keys, announce: Callable[[str], None], compl
 
 
 def _open(settings: Settings, keys: Keys, closing: ExitStack) -> _Opened:
-    """Open all resources. Raises `ExposedError`, `ListenError`, `DataDirError` or `RuntimeDirError`. `closing` closes what
-    was opened, also after an error."""
+    """Open all resources. `closing` closes what was opened, also after an error. Raises `ExposedError`, `ListenError`,
+    `DataDirError` or `RuntimeDirError`."""
     family, address = listener.resolve(settings.host, settings.port)
     allowed = keys.keys is not None or settings.allow_insecure_no_auth
     listener.check_exposure(settings.host, address, allowed=allowed)
