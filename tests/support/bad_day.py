@@ -321,7 +321,7 @@ class BadDay:
     def service_killed(self) -> Generator[None]:
         self.service.kill_group()
         yield
-        self.service.start()
+        self.service.start(wait=False).wait_ready(PATIENCE_S)
 
     def _paused(self, name: str) -> Generator[None]:
         pid = self._pid(name)
