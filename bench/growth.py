@@ -1,23 +1,23 @@
-"""Does it stay fast as a topic grows, or the number of topics, and what does a record cost? Some minutes, five tables.
+"""Cost of operations and records as a topic, or the number of topics, grows. Some minutes, five tables.
 
     make bench-growth                     the tables
     python bench/growth.py --json         the same as JSON
     python bench/growth.py --dir DIR      with data below DIR instead of the system's temporary directory
     python bench/growth.py --sizes        the table of many topics only; --topics without numbers: all others only
 
-One shard without sockets, on a real disk with the real clock: requests go in and answers come out by function call,
-while syncs and checkpoints run beside it as they do in production. Every size and every recovery has a process of its
-own, so that memory figures are theirs alone.
+The benchmark runs one shard without sockets, on a real disk with the real clock. Requests and answers pass by function
+call, while syncs and checkpoints run as in production. Every size and every recovery runs in a process of its own, so
+that memory figures are separate.
 
-The time of an operation is what the shard works on it, from handing it in until it is written and answered; of its
-request only the decoding counts. "Others wait" is the longest that the loop was kept from taking requests meanwhile.
-Single-record writes come in groups of 16, as they do from a busy socket. What is shown is the median; JSON has the
-99th percentile and the longest as well. "Growth" is the slowest size over the fastest.
+The time of an operation is the shard's work on it, from the call until it is written and answered; of its request only
+the decoding counts. "Others wait" is the longest time in which the loop could not take requests meanwhile.
+Single-record writes come in groups of 16, as from a busy socket. The table shows the median; JSON also has the 99th
+percentile and the maximum. "Growth" is the slowest size over the fastest.
 
-Many topics: each has one record of 200 bytes. "All changed" and "1 % changed" are checkpoints while the loop does
-nothing else; a checkpoint of a changed topic syncs two files. The longest stall is the most that a task of the loop was
-late which wants to run every millisecond, so on a busy machine it has what other programs took; the longest slice is
-processor time, and has not. The start follows an orderly stop, in a new process; memory is that process's.
+Many topics: each has one record of 200 bytes. "All changed" and "1 % changed" are checkpoints while the loop is
+otherwise idle; a checkpoint of a changed topic syncs two files. The longest stall is the largest delay of a task that
+wakes up every millisecond, so on a busy machine it includes time of other programs. The longest slice is processor
+time and does not include it. The start follows an orderly stop, in a new process; the memory is that process's.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from proto.model.limits import Limits
 from proto.process.allocator import trim_heap
 from shardd.clock import SystemClock
 from shardd.garbage_collector import calm
-from shardd.shard import Shard
+from shardd.shard import Shard, opened_shard
 from shardd.storage.disk import RealDisk
 
 SIZES = (10_000, 100_000, 1_000_000, 5_000_000)
 TOPICS = (1_000, 20_000, 100_000)
 TOPICS_TIME_LIMIT = 900.0
-"""Seconds for the table of many topics."""
+"""Time limit for the table of many topics, seconds."""
 TIME_LIMIT = 350.0
-"""Seconds for everything."""
+"""Time limit for all stages, seconds."""
 CHECK_INTERVAL = 0.5
 PER_TAG = 10
 TOPIC = "growing"
@@ -76,13 +76,13 @@ def write(first: int, count: int, data: bytes, *, tags: bool = True) -> bytes:
 
 
 def resident() -> dict[str, float]:
-    """What this process holds in memory, in MB: in all, and what is its own rather than a file's."""
+    """Resident memory of this process in MB: total, and anonymous (not of files)."""
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {name: int(fields[name].split()[0]) / 1000 * 1.024 for name in ("VmRSS", "RssAnon")}
 
 
 def disk_bytes(path: Path) -> dict[str, int]:
-    """By directory below `path`: the log, segments and the rest."""
+    """Bytes below `path` by kind: the log, segments and the rest."""
     found: dict[str, int] = {"wal": 0, "topics": 0, "other": 0}
     for file in path.rglob("*"):
         if file.is_file():
@@ -104,29 +104,27 @@ class Figures:
 
 
 class Driver:
-    """A shard, and what a server does around it."""
+    """A shard, with the syncs and checkpoints that a shard process runs."""
 
     def __init__(self, path: Path, **limits: Any) -> None:
         self.path = path
-        self.shard = Shard(RealDisk(), SystemClock(), path, Limits(**limits))
         start = time.perf_counter()
-        for _ in self.shard.recover():
-            pass
+        self.shard = opened_shard(RealDisk(), SystemClock(), path, Limits(**limits))
         self.recovery_s = time.perf_counter() - start
         self._one_at_a_time = trio.Lock()
         self.pauses: list[float] = []
-        """Seconds for which a checkpoint kept requests waiting."""
+        """Seconds for which a checkpoint blocked requests."""
         self._count = 0
         self._failure: Exception | None = None
         self._answered = 0
         self._all_answered = trio.Event()
         self._more = trio.Event()
         self.slices: list[float] = []
-        """Seconds of each piece of scheduled work, while which requests wait."""
+        """Seconds of each piece of scheduled work, during which requests wait."""
         self.shard.scheduler.more = self._look_again
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do `work` with syncs and checkpoints going on."""
+        """Do `work` while syncs and checkpoints run."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.shard.commits.run)
             nursery.start_soon(self._checkpoints)
@@ -176,7 +174,7 @@ class Driver:
             self._failure = message.error
 
     async def each(self, op: str, bodies: Iterable[bytes], group: int = 1, **options: Any) -> Figures:
-        """Seconds per operation, `group` of them handed in at a time. Raises the error of one that was refused."""
+        """Seconds per operation, with `group` of them submitted at a time. Raises the error of a refused operation."""
         samples: list[float] = []
         bodies = list(bodies)
         for at in range(0, len(bodies), group):
@@ -208,7 +206,7 @@ class Driver:
         await self.answers()
 
     async def answers(self) -> None:
-        """Until everything that was handed in is answered."""
+        """Wait until all submitted requests are answered."""
         while self._answered < self._count:
             self._all_answered = trio.Event()
             await self._all_answered.wait()
@@ -219,7 +217,7 @@ def from_seq(seq: int) -> bytes:
 
 
 async def measure(driver: Driver, size: int) -> dict[str, Any]:
-    """Every operation on a topic of `size` records."""
+    """Measure every operation on a topic of `size` records."""
     chance = random.Random(size)
     data = payload(200)
     start = time.perf_counter()
@@ -257,7 +255,7 @@ async def measure(driver: Driver, size: int) -> dict[str, Any]:
         return [b'{"match":"job-%d"}' % n for n in chosen]
 
     async def first(body: bytes) -> dict[str, float]:
-        """A deletion that has to make an index: ms until it is answered, and for which others wait at a time."""
+        """Measure a deletion that must build an index: ms until its answer, and ms for which others wait at a time."""
         driver.slices.clear()
         start = time.perf_counter()
         handed_in = await driver.each("delete_records", [body])
@@ -297,7 +295,7 @@ def stage_size(path: Path, size: int) -> dict[str, Any]:
 
 
 def stage_serve(path: Path) -> dict[str, Any]:
-    """Start on what is there, read all of it once."""
+    """Start on existing data and read all of it once."""
     before = resident()
     driver = Driver(path)
     started = resident()
@@ -320,14 +318,14 @@ def stage_serve(path: Path) -> dict[str, Any]:
 
 
 def stage_write(path: Path, checkpoint: bool) -> dict[str, Any]:
-    """A million records of 100 bytes in writes of 100, then death without a goodbye."""
+    """Write a million records of 100 bytes in writes of 100, then end the process without a stop."""
     driver = Driver(path)
 
     async def work() -> None:
         await driver.fill(1_000_000, 100, payload(100), tags=False)
         if checkpoint:
             await driver.checkpoint()
-            await driver.checkpoint()  # the log goes once two catalogs are past it
+            await driver.checkpoint()  # the log is removed once two catalogs are past it
 
     async def without_checkpoints() -> None:
         async with trio.open_nursery() as nursery:
@@ -340,7 +338,7 @@ def stage_write(path: Path, checkpoint: bool) -> dict[str, Any]:
 
 
 async def exhausted(slices: Generator[None, None, Any], work: list[float]) -> Any:
-    """All slices, with everything else between them. Adds the processor time of each to `work`."""
+    """Run all slices of a step, with other tasks between them. Adds the processor time of each to `work`."""
     while True:
         start = time.thread_time()
         try:
@@ -353,7 +351,7 @@ async def exhausted(slices: Generator[None, None, Any], work: list[float]) -> An
 
 
 async def checkpoint_in_slices(shard: Shard) -> dict[str, float]:
-    """A checkpoint as the server makes it: how long it took, and how late the loop was at most."""
+    """Make a checkpoint as the server does. Returns its duration and the largest delay of the loop."""
     late: list[float] = []
     work: list[float] = []
 
@@ -377,10 +375,8 @@ async def checkpoint_in_slices(shard: Shard) -> dict[str, float]:
 
 
 def stage_topics(path: Path, count: int) -> dict[str, Any]:
-    """Topics with a record each, and checkpoints after all of them and after a hundredth of them had another one."""
-    shard = Shard(RealDisk(), SystemClock(), path, Limits(max_topics=0))
-    for _ in shard.recover():
-        pass
+    """Measure topics with a record each: checkpoints after all, and after one in a hundred, got another record."""
+    shard = opened_shard(RealDisk(), SystemClock(), path, Limits(max_topics=0))
     calm()
     body = b'{"records":[{"data":%b}]}' % payload(200)
 
@@ -394,7 +390,7 @@ def stage_topics(path: Path, count: int) -> dict[str, Any]:
             if n % 64 == 63:
                 shard.flush()
             if n % 4096 == 4095:
-                shard.commits.sync_now()  # no more than may wait
+                shard.commits.sync_now()  # keeps the number of waiting writes below its limit
         shard.flush()
         shard.commits.sync_now()
 
@@ -408,10 +404,8 @@ def stage_topics(path: Path, count: int) -> dict[str, Any]:
 
 def stage_start(path: Path) -> dict[str, Any]:
     gc.disable()  # as the server does
-    shard = Shard(RealDisk(), SystemClock(), path, Limits())
     start = time.perf_counter()
-    for _ in shard.recover():
-        pass
+    opened_shard(RealDisk(), SystemClock(), path, Limits())
     return {"start_s": round(time.perf_counter() - start, 2), "resident_mb": resident()}
 
 

@@ -1,12 +1,12 @@
-"""How fast are records delivered, to how many, and what does a watcher cost? About a minute, one table.
+"""Latency and throughput of delivery to watchers, and the memory of a watcher. About a minute, one table.
 
     make bench-live                     a table
     python bench/live.py --json         the same as JSON
 
 Everything runs on this machine and shares its cores: the service (2 shards, class `disk`) and this process, which is
-the writer and all the watchers. A latency is from just before a write is sent until the bytes of its record have been
-read by a watcher: every watcher counts. "paced" has one write on its way at a time, "flat out" writes without waiting
-for watchers. Memory is the gateway's resident set, for each connection; "plain" connections are idle HTTP ones.
+the writer and all the watchers. A latency lasts from just before a write is sent until a watcher has read the bytes of
+its record; every watcher counts. "paced" has one write in flight at a time, "flat out" writes without waiting for
+watchers. Memory is the gateway's resident set per connection; "plain" connections are idle HTTP ones.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def flat_out(server: Server, watchers: Watchers, topic: str, count: int, seconds
 
 
 def resident(server: Server) -> int:
-    """KiB of the gateway."""
+    """Resident memory of the gateway in KiB."""
     for pid in server.children():
         if b"gateway" in (Path("/proc") / str(pid) / "cmdline").read_bytes():
             status = (Path("/proc") / str(pid) / "status").read_text()

@@ -1,7 +1,7 @@
-"""The load generator: one thread, one epoll, kept-alive connections, requests made beforehand.
+"""Load generator: one thread, one epoll, kept-alive connections, requests encoded in advance.
 
-It shares the machine with the service it measures, so it does as little as it can: a request is a `bytes` object that
-is sent as it is, and of an answer only the status and the length are looked at. A connection has one request under way.
+It shares the machine with the service it measures, so it does little work itself. A request is a `bytes` object that is
+sent unchanged, and only the status and the length of an answer are parsed. A connection has one request in flight.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ RECEIVE_BYTES = 1 << 18
 
 
 class LoadError(Exception):
-    """An answer other than 200 or 201, or none. The text holds what came."""
+    """An answer other than 200 or 201, or no answer. The message has the bytes received."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`seconds` of wall time, `cpu_seconds` of this process, latencies in ms of the requests that were answered."""
+    """Result of a load: `seconds` of wall time, `cpu_seconds` of this process, latencies in ms of answered requests."""
 
     requests: int
     seconds: float
@@ -49,7 +49,7 @@ class _Connection:
 
 
 def post(path: str, body: bytes) -> bytes:
-    """A request as it goes over the wire."""
+    """An encoded HTTP request."""
     return (
         f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\n\r\n"
@@ -57,8 +57,8 @@ def post(path: str, body: bytes) -> bytes:
 
 
 def drive(port: int, streams: Sequence[Iterator[bytes]], seconds: float) -> Outcome:
-    """Send the requests of each stream over a connection of its own, one after the other, for so long or until the
-    streams end. Every request that was sent is waited for. Raises `LoadError`, `OSError`."""
+    """Send the requests of each stream over a connection of its own, one after the other, for the given time or until
+    the streams end. Waits for the answer to every request sent. Raises `LoadError`, `OSError`."""
     connections: dict[int, _Connection] = {}
     everything: list[_Connection] = []
     poll = select.epoll()
@@ -129,7 +129,7 @@ def _next(connection: _Connection, connections: dict[int, _Connection]) -> None:
 
 
 def _length(data: bytes, end: int) -> int:
-    """Bytes of the body that follows a head, which must say 200 or 201."""
+    """Bytes of the body after a head. Raises `LoadError` if the status is not 200 or 201."""
     if data[9:12] not in (b"200", b"201"):
         raise LoadError(f"the service answered {data[:1000].decode(errors='replace')!r}")
     head = data[: end + 2].lower()

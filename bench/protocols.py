@@ -1,7 +1,7 @@
 """Commands per second over Walrus and Rog: `make bench-protocols [ARGS="--seconds 5 --durability disk --json"]`.
 
-One process, one epoll, one command under way on each connection. The load shares the machine with the service. What was
-acknowledged is compared with what the service has, and what was handed out with what could be.
+One process, one epoll, one command in flight per connection. The load shares the machine with the service. At the end,
+acknowledged records are compared with those of the service, and delivered records with those available.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ PAYLOAD = b"x" * 100
 GROUP = b"bench"
 MANY = 16
 MOST_PER_SECOND = 6000
-"""Commands that one connection can do, amply."""
+"""Upper bound of the commands per second on one connection, which determines how many records `fill` writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`gateway` and `shards` are CPU seconds per second of wall time."""
+    """One line of the result. `gateway` and `shards` are CPU seconds per second of wall time."""
 
     name: str
     connections: int
@@ -47,7 +47,7 @@ class Row:
 
 
 class LoadError(Exception):
-    """An answer that nobody wanted, or none."""
+    """An unexpected answer, or no answer."""
 
 
 def walrus_frame(text: bytes) -> bytes:
@@ -85,7 +85,7 @@ def drive(
     good: Callable[[bytes], bool],
     seconds: float,
 ) -> tuple[int, float, list[float]]:
-    """Commands, seconds and latencies (ms). Raises `LoadError` for an answer that is not good."""
+    """Returns commands, seconds and latencies (ms). Raises `LoadError` for an unexpected answer."""
     poll = select.epoll()
     connections: dict[int, list[object]] = {}
     latencies: list[float] = []
@@ -164,7 +164,7 @@ class Bench:
         return row, commands
 
     def fill(self, topics: list[str]) -> None:
-        """More records than can be read in time, so that nobody is told that there are none."""
+        """Write more records than can be read in time, so that no reader gets an empty answer."""
         for topic in topics:
             missing = int(self.seconds * MOST_PER_SECOND / len(topics) ** 0.5)
             while missing > 0:
@@ -194,7 +194,7 @@ class Bench:
         heads = [self.head(topic.decode()) for topic in topics]
         if sum(heads) != puts:
             raise LoadError(f"{puts} entries were acknowledged, {sum(heads)} are there")
-        # Read from where they were written, never faster than there is something: the last ones say EMPTY.
+        # Entries are added before the reads, because an answer of EMPTY would count as an error.
         self.fill([topic.decode() for topic in topics])
         got, gets = self.measured("Walrus GET", self.walrus, each(lambda t: walrus_frame(b"GET " + t)), walrus_done, ok)
         if (moved := sum(self.cursor(topic.decode(), "walrus") for topic in topics)) != gets:

@@ -1,13 +1,13 @@
-"""How fast are jobs done, and what does a claim cost in a large queue?
+"""Throughput of jobs, and the cost of a claim in a large queue.
 
     make bench-queues                           about two minutes
     python bench/queues.py --seconds 1 --waiting 100000 --held 10000
 
 First table: produce → claim → ack over HTTP, batches of 1, 16 and 100, leases durable or not, 1 and 8 workers. Every
-worker is a thread with a connection of its own that produces a batch, claims one and acks it, round after round, so
-the load generator's interpreter is shared by all of them. A job counts when its ack was answered.
+worker is a thread with its own connection that produces a batch, claims one and acks it, round after round. All workers
+share one interpreter. A job counts when its ack was answered.
 
-Second table: one claim of 16 jobs, in a queue that is small, that has many jobs waiting, and with many leases out.
+Second table: one claim of 16 jobs, in a small queue, in one with many waiting jobs, and in one with many leases.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ JOB = {"data": {"type": "resize", "url": "s3://bucket/image.png", "width": 640}}
 
 
 class Client:
-    """A connection that is kept."""
+    """Kept-alive connection."""
 
     def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
@@ -81,7 +81,7 @@ def throughput(server: Server, seconds: float, table: Table) -> None:
 
 
 def latency(client: Client, topic: str, table: Table, what: str) -> None:
-    """200 claims of 16, each acked so that what is measured does not change."""
+    """Measure 200 claims of 16 jobs, each acked so that the queue stays the same."""
     times = []
     for _ in range(200):
         start = time.perf_counter()

@@ -1,7 +1,7 @@
 """Round trips between two processes through `proto`: a DEALER asks, a ROUTER in another process answers.
 
-Both ends encode and decode real message headers, as gateway and shard do; nothing else happens. The result is the
-most that one gateway could get out of one shard that does no work.
+Both ends encode and decode real message headers, as gateway and shard do, and do nothing else. The result is an upper
+bound for one gateway and one shard.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def echo(endpoint: str) -> None:
 
 
 async def ask(endpoint: str, in_flight: int, seconds: float) -> float:
-    """Round trips per second with so many requests under way all the time. Raises `trio.TooSlowError`."""
+    """Round trips per second with a constant number of requests in flight. Raises `trio.TooSlowError`."""
     dealer = MessageSocket.dealer(endpoint)
     answered = sent = 0
     started = time.perf_counter()

@@ -1,13 +1,12 @@
-"""What do routers cost the writer, and how fast do copies arrive? About a minute, one table.
+"""Cost of routers for the writer, and latency and throughput of copies. About a minute, one table.
 
     make bench-routers                     a table
     python bench/routers.py --json         the same as JSON
 
-Everything runs on this machine and shares its cores. "ack" is how long one write of one record waits for its answer,
-with one write under way at a time, at so many routers from its topic; "frames" is what all logs of the service grew by
-for each of those writes. "visible" is from just before a write is sent until a long poll at the end of a chain of
-routers is answered with it. "copies" is how many records a second routers bring in, from a source that is written to in
-large batches.
+Everything runs on this machine and shares its cores. "ack" is the latency of a write of one record, with one write in
+flight and the given number of routers from its topic. "frames" is the growth of all logs of the service per write.
+"visible" lasts from just before a write is sent until a long poll at the end of a chain of routers returns it. "copies"
+is the number of records per second that routers copy from a source that is written in large batches.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ def until_head(client: Asking, topic: str, head: int) -> None:
 
 
 def acks(server: Server, fan_out: int, seconds: float) -> Row:
-    """One write at a time to a topic with so many routers."""
+    """Measure single writes to a topic with the given number of routers."""
     client = Asking(server)
     source = f"ack{fan_out}"
     client.ask("PUT", f"/v0/topics/{source}", {})
@@ -115,7 +114,7 @@ def acks(server: Server, fan_out: int, seconds: float) -> Row:
 
 
 def hops(server: Server, count: int, writes: int) -> Row:
-    """From a write to its sight at the end of a chain."""
+    """Measure the time from a write to its visibility at the end of a chain."""
     client, reader = Asking(server), Asking(server)
     topics = [f"hop{count}:{number}" for number in range(count + 1)]
     for source, dest in pairwise(topics):
@@ -144,7 +143,7 @@ def hops(server: Server, count: int, writes: int) -> Row:
 
 
 def copies(server: Server, fan_out: int, batches: int, size: int) -> Row:
-    """Records a second that arrive at the slowest of so many destinations, times their number."""
+    """Records per second that arrive at the slowest destination, times the number of destinations."""
     client = Asking(server)
     source = f"copy{fan_out}"
     for number in range(fan_out):

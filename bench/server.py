@@ -1,4 +1,4 @@
-"""The service under measurement: a child on a free port with a fresh data directory, and how busy its processes are."""
+"""The measured service: a child on a free port with a fresh data directory, and the CPU time of its processes."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Server:
                 try:
                     parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
                 except OSError:
-                    continue  # it ended meanwhile
+                    continue  # the process ended meanwhile
                 if int(parent) == self._process.pid:
                     found.append(int(entry.name))
         return found
@@ -99,7 +99,7 @@ class Server:
                 stat = (entry / "stat").read_text().rpartition(")")[2].split()
                 command = (entry / "cmdline").read_bytes().split(b"\0")
             except OSError:
-                continue  # it ended meanwhile
+                continue  # the process ended meanwhile
             if int(stat[1]) == self._process.pid:
                 name = "gateway" if b"gateway" in command else "shards" if b"shardd" in command else ""
                 if name:

@@ -1,11 +1,11 @@
-"""How fast is it, roughly, on this machine? Half a minute, one table.
+"""Throughput and latency of the main operations on this machine. Half a minute, one table.
 
     make bench-smoke                      a table
     python bench/smoke.py --json          the same as JSON
 
 Everything runs on this machine and shares its cores: the service (2 shards, durability class `disk`), and the load
-generator of `load.py`. The columns "gateway", "shards" and "load" say how much of a core each of them used, so they
-show what is the bottleneck. Every acknowledged record is counted again at the end by asking the service for it.
+generator of `load.py`. The columns "gateway", "shards" and "load" are the shares of a core that each of them used; they
+show the bottleneck. At the end, the number of acknowledged records is compared with that of the service.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RECORD = b'{"data":{"id":"%08x","kind":"page_view","path":"/products/%04d","user
 
 
 def records(count: int) -> list[bytes]:
-    """Records of about a hundred bytes of data, each another one."""
+    """Distinct records of about a hundred bytes of data."""
     return [RECORD % (n * 2654435761 % 2**32, n % 10_000, 10_000 + n % 90_000) for n in range(count)]
 
 
@@ -55,7 +55,7 @@ class Row:
 
 
 class Repeated:
-    """The same request without end. `drive` waits for the answer to each, so `sent` is also how many were acked."""
+    """The same request, endlessly. `drive` waits for each answer, so `sent` is also the number of acknowledgements."""
 
     def __init__(self, request: bytes) -> None:
         self.request = request
@@ -72,7 +72,7 @@ class Repeated:
 def measured(
     server: Server, name: str, unit: str, factor: int, streams: Sequence[Iterator[bytes]], seconds: float
 ) -> Row:
-    """Drive the service and watch its processes. `factor` units are in each request."""
+    """Drive the service and measure its processes. Each request has `factor` units."""
     before = server.cpu_seconds()
     outcome: Outcome = drive(server.port, streams, seconds)
     busy = {part: (used - before[part]) / outcome.seconds for part, used in server.cpu_seconds().items()}
@@ -89,7 +89,7 @@ def measured(
 
 
 def writes(server: Server, per_write: int, seconds: float) -> Row:
-    """Writes of so many records, each connection to a topic of its own. Raises `LoadError` if any is missing after."""
+    """Measure writes of a number of records, one topic per connection. Raises `LoadError` if a record is missing."""
     body = b'{"records":[' + b",".join(records(per_write)) + b"]}"
     topics = [f"bench:{per_write}:{n}" for n in range(CONNECTIONS)]
     for topic in topics:
@@ -106,7 +106,7 @@ def writes(server: Server, per_write: int, seconds: float) -> Row:
 
 
 def diffs(server: Server, seconds: float) -> Row:
-    """Read what `writes` of 1000 wrote, `DIFF_LIMIT` records a time, over and over."""
+    """Measure reads of the records of `writes`, `DIFF_LIMIT` records at a time, repeatedly."""
     streams = []
     for n in range(DIFF_CONNECTIONS):
         path = f"/v0/topics/bench:1000:{n}"

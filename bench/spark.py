@@ -1,15 +1,14 @@
-"""How fast does Spark read the server's files, beside the same records as Parquet and as JSON Lines?
+"""Speed of Spark on the server's files, compared with the same records as Parquet and as JSON Lines.
 
-    make bench-spark                      a table, in three minutes or so
+    make bench-spark                      a table, in about three minutes
     python bench/spark.py --json          the same as JSON
     python bench/spark.py --records N --dir DIR
 
 Needs Java. A service takes the records over HTTP (5 million by default, 200 bytes of data each, a tag for every ten,
-eight topics in two shards) and goes on running, with its checkpoints, while Spark (`local[2]`) reads its files. Spark
-then writes what it read as Parquet, uncompressed, and as JSON Lines, and reads these with its own readers, in the same
-session. Every query is run three times; what is shown is the fastest run, and the sums of all readers are compared.
-"topics, selected" names the columns it needs by `.schema(…)`: Spark tells its own readers what a query needs, and
-Python sources not.
+eight topics in two shards). It continues to run, with its checkpoints, while Spark (`local[2]`) reads its files. Spark
+then writes the records as Parquet, uncompressed, and as JSON Lines, and reads these with its own readers, in the same
+session. Every query runs three times; the table shows the fastest run. The sums of all readers are compared. "topics,
+selected" names its columns by `.schema(…)`, because Spark tells the needed columns to its own readers only.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def session() -> Any:
 
 
 def queries(records: int) -> dict[str, tuple[str, str, int]]:
-    """Name → the columns it needs, the query, and how many records it is about."""
+    """Query name → the columns it needs, the query, and its number of records."""
     each = records // TOPICS
     low = each // 2
     return {

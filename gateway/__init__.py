@@ -1,1 +1,1 @@
-"""Speaks to clients: HTTP and the line protocols. Records are kept by `shardd`, processes by `supervisor`."""
+"""The gateway: serves clients over HTTP and the line protocols. `shardd` keeps records; `supervisor` runs processes."""

@@ -1,4 +1,4 @@
-"""The gateway's life: start, follow the supervisor's messages, drain, end."""
+"""The gateway process: starts, follows the supervisor's messages, drains, ends."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ from proto.process.orphan import die_with_parent
 
 TIDY_S = 5.0
 STOP_S = 1.0
-"""How long the end of the process may take."""
+"""Longest time that the end of the process may take."""
 
 _log: Any = structlog.get_logger()
 
 
 class Gateway:
-    """Everything of one gateway process, between two control messages."""
+    """The parts of one gateway process, and the actions that control messages ask for."""
 
     def __init__(self, start: Start) -> None:
         self.limits = Limits(**start.limits)
@@ -80,8 +80,8 @@ class Gateway:
         self._accepting = trio.CancelScope()
 
     async def tidy(self) -> None:
-        """Give memory back to the system once a busy time is over. What clients hold does not tell when that is: a
-        shard that hangs keeps messages here whose requests were answered long ago."""
+        """Return free memory to the system every `TIDY_S`, in a thread. The byte budget cannot tell when that is worth
+        it: a hung shard keeps messages here whose requests were answered long ago."""
         while True:
             await trio.sleep(TIDY_S)
             await trio.to_thread.run_sync(trim_heap)
@@ -93,7 +93,7 @@ class Gateway:
             _log.info("spans_are_sent")
 
     def replace_keys(self, keys: list[Key]) -> None:
-        """From now on these are known and no others; what lasts ends with its key."""
+        """Replace all keys. Streams and waiting requests of removed or changed keys end."""
         self.keyring.replace(keys)
 
     async def accept(
@@ -104,7 +104,7 @@ class Gateway:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Serve connections until drained or cancelled. Of the `walrus` listeners, each is a node."""
+        """Serve connections until drained or cancelled. Each of the `walrus` listeners is a node, numbered from 1."""
         self.api.origins.listens(listener.getsockname())
         with self._accepting:
             async with trio.open_nursery() as nursery:
@@ -120,7 +120,7 @@ class Gateway:
                     self.api.protocols.append(partial(self._statistics, self.rog_server, self.rog.commands))
                 await nursery.start(self.server.run, listener)
                 task_status.started()
-        # Who comes from now on is refused at once, rather than cut off when this process ends.
+        # The kernel refuses new connections from now on, instead of cutting them off when this process ends.
         for each in (listener, *walrus, *rog):
             each.close()
 
@@ -129,10 +129,10 @@ class Gateway:
         return Protocol(server.name, len(server.connections), commands)
 
     async def drain(self) -> None:
-        """Finish what is in flight, refuse what comes new, then close every connection and the door.
+        """Finish the requests in flight, refuse new ones, then close every connection and the listeners.
 
-        New connections are answered until then: a probe that is told `shutting_down` knows more than one that hangs
-        in the queue of a socket nobody accepts from.
+        New connections are accepted until then, so that a probe gets `shutting_down` at once. Otherwise it would hang
+        in the queue of a socket that no process accepts from. Blocks for up to `drain_timeout_ms`.
         """
         self.flight.drain()
         self.shards.end_parked()
@@ -152,7 +152,7 @@ class Gateway:
 
 
 async def serve(link: ControlLink) -> None:
-    """Follow the supervisor until it says stop or is gone."""
+    """Serve and follow the supervisor's messages until `Stop`. Ends the process when the supervisor is gone."""
     start = await link.receive()
     if not isinstance(start, Start):
         return
@@ -176,7 +176,7 @@ async def serve(link: ControlLink) -> None:
         while True:
             message = await link.receive()
             if message is None:
-                os._exit(1)  # the supervisor is gone; nobody may use this process any more
+                os._exit(1)  # the supervisor is gone, so this process must not serve any longer
             if isinstance(message, Stop):
                 break
             if isinstance(message, ShardStates):
@@ -187,7 +187,7 @@ async def serve(link: ControlLink) -> None:
                 await link.send(Pong())
             elif isinstance(message, Drain):
                 nursery.start_soon(_drain, gateway, link)
-        # Hypercorn shields what it sends: a client that does not read must not keep the process.
+        # Hypercorn shields its sends from cancellation: a client that does not read must not keep the process alive.
         overdue = threading.Timer(STOP_S, os._exit, (0,))
         overdue.daemon = True
         overdue.start()
@@ -233,11 +233,11 @@ async def _run(descriptor: int) -> None:
 
 
 def run() -> int:
-    """Run the process; returns its exit status."""
+    """Run the process and return its exit status."""
     die_with_parent()
     leave_no_core()
     configure("gateway")
-    # A terminal's Ctrl-C and a service manager's SIGTERM reach the whole group; the supervisor decides what they mean.
+    # A terminal's Ctrl-C and a service manager's SIGTERM reach the whole group; only the supervisor acts on them.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     trio.run(_run, int(os.environ[CONTROL_FD_VARIABLE]))

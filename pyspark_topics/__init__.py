@@ -1,8 +1,8 @@
 """topics as a Spark data source: `spark.read.format("topics").load("/path/to/topics-data")`.
 
-Installed on its own on Spark clusters. It needs pyspark and pyarrow, and xxhash to be fast, and nothing of the server:
-it reads the server's files directly, whether the server runs or not. Spark 4 finds `DefaultSource` by the name of this
-package. It is imported when it is first asked for, so that `topics-spark` can say that pyspark is missing.
+The package is installed alone on Spark clusters. It needs pyspark and pyarrow, uses xxhash for speed, and needs nothing
+of the server. It reads the server's files directly, whether the server runs or not. Spark 4 finds `DefaultSource` by
+the name of this package. `DefaultSource` is imported at first use, so that `topics-spark` can report a missing pyspark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The newest catalog of a shard: what the shard knew, besides payloads, at a position in its log.
+"""Catalog of a shard: the shard's state without payloads, as of a position in its log. This module reads the newest.
 
     catalog-<n, 20 digits>.cbor
 
@@ -8,8 +8,8 @@
          16  u64  XXH3-64 of it
          24       CBOR map: frame_no, next_id, topics
 
-A catalog gets its name only when it is whole. One that cannot be read is passed over for the one before, which is kept,
-with everything that it refers to, until the next but one is there.
+A catalog gets its name only when it is complete. If the newest one is unreadable, the previous one is read instead. The
+server keeps a catalog, with all files that it refers to, until the next but one exists.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ MAGIC = b"TPCC"
 HEAD = struct.Struct("<4sIQQ")
 assert HEAD.size == 24
 HELD_VERSION = 2
-"""Of a catalog in which frames of a topic that the server could not read are held back."""
+"""Format version of a catalog that holds back frames of a topic which the server could not read."""
 _NAME = re.compile(r"catalog-(\d{20})\.cbor")
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """`number` 0 stands for a shard that has none yet. Everything up to frame `frame_no` of the log is in here."""
+    """Decoded catalog. Includes everything up to frame `frame_no` of the log. `number` is 0 if the shard has none."""
 
     number: int = 0
     frame_no: int = 0
@@ -46,8 +46,11 @@ class Catalog:
 
 
 def newest(shard: Path) -> Catalog:
-    """The newest catalog that is whole. Raises `CorruptFile` if there are some and none is, `UnknownFormat`, and
-    `FileNotFoundError` if one is removed at this moment."""
+    """The newest readable catalog.
+
+    Raises `CorruptFile` if there are catalogs and none is readable, `UnknownFormat`, and `FileNotFoundError` if the
+    server removes one at this moment.
+    """
     names = sorted((p.name for p in shard.iterdir() if _NAME.fullmatch(p.name)), reverse=True) if shard.is_dir() else []
     problems: list[str] = []
     for name in names:
@@ -63,8 +66,11 @@ def newest(shard: Path) -> Catalog:
 
 
 def of_segments(shard: Shard) -> Catalog:
-    """Of a cold tier alone: every segment there is. Topics have their ids for names, in hexadecimal, for the names are
-    in the data directory, as is what was deleted or lost since the segments were written. Raises `CorruptFile`."""
+    """A catalog of all segments of a cold tier that is read without its data directory. Raises `CorruptFile`.
+
+    Topics are named by their ids in hexadecimal, because only the data directory has the names. It also has the
+    deletions and losses since the segments were written; these are missing here.
+    """
     topics = []
     folders = sorted((shard.path / "topics").iterdir()) if (shard.path / "topics").is_dir() else []
     for folder in folders:
@@ -90,7 +96,7 @@ def of_segments(shard: Shard) -> Catalog:
 
 
 def _read(path: Path) -> Catalog | str:
-    """The catalog, or what is wrong with it."""
+    """The catalog, or the reason why it is unreadable. Raises `UnknownFormat`."""
     raw = path.read_bytes()
     if len(raw) < HEAD.size:
         return f"{len(raw)} bytes, too short"

@@ -1,6 +1,6 @@
-"""The part of CBOR (RFC 8949) that the server's files use: maps, arrays, text, bytes, numbers, true, false, null.
+"""CBOR (RFC 8949) decoder for the server's files: maps, arrays, text, bytes, numbers, true, false, null.
 
-Definite lengths only and no tags, because the writer makes nothing else. Anything else is an error, never a guess.
+It supports definite lengths only and no tags, because the server writes nothing else. Anything else is an error.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ _SIMPLE = {20: False, 21: True, 22: None}
 
 
 class CborError(ValueError):
-    """The bytes are not CBOR of the kind the files hold. The text says what was found and where."""
+    """The bytes are not CBOR in this subset. The message says what was found and where."""
 
 
 def loads(data: bytes) -> Any:
-    """The first value in `data`; what follows it (padding) is ignored. Raises `CborError`."""
+    """Decode the first value in `data`; bytes after it (padding) are ignored. Raises `CborError`."""
     try:
         value, _ = _value(data, 0)
     except (IndexError, struct.error, UnicodeDecodeError, TypeError, RecursionError) as error:

@@ -1,14 +1,14 @@
-"""The service's HTTP API, as far as Spark's tasks use it: appends, diffs, topics and named cursors.
+"""HTTP client of Spark's tasks: appends, diffs, topics and named cursors.
 
-One client is one kept-alive connection of one task; it is made where it is used and never pickled. Every call may be
-made twice without harm (appends carry an idempotency key), so all of them are retried alike:
+A client is one kept-alive connection of one task. It is created where it is used and never pickled. Every call is
+idempotent (appends carry an idempotency key), so all calls are retried alike:
 
-    no connection, no whole answer       after a pause that doubles, 50 ms to 2 s
-    429, 503, and 502, 504 of a proxy    when the answer says so, else as above
-    any other error                      never: `ServiceError` with what the service said
+    no connection, no complete answer    after a pause that doubles, 50 ms to 2 s
+    429, 503, and 502, 504 of a proxy    after the time in the answer, else as above
+    any other error                      never: raises `ServiceError` with the service's message
 
-All retries of a call together end after `patience_s`; what is raised then is `Unavailable`. Keep that shorter than the
-topics' idempotency window, or a retry may come when its first attempt has been forgotten.
+After `patience_s` of retries a call raises `Unavailable`. `patience_s` must be shorter than the topics' idempotency
+window, because the service may have forgotten the first attempt of a later retry.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from pyspark_topics.errors import log
 
 PATIENCE_S = 60.0
 REACH_S = 6.0
-"""How long a service may take to answer at all before something is begun; with what begins, told within 10 s."""
+"""Patience of the first check that a service answers, so that a missing service is reported within 10 s."""
 REACH_TIMEOUT_S = 2.0
 TELL_EVERY_S = 2.0
-"""How often a call that is tried again says so."""
+"""Shortest interval between the log lines of a call that is retried."""
 TIMEOUT_S = 90.0
-"""Longer than the service takes to say 503 by itself."""
+"""Socket timeout, longer than the service's own request timeout, after which it answers 503."""
 GZIP_FROM_BYTES = 1024
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _AGAIN = frozenset((429, 502, 503, 504))
@@ -44,7 +44,7 @@ _TOO_LARGE = frozenset(("batch_too_large", "payload_too_large"))
 
 
 class ServiceError(ValueError):
-    """The service refused. `status` and `code` are as in its answer; the text says what was asked and what is wrong."""
+    """The service refused a request, or an option is invalid. `status` and `code` are those of the answer."""
 
     def __init__(self, text: str, status: int = 0, code: str = "") -> None:
         super().__init__(text)
@@ -53,12 +53,12 @@ class ServiceError(ValueError):
 
     @property
     def too_large(self) -> bool:
-        """Would the same records pass in smaller requests?"""
+        """Whether the same records may be accepted in smaller requests."""
         return self.code in _TOO_LARGE or self.status == 413
 
 
 class Unavailable(ServiceError):
-    """The service could not be reached, or was not ready, for as long as the client was ready to wait."""
+    """The service was not reachable or not ready during the client's whole patience."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """Records after a seq, in columns as `COLUMNS`. The next read goes on after `next_from_seq`."""
+    """Answer of a diff: records in columns as in `COLUMNS`. The next read continues after `next_from_seq`."""
 
     records: Any
     next_from_seq: int
@@ -83,7 +83,7 @@ class Diff:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """Seqs of the records, both inclusive. `deduped`: an earlier request with this key had written them."""
+    """Seqs of the written records, both inclusive. `deduped`: an earlier request with the same key wrote them."""
 
     first_seq: int
     last_seq: int
@@ -92,10 +92,11 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where the service is, as the options say; unlike a client it can be sent to tasks. Options: `url`, `token`,
-    `compression` (`gzip` or `none`, the default; for slow links), `retryTimeoutMs` (default 60000).
+    """Address and credentials of a service, from options. Unlike a client, an endpoint can be pickled for tasks.
 
-    `reach_s` is the patience of `reach`, `retryTimeoutMs` if that was given."""
+    Options: `url`, `token`, `compression` (`gzip`, for slow links, or `none`, the default), `retryTimeoutMs` (default
+    60000). `reach_s` is the patience of `reach`; it is `retryTimeoutMs` if that option is given.
+    """
 
     url: str
     token: str = field(default="", repr=False)
@@ -105,7 +106,7 @@ class Endpoint:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Endpoint:
-        """Names of options in any case. Raises `ServiceError` for a value that makes no sense."""
+        """The endpoint for options, whose names may be in any case. Raises `ServiceError` for an invalid value."""
         given = {name.lower(): value for name, value in options.items()}
         if not given.get("url"):
             raise ServiceError('no url: say .option("url", "http://127.0.0.1:4000"), the address of the service')
@@ -120,19 +121,21 @@ class Endpoint:
         return Client(self.url, self.token, compress=self.compress, patience_s=self.patience_s)
 
     def reach(self) -> None:
-        """See that there is a service, and tell soon if there is none: what was begun may wait for one that is away,
-        what is to begin need not. Raises `Unavailable`."""
+        """Check that the service answers, with a short patience. Blocks. Raises `Unavailable`.
+
+        Work in progress waits for a service that is down; new work need not start then.
+        """
         with Client(self.url, self.token, patience_s=self.reach_s, timeout_s=REACH_TIMEOUT_S) as client:
             try:
                 client.call("GET", "/v0/health")
             except Unavailable:
                 raise
             except ServiceError:
-                pass  # it answers; what it has against this key or address is told by what is asked next
+                pass  # the service answers; the next request reports an error of key or address
 
 
 def integer(options: Mapping[str, str], name: str, default: int, *, least: int = 1) -> int:
-    """An option, its name given in lower case. Raises `ServiceError`."""
+    """The number in an option; `options` has lower-case names. Raises `ServiceError` if it is less than `least`."""
     value = options.get(name.lower())
     if value is None:
         return default
@@ -146,7 +149,7 @@ def integer(options: Mapping[str, str], name: str, default: int, *, least: int =
 
 
 class Client:
-    """`url` is the service's, without `/v0`: `http://127.0.0.1:4000`, or `https://…/prefix` behind a proxy."""
+    """HTTP client. `url` is the service's, without `/v0`: `http://127.0.0.1:4000`, or `https://…/prefix` of a proxy."""
 
     def __init__(
         self,
@@ -187,10 +190,10 @@ class Client:
             self._connection.close()
             self._connection = None
 
-    # What the service can do. All raise `ServiceError`, `Unavailable`.
+    # Operations of the service. All raise `ServiceError`, `Unavailable`.
 
     def append(self, topic: str, body: bytes) -> Appended:
-        """`body` is that of the contract's write, idempotency key included."""
+        """Append records. `body` is that of the API's write, idempotency key included."""
         answer = self.call("POST", f"/v0/topics/{_quoted(topic)}", body, {"return_seqs": "false"})
         return Appended(answer["first_seq"], answer["last_seq"], bool(answer.get("deduped")))
 
@@ -201,7 +204,7 @@ class Client:
         return parse_diff(self._call("POST", f"/v0/topics/{_quoted(topic)}/diff", body, {}))
 
     def topics(self, prefix: str = "") -> Iterator[dict[str, Any]]:
-        """Topics in order of their names: `topic`, `head_seq`, `earliest_seq`, `count`, `bytes`, ..."""
+        """Topics with a prefix, sorted by name: maps with `topic`, `head_seq`, `earliest_seq`, `count`, `bytes`, …"""
         query = {"page_size": "1000", "prefix": prefix}
         while True:
             page = self.call("GET", "/v0/topics", None, query)
@@ -211,7 +214,7 @@ class Client:
             query["cursor"] = page["next_cursor"]
 
     def topic(self, name: str) -> dict[str, Any] | None:
-        """State and configuration of a topic, None if there is none."""
+        """State and configuration of a topic; None if it does not exist."""
         try:
             found: dict[str, Any] = self.call("GET", f"/v0/topics/{_quoted(name)}", None, {"touch": "false"})
             return found
@@ -221,15 +224,15 @@ class Client:
             raise
 
     def configure(self, name: str, config: dict[str, Any]) -> None:
-        """Make a topic, or change the fields of its configuration that are named."""
+        """Create a topic, or change the given fields of its configuration."""
         self.call("PUT", f"/v0/topics/{_quoted(name)}", json.dumps(config).encode())
 
     def put_cursor(self, topic: str, cursor: str, seq: int) -> None:
-        """Move a named cursor forward; where it is further already, it stays."""
+        """Advance a named cursor to `seq`. A cursor that is further stays."""
         self.call("PUT", f"/v0/topics/{_quoted(topic)}/cursors/{quote(cursor, safe='')}", b'{"seq":%d}' % seq)
 
     def call(self, method: str, path: str, body: bytes | None = None, query: dict[str, str] | None = None) -> Any:
-        """One operation: its answer, decoded."""
+        """Call one operation, with retries; blocks. Returns the decoded answer."""
         return json.loads(self._call(method, path, body, query or {}))
 
     def _call(self, method: str, path: str, body: bytes | None, query: dict[str, str]) -> bytes:
@@ -276,7 +279,7 @@ class Client:
         if self._connection is None:
             self._connection = self._make(*self._address, timeout=self._timeout_s)
             self._connection.connect()
-            # Head and body are two sends; without this the second waits for the first's acknowledgement.
+            # Head and body are two sends; without TCP_NODELAY the second waits for the acknowledgement of the first.
             self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection.request(method, target, body, headers)
         response = self._connection.getresponse()
@@ -293,18 +296,18 @@ def _quoted(topic: str) -> str:
 
 
 def _pause_s(attempt: int) -> float:
-    """A pause before the next attempt. Random, so that tasks that failed together do not come back together."""
+    """Seconds before the next attempt. Random, so that tasks that failed together do not retry together."""
     return float(min(_SHORTEST_PAUSE_S * 2 ** min(attempt, 10), _LONGEST_PAUSE_S) * random.uniform(0.5, 1))
 
 
 def _refusal(status: int, headers: Any, content: bytes) -> tuple[str, str, float]:
-    """Code and message of an error answer, and the seconds it asks to wait (0: it does not say)."""
+    """Code and message of an error answer, and the seconds that it asks to wait (0 if it does not say)."""
     try:
         error = json.loads(content)["error"]
         code, message = str(error["code"]), str(error["message"])
         detail = error.get("detail") or {}
     except (ValueError, KeyError, TypeError):
-        # Not the service's own: a proxy's page, say.
+        # The answer is not the service's, but for example a proxy's page.
         code, message, detail = "", content[:200].decode(errors="replace"), {}
     wait_s = 0.0
     try:
@@ -315,10 +318,9 @@ def _refusal(status: int, headers: Any, content: bytes) -> tuple[str, str, float
     return code, f"{status} {code}: {message}" if code else f"{status}: {message}", max(wait_s, 0.0)
 
 
-# Answers of a diff. `data` and `meta` are passed on as the text they are, so json.loads alone will not do: numbers,
-# order and repeated keys would change. Its scanner, in C, tells where each value ends. That is a step in Python for
-# each member of a record, which takes about as long as parsing it does: 10 µs for a record of 200 bytes. Where that is
-# too slow, read the files, which need no such step.
+# Answers of a diff. `data` and `meta` are passed on as JSON text. json.loads would change numbers, order and repeated
+# keys, so only its scanner (in C) is used, to find where each value ends. This takes a Python step for each member of a
+# record, about as long as parsing it: 10 µs for a record of 200 bytes. Reading the files needs no such step.
 
 COLUMNS = pa.schema(
     [
@@ -330,10 +332,10 @@ COLUMNS = pa.schema(
         pa.field("meta", pa.string()),
     ]
 )
-"""`ts` in ms; `data` and `meta` are JSON text, `meta` null where a record has none."""
+"""Columns of a diff. `ts` is in ms; `data` and `meta` are JSON text; `meta` is null where a record has none."""
 
 _PLACES = {"$seq": 0, "$ts": 1, "$node": 2, "$tag": 3, "data": 4, "meta": 5}
-# Numbers are skipped, not made: int() refuses thousands of digits. Seqs and times are made below.
+# Numbers are skipped and not converted, because int() refuses thousands of digits. Seqs and times are converted below.
 _decoder: Any = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str, strict=False)
 _scan = _decoder.scan_once
 _KEY = re.compile(r'[\s,]*"((?:[^"\\]|\\.)*)"\s*:\s*')
@@ -343,7 +345,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 
 
 def parse_diff(body: bytes) -> Diff:
-    """Raises `ServiceError` if this is no answer of a diff."""
+    """Parse the answer of a diff. Raises `ServiceError` if it is something else."""
     text = body.decode()
     about: dict[str, Any] = {}
     records: Any = None
@@ -369,7 +371,7 @@ def parse_diff(body: bytes) -> Diff:
 
 
 def _records(text: str, position: int) -> tuple[list[list[Any]], int]:
-    """The records of an array that begins before `position`, in columns, and the place after its end."""
+    """The records of an array whose bracket is before `position`, as columns, and the position after its end."""
     columns: list[list[Any]] = [[] for _ in COLUMNS]
     while opened := _OPEN.match(text, position):
         position = opened.end()
@@ -388,7 +390,7 @@ def _records(text: str, position: int) -> tuple[list[list[Any]], int]:
 
 
 def json_members(text: str) -> dict[str, str]:
-    """The members of a JSON object, each as the JSON text it is. Raises `ValueError` for anything else."""
+    """The members of a JSON object by name, each as JSON text. Raises `ValueError` for anything else."""
     members: dict[str, str] = {}
     try:
         position = _OPEN.match(text).end()  # type: ignore[union-attr]  # the except clause is for this
@@ -403,7 +405,7 @@ def json_members(text: str) -> dict[str, str]:
 
 
 def _value(text: str, position: int) -> tuple[Any, int]:
-    """The value at `position`, numbers as text, and where it ends."""
+    """The value at `position`, with numbers as text, and the position of its end."""
     try:
         value, end = _scan(text, position)
     except RecursionError:
@@ -412,7 +414,7 @@ def _value(text: str, position: int) -> tuple[Any, int]:
 
 
 def _end_of_container(text: str, position: int) -> int:
-    """Where the array or object that begins at `position` ends, however deep it is."""
+    """Position of the end of the array or object that begins at `position`, at any depth of nesting."""
     depth = 0
     for token in _TOKEN.finditer(text, position):
         if token[0] in "[{":

@@ -1,10 +1,10 @@
-"""The columns that Spark sees, with their types there and in Arrow.
+"""Columns of a read, with their types in Spark and in Arrow.
 
-Those of Spark's Kafka source, then the record's own. `.schema("topic string, value binary")` selects some of them: what
-is not selected is not brought to Spark, which has no other way of telling a Python source so.
+The first are those of Spark's Kafka source, the others are the record's own. `.schema("topic string, value binary")`
+selects columns; others are not transferred to Spark. Spark has no other way to tell a Python source which to read.
 
     key            binary     the tag
-    value          binary     data, JSON text as it was written; null in a row that tells of a loss
+    value          binary     data, JSON text as written; null in a row that reports a loss
     topic          string
     partition      int        shard
     offset         long       seq
@@ -13,10 +13,10 @@ is not selected is not brought to Spark, which has no other way of telling a Pyt
     node           string
     tag            string
     headers        array<struct<key string, value binary>>   with includeHeaders: the members of meta, in order; values
-                                                             are JSON text as it was written
+                                                             are JSON text as written
     gap_to         long       with includeTombstones: the last seq of a loss; `offset` is the first one
     gap_reason     string     with includeTombstones: cap, ttl, mixed, source_trim
-    meta           binary     only if selected: meta as a whole, JSON text as it was written
+    meta           binary     only if selected: the whole meta, JSON text as written
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _ALWAYS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 
 
 def spark_schema(options: Options) -> StructType:
-    """What a read has if the user does not select columns."""
+    """Schema of a read whose user selects no columns."""
     names = [*_ALWAYS]
     if options.headers:
         names.append("headers")
@@ -73,7 +73,7 @@ def spark_schema(options: Options) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> Any:
-    """The Arrow form of a selection of the columns above. Raises `ValueError` for others."""
+    """Arrow schema for a selection of the columns above. Raises `ValueError` for other columns."""
     for column in schema.fields:
         if column.name not in TYPES or TYPES[column.name][0].simpleString() != column.dataType.simpleString():
             raise ValueError(
@@ -84,7 +84,7 @@ def arrow_schema(schema: StructType) -> Any:
 
 
 def headers(meta: Any) -> Any:
-    """The column `headers` of an array of meta (JSON objects, binary, with nulls). Each different meta is taken apart
+    """The column `headers` for an array of meta (JSON objects, binary, with nulls). Each distinct meta is parsed
     once."""
     encoded = meta.dictionary_encode()
     apart = pa.array(map(_members, encoded.dictionary.to_pylist()), TYPES["headers"][1])
@@ -92,7 +92,7 @@ def headers(meta: Any) -> Any:
 
 
 _scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(parse_int=len, parse_float=len).scan_once  # type: ignore[attr-defined]
-"""The value that begins at a place, and where it ends. What the value is does not matter here."""
+"""Scans the value at a position and returns it with the position of its end; only the end is used."""
 _SPACE = re.compile(r"[ \t\n\r]*")
 
 

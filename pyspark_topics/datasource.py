@@ -1,7 +1,7 @@
-"""The data source itself: what Spark asks for, and which module answers it.
+"""Data source: implements Spark's DataSource interface and delegates to the other modules.
 
-`options` has the options, `columns` the columns. Option `path`: the server's files, read in place (`files`); option
-`url`: a running service (`feed`). Writing is `writer`'s, always through a service.
+`options` has the options, `columns` the columns. With option `path`, `files` reads the server's files in place; with
+option `url`, `feed` reads from a running service. `writer` writes, always through a service.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped to 
         return "topics"
 
     def schema(self) -> StructType:
-        # A read or a stream? Spark asks for the columns before it says.
+        # Spark asks for the columns before it tells whether this is a read or a stream.
         try:
             return spark_schema(parse(self.options))
         except BadOption as of_a_read:
             try:
                 return spark_schema(parse(self.options, streaming=True))
             except BadOption as of_a_stream:
-                # What is wrong for both is told once. Else it is a read, unless it says what only streams can.
+                # The error is the read's, unless the read was refused because of an option that only streams have.
                 raise of_a_stream if "nly a stream" in str(of_a_read) else of_a_read from None
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -57,9 +57,9 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped to 
 class _Push:
     """`pushFilters` of a reader.
 
-    Spark 4.1 and later refuse a reader that has this method unless spark.sql.python.filterPushdown.enabled is true, so
-    that nobody believes in vain that filters are pushed down. For files they only save time. So when Spark looks
-    whether the method is that of its own class (`__func__`), it is; when it is called, the setting is on.
+    Spark 4.1 and later refuse a reader with this method unless spark.sql.python.filterPushdown.enabled is true. For
+    files, pushed filters only save time, so the reader must work without the setting too. Spark compares `__func__` of
+    the method with that of its own class; this object returns Spark's. Spark calls it only if the setting is on.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -75,14 +75,14 @@ class _Push:
 
 
 class Reader(DataSourceReader):  # type: ignore[misc]
-    """A batch read: planned once on the driver, one task per file. Records that are deleted are left out."""
+    """Batch read of files: planned once on the driver, with about one task per file. Leaves out deleted records."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
         self._options = parse(options)
         self._arrow = arrow_schema(schema)
         self.where = ALL
         self.counters = Counters()
-        """Of planning; tasks are elsewhere."""
+        """Counters of planning only, because tasks run in other processes."""
 
     @property
     def pushFilters(self) -> _Push:
@@ -96,7 +96,7 @@ class Reader(DataSourceReader):  # type: ignore[misc]
 
 
 class ServiceReader(DataSourceReader):  # type: ignore[misc]
-    """A batch read through a service: a task per topic, or more with `minPartitions`. Filters are Spark's business."""
+    """Batch read through a service, in tasks by seqs (`offsets.shares`). Spark applies all filters."""
 
     def __init__(self, given: dict[str, str], schema: StructType) -> None:
         self._options = parse(given)

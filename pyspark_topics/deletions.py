@@ -1,4 +1,4 @@
-"""Deletions by tag and by seq: which records of a topic they took, told for many records at once."""
+"""Deletions of records of a topic by tag and by seq, evaluated for many records at once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ EQUAL, PREFIX = "Eq", "Glob"
 
 @dataclass(slots=True)
 class Deletions:
-    """For each tag, and for each prefix of tags, the seq before which records with such a tag are deleted; and `seqs`
-    that are deleted whatever their tags."""
+    """Deletions of one topic. `equal` and `prefixes` map a tag, or a prefix of tags, to the seq before which such
+    records are deleted. `seqs` are deleted whatever their tags."""
 
     equal: dict[bytes, int] = field(default_factory=dict)
     prefixes: dict[bytes, int] = field(default_factory=dict)
@@ -26,7 +26,7 @@ class Deletions:
         return bool(self.equal or self.prefixes or self.seqs)
 
     def add(self, operator: str, text: bytes, end: int) -> None:
-        """Records before seq `end` are deleted if their tag is `text` or, with `PREFIX`, begins with it."""
+        """Delete records before seq `end` whose tag is `text`, or with `PREFIX` begins with it. Raises `ValueError`."""
         if operator not in (EQUAL, PREFIX):
             raise ValueError(f"the deletion operator {operator!r} is not known")
         ends = self.equal if operator == EQUAL else self.prefixes
@@ -34,13 +34,13 @@ class Deletions:
         self._lookup = None
 
     def after(self, low: int) -> Deletions:
-        """Those that may concern records from seq `low` on."""
+        """The deletions that may affect records from seq `low` on."""
         equal = {tag: end for tag, end in self.equal.items() if end > low}
         prefixes = {prefix: end for prefix, end in self.prefixes.items() if end > low}
         return Deletions(equal, prefixes, array("q", (seq for seq in self.seqs if seq >= low)))
 
     def dead(self, tags: Any, seqs: Any) -> Any:
-        """True for each record that is deleted. `tags` is a binary array with nulls, `seqs` int64, equally long."""
+        """Boolean array, true for deleted records. `tags` (binary with nulls) and `seqs` (int64) have equal lengths."""
         dead = pa.repeat(pa.scalar(False), len(seqs))
         if self.equal:
             if self._lookup is None:

@@ -1,12 +1,12 @@
-"""What a path that a user gives holds, as a list of shards.
+"""Directory: resolves the paths in a read's options to shards.
 
 a data directory       manifest.json, shard-00/…
 one shard of it        shard-00 with catalog-<n>.cbor, wal/wal-<number of the first frame, 20 digits>.log and
                        topics/<topic id>/seg-<first seq>.data
-a backup               manifest.json, shard-00/…, cold/shard-00/… and backup.json; if there are several next to each
-                       other (`topics backup DIR`), DIR stands for the newest
-a cold tier            shard-00/topics/… and nothing else: older segments. Beside a data directory it is what
-                       coldPath is for; alone it is read without names (see `catalog.of_segments`)
+a backup               manifest.json, shard-00/…, cold/shard-00/… and backup.json; of a directory of backups
+                       (`topics backup DIR`) the newest is read
+a cold tier            shard-00/topics/… and nothing else: older segments. coldPath names it beside a data directory;
+                       alone it is read without topic names (see `catalog.of_segments`)
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _SHARD = re.compile(r"shard-(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard's directory, and the directory of its cold segments if somebody said where they are. One without a log
-    is part of a cold tier that is read alone."""
+    """Directory of one shard, and that of its cold segments if configured. `has_log` is false for a shard of a cold
+    tier that is read alone."""
 
     number: int
     path: Path
@@ -35,7 +35,7 @@ class Shard:
     has_log: bool = True
 
     def base(self, cold: bool) -> Path:
-        """Where the folder `topics` of hot or cold segments is. Raises `ColdPathMissing`."""
+        """Parent of the folder `topics` of hot or cold segments. Raises `ColdPathMissing`."""
         if not cold:
             return self.path
         if self.cold is None:
@@ -47,12 +47,15 @@ class Shard:
 
 
 def places(paths: Sequence[str], cold: Sequence[str] = ()) -> list[Shard]:
-    """The shards of several paths. Cold tiers among them belong to the data directories, in their order, as those in
-    `cold` do; if there are no data directories, they are read alone. Raises `NotADataDirectory`, `BadOption`."""
+    """The shards of several paths. Raises `NotADataDirectory`, `BadOption`.
+
+    Cold tiers in `cold` and in `paths` belong to the data directories in the same order. Without data directories they
+    are read alone.
+    """
     colds = [*cold, *(path for path in paths if is_cold(path))]
     hot = [path for path in paths if not is_cold(path)]
     if hot and colds and len(colds) != len(hot):
-        # Two servers never share a cold tier, so nothing can be guessed.
+        # Two servers never share a cold tier, so each needs its own.
         raise BadOption(f"option coldPath names {len(colds)} directories for {len(hot)} paths; give one for each")
     if not hot:
         return [shard for path in paths for shard in _cold_shards(Path(path))]
@@ -61,7 +64,7 @@ def places(paths: Sequence[str], cold: Sequence[str] = ()) -> list[Shard]:
 
 
 def is_cold(path: str) -> bool:
-    """Is it a cold tier?"""
+    """Whether the path is a cold tier."""
     root = Path(path)
     if not root.is_dir() or (root / "manifest.json").exists():
         return False

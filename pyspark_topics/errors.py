@@ -1,4 +1,4 @@
-"""Why a data directory cannot be read. Every text names the path, what is wrong there, and what to do if anything."""
+"""Errors of reading a data directory. Every message names the path, the problem and the remedy, if there is one."""
 
 from __future__ import annotations
 
@@ -8,28 +8,27 @@ log = logging.getLogger("pyspark_topics")
 
 
 class NotADataDirectory(ValueError):
-    """There is nothing to read at the path that was given. The text says what is missing."""
+    """The path has no data directory. The message says what is missing."""
 
 
 class UnknownFormat(ValueError):
-    """A newer server wrote this. Update this package; nothing is skipped or guessed."""
+    """A newer server wrote the file. The remedy is to update this package; a reader never skips or guesses it."""
 
 
 class CorruptFile(ValueError):
-    """A file is damaged or missing. The text names the file, the place, the topic where it can be told, and the
-    reason."""
+    """A file is damaged or missing. The message names the file, the offset, the topic if known, and the reason."""
 
 
 class ColdPathMissing(ValueError):
-    """Records are in the server's cold tier, and nobody said where that is."""
+    """Records are in the server's cold tier, and option coldPath is not set."""
 
 
 class Trimmed(FileNotFoundError):
-    """The log begins after the position of the catalog that was read: the server has made newer ones meanwhile."""
+    """The log begins after the position of the catalog that was read: the server has written newer catalogs."""
 
 
 def tell(damage: CorruptFile, fail: bool) -> None:
-    """Raise it, or with option failOnDataLoss=false log it: the caller goes on behind what is damaged."""
+    """Raise `damage` if `fail`; else (option failOnDataLoss=false) log it, and the caller skips the damaged part."""
     if fail:
         raise damage
     log.warning("damaged, and skipped: %s", damage)

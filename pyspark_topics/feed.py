@@ -1,16 +1,16 @@
-"""A running service as a source of `offsets`: option `url`. Records come by diff.
+"""Feed: a running service as a `Source` of records, read by diffs (option `url`).
 
-Files give more per second; a service is there for clusters that do not see its disk, and gives ephemeral topics too.
-Positions carry the topics' epochs, so a topic that was deleted and created again is told from the one that was read,
-however far it has come; each task looks once more when it has read, so also if that happens while it reads.
+Reading files is faster. The service serves clusters without access to its disk, and ephemeral topics. Positions include
+the topic's epoch, which distinguishes a recreated topic from the one that was read, whatever its seqs. Each task checks
+the epoch again after reading, so that it notices a topic recreated meanwhile.
 
-What was there and is gone is told by the service: deleted records silently, those lost to caps and age as tombstones.
-The driver asks about topics whose first record lies behind the place to read from, before it makes tasks; a task meets
-the gaps that come later. Both report the exact ranges (`offsets.report`).
+The service omits deleted records silently and reports records lost to caps and age as tombstones. Before it makes
+tasks, the driver requests the gap of each topic whose first record is after the position to read from. A task detects
+gaps that arise later. Both report the exact ranges (`offsets.report`).
 
-`consumerGroup` names a cursor on each topic. It is moved when Spark says that a batch is done, for people and metrics
-to see how far a stream is; Spark's own checkpoint is what counts, so a cursor that cannot be moved right now is
-told in the log and moved by the next batch.
+`consumerGroup` names a cursor on each topic. It is advanced when Spark commits a batch, so that operators and metrics
+see a stream's progress. Spark's checkpoint alone is authoritative. A cursor that cannot be advanced is logged, and the
+next batch advances it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ DIFF_BYTES = 8 << 20
 TASK_RECORDS = 50_000
 BATCH_ROWS = 10_000
 BATCH_BYTES = 16 << 20
-"""Diffs are joined until they hold this much; Spark is slow with small batches."""
+"""Diffs are joined until they have this many bytes, because Spark is slow with small batches."""
 ASK_BY_NAME = 50
-"""Up to this many topics are asked for one by one; for more, all are listed."""
+"""Up to this many topics are requested one by one; for more, all topics are listed."""
 CURSOR_PATIENCE_S = 5.0
 
 
@@ -53,21 +53,21 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Task(InputPartition):  # type: ignore[misc]  # pyspark is untyped to mypy here
-    """What one task reads."""
+    """Ranges that one task reads."""
 
     ranges: tuple[Range, ...]
 
 
 @dataclass(slots=True)
 class Feed:
-    """`schema` is what `read` gives, columns of `columns`."""
+    """Source over a service. `schema` is that of the batches of `read`, a selection of `columns`."""
 
     endpoint: Endpoint
     options: Options
     schema: Any
     _told: dict[str, Position] = field(default_factory=dict)
 
-    # What `offsets.Source` asks for
+    # Interface `offsets.Source`
 
     def reach(self) -> None:
         self.endpoint.reach()
@@ -98,8 +98,8 @@ class Feed:
         return weights
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[Task]:
-        """Raises `offsets.DataLoss`."""
-        # What was made anew after `end` was chosen holds nothing of this batch.
+        """Tasks of a batch. Raises `offsets.DataLoss`."""
+        # A topic recreated after `end` was chosen has no records of this batch.
         earliest = {
             topic: at
             for topic, at in self.earliest().items()
@@ -124,7 +124,7 @@ class Feed:
         return self.options.fail_on_data_loss
 
     def read(self, partition: Task) -> Iterator[Any]:
-        """Raises `offsets.DataLoss`, `ServiceError`."""
+        """Record batches of a task. Raises `offsets.DataLoss`, `ServiceError`."""
         waiting: list[Any] = []
         rows = size = 0
         with self.endpoint.client() as client:
@@ -175,7 +175,7 @@ class Feed:
                 except ServiceError as error:
                     if error.status in (401, 403):
                         raise
-                    # The topic is gone, or the service is not there right now.
+                    # The topic is gone, or the service is down.
                     log.warning("the cursor %s was not moved: %s", self.options.consumer_group, error)
                     if isinstance(error, Unavailable):
                         return
@@ -201,7 +201,7 @@ class Feed:
             raise
 
     def _gap(self, client: Client, topic: str, first: int) -> Gap | None:
-        """What was lost from seq `first` on; None if it was deleted, which nobody has to be told."""
+        """The gap from seq `first` on; None if the records were deleted, which is not reported."""
         diff = self._diff(client, topic, first, 1)
         if diff is None or diff.gap is None:
             return None
@@ -242,18 +242,18 @@ class Feed:
         return self._batch(columns, 1)
 
     def _batch(self, columns: Mapping[str, Any], count: int) -> Any:
-        """Columns nobody fills are null: the service does not say which shard a topic is in."""
+        """A batch of `schema`. Missing columns are null; the service does not report a topic's shard, for example."""
         arrays = [columns[f.name]() if f.name in columns else pa.nulls(count, f.type) for f in self.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
 
 def _first_since(client: Client, state: Mapping[str, Any], time_ms: int) -> int:
-    """The first seq of a topic that was committed at `time_ms` or later; one past the last one if there is none."""
+    """The first seq of a topic committed at `time_ms` (since 1970) or later; one past the last seq if there is none."""
     low, high = state["earliest_seq"], state["head_seq"] + 1
     while low < high:
         middle = (low + high) // 2
         records = client.diff(state["topic"], middle - 1, 1, meta=False).records
-        # None: all deleted from there on.
+        # No records means that all from there on are deleted.
         if len(records) and records["ts"][0].as_py() < time_ms:
             low = records["seq"][0].as_py() + 1
         else:
@@ -262,9 +262,9 @@ def _first_since(client: Client, state: Mapping[str, Any], time_ms: int) -> int:
 
 
 def _lost(diff: Diff, partition: Range, position: int) -> Gap:
-    """The gap that a diff from `position` on told, as far as it matters here."""
+    """The gap that a diff from `position` on reported, limited to the range of the task."""
     last = partition.stop - 1
     if diff.gap is None or diff.gap.reason == "recreated":
-        # The topic ends before a place that it had reached.
+        # The topic ends before a seq that it had reached.
         return Gap(partition.topic, position, last, "recreated")
     return Gap(partition.topic, position, min(diff.gap.last, last), diff.gap.reason)

@@ -1,6 +1,6 @@
-"""Reading the server's files: what the options and filters ask for, resolved against what there is.
+"""Files: reads the server's files. Resolves options and filters to seqs of the existing topics, and to tasks.
 
-`batch` plans a read; `Files` is the same as the source of a stream (see `offsets`).
+`batch` plans a batch read; `Files` is the `Source` of a stream (see `offsets`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyspark_topics.where import ALL, MAX_I64, Where
 
 
 class FilePartition(InputPartition):  # type: ignore[misc]  # pyspark is untyped to mypy here
-    """What one task reads: a segment, a file of a shard's log, a part of one, or several small ones."""
+    """Pieces that one task reads: a segment, a file of a shard's log, a part of one, or several small ones."""
 
     def __init__(self, pieces: list[Piece]) -> None:
         super().__init__(pieces)
@@ -33,14 +33,14 @@ class FilePartition(InputPartition):  # type: ignore[misc]  # pyspark is untyped
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A row that tells of records that are gone."""
+    """Row that reports lost records."""
 
     shard: int
     gap: Gap
 
 
 class LossPartition(InputPartition):  # type: ignore[misc]
-    """All rows that tell of losses."""
+    """All rows that report losses."""
 
     def __init__(self, losses: list[Loss]) -> None:
         super().__init__(losses)
@@ -52,7 +52,7 @@ def batch(options: Options, where: Where, counters: Counters) -> list[InputParti
     found = plan.survey(
         places(options.paths, options.cold), options.topics, where, fail=options.fail_on_data_loss, counters=counters
     )
-    if where == ALL:  # else topics may be left out for another reason
+    if where == ALL:  # a filter may exclude existing topics
         all_there(options.topics, {topic.name for topic in found.topics})
     _all_exist(found.topics, options.starting, where)
     _all_exist(found.topics, options.ending, where)
@@ -103,7 +103,7 @@ def _seq(topic: Topic, bound: Bound, earliest: int) -> int:
 
 
 def _gaps(topic: Topic, low: int, high: int, found: Survey) -> list[Gap]:
-    """What a diff that reads seqs `low` to `high` shows as tombstones."""
+    """The gaps that a diff of seqs `low` to `high` would report as tombstones."""
     topic.expired()
     if not topic.losses.between(low, high, topic.floor):
         return []
@@ -129,7 +129,7 @@ def read(partition: InputPartition, schema: Any, counters: Counters | None = Non
             yield from plan.read(piece, schema, counters=counters)
     elif isinstance(partition, LossPartition):
         yield _loss_rows(partition.losses, schema)
-    # Else it is one that Spark makes when there is none.
+    # Otherwise it is the partition that Spark creates when a read has none.
 
 
 def _loss_rows(losses: list[Loss], schema: Any) -> Any:
@@ -145,11 +145,11 @@ def _loss_rows(losses: list[Loss], schema: Any) -> Any:
 
 
 TASK_RECORDS = 100_000
-"""Of one task of a stream."""
+"""Largest number of records of one task of a stream."""
 
 
 def _by_topic(pieces: Collection[Piece]) -> dict[tuple[Path, int], list[Piece]]:
-    """Each piece once for each of its topics."""
+    """Pieces by shard and topic id; a piece with several topics appears once for each."""
     found: dict[tuple[Path, int], list[Piece]] = {}
     for piece in pieces:
         for ident, rows in piece.rows.items():
@@ -186,7 +186,7 @@ class Files:
         return found
 
     def reach(self) -> None:
-        """Whether a directory is there is told by every survey."""
+        """Does nothing, because every survey raises if a directory is missing."""
 
     def earliest(self) -> Offsets:
         topics = self._survey().topics
@@ -220,7 +220,7 @@ class Files:
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         found = self._survey()
         topics = {topic.name: topic for topic in found.topics}
-        # What was made anew after `end` was chosen holds nothing of this batch.
+        # A topic recreated after `end` was chosen has no records of this batch.
         known = {
             name: topic
             for name, topic in topics.items()
@@ -249,4 +249,4 @@ class Files:
         return read(partition, self._schema)
 
     def committed(self, end: Offsets) -> None:
-        """Nothing is kept: the server knows of no reader of its files."""
+        """Does nothing, because the server does not know the readers of its files."""

@@ -1,21 +1,21 @@
-"""The frame, as a reader sees it: header, checksum, and columns wrapped as Arrow arrays where they lie.
+"""Frame reader: header, checksum, and columns as Arrow arrays over the file's bytes.
 
-Files of the log and segments are frames end to end, nothing before, between or after them. Little-endian; the frame,
-its body and every part of the body begin at a multiple of 8 bytes.
+Files of the log and segments are frames end to end, with nothing before, between or after them. Integers are
+little-endian; the frame, its body and every part of the body begin at a multiple of 8 bytes.
 
     byte  0  "TPCF"
           4  u8   format version, 1
           5  u8   kind: 1 batch of records, 2 topic created, 3 topic configured, 4 topic deleted, 5 records deleted,
-                  6 seqs reserved, 7 cursor moved, 8 rescued, 10 router changed, or a place of copies,
+                  6 seqs reserved, 7 cursor moved, 8 rescued, 9 leases, 10 router changed, or a place of copies,
                   11 watch sessions, 12 a log of the Rog protocol
-          6  u16  flags: bit 0 = each record has its own time, bit 1 = how often each was forwarded is there,
-              bit 2 = when each job may be handed out is there
+          6  u16  flags: bit 0 = each record has its own time, bit 1 = forward counts are present,
+                  bit 2 = due times of jobs are present
           8  u32  frame length in bytes
          12  u32  body length in bytes
          16  u64  frame number, in the log each frame's one more than that of the frame before
-         24  u64  highest frame number that was surely on the disk when this frame was made
+         24  u64  highest frame number known to be synced when this frame was made
          32  u64  topic id
-         40  u64  seq of the first record; those of the others follow without holes
+         40  u64  seq of the first record; the others follow without gaps
          48  i64  time of the first record, ms since 1970 (UTC)
          56  u32  records
          60  u16  bytes of the idempotency key, not used here
@@ -26,10 +26,10 @@ its body and every part of the body begin at a multiple of 8 bytes.
       then   u64  XXH3-64 of everything before it
       then   u8 per record, 0xD5 = deleted (may change after the frame is written, so no checksum covers it), zeros to 8
 
-The body of a batch: idempotency key, then times as i64 per record (flag bit 0), then a byte per record that is not used
-here (flag bit 1), then the columns one after the other;
-each is [validity bitmap, form 3 only], i32 offsets (one more than values), values. That is how Arrow lays out variable
-binary in memory, so no byte of it is parsed or moved here. The body of the other kinds is a CBOR map.
+The body of a batch: idempotency key, times as i64 per record (flag bit 0), a byte per record that is not used here
+(flag bit 1), an i64 per record that is not used here (flag bit 2), then the columns. A column is [validity bitmap, form
+3 only], i32 offsets (one more than values), values. This is Arrow's layout of variable binary, so no byte is parsed or
+copied. The body of the other kinds is a CBOR map.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ BATCH, TOPIC_CREATE, TOPIC_CONFIG, TOPIC_DELETE, RECORD_DELETE, CEILING, CURSOR,
 LEASE, ROUTER, SESSION, LOGDEF = 9, 10, 11, 12
 KINDS = frozenset((*range(BATCH, RESCUED + 1), LEASE, ROUTER, SESSION, LOGDEF))
 WITHOUT_RECORDS = frozenset((CURSOR, RESCUED, LEASE, SESSION, LOGDEF))
-"""Kinds that say nothing about which records there are."""
+"""Kinds that do not affect which records exist."""
 COLUMN_SHIFTS = (0, 2, 4, 6)
-"""Where in the header's `columns` the form of data, tag, node and meta stands."""
+"""Bit positions of the forms of data, tag, node and meta in the header's `columns`."""
 _NONE, _ONE, _EACH, _SOME = 0, 1, 2, 3
 
 _U64 = struct.Struct("<Q")
@@ -67,7 +67,7 @@ _I32 = struct.Struct("<i")
 
 
 class FrameError(ValueError):
-    """There is no whole, undamaged frame at this place. The text says why."""
+    """There is no complete, undamaged frame at this offset. The message says why."""
 
 
 def _pad8(size: int) -> int:
@@ -75,7 +75,7 @@ def _pad8(size: int) -> int:
 
 
 class Head:
-    """The header of the frame at `offset`, checked against itself. Raises `FrameError` or `UnknownFormat`."""
+    """Parsed header of the frame at `offset`. Checks its fields, and raises `FrameError` or `UnknownFormat`."""
 
     __slots__ = (
         "body_len",
@@ -132,7 +132,7 @@ class Head:
 
 
 def _flipped(view: memoryview, offset: int, body_len: int) -> bool:
-    """Would the checksum be right if version or kind were a known one? Then damage made them unknown."""
+    """Whether the checksum matches with a known version or kind: then damage made them unknown."""
     end = offset + HEADER_BYTES + body_len
     if len(view) < end + 8:
         return False
@@ -147,19 +147,19 @@ def _flipped(view: memoryview, offset: int, body_len: int) -> bool:
 
 
 def verify(view: memoryview, head: Head) -> None:
-    """Raises `FrameError` if the frame's bytes are not those that were written."""
+    """Verify the checksum. Raises `FrameError` if it does not match."""
     end = head.offset + HEADER_BYTES + head.body_len
     if digest(view[head.offset : end]) != _U64.unpack_from(view, end)[0]:
         raise FrameError("checksum does not match")
 
 
 def topic_id(view: memoryview, offset: int) -> int:
-    """What stands where a frame has its topic id; 0 at the end of the file."""
+    """The u64 at the place of a frame's topic id; 0 at the end of the file."""
     return int(_U64.unpack_from(view, offset + 32)[0]) if len(view) >= offset + 40 else 0
 
 
 def fields(view: memoryview, head: Head) -> dict[str, Any]:
-    """The map of a frame of any kind but a batch."""
+    """The CBOR map of a frame of any kind but a batch. Raises `FrameError`."""
     start = head.offset + HEADER_BYTES
     try:
         value = cbor.loads(bytes(view[start : start + head.body_len]))
@@ -171,7 +171,7 @@ def fields(view: memoryview, head: Head) -> dict[str, Any]:
 
 
 def delete_flags(view: memoryview, head: Head) -> memoryview:
-    """One byte per record, `DELETED` for those that are."""
+    """One byte per record: `DELETED` for deleted records."""
     start = head.offset + HEADER_BYTES + head.body_len + 8
     return view[start : start + head.count]
 
@@ -216,12 +216,12 @@ class Records:
             at += _pad8(size)
             self.columns.append(pa.repeat(array[0], count) if rows != count else array)
         if at != head.offset + HEADER_BYTES + head.body_len or self.columns[0] is None:
-            # Only a writer's mistake gets here: the checksum was right.
+            # The checksum matched, so only a bug of the writer leads here.
             raise FrameError("the columns do not fill the body")
 
 
 def find(view: memoryview, start: int) -> int:
-    """The next place at a multiple of 8 where a frame's magic stands, or -1. Looked for in pieces, not in one copy."""
+    """The next offset that is a multiple of 8 and has a frame's magic, or -1. Searches in pieces of 1 MiB."""
     piece = 1 << 20
     at = (start + 7) & ~7
     while at < len(view):
@@ -236,7 +236,7 @@ def find(view: memoryview, start: int) -> int:
 
 
 def is_whole(view: memoryview, offset: int) -> bool:
-    """Is there an undamaged frame of the known version at `offset`?"""
+    """Whether there is an undamaged frame of the known version at `offset`."""
     try:
         verify(view, Head(view, offset))
     except (FrameError, UnknownFormat):

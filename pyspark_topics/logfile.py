@@ -1,15 +1,15 @@
-"""One file of a shard's log: finding its frames, and telling an unfinished end from damage.
+"""Log file of a shard: finds its frames, and distinguishes an unfinished end from damage.
 
-what stands where a frame should begin                          decision
+bytes where a frame should begin                                decision
 a frame with the next number                                    read it
 nothing, the file ends                                          done
 a frame of an unknown version or kind                           refuse
 anything else, in a file that has a successor                   error with path and offset
-anything else, in the newest file, and a later whole frame      error with path and offset: it was once on the disk
-  says that this one was surely on the disk
+anything else, in the newest file, and a later complete frame   error with path and offset: the frame was complete once
+  says that this one was synced
 anything else, in the newest file                               done: the server is writing it, or died doing so
 
-Where damage is to be passed over (`fail` is false), an error is logged, and reading goes on at the next whole frame.
+If damage is to be skipped (`fail` is false), the error is logged and reading continues at the next complete frame.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ from pyspark_topics.errors import CorruptFile, UnknownFormat, tell
 
 
 class LogFile:
-    """The bytes of one file as they are now. What the server appends later is not seen.
+    """Snapshot of one log file. Bytes that the server appends later are not seen.
 
-    `first` is the number of the frame that the file begins with, `until` the one that its successor begins with (their
-    names say so), None if it is the shard's newest file. `end` limits the bytes looked at. `names` are those of topics
-    by id, as far as they are known, for errors.
+    `first` is the number of the file's first frame, `until` that of its successor's first frame (from their names), or
+    None for the shard's newest file. `end` limits the bytes read. `names` maps topic ids to known names, for errors.
     """
 
     def __init__(self, path: str, first: int, until: int | None, end: int | None = None, *, fail: bool = True) -> None:
@@ -43,8 +42,8 @@ class LogFile:
             if end is not None and size < end and until is not None:
                 tell(CorruptFile(f"{path}: {size} bytes, but there were {end} when the read was planned"), fail)
             self.size = size if end is None else min(end, size)
-            # The server may cut its newest file back, after a failed write: a mapped page could go away under us.
-            # (An empty file cannot be mapped either.)
+            # The newest file is copied: the server may truncate it after a failed write, which would remove mapped
+            # pages. An empty file cannot be mapped either.
             file.seek(0)
             mapped = until is not None and self.size
             data: Any = mmap.mmap(file.fileno(), self.size, prot=mmap.PROT_READ) if mapped else file.read(self.size)
@@ -53,7 +52,7 @@ class LogFile:
         self.view = memoryview(data)
 
     def heads(self) -> Iterator[frames.Head]:
-        """The headers of all frames, in order; the frames themselves are not looked at. Raises `CorruptFile`."""
+        """The headers of all frames, in order, without verifying their checksums. Raises `CorruptFile`."""
         offset, expected = 0, self.first
         while expected != self.until and (offset < self.size or self.until is not None):
             try:
@@ -73,7 +72,7 @@ class LogFile:
             expected = head.frame_no + 1
 
     def _whole_after(self, offset: int, number: int) -> frames.Head | None:
-        """The first undamaged frame behind `offset` with a number above `number`, and of this file."""
+        """The first undamaged frame after `offset` with a number above `number`, and of this file; else None."""
         while (offset := frames.find(self.view, offset + 1)) >= 0:
             if frames.is_whole(self.view, offset):
                 head = frames.Head(self.view, offset)
@@ -82,13 +81,13 @@ class LogFile:
         return None
 
     def _whose(self, offset: int) -> str:
-        """For errors. The id may stand there although other bytes of the frame are damaged."""
+        """The topic of a damaged frame, for errors. Its topic id may be intact."""
         name = self.names.get(frames.topic_id(self.view, offset))
         return f' (topic "{name}")' if name else " (of what topic cannot be told)"
 
     def ends_at(self, offset: int, number: int, reason: frames.FrameError) -> None:
-        """Return if the log may end at this byte, where frame `number` should be; else raise `CorruptFile`, or log it
-        if damage is passed over."""
+        """Return if the log may end at this byte, where frame `number` should be. Otherwise raise `CorruptFile`, or log
+        the damage if it is skipped."""
         place = f"{self.path}, byte {offset}{self._whose(offset)}: {reason}"
         damage: str | None = None
         if self.until is not None:

@@ -1,9 +1,9 @@
-"""What a topic lost against its writers' will, and why: what the server tells its readers as tombstones.
+"""Losses of a topic and their reasons: records that the server removed by caps or age, reported as tombstones.
 
-Records are lost from the front, so losses are runs `(upto, reason)`: everything live up to `upto`, from where the run
-before it ended, went for that reason. Deletions are no losses. Besides these there are ranges of seqs, between records,
-that have none: a router's source had lost what was to be copied, or an ephemeral topic was stopped. The latter is told
-as `cap`, as the server does.
+Records are lost from the front, so losses are runs `(upto, reason)`: the live records up to `upto`, from the end of the
+previous run, were lost for that reason. Deletions are not losses. There are also inner ranges of seqs without records:
+a router's source had lost the records to copy, or an ephemeral topic was stopped. The latter has reason `cap`, as in
+the server's answers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _TOLD = {"restart": "cap"}
 
 @dataclass(slots=True)
 class Losses:
-    """As in a catalog: `runs` of `(upto, reason)`, `inner` of `(first, last, reason)`, both in seq order."""
+    """Losses as in a catalog: `runs` of `(upto, reason)` and `inner` of `(first, last, reason)`, both in seq order."""
 
     runs: list[tuple[int, str]] = field(default_factory=list)
     inner: Sequence[tuple[int, int, str]] = ()
@@ -26,12 +26,12 @@ class Losses:
         self.inner = [(first, last, _TOLD.get(reason, reason)) for first, last, reason in self.inner]
 
     def tail(self, first: int, last: int) -> None:
-        """A stop took these, behind all that there is."""
+        """Add a loss by a stop, after all records."""
         self.inner = [*self.inner, (first, last, "cap")]
 
     @property
     def floor(self) -> int:
-        """One past the highest seq lost from the front; 0 if nothing ever was."""
+        """One past the highest seq lost from the front; 0 if there is no loss."""
         return self.runs[-1][0] + 1 if self.runs else 0
 
     def add(self, upto: int, reason: str) -> None:
@@ -42,10 +42,10 @@ class Losses:
         self.runs.append((upto, reason))
 
     def between(self, low: int, high: int, earliest: int) -> list[tuple[int, int, str]]:
-        """What a reader who wants seqs `low` to `high` is told: first and last seq, reason. The topic's first live
-        record is `earliest`. The first gap begins at `low` at the earliest, as a tombstone does."""
+        """Gaps for a reader of seqs `low` to `high`: first and last seq, reason. `earliest` is the topic's first live
+        record. No gap begins before `low`, as in a tombstone."""
         found = []
-        # A range that nothing is left before is lost from the front.
+        # An inner range before the first live record counts as lost from the front.
         front = [(last, reason) for _, last, reason in self.inner if last < earliest]
         if low < max([self.floor, *(last + 1 for last, _ in front)]):
             reasons = {reason for upto, reason in [*self.runs, *front] if upto >= low}

@@ -1,26 +1,25 @@
-"""How far a stream has read: one position per topic, what it means, and how much of the rest comes next.
+"""Offsets of a stream: one position per topic, and the choice of the next batch.
 
-A stream source is anything with the methods of `Source`. What Spark wants of a stream is made of them in `stream`, the
-same for every source: `files` (option `path`) and `feed` (option `url`). Spark keeps positions as JSON in the
-checkpoint of a query:
+A stream source implements `Source`; `stream` implements Spark's interface on top of it, alike for `files` (option
+`path`) and `feed` (option `url`). Spark stores positions as JSON in the checkpoint of a query:
 
     {"orders": {"seq": 501, "epoch": 2}, "returns": {"seq": 1, "epoch": 1}}
 
-`seq` is the next seq to read, so a batch reads from `start` inclusive to `end` exclusive. `epoch` tells one instance of
-a topic from the next one of the same name; 0 where the source cannot know it. Topics are sorted, because Spark takes
-two offsets for equal if their JSON text is.
+`seq` is the next seq to read, so a batch reads from `start` inclusive to `end` exclusive. `epoch` distinguishes
+instances of a topic with the same name; it is 0 if the source does not know it. Topics are sorted, because Spark
+compares offsets by their JSON text.
 
-what `start` says of a topic that `end` has     the batch reads it
-nothing (the topic is new)                      from its first record, 1
+`start` of a topic in `end`                     the batch reads the topic
+absent (the topic is new)                       from its first record, 1
 the same epoch, or one of both is 0             from that seq
-another epoch, or a seq beyond `end`'s          from 1: it was deleted and created again (`recreated`, a gap)
+another epoch, or a seq above `end`'s           from 1: it was deleted and created again (`recreated`, a gap)
 
-A topic that is gone stays in the map where it was, with `"gone": true`, so that it is told as lost once, and that it is
-read on from there if it comes back (a shard that could not be read, a pattern that was changed and changed back).
+A topic that is gone keeps its position, with `"gone": true`. It is thus reported as lost once, and read from there if
+it returns (after an unreadable shard, or a pattern that was changed and changed back).
 
-What dies when: Spark writes `end` to its log before a batch is read, and reads the same `start` and `end` again after
-a stop. A source must therefore give the same records for them again, or tell a gap: it keeps nothing between two calls
-that it could not do without, and never looks beyond `end`.
+Restarts: Spark writes `end` to its log before it reads a batch, and reads the same `start` and `end` again after a
+stop. A source must then return the same records again, or report a gap. It therefore depends on no state between two
+calls, and never reads beyond `end`.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from pyspark_topics.errors import log
 
 
 class Position(NamedTuple):
-    """The next seq to read of a topic, in which instance of it, and whether it was there when one last looked."""
+    """Position in a topic: the next seq to read, the topic's epoch, and whether the topic was gone at the last look."""
 
     seq: int
     epoch: int = 0
@@ -43,8 +42,8 @@ Offsets = dict[str, Position]
 
 
 class Gap(NamedTuple):
-    """Seqs `first` to `last` of a topic that cannot be read any more, and why: `cap`, `ttl`, `mixed`, `source_trim`,
-    `recreated`, `deleted` (the whole topic is gone), `damaged`. `last` is 0 where nobody knows it."""
+    """Seqs `first` to `last` of a topic that cannot be read any more. `last` is 0 if it is unknown. Reasons: `cap`,
+    `ttl`, `mixed`, `source_trim`, `recreated`, `deleted` (the whole topic is gone), `damaged`."""
 
     topic: str
     first: int
@@ -57,44 +56,44 @@ class Gap(NamedTuple):
 
 
 class DataLoss(RuntimeError):
-    """Records that were to be read are gone. The text has every range, and what to do."""
+    """Records that were to be read are gone. The message has the ranges and the remedy."""
 
 
 class Source(Protocol):
-    """Where a stream comes from. It is pickled and sent to executors, so it holds options, not connections.
+    """Source of a stream. It is pickled and sent to executors, so it has options but no connections.
 
-    All methods but `read` are called on the driver, one at a time, by one thread.
+    One thread on the driver calls all methods but `read`, one at a time.
     """
 
     def reach(self) -> None:
-        """Raise, within seconds, if there is nothing to read from: asked before something new is begun."""
+        """Raise, within seconds, if the source is unavailable. Called before a new stream or read begins."""
 
     def earliest(self) -> Offsets:
-        """The first live record of each topic that is subscribed now; one past its last one if there is none."""
+        """Position of the first live record of each subscribed topic; one past its last seq if there is none."""
 
     def latest(self) -> Offsets:
-        """One past the last record of each topic that is subscribed now. Records before it must not change."""
+        """Position after the last record of each subscribed topic. Records before it must not change."""
 
     def since(self, times: Mapping[str, int]) -> Offsets:
-        """The first seq written at `times` (ms) or later, for those topics; one past the last if there is none. Raises
-        `BadOption` if the source cannot tell."""
+        """Position of the first record written at `times` (ms) or later, for those topics; one past the last if there
+        is none. Raises `BadOption` if the source does not support it."""
 
     def weigh(self, start: Offsets, end: Offsets) -> dict[str, list[Piece]]:
-        """For each topic with something to read: pieces `(first seq, one past the last, bytes)`, ascending, that cover
-        what there is from `start` to `end`. Estimates will do. Asked only if a batch is limited by bytes."""
+        """For each topic with unread records: ascending pieces `(first seq, one past the last, bytes)` that cover them
+        from `start` to `end`. Bytes may be estimates. Called only if batches are limited by bytes."""
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[Any]:
-        """`InputPartition`s, one per task. Gaps that are known by now go to `report`."""
+        """`InputPartition`s, one per task. Known gaps are passed to `report`."""
 
     def read(self, partition: Any) -> Iterator[Any]:
-        """The `pyarrow.RecordBatch`es of one of them, on an executor, as often as Spark likes."""
+        """The `pyarrow.RecordBatch`es of one partition. Called on an executor, possibly several times."""
 
     def committed(self, end: Offsets) -> None:
-        """The sink has everything before `end`. Called at least once per batch, perhaps late, perhaps again."""
+        """The sink has everything before `end`. Called at least once per batch, possibly late or repeatedly."""
 
 
 def load(value: Mapping[str, Any]) -> Offsets:
-    """From what Spark kept. Raises `ValueError` with a sentence if that is something else."""
+    """Offsets from Spark's checkpoint. Raises `ValueError` if the value is not the offsets of topics."""
     try:
         return {
             topic: Position(int(at["seq"]), int(at["epoch"]), bool(at.get("gone", False)))
@@ -108,7 +107,7 @@ def load(value: Mapping[str, Any]) -> Offsets:
 
 
 def dump(offsets: Offsets) -> dict[str, Any]:
-    """For Spark to keep."""
+    """Offsets for Spark's checkpoint."""
     return {
         topic: {"seq": at.seq, "epoch": at.epoch} | ({"gone": True} if at.gone else {})
         for topic, at in sorted(offsets.items())
@@ -116,20 +115,20 @@ def dump(offsets: Offsets) -> dict[str, Any]:
 
 
 def begin(start: Offsets, end: Offsets, topic: str) -> int:
-    """The first seq of `topic` that belongs to the batch from `start` to `end`, as the table above says."""
+    """The first seq of `topic` in the batch from `start` to `end`; see the table above."""
     old, new = start.get(topic), end[topic]
     return 1 if old is None or recreated(old, new) else old.seq
 
 
 def recreated(old: Position, new: Position) -> bool:
-    """Is `new` a place in a later instance of the topic?"""
+    """Whether `new` is a position in a later instance of the topic."""
     if old.epoch and new.epoch:
         return old.epoch != new.epoch or old.seq > new.seq
     return old.gone or old.seq > new.seq
 
 
 def onward(start: Offsets, latest: Offsets) -> Offsets:
-    """Everything that can be read now: `latest`, and the topics of `start` that are gone."""
+    """End of all that can be read now: `latest`, and the topics of `start` that are gone."""
     return {
         topic: latest[topic] if topic in latest else start[topic]._replace(gone=True)
         for topic in sorted({*start, *latest})
@@ -137,8 +136,8 @@ def onward(start: Offsets, latest: Offsets) -> Offsets:
 
 
 def vanished(start: Offsets, end: Offsets, there: Container[str]) -> list[Gap]:
-    """What is to be told of topics that are gone or were made anew between `start` and `end`, or after `end`: `there`
-    are those that are still the same as in `end`."""
+    """Gaps of topics that were deleted or recreated between `start` and `end`, or after `end`. `there` has the topics
+    that are still the same as in `end`."""
     gaps = []
     for topic, new in end.items():
         old = start.get(topic)
@@ -154,7 +153,7 @@ def vanished(start: Offsets, end: Offsets, there: Container[str]) -> list[Gap]:
 
 
 def report(gaps: Sequence[Gap], fail: bool) -> None:
-    """With `fail` (option failOnDataLoss, the default) raise `DataLoss` if there are any; else log them."""
+    """If there are gaps, raise `DataLoss` with `fail` (option failOnDataLoss, the default); else log them."""
     if not gaps:
         return
     ranges = "; ".join(map(str, gaps[:20])) + (f"; and {len(gaps) - 20} more" if len(gaps) > 20 else "")
@@ -167,7 +166,7 @@ def report(gaps: Sequence[Gap], fail: bool) -> None:
 
 
 def unread(start: Offsets, end: Offsets, earliest: Offsets) -> dict[str, tuple[int, int]]:
-    """For each topic with something to read, first seq and one past the last. What is before `earliest` is gone."""
+    """For each topic with unread records, their first seq and one past the last. Records before `earliest` are gone."""
     found = {}
     for topic, position in end.items():
         if position.gone:
@@ -179,17 +178,17 @@ def unread(start: Offsets, end: Offsets, earliest: Offsets) -> dict[str, tuple[i
 
 
 Piece = tuple[int, int, int]
-"""First seq, one past the last one, and what the records between them weigh."""
+"""First seq, one past the last one, and the weight of the records between them."""
 
 
 def limit(start: Offsets, end: Offsets, weights: Mapping[str, Sequence[Piece]], budget: int) -> Offsets:
-    """As much of `start` to `end` as weighs about `budget`, in proportion to what each topic has; at least one record
-    of each, so that none starves. `weights` as of `Source.weigh`, or `records` where records are what counts."""
+    """An end such that the batch from `start` weighs about `budget`, shared in proportion to the topics' weights. Each
+    topic gets at least one record, so that none starves. `weights` are those of `Source.weigh`, or of `records`."""
     totals = {topic: sum(weight for _, _, weight in pieces) for topic, pieces in weights.items()}
     total = sum(totals.values())
     if total <= budget:
         return end
-    # A topic of which nothing is left to read is passed over as a whole.
+    # A topic whose unread records are all gone is skipped to its end.
     cut = dict(end)
     for topic, pieces in weights.items():
         if pieces:
@@ -199,7 +198,7 @@ def limit(start: Offsets, end: Offsets, weights: Mapping[str, Sequence[Piece]], 
 
 
 def records(unread: Mapping[str, tuple[int, int]]) -> dict[str, list[Piece]]:
-    """The weight of what is unread if every record weighs one."""
+    """Weights for `limit` if every seq weighs one."""
     return {topic: [(first, stop, stop - first)] for topic, (first, stop) in unread.items()}
 
 
@@ -208,11 +207,11 @@ Share = tuple[str, int, int]
 
 
 def shares(unread: Mapping[str, tuple[int, int]], most: int, least: int) -> list[list[Share]]:
-    """What each task of a batch reads: `most` seqs, or fewer so that there are at least `least` tasks if there are as
-    many seqs. Small topics go together, large ones are cut.
+    """Shares of each task of a batch: at most `most` seqs, or fewer so that there are at least `least` tasks if there
+    are as many seqs. Small topics are combined, large ones are cut.
 
-    Only the positions decide. When Spark repeats a batch, the service may have moved its records to other files or
-    deleted some; a sink that knows rows by task and order, as `writer` does, still gets the same ones.
+    Shares depend on positions only. When Spark repeats a batch, the service may have moved records to other files or
+    deleted some. A sink that identifies rows by task and order, as `writer` does, still gets the same rows.
     """
     total = sum(stop - first for first, stop in unread.values())
     size = max(min(most, total // max(least, 1)), 1)
@@ -231,7 +230,7 @@ def shares(unread: Mapping[str, tuple[int, int]], most: int, least: int) -> list
 
 
 def _reach(pieces: Sequence[Piece], share: int, end: int) -> int:
-    """One past the last seq that `share` pays for, one record at least. Inside a piece all records weigh the same."""
+    """One past the last seq within the weight `share`, at least one record. Weights are uniform inside a piece."""
     left = share
     for first, stop, weight in pieces:
         if weight >= left:

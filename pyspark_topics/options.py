@@ -1,4 +1,4 @@
-"""What a user may say in `.option(name, value)`, checked: names as of Spark's Kafka source where it has the same thing.
+"""Options of reads and streams, parsed and checked. Names are those of Spark's Kafka source where it has the option.
 
     path, paths               data directories, shard directories, backups, cold tiers: see `directory`
     coldPath                  the server's TOPICS_COLD_DIR, one for each path
@@ -17,10 +17,10 @@
     minPartitions             split files until there are as many tasks
     maxOffsetsPerTrigger      records, and
     maxBytesPerTrigger        bytes, that a micro-batch has at most. Streams only
-    consumerGroup             the named cursor that is to show how far a stream is
+    consumerGroup             the named cursor that shows a stream's progress
 
-Spark makes option names lower case at will, so case does not matter. Names that nobody knows are ignored, as everywhere
-in Spark, unless they look like a slip of one of these.
+Case does not matter, because Spark may convert option names to lower case. Unknown names are ignored, as everywhere in
+Spark, unless they resemble one of these.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ EARLIEST, LATEST = -2, -1
 
 
 class BadOption(ValueError):
-    """An option is wrong. The text names it, what it was, and what it may be."""
+    """An option is invalid. The message names it, its value, and what is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Which topics are meant. `name in topics` tells, for names that are in the right shard."""
+    """Selection of topics. `name in topics` tests a name, without regard to its shard."""
 
     names: frozenset[str] = frozenset()
     pattern: re.Pattern[str] | None = None
@@ -62,14 +62,14 @@ class Topics:
         return not self.names or name in self.names
 
     def in_shard(self, number: int) -> Topics:
-        """Those that were not assigned to other shards."""
+        """The selection for one shard: topics that are not assigned to other shards."""
         if not self.shards:
             return self
         return Topics(frozenset(name for name in self.names if number in self.shards.get(name, (number,))) or _NOBODY)
 
 
 def all_there(topics: Topics, there: Collection[str]) -> None:
-    """Raise `BadOption` if a topic was named that is not there. A pattern may match nothing."""
+    """Raise `BadOption` if a named topic does not exist. A pattern may match nothing."""
     for name in sorted(topics.names - _NOBODY):
         if name not in there:
             raise BadOption(
@@ -79,13 +79,13 @@ def all_there(topics: Topics, there: Collection[str]) -> None:
 
 
 _NOBODY = frozenset({""})
-"""No topic has this name."""
+"""A selection that matches no topic, because no topic has an empty name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where to begin or to end: `default` (`EARLIEST` or `LATEST`), but for topics in `seqs`, or in `times` (ms), and
-    in time `time_ms` if that is given. A seq may be `EARLIEST` or `LATEST` too."""
+    """Start or end of a read, from option `option`. `seqs` and `times` (ms) apply to single topics, `time_ms` to all
+    others if it is given, else `default` (`EARLIEST` or `LATEST`). A seq may be `EARLIEST` or `LATEST` too."""
 
     option: str
     default: int
@@ -94,11 +94,11 @@ class Bound:
     time_ms: int | None = None
 
     def time_of(self, topic: str) -> int | None:
-        """Milliseconds since 1970, if it is a matter of time."""
+        """The bound of a topic in ms since 1970; None if it is not a time."""
         return self.times.get(topic, self.time_ms)
 
     def seq_of(self, topic: str) -> int:
-        """A seq, `EARLIEST` or `LATEST`."""
+        """The bound of a topic as a seq, `EARLIEST` or `LATEST`."""
         return self.seqs.get(topic, self.default)
 
 
@@ -123,7 +123,7 @@ class Options:
 
 
 def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
-    """Raises `BadOption`."""
+    """Parse and check options. Raises `BadOption`."""
     options = _Given(given)
     options.slips()
     paths = options.directories("paths") or options.directories("path")
@@ -165,7 +165,7 @@ def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
 
 
 class _Given:
-    """Options by name, whatever its case."""
+    """Options by name, in any case."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._names = list(given)
@@ -298,7 +298,7 @@ def _bound(options: _Given, kind: str, default: int, topics: Topics, streaming: 
         if topic not in topics:
             raise BadOption(f'option {name} names the topic "{topic}", which is not one of those that are read')
         if isinstance(place, dict) and len(place) == 1:
-            (place,) = place.values()  # Kafka's form, by partition. A topic is in one shard only
+            (place,) = place.values()  # Kafka's form, by partition; a topic is in one shard only
         if name == by_time:
             places[topic] = _time(f'option {name}, topic "{topic}"', place)
         else:

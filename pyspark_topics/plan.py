@@ -1,21 +1,21 @@
-"""What to read, as a list of pieces: one per segment and per file of the log that hold something wanted, and by task.
+"""Plan of a read: a list of pieces, one per segment and per log file with wanted records, grouped into tasks.
 
-Planning reads the newest catalog of each shard and walks the headers of the log after it. What is read is the state at
-that moment, one moment per shard: each piece names its topics and, for each, a range of seqs. Ranges never overlap, so
-each record is read once, wherever its bytes are by then.
+Planning reads the newest catalog of each shard and the headers of the log after it. A read returns the state of each
+shard at that moment. Each piece names its topics, with a range of seqs for each. Ranges never overlap, so each record
+is read once, wherever its bytes have moved since.
 
-The server may run meanwhile and make checkpoints, which remove files. What happens when a file is gone:
+The server may run meanwhile, and its checkpoints remove files. If a file is gone:
 
     while planning       plan again, from a newer catalog; an error if there is none
     while reading        its seqs are looked up again through the newest catalog: log files have become segments,
                          segments have moved to the cold tier, or all their records are gone
-    once it is open      nothing: the bytes stay until it is closed
+    once it is open      no effect: the bytes stay until it is closed
 
-So a read gives every record that was there when it was planned and still is when its task reads it. Records that are
-evicted, expired or deleted in between may be there or not; records that come later are not.
+A read therefore returns every record that existed when it was planned and still exists when its task reads it. Records
+that are evicted, expired or deleted in between may be returned or not. Later records are not returned.
 
-Damage ends a read with `CorruptFile`, or, where `fail` is false, is logged and left out: a batch, or what else cannot
-be had without it, up to a whole shard whose catalogs are all unreadable.
+Damage ends a read with `CorruptFile`. If `fail` is false, damage is logged and its records are left out: a batch and
+all that depends on it, up to a whole shard whose catalogs are all unreadable.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from pyspark_topics.topic import Topic
 from pyspark_topics.where import ALL, MAX_I64, Where
 
 TRIES = 8
-"""How often files may vanish in a row. Each time takes the server a whole checkpoint."""
+"""How often in a row files may vanish. Each time requires a whole checkpoint of the server."""
 TASK_BYTES = 256 << 20
-"""About as much as one task gets of several files, at most: half a second to a second of work."""
+"""Approximate size limit of a task of several files: half a second to a second of work."""
 LEAST_TASK_BYTES = 8 << 20
-"""Less is not worth a task. One costs Spark up to 80 ms beside its work: in what it says to Python before a task there
-are two pauses of 40 ms, where one side of the socket delays an acknowledgement for which the other waits."""
+"""Smallest size worth a task. A task costs Spark up to 80 ms besides its work: its exchange with Python before a task
+has two pauses of 40 ms, in which one side of the socket delays an acknowledgement that the other awaits."""
 _FILE = re.compile(r"wal-(\d{20})\.log")
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A file, and what one task reads of it: `rows` by topic id, from the first `end` bytes.
+    """The part of a file that one task reads: `rows` by topic id, from the first `end` bytes.
 
     `first` and `until` are the frame numbers of a log file (see `LogFile`); `first` is 0 for a segment.
     """
@@ -69,7 +69,7 @@ class Piece:
     fail: bool = True
 
     def open(self) -> LogFile | Segment:
-        """Raises `FileNotFoundError`, `CorruptFile`."""
+        """Open the file. Raises `FileNotFoundError`, `CorruptFile`."""
         if self.first:
             log = LogFile(self.path, self.first, self.until, self.end, fail=self.fail)
             log.names = {ident: wanted.name for ident, wanted in self.rows.items()}
@@ -80,20 +80,19 @@ class Piece:
 
 @dataclass(slots=True)
 class Survey:
-    """One or more shards at the moment they were looked at: their topics, as far as wanted, and where the records
-    are."""
+    """State of one or more shards when they were surveyed: their wanted topics, and the pieces with the records."""
 
     topics: list[Topic] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
 
 
 def clock_ms() -> int:
-    """What expires is told by this."""
+    """Wall clock in ms since 1970, by which records expire."""
     return time.time_ns() // 1_000_000
 
 
 def plan(path: str, topics: Collection[str] = (), cold: str | None = None, now_ms: int | None = None) -> list[Piece]:
-    """What to read of the topics named in `topics`, or of all topics if there are none. See `survey`."""
+    """The pieces of the topics named in `topics`, or of all topics if it is empty. See `survey`."""
     return survey(shards(path, cold), Topics(frozenset(topics)), now_ms=now_ms).pieces
 
 
@@ -106,9 +105,9 @@ def survey(
     now_ms: int | None = None,
     counters: Counters | None = None,
 ) -> Survey:
-    """What there is to read in some shards.
+    """Survey the topics and pieces of shards.
 
-    Records are expired as of `now_ms`, by default now. A topic that does not exist (any more) simply has no records.
+    Records are expired as of `now_ms`, by default now. A topic that does not exist has no records.
     Raises `ColdPathMissing`, `CorruptFile`, `UnknownFormat`, `OSError`.
     """
     now_ms = clock_ms() if now_ms is None else now_ms
@@ -130,7 +129,7 @@ def survey(
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Seqs and times of one topic, all inclusive."""
+    """Range of seqs and times (ms) of one topic, all inclusive."""
 
     low: int = 1
     high: int = MAX_I64
@@ -141,8 +140,8 @@ class Range:
 def narrow(
     pieces: Collection[Piece], ranges: Mapping[tuple[Path, int], Range], counters: Counters | None = None
 ) -> list[Piece]:
-    """The parts of pieces that hold what `ranges` (by directory of the shard and topic id) and the pieces' `where`
-    allow. Topics without a range are left out."""
+    """The pieces limited to `ranges` (by directory of the shard and topic id) and to their `where`. Topics without a
+    range are left out."""
     found = []
     for piece in pieces:
         where = piece.where
@@ -163,10 +162,10 @@ def narrow(
 
 
 def tasks(pieces: list[Piece], least: int = 0) -> list[list[Piece]]:
-    """Pieces by task: small ones of a shard together, in tasks of about the same size, as few as keep every core busy.
+    """Group pieces into tasks: small pieces of a shard together, in few tasks of similar size that keep all cores busy.
 
-    If `least` is given, there is one task for each piece, and large pieces are cut into ranges of seqs until there are
-    that many tasks or a few more (if there are enough seqs).
+    With `least`, each piece is a task, and large pieces are cut into ranges of seqs until there are that many tasks or
+    slightly more (if there are enough seqs).
     """
     if least:
         return [[part] for part in _split(pieces, least)]
@@ -235,7 +234,7 @@ def read(piece: Piece, schema: Any, tries: int = TRIES, counters: Counters | Non
 
 
 def _find_again(piece: Piece) -> list[Piece]:
-    """Where the records of a piece are now."""
+    """Find the pieces that have the records of a vanished file now."""
     names = frozenset(wanted.name for wanted in piece.rows.values())
     found = []
     for newer in _survey_shard(piece.shard, Topics(names), piece.now_ms, piece.fail).pieces:
@@ -249,7 +248,7 @@ def _find_again(piece: Piece) -> list[Piece]:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """Topics that are subscribed and that a filter allows."""
+    """Topics that are subscribed and that the filter allows."""
 
     topics: Topics
     where: Where
@@ -269,7 +268,7 @@ def _survey_shard(shard: Shard, topics: Container[str], now_ms: int, fail: bool)
         except FileNotFoundError as error:
             gone = error
             if number is not None and number == tried:
-                # The server has not been at work: nothing but damage makes files vanish.
+                # The catalog is the same, so no checkpoint removed the file: it is missing by damage.
                 break
             tried = number
     raise CorruptFile(f"{shard.path}: a file that catalog {tried or 0} needs is missing: {gone}") from gone
@@ -310,11 +309,11 @@ def _survey_from(newest: Catalog, shard: Shard, topics: Container[str], now_ms: 
 
 
 def _logs(shard: Shard, frame_no: int, fail: bool) -> list[LogFile]:
-    """The files of the log that hold frames after `frame_no`, oldest first. Raises `Trimmed`, `FileNotFoundError`."""
+    """The log files with frames after `frame_no`, oldest first. Raises `Trimmed`, `FileNotFoundError`."""
     directory = shard.path / "wal"
     # A shard that never started has no directory yet.
     listed = sorted(directory.iterdir()) if directory.is_dir() else []
-    # Empty files say nothing: one may have been left by a rotation that failed half-way.
+    # Empty files are skipped: a failed rotation may leave one.
     files = [(file, int(match[1])) for file in listed if (match := _FILE.fullmatch(file.name)) and file.stat().st_size]
     while len(files) > 1 and files[1][1] <= frame_no + 1:
         del files[0]
@@ -325,12 +324,12 @@ def _logs(shard: Shard, frame_no: int, fail: bool) -> list[LogFile]:
 
 
 def _replay(log: LogFile, frame_no: int, state: Replay) -> int:
-    """Apply the frames of a file after `frame_no`. Returns where the last whole frame ends. Raises `CorruptFile`."""
+    """Apply the frames of a file after `frame_no`. Returns the end of the last whole frame. Raises `CorruptFile`."""
     end = 0
     log.names = state.names
     for head in log.heads():
         try:
-            # Also of batches, although their tasks do so again: a header decides what is looked for where.
+            # Batches are verified too, although tasks verify them again, because planning relies on their headers.
             if head.frame_no > frame_no or log.until is None:
                 frames.verify(log.view, head)
         except frames.FrameError as error:

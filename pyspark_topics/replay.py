@@ -1,16 +1,16 @@
-"""What a shard holds, as its newest catalog and its log say: the topics, by id.
+"""Replay: the topics of a shard by id, from its newest catalog and the log after it.
 
-    frame                            what it does to what there is to read
-    batch                            more records, unless the catalog was made after it
-    topic created, deleted           a topic more or less
-    topic configured                 caps and age as they were are applied, then as they are from now on
-    records deleted                  a higher floor, or a deletion by tag
-    router                           what follows in its topic waits for copies that no file has yet (`Topic.waiting`)
-    seqs reserved                    seqs that are used without records
-    cursor, rescued, watch sessions  nothing
+    frame                            effect on the readable records
+    batch                            adds records, unless the catalog includes it
+    topic created, deleted           adds or removes a topic
+    topic configured                 applies the old caps and age, then sets the new ones
+    records deleted                  raises the floor, or adds a deletion by tag
+    router                           later frames of its topic wait for copies that no file has yet (`Topic.waiting`)
+    seqs reserved                    uses seqs without records
+    cursor, rescued, watch sessions  none
 
-A frame of a topic that neither the catalog nor the log knows is an error, except that ids below the catalog's `next_id`
-may belong to topics that were deleted before it was made.
+A frame of a topic that is unknown to catalog and log is an error. The exception are ids below the catalog's `next_id`,
+which may belong to topics deleted before the catalog was made.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from pyspark_topics.topic import Stored, Topic
 
 
 class Replay:
-    """Begins at the catalog; `apply` takes it one frame further. Only topics named in `subscribe` are followed.
+    """State that begins at the catalog and advances with `apply`. It follows only topics in `subscribe`.
 
-    Where damage is passed over (`fail` is false), batches may be missing between others.
+    If damage is skipped (`fail` is false), batches may be missing between others.
     """
 
     def __init__(self, shard: Shard, catalog: Catalog, subscribe: Container[str], fail: bool = True) -> None:
         self.topics: dict[int, Topic | None] = {}
-        """None for a topic that nobody asked for."""
+        """Topics by id; None for a topic that is not in `subscribe`."""
         self.frame_no = 0
-        """The last frame that was looked at."""
+        """Number of the last frame that was read."""
         self.names: dict[int, str] = {}
         self._shard = shard
         self._fail = fail
@@ -74,7 +74,7 @@ class Replay:
         topic.losses = Losses([(upto, reason) for upto, reason in entry["losses"]], entry.get("gaps", ()))
 
     def apply(self, log: LogFile, head: Head) -> None:
-        """One frame, which has been checked unless it is a batch. Raises `FrameError` if it makes no sense."""
+        """Apply one frame. Raises `FrameError` if its content is inconsistent."""
         if head.kind in frames.WITHOUT_RECORDS:
             return
         if head.kind == frames.TOPIC_CREATE:

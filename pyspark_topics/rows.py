@@ -1,8 +1,11 @@
-"""From frames to rows: which records of a frame count, and many frames as one Arrow batch.
+"""Rows: selects the live records of frames, and joins many frames to one Arrow batch.
 
-What is not read is left out in three ways, cheapest first: frames outside the range of seqs or times by the index or
-their header alone; records outside it, expired or flagged by one byte each; records deleted by tag, and those whose tag
-or node is not wanted, by looking at all tags or nodes of a batch.
+Records are left out in three ways, cheapest first:
+
+    frames outside the range of seqs or times       by the index or the header alone
+    records outside the range, expired, flagged     by one byte per record
+    records deleted by tag, or with an unwanted     by evaluating all tags or nodes of a batch
+    tag or node
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from pyspark_topics.segment import Entry, last_ts
 from pyspark_topics.where import MAX_I64, Where
 
 BATCH_ROWS = 10_000
-"""Frames are joined until they hold this many records. More per batch would not make Spark faster."""
+"""Frames are joined until they have this many records. Larger batches would not make Spark faster."""
 BATCH_BYTES = 16 << 20
 
 _NORMAL = bytes(byte if byte == DELETED else 0 for byte in range(256))
@@ -30,10 +33,10 @@ _NORMAL = bytes(byte if byte == DELETED else 0 for byte in range(256))
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What one file has to give of one topic: live records with `low` <= seq <= `high`, from `oldest_ms` to
+    """Rows of one topic to read from one file: live records with `low` <= seq <= `high`, from `oldest_ms` to
     `newest_ms`.
 
-    `flagged` holds delete flags by first seq of their frame, in addition to those in the file.
+    `flagged` has delete flags by first seq of their frame, in addition to those in the file.
     """
 
     name: str
@@ -45,7 +48,7 @@ class Rows:
     deletions: Deletions = field(default_factory=Deletions)
 
     def may_be_in(self, entry: Entry) -> bool:
-        """Can the batch hold any of them? Times never decrease with seq."""
+        """Whether the batch may have such rows. Times never decrease with seq."""
         return (
             entry.first_seq <= self.high
             and entry.first_seq + entry.count > self.low
@@ -54,11 +57,11 @@ class Rows:
         )
 
     def __contains__(self, head: Head) -> bool:
-        """Can the frame hold any of them? Only its header is looked at."""
+        """Whether the frame may have such rows, by its header alone."""
         return self.may_be_in(Entry(head.first_seq, head.offset, head.length, head.count, head.ts_ms, last_ts(head)))
 
     def flags(self, view: memoryview, records: Records) -> bytes:
-        """A byte per record of the frame, `DELETED` for those that do not count. Deletions by tag are not in it."""
+        """A byte per record of the frame, `DELETED` for excluded ones. Does not include deletions by tag."""
         head = records.head
         flags = bytes(frames.delete_flags(view, head))
         more = self.flagged.get(head.first_seq)
@@ -80,13 +83,13 @@ class Rows:
 
 
 def below(times: Any, oldest_ms: int) -> int:
-    """How many of the times, which are in order, are before `oldest_ms`."""
+    """Number of times before `oldest_ms`, in an ascending int64 array."""
     return pc.sum(pc.less(times, pa.scalar(oldest_ms, pa.int64()))).as_py() or 0
 
 
 @dataclass(slots=True)
 class Counters:
-    """What a read looked at, and what it could pass over without looking. For tests, and for the log."""
+    """Numbers of items that a read examined or skipped, for tests and the log."""
 
     shards_skipped: int = 0
     files_skipped: int = 0
@@ -94,12 +97,12 @@ class Counters:
     batches_skipped: int = 0
     batches_damaged: int = 0
     records_withheld: int = 0
-    """Read, and not given to Spark because of a filter that was pushed down."""
+    """Records read but not returned to Spark, because of a pushed filter."""
 
 
 @dataclass(slots=True)
 class Pick:
-    """Says of each batch whether it may hold something wanted, and counts the others."""
+    """Predicate for batches that may have wanted rows; counts the others as skipped."""
 
     wanted: Rows
     counters: Counters
@@ -111,7 +114,7 @@ class Pick:
 
 
 class Source(Protocol):
-    """An open file of frames."""
+    """Open file of frames."""
 
     buffer: Any
     view: memoryview
@@ -133,9 +136,9 @@ def groups(
     max_rows: int = BATCH_ROWS,
     max_bytes: int = BATCH_BYTES,
 ) -> Iterator[Group]:
-    """The frames among `heads` that hold something of `rows` (by topic id), checked, as many together as allowed.
+    """Verify the frames among `heads` with wanted `rows` (by topic id), and yield them in groups within the limits.
 
-    Raises `CorruptFile`, unless damage is to be passed over in this source.
+    Raises `CorruptFile`, unless this source skips damage.
     """
     counters = counters or Counters()
     group: list[Records] = []
@@ -178,11 +181,11 @@ def batch(
     where: Where | None = None,
     counters: Counters | None = None,
 ) -> Any:
-    """A group of frames as one `pa.RecordBatch` with the columns of `schema`, records left out that are deleted or not
+    """A group of frames as one `pa.RecordBatch` with the columns of `schema`, without records that are deleted or not
     in `where`.
 
-    A single frame is wrapped where it lies; several are joined, one copy per column. `shard` becomes `partition`.
-    Columns that are not in `schema` are left where they are.
+    A single frame is wrapped without a copy; several are joined with one copy per column. `shard` becomes `partition`.
+    Columns that are not in `schema` are not read.
     """
     found, _ = group
     counts, ends = extent(found)
@@ -235,7 +238,7 @@ def _times(found: list[Records], counts: list[int], ends: list[int]) -> Any:
 
 
 def live(group: Group, ends: list[int], tags: Callable[[], Any], seqs: Any, deletions: Mapping[int, Deletions]) -> Any:
-    """True for each record that counts; None if all of them do. `tags` is asked for only if there are deletions."""
+    """Boolean array, true for live records; None if all are live. `tags` is called only if there are deletions."""
     found, flags = group
     kept: Any = None
     marks = b"".join(flags)
@@ -255,7 +258,7 @@ def live(group: Group, ends: list[int], tags: Callable[[], Any], seqs: Any, dele
 
 
 def extent(found: list[Records]) -> tuple[list[int], list[int]]:
-    """How many records each frame has, and where each frame's records end."""
+    """The number of records of each frame, and its running total."""
     counts = [records.head.count for records in found]
     ends: list[int] = []
     total = 0
@@ -266,7 +269,7 @@ def extent(found: list[Records]) -> tuple[list[int], list[int]]:
 
 
 def sequence(found: list[Records], counts: list[int], ends: list[int]) -> Any:
-    """The seqs of all records, int64."""
+    """The seqs of all records, as an int64 array."""
     base = [records.head.first_seq - end + count for records, end, count in zip(found, ends, counts, strict=True)]
     return pc.add(_spread(pa.array(base, pa.int64()), ends), _iota(ends[-1]))
 
@@ -284,7 +287,7 @@ def column(found: list[Records], place: int, counts: list[int]) -> Any:
 
 
 def _spread(values: Any, ends: list[int]) -> Any:
-    """Each value as often as its frame has records."""
+    """Repeat each value as often as its frame has records."""
     if len(ends) == 1:
         return pa.repeat(values[0], ends[0])
     return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(pa.array(ends, pa.int32()), values))
@@ -294,7 +297,7 @@ _counted = pa.array(range(1), pa.int64())
 
 
 def _iota(count: int) -> Any:
-    """0, 1, … count - 1. Made once for the longest batch so far, then sliced."""
+    """Array 0, 1, … count - 1. Cached for the longest batch so far, then sliced."""
     global _counted  # noqa: PLW0603 - a cache of constants
     if len(_counted) < count:
         _counted = pa.array(range(count), pa.int64())

@@ -1,14 +1,13 @@
-"""A segment: batches of one topic in a file of their own, of which a catalog says how many bytes count.
+"""Segment: a file with batches of one topic. The catalog has the number of its valid bytes.
 
     topics/<topic id, 16 hex digits>/seg-<first seq, 20 digits>.data
     topics/<topic id, 16 hex digits>/seg-<first seq, 20 digits>.idx
 
-Everything before that many bytes was synced before the catalog got its name, so whatever is wrong there is damage.
-Nothing in it changes but delete flags.
+These bytes were synced before the catalog got its name, so any error in them is damage. Only delete flags change later.
 
 The index has an entry of 64 bytes for each frame: u64 first seq, u64 offset, u32 length, u32 records, i64 time of the
-first record, i64 of the last one (ms), 16 bytes that are not used here, u64 XXH3-64 of the 56 bytes before. It says
-which frames need not be looked at. An index that is missing or does not fit is passed over for the frames themselves.
+first record, i64 of the last one (ms), 16 bytes that are not used here, u64 XXH3-64 of the 56 bytes before. It allows
+frames to be skipped unread. If the index is missing or does not match, the frames themselves are read instead.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ assert _ENTRY.size == 64
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A batch, as the index has it. `last_ts` is that of its last record, or `None` if only the batch itself tells."""
+    """Index entry of a batch. `last_ts` is the time of its last record, or None if only the batch itself has it."""
 
     first_seq: int
     offset: int
@@ -42,7 +41,7 @@ class Entry:
 
     @property
     def header(self) -> tuple[int, int, int, int]:
-        """What the header of the frame has, too."""
+        """The fields that the frame's header has too."""
         return self.first_seq, self.length, self.count, self.first_ts
 
 
@@ -51,9 +50,9 @@ def data_path(base: Path, topic_id: int, first_seq: int) -> Path:
 
 
 class Segment:
-    """The first `size` bytes of a segment file of topic `topic_id`, called `name`.
+    """The first `size` bytes of a segment file of the topic with id `topic_id` and name `name`.
 
-    With `fail` damage raises `CorruptFile`; else it is logged and passed over. Raises `FileNotFoundError`.
+    Damage raises `CorruptFile` if `fail`; else it is logged and skipped. Raises `FileNotFoundError`.
     """
 
     def __init__(self, path: str, topic_id: int, size: int, name: str = "", fail: bool = True) -> None:
@@ -66,7 +65,7 @@ class Segment:
             if there < size:
                 tell(CorruptFile(f"{path}{self._whose}: {there} bytes, but the catalog says {size} belong to it"), fail)
                 size = there
-            # What follows may be cut off by the server at any time, so it is not mapped.
+            # The server may truncate the bytes after `size` at any time, so they are not mapped.
             data = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) if size else b""
         self.buffer = pa.py_buffer(data)
         self.view = memoryview(data)
@@ -76,15 +75,15 @@ class Segment:
         return f' (topic "{self._name}")' if self._name else ""
 
     def entries(self) -> list[Entry]:
-        """All batches, in order, from the index if there is a good one. Raises `CorruptFile`."""
+        """All batches, in order, from the index if it is valid. Raises `CorruptFile`."""
         return self._index() or [
             Entry(head.first_seq, head.offset, head.length, head.count, head.ts_ms, last_ts(head))
             for head in self._walk()
         ]
 
     def heads(self, wanted: Callable[[Entry], bool] | None = None) -> Iterator[frames.Head]:
-        """The headers of the frames that are `wanted`, in order. Others are not even touched if there is a good index;
-        the frames themselves are looked at only if there is none. Raises `CorruptFile`."""
+        """The headers of the `wanted` frames, in order. With a valid index, other frames are not read; without one, all
+        frames are read and verified. Raises `CorruptFile`."""
         entries = self._index()
         if entries is None:
             for head in self._walk():
@@ -134,11 +133,12 @@ class Segment:
         while offset < len(self.view):
             try:
                 head = self._head(offset)
-                # With an index, tasks do so, for what they read. Without it, the header alone decides what that is.
+                # With an index, tasks verify the frames they read. Without one, the header decides which to read, so it
+                # must be verified first.
                 frames.verify(self.view, head)
             except frames.FrameError as error:
                 self.ends_at(offset, 0, error)
-                # Only if damage is passed over: the next place where a whole frame stands.
+                # Reached only if damage is skipped: find the next complete frame.
                 while (offset := frames.find(self.view, offset + 1)) >= 0 and not frames.is_whole(self.view, offset):
                     pass
                 if offset < 0:
@@ -148,12 +148,12 @@ class Segment:
             offset += head.length
 
     def ends_at(self, offset: int, number: int, reason: frames.FrameError) -> None:
-        """There is no good reason for a segment to end early: raises `CorruptFile`, unless damage is passed over."""
+        """Raise `CorruptFile`, unless damage is skipped: a segment never ends early without damage."""
         damage = CorruptFile(f"{self.path}, byte {offset}{self._whose}: {reason}; the segment is damaged")
         damage.__cause__ = reason
         tell(damage, self.fail)
 
 
 def last_ts(head: frames.Head) -> int | None:
-    """The time of a frame's last record, where its header tells."""
+    """The time of a frame's last record, or None if the header does not have it."""
     return None if head.flags & frames.OWN_TIMES else head.ts_ms

@@ -1,4 +1,4 @@
-"""Which source answers: the server's files (option `path`, module `files`), or a running service (`url`, `feed`)."""
+"""Choice of the source: the server's files (option `path`, module `files`) or a running service (`url`, `feed`)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pyspark_topics.options import Options, parse
 
 
 def source(given: Mapping[str, str], options: Options, schema: Any) -> Source:
-    """`options` are `given` ones, parsed; `schema` is that of the columns to read."""
+    """The source for parsed `options` (from `given`); `schema` has the columns to read."""
     if options.url:
         return feed.Feed(Endpoint.of(given), options, schema)
     return files.Files(options, schema)
 
 
 def positions(given: Mapping[str, str]) -> Source:
-    """A source to ask where topics begin and end, but not to read."""
+    """A source for the positions of topics only, not for reading."""
     return source(given, parse(given, streaming=True), None)

@@ -1,9 +1,9 @@
-"""What Spark asks of a stream, answered by any `Source`: where it begins, how much comes next, and who reads it.
+"""Stream readers: implement Spark's interface for streams on top of any `Source`.
 
-Until Spark 4.1 a Python stream is asked for its latest offset without being told where it stands. It then knows where
-it stands from the batch before, so limits hold but for the first batch after a restart, and for `Trigger.AvailableNow`,
-which reads all there is in one batch. From 4.2 on (`LIMITS`), Spark passes the place and the limit, and both hold
-always.
+Up to Spark 4.1, Spark asks for the latest offset without passing the current position. The reader then knows its
+position from the previous batch only. Limits therefore do not apply to the first batch after a restart, nor to
+`Trigger.AvailableNow`, which reads everything in one batch. From Spark 4.2 on (`LIMITS`), Spark passes position and
+limit, and limits always apply.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ except ImportError:
 
 
 class StreamReader(DataSourceStreamReader):  # type: ignore[misc]  # pyspark is untyped to mypy here
-    """For Spark 4.0 and 4.1."""
+    """Stream reader for Spark 4.0 and 4.1."""
 
     def __init__(self, source: Source, options: Options) -> None:
         self._source = source
         self._options = options
         self._place: Offsets | None = None
-        """Where the stream stands, if that is known."""
+        """Position of the stream, None if unknown."""
 
     def initialOffset(self) -> dict[str, Any]:
         self._place = begin(self._source, self._options.starting, self._options.topics)
@@ -51,7 +51,7 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]  # pyspark is 
         return offsets.dump(self._cut(self._place, latest, options.max_offsets, options.max_bytes))
 
     def _cut(self, start: Offsets, latest: Offsets, max_offsets: int, max_bytes: int) -> Offsets:
-        """As much of what there is as the limits allow; 0 is no limit."""
+        """End of the next batch within the limits; 0 means no limit."""
         end = offsets.onward(start, latest)
         if max_offsets:
             unread = offsets.unread(start, end, self._source.earliest())
@@ -77,7 +77,7 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]  # pyspark is 
 
 
 def begin(source: Source, starting: Bound, topics: Topics) -> Offsets:
-    """Where a new stream of `topics` begins. Raises `BadOption`."""
+    """Offsets at which a new stream of `topics` begins. Raises `BadOption`."""
     source.reach()
     latest = source.latest()
     all_there(topics, latest)
@@ -105,7 +105,7 @@ def begin(source: Source, starting: Bound, topics: Topics) -> Offsets:
 
 
 def finish(source: Source, ending: Bound, start: Offsets) -> Offsets:
-    """Where a batch read of the topics in `start` ends. Raises `BadOption`."""
+    """Offsets at which a batch read of the topics in `start` ends. Raises `BadOption`."""
     latest = {topic: at for topic, at in source.latest().items() if topic in start}
     times = {topic: ms for topic in latest if (ms := ending.time_of(topic)) is not None}
     until = source.since(times) if times else {}
@@ -118,7 +118,7 @@ def finish(source: Source, ending: Bound, start: Offsets) -> Offsets:
                 f"{last.seq} at most"
             )
         found[topic] = until.get(topic) or (last if seq == LATEST else last._replace(seq=seq))
-        # An end before the start is no earlier instance of the topic; there is just nothing to read.
+        # An end before the start means that there is nothing to read, not that the topic was recreated.
         found[topic] = found[topic]._replace(seq=max(found[topic].seq, start[topic].seq))
     for topic in {*ending.seqs, *ending.times} - found.keys():
         raise BadOption(f'option {ending.option} names the topic "{topic}", which does not exist')
@@ -128,7 +128,7 @@ def finish(source: Source, ending: Bound, start: Offsets) -> Offsets:
 if LIMITS:
 
     class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-        """From Spark 4.2 on."""
+        """Stream reader for Spark 4.2 and later."""
 
         _target: Offsets | None = None
         _latest: Offsets | None = None
@@ -144,7 +144,7 @@ if LIMITS:
             place = offsets.load(start)
             rows = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
             size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 0
-            # Spark knows one limit at a time. If there are two, the other one goes with that of records.
+            # Spark passes one limit at a time. If both are set, the limit of bytes is applied with that of records.
             return offsets.dump(self._cut(place, self._latest, rows, size or (rows and self._options.max_bytes)))
 
         def prepareForTriggerAvailableNow(self) -> None:
@@ -155,5 +155,5 @@ if LIMITS:
 
 
 def reader(source: Source, options: Options) -> StreamReader:
-    """What this version of Spark wants."""
+    """The stream reader for this version of Spark."""
     return LimitedStreamReader(source, options) if LIMITS else StreamReader(source, options)

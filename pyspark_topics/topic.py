@@ -1,16 +1,16 @@
-"""One topic while a read is planned: what the catalog says of it, then what each frame of the log does to it.
+"""Topic state while a read is planned: from the catalog, then changed by each frame of the log.
 
-The same rules as the server's when it starts: the floor moves up with deletions and caps, and what has expired is told
-by its time. Two things are done late, because they need the records themselves, which planning leaves alone if it can:
+The rules are those of the server's recovery: deletions and caps raise the floor, and records expire by their time. Two
+steps are deferred, because they need the records themselves, which planning avoids to read:
 
-- Caps are applied before each change that would make a difference (a deletion, new settings) and at the end, not
-  after each write. That comes to the same: between two such changes a record, once evicted, would be so at every later
-  write. Only topics that have caps and were written to since the catalog are looked at, and of those that are capped
-  by number only those with that many seqs in use.
-- Deletions by tag are collected; the tasks look at the tags.
+- Caps are applied before each change that affects them (a deletion, new settings) and at the end, not after each write.
+  The result is the same: between two such changes, an evicted record would be evicted at every later write too. Only
+  topics with caps and with writes since the catalog are examined; of those capped by number, only topics with that many
+  seqs in use.
+- Deletions by tag are collected; the tasks evaluate the tags.
 
-Where somebody asks what is missing (a stream from its position on, `includeTombstones`), age is looked at in the same
-way: the last record that expired is looked for, first in the index, then in its batch.
+If gaps are requested (a stream from its position on, `includeTombstones`), expiry is evaluated in the same way: the
+last expired record is searched, first in the index, then in its batch.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from pyspark_topics.rows import Rows
 from pyspark_topics.segment import Entry, Segment, data_path, last_ts
 
 RECORD_OVERHEAD = 16
-"""What the server counts for each record on top of its data, tag, node and meta."""
+"""Bytes that the server counts for each record besides its data, tag, node and meta."""
 MAX_I64 = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A segment, and the seqs that may be in it."""
+    """Segment, and the range of seqs that may be in it."""
 
     first: int
     last: int
@@ -49,13 +49,13 @@ class Stored:
     cold: bool
 
     def path(self, shard: Shard, topic_id: int) -> Path:
-        """Raises `ColdPathMissing`."""
+        """Path of the data file. Raises `ColdPathMissing`."""
         return data_path(shard.base(self.cold), topic_id, self.first)
 
 
 @dataclass(slots=True)
 class Span:
-    """The seqs that one file of the log has of a topic, besides what segments have."""
+    """Range of a topic's seqs in one log file, without those in segments."""
 
     low: int
     high: int
@@ -64,7 +64,7 @@ class Span:
 class Topic:
     """Floor, head and deletions of one topic. Records before `floor` or older than `oldest_ms` are gone.
 
-    Without `fail`, damaged files are passed over with a line in the log.
+    Without `fail`, damaged files are skipped and logged.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class Topic:
         self.floor = 1
         self.oldest_ms = 0
         self.waiting = False
-        """Copies belong here that routers made and that the next checkpoint will bring: until then the topic ends
-        before them, so that no reader passes them by."""
+        """True if routers made copies that the next checkpoint will write to files. Until then the topic ends before
+        them, so that no reader skips them."""
         self.segments: list[Stored] = []
         self.flagged: dict[int, bytes] = {}
         self.deletions = Deletions()
@@ -88,28 +88,28 @@ class Topic:
         self._fail = fail
         self._window: list[Any] | None = None
         self._batches: dict[LogFile, array[int]] = {}
-        """Where the batches begin that the log has besides segments."""
+        """Offsets of the topic's batches in log files, without those in segments."""
         self._measured: dict[LogFile, int] = {}
-        """How many of them are in the window."""
+        """Number of these batches that are in the window."""
         self._recent = Deletions()
         self._grown = False
         self._take(config)
 
     def _take(self, config: dict[str, Any]) -> None:
         self._ttl_ms: int = config.get("ttl_ms", 0)
-        # A topic that refuses what is too much never loses what it has.
+        # A topic that rejects writes beyond its caps never evicts records.
         evicts = config.get("discard") != "reject"
         self._cap_records: int = config.get("cap_records", 0) if evicts else 0
         self._cap_bytes: int = config.get("cap_bytes", 0) if evicts else 0
         self.ephemeral = config.get("durability") == "ephemeral"
 
-    # What frames say
+    # Effects of frames
 
     def wrote(self, log: LogFile, head: Head) -> None:
-        """A batch. Raises `FrameError` if it does not follow the one before."""
+        """Add a batch. Raises `FrameError` if it does not follow the previous one."""
         last = head.first_seq + head.count - 1
         if last <= self.head:
-            return  # the catalog was made after it
+            return  # the catalog includes it
         if head.first_seq != self.head + 1 and self._fail:
             raise FrameError(f'topic "{self.name}": a batch at seq {head.first_seq}, expected {self.head + 1}')
         self.head = last
@@ -121,7 +121,7 @@ class Topic:
     def configured(self, config: dict[str, Any], now_ms: int, next_seq: int, floor: int, lost: int) -> None:
         self.settle(now_ms)
         if self.ephemeral and self.head + 1 < next_seq:
-            # What was written as such is in no file.
+            # Records written while the topic was ephemeral are in no file.
             self.losses.tail(self.head + 1, next_seq - 1)
         self._take(config)
         self.skipped(next_seq)
@@ -132,17 +132,17 @@ class Topic:
         self.settle(now_ms)
 
     def pushed_out(self, floor: int, now_ms: int) -> None:
-        """Records before this went by a cap, because of some that no file has."""
+        """Evict records before `floor`: a cap removed them because of records that no file has."""
         self.expire(now_ms)
         self.floor = max(self.floor, floor)
         self.losses.add(floor - 1, "cap")
 
     def skipped(self, next_seq: int) -> None:
-        """Seqs below `next_seq` are used, though there may be no records."""
+        """Mark seqs below `next_seq` as used, with or without records."""
         self.head = max(self.head, next_seq - 1)
 
     def deleted(self, before: int | None, match: tuple[str, bytes] | None, bound: int, now_ms: int) -> None:
-        """Records from `bound` on stay, and from `before` on; with a `match`, those with other tags, too."""
+        """Delete records before `bound` and `before`; with a `match`, only those whose tag matches."""
         end = bound if before is None else min(bound, before)
         self.settle(now_ms)
         if match is None:
@@ -152,7 +152,7 @@ class Topic:
             self._recent.add(*match, end)
 
     def acked(self, seqs: list[int], now_ms: int) -> None:
-        """Records that are deleted one by one: jobs of a queue that are done."""
+        """Delete single records: jobs of a queue that are done."""
         self.settle(now_ms)
         self.deletions.seqs.extend(seqs)
         self._recent.seqs.extend(seqs)
@@ -162,7 +162,7 @@ class Topic:
             self.oldest_ms = max(self.oldest_ms, now_ms - self._ttl_ms)
 
     def settle(self, now_ms: int) -> None:
-        """Everything up to now: what is too old goes, then what is too much."""
+        """Apply age, then caps, as of `now_ms`."""
         self.expire(now_ms)
         if not self._grown or not (self._cap_records or self._cap_bytes):
             return
@@ -185,14 +185,14 @@ class Topic:
             from_here = pc.subtract(pc.sum(sizes), before)
             cap = pa.scalar(min(self._cap_bytes, MAX_I64), pa.int64())
             lost = max(lost, pc.sum(pc.greater(from_here, cap)).as_py())
-        # The newest record stays, whatever its size.
+        # The newest record is kept, whatever its size.
         lost = min(lost, count - 1)
         if lost:
             self.losses.add(seqs[lost - 1].as_py(), "cap")
         self.floor = max(self.floor, seqs[lost].as_py())
 
     def _measure(self) -> list[Any]:
-        """Seq, tag and size of all live records, in batches, in order."""
+        """Seq, tag and size (bytes) of all live records, as record batches in order."""
         window = self._window or []
         if self._window is None:
             for stored in self.segments:
@@ -216,7 +216,7 @@ class Topic:
 
     def _sizes(self, source: rows.Source, heads: Iterable[Head]) -> Iterable[Any]:
         wanted = {self.ident: Rows(self.name, self.floor, self.head, flagged=self.flagged)}
-        # Small frames together, those of ordinary size each by itself, so that their payload is not copied.
+        # Small frames are joined; frames of ordinary size are handled one by one, so that their payload is not copied.
         for group in rows.groups(source, heads, wanted, None, 1000, 256 << 10):
             found, _ = group
             counts, ends = rows.extent(found)
@@ -232,10 +232,10 @@ class Topic:
     def _open(self, stored: Stored) -> Segment:
         return Segment(str(stored.path(self.shard, self.ident)), self.ident, stored.size, self.name, self._fail)
 
-    # Places
+    # Positions
 
     def batches(self, low: int, high: int) -> Iterator[tuple[rows.Source, Entry]]:
-        """The batches that hold something of seqs `low` to `high`, in order, from the indexes if there are any."""
+        """The batches that overlap seqs `low` to `high`, in order, from the indexes if there are any."""
         for stored in self.segments:
             if stored.last >= low and stored.first <= high:
                 segment = self._open(stored)
@@ -250,7 +250,7 @@ class Topic:
                         yield log, Entry(head.first_seq, offset, head.length, head.count, head.ts_ms, last_ts(head))
 
     def first_since(self, ms: int) -> int:
-        """The first seq from `floor` on whose record was written at `ms` or later; `head` + 1 if there is none."""
+        """The first seq from `floor` on whose record was written at `ms` (since 1970) or later; else `head` + 1."""
         for source, entry in self.batches(self.floor, self.head):
             if entry.last_ts is not None and entry.last_ts < ms:
                 continue
@@ -263,7 +263,7 @@ class Topic:
         return self.head + 1
 
     def expired(self) -> None:
-        """Move the floor up behind what is too old, and remember the loss. `settle` must have been called."""
+        """Raise the floor above expired records, and record the loss. `settle` must have been called."""
         if self.ephemeral or not self.oldest_ms:
             return
         floor = self.first_since(self.oldest_ms)
@@ -283,10 +283,10 @@ class Topic:
             self.losses.add(lost, "ttl")
         self.floor = floor
 
-    # The outcome
+    # Result
 
     def wanted(self, low: int, high: int) -> Rows | None:
-        """What is live between these seqs; None if nothing can be."""
+        """The live rows of seqs `low` to `high`; None if there cannot be any."""
         low = max(low, self.floor)
         if low > high or self.ephemeral:
             return None

@@ -1,9 +1,8 @@
-"""What of a read is wanted, as far as conditions can be told from an index or a column: shards, topics, seqs, times,
-tags and nodes.
+"""Conditions of a read that an index or a column can decide: shards, topics, seqs, times, tags and nodes.
 
-Made of the filters that Spark pushes down (from Spark 4.1 on), all of which have to hold. A filter that is not
-understood changes nothing. Spark looks at the rows once more, so letting one through is never wrong; keeping one back
-would be.
+They are derived from the filters that Spark pushes down (from Spark 4.1 on), all of which must hold. An unsupported
+filter changes nothing. Spark filters the rows again, so returning too many rows is harmless; withholding a matching row
+would be an error.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ MAX_I64 = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A condition on a column of text: one of `equal` (if not None), beginning with each of `prefixes`, null or not."""
+    """Condition on a text column: in `equal` (unless None), with all `prefixes`, and null or not (unless None)."""
 
     equal: frozenset[bytes] | None = None
     prefixes: tuple[bytes, ...] = ()
     null: bool | None = None
 
     def allows(self, value: str) -> bool:
-        """For a value that is known before anything is read."""
+        """Whether a value known before reading satisfies the condition."""
         raw = value.encode()
         return (
             self.null is not True
@@ -37,7 +36,7 @@ class Text:
         )
 
     def mask(self, column: Any) -> Any:
-        """True for each value of a binary array that fits; None if all do by this condition alone."""
+        """Boolean array, true for values of a binary array that satisfy the condition; None if it is empty."""
         masks = []
         if self.equal is not None:
             masks.append(pc.is_in(column, value_set=pa.array(sorted(self.equal), pa.binary())))
@@ -57,7 +56,7 @@ def _all(masks: Iterable[Any]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Seqs and times (ms) are inclusive."""
+    """Conditions of a read. Seqs and times (ms) are inclusive."""
 
     topic: Text = Text()
     shards: frozenset[int] | None = None
@@ -72,7 +71,8 @@ class Where:
         return self.shards is None or number in self.shards
 
     def mask(self, tags: Callable[[], Any], nodes: Callable[[], Any]) -> Any:
-        """True for each record whose tag and node fit; None if that is all of them. The rest is told by ranges."""
+        """Boolean array, true for records whose tag and node match; None without such conditions. Ranges decide the
+        others."""
         return _all(
             condition.mask(column())
             for condition, column in ((self.tag, tags), (self.node, nodes))
@@ -84,7 +84,8 @@ ALL = Where()
 
 
 def conditions(filters: Iterable[Any]) -> Where:
-    """Filters as of `pyspark.sql.datasource` (that Spark 4.0 does not have them is why they go by their names here)."""
+    """Conditions from filters of `pyspark.sql.datasource`. Filters are identified by class name, because Spark 4.0
+    lacks the classes."""
     where = ALL
     for one in filters:
         where = _narrow(where, one)
@@ -121,7 +122,7 @@ def _narrow(where: Where, one: Any) -> Where:
             low, high = _range(kind, value, _ms)
             return replace(where, since_ms=max(where.since_ms, low), until_ms=min(where.until_ms, high))
     except (TypeError, ValueError, AttributeError):
-        pass  # a literal of some other type
+        pass  # a literal of another type
     return where
 
 
@@ -134,13 +135,13 @@ def _text(known: Text, kind: str, value: Any) -> Text:
     if kind in ("IsNull", "IsNotNull"):
         null = kind == "IsNull"
         if known.null not in (None, null):
-            return replace(known, equal=frozenset())  # both: nothing can be
+            return replace(known, equal=frozenset())  # null and not null: no value matches
         return replace(known, null=null)
     return known
 
 
 def _range(kind: str, value: Any, floor_and_ceiling: Callable[[Any], tuple[int, int]]) -> tuple[int, int]:
-    """Of what is stored in whole numbers, the lowest and highest that may fit."""
+    """The lowest and highest whole number that may match a filter."""
     if kind == "In" and value:
         pairs = [floor_and_ceiling(item) for item in value]
         return min(low for low, _ in pairs), max(high for _, high in pairs)
@@ -152,7 +153,7 @@ def _range(kind: str, value: Any, floor_and_ceiling: Callable[[Any], tuple[int, 
 
 
 def _ms(value: datetime) -> tuple[int, int]:
-    """The milliseconds around a time. One without a zone may be meant in any: a day is allowed on either side."""
+    """The milliseconds around a time. Without a time zone, a day of tolerance is added on either side."""
     slack = 0 if value.tzinfo is not None else 86_400_000
     aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     ms = int(aware.timestamp() * 1000)

@@ -1,29 +1,29 @@
-"""Writing: `df.write.format("topics")` and `df.writeStream.format("topics")`, through the service's HTTP API.
+"""Writer: `df.write.format("topics")` and `df.writeStream.format("topics")`, through the service's HTTP API.
 
-Each task cuts its rows into chunks, topic by topic, and appends them one after the other. A chunk is one write of the
-service: all of it or nothing, with an idempotency key
+Each task cuts its rows into chunks, topic by topic, and appends them one after the other. A chunk is one atomic write
+of the service, with the idempotency key
 
     spark/<run>/<partition>/<chunk>/<hash of its records>
 
 where `run` is `<query id>/<batch id>` for a stream, and for a batch write the option `runId`, by default a random one.
-Where a chunk ends depends on the rows before it and on the options, on nothing else. A task appends full chunks only.
-What remains is handed to the driver, which appends it when all tasks are done: when a task fails or is killed, Spark
-lets its rows end as if there were no more, so only Spark's own commit tells that they were all. So what is done twice
-is written once:
+The end of a chunk depends only on the rows before it and on the options. A task appends full chunks only. The driver
+appends the rest when all tasks are done. The reason: when a task fails or is killed, Spark ends its rows as if there
+were no more, and only Spark's commit confirms that they were complete. Repetition therefore writes nothing twice:
 
     a request whose answer got lost            sent again, same key: the service answers with the first one's seqs
-    a task that is retried or speculated       the same rows in the same order make the same chunks, which are known
+    a task that is retried or speculated       the same rows in the same order make the same chunks, with known keys
     a query restarted from its checkpoint      Spark repeats the batch under its number: the same chunks again
-    the driver dies while it commits           as before: what it had appended is known
-    an executor that outlives its driver       writes chunks that are, or will be, known
+    the driver dies while it commits           as before: the keys of appended chunks are known
+    an executor that outlives its driver       writes chunks whose keys are, or will be, known
 
-The hash is for rows that come in *another* order the second time, as they may behind a shuffle: a key without it would
-stand for other records then, and some would be lost. With it they are written again: never lost, but twice. Where that
-matters, sort them (`sortWithinPartitions`; in a stream, within `foreachBatch`, with a `runId` made of the batch's id).
+The hash covers rows that come in *another* order the second time, for example after a shuffle. Without it, a key would
+stand for other records, and some would be lost. With it, such rows are written again: never lost, but duplicated. To
+avoid duplicates, sort the rows (`sortWithinPartitions`; in a stream, within `foreachBatch`, with a `runId` made of the
+batch's id).
 
-The service remembers keys for a topic's `idempotency_window_ms`, 2 minutes by default. A task or a query that comes
-back later than that writes what it had written again. Streams that may be down longer need a longer window, by
-`topicConfig` or by configuring the topic. Nothing can be taken back: what was appended before a write failed stays.
+The service remembers keys for a topic's `idempotency_window_ms`, 2 minutes by default. A task or query repeated after
+that writes its records again. Streams that may be down longer need a longer window, by `topicConfig` or by the topic's
+configuration. A failed write is not rolled back: records appended before the failure stay.
 """
 
 from __future__ import annotations
@@ -48,29 +48,29 @@ from pyspark_topics.client import Client, Endpoint, ServiceError, integer
 
 MAX_RECORDS = 1000
 MAX_BYTES = 256 << 10
-"""Of a chunk. Larger ones are hardly faster, and leave more to the driver."""
+"""Largest size of a chunk. Larger chunks are hardly faster, and leave more to the driver."""
 PENDING_BYTES = 4 << 20
-"""What a task that writes to many topics leaves to the driver at most, or an Arrow batch if that is more."""
+"""Most bytes that a task with many topics leaves to the driver, or one Arrow batch if that is more."""
 ROWS_AT_ONCE = 1000
 COLUMNS = {"topic": "topic", "value": "data", "data": "data", "key": "tag", "tag": "tag", "node": "node"}
 COLUMNS |= {"headers": "headers", "meta": "meta"}
-"""Column → what it is of a record. Of two that are the same, the one named like the record's member counts."""
+"""Column → member of a record. Of two columns for one member, the one with the member's name is used."""
 READ_ONLY = frozenset(("partition", "offset", "timestamp", "timestampType", "gap_to", "gap_reason"))
-"""Columns that reading gives and the service decides anew."""
+"""Columns of a read that a write ignores, because the service assigns them."""
 _BATCH, _QUERY = "streaming.sql.batchId", "sql.streaming.queryId"
-"""Properties that Spark gives the tasks of a stream."""
+"""Local properties that Spark sets for the tasks of a stream."""
 _ARROW_STREAMS = getattr(datasource, "DataSourceStreamArrowWriter", None)
-"""Spark 4.0 hands streams over row by row."""
+"""Writer class of streams with Arrow batches; None in Spark 4.0, which passes rows."""
 
 
 class CannotWrite(ValueError):
-    """The rows or the options are not what can be written. The text says which, and what to do."""
+    """The rows or the options cannot be written. The message says which, and what to do."""
 
 
 @dataclass
 class Written(WriterCommitMessage):  # type: ignore[misc]  # pyspark is untyped to mypy here
-    """What a task did: `records` were appended, `repeated` of them by an earlier attempt. `rest` is for the driver:
-    topic, key so far, and records as an Arrow batch."""
+    """Result of a task: `records` were appended, `repeated` of them by an earlier attempt. The driver appends `rest`:
+    topic, begin of the key, and records as an Arrow batch."""
 
     records: int = 0
     repeated: int = 0
@@ -79,11 +79,11 @@ class Written(WriterCommitMessage):  # type: ignore[misc]  # pyspark is untyped 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How to write rows of one schema; made on the driver, sent to the tasks."""
+    """Parameters for writing rows of one schema; created on the driver, sent to the tasks."""
 
     endpoint: Endpoint
     columns: dict[str, str]
-    """Part of a record → column."""
+    """Member of a record → column."""
     topic: str = ""
     strings: bool = False
     max_records: int = MAX_RECORDS
@@ -93,7 +93,7 @@ class Plan:
 
     @classmethod
     def of(cls, options: Mapping[str, str], schema: StructType) -> Plan:
-        """Raises `CannotWrite`, `ServiceError`."""
+        """The plan for options and schema. Raises `CannotWrite`, `ServiceError`."""
         given = {name.lower(): value for name, value in options.items()}
         if "path" in given:
             raise CannotWrite("path: topics are written through the service, never into its files; say its url instead")
@@ -121,9 +121,9 @@ class Plan:
         )
 
     def write(self, batches: Iterator[Any], run: str) -> Written:
-        """Append the rows of one task, as far as they fill chunks; `run` tells it from every other task.
+        """Append the full chunks of one task's rows; blocks. `run` identifies the task.
 
-        Raises `CannotWrite`, `ServiceError`.
+        Returns the counts and the rest. Raises `CannotWrite`, `ServiceError`.
         """
         topics: dict[str, Chunks] = {}
         done = Written()
@@ -144,7 +144,7 @@ class Plan:
         return done
 
     def finish(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Append what the tasks left. Raises `ServiceError`."""
+        """Append the rest of all tasks; blocks. Raises `ServiceError`."""
         with self.endpoint.client() as client:
             for done in messages:
                 if isinstance(done, Written):
@@ -160,7 +160,7 @@ class Plan:
         except ServiceError as error:
             if not error.too_large or len(records) == 1:
                 raise
-            # The service's limits are lower than ours. Halves are as certain as chunks are.
+            # The service's limits are lower than the options'. Halves are as deterministic as chunks.
             half = len(records) // 2
             self._append(client, topic, records[:half], name + ".0", done)
             self._append(client, topic, records[half:], name + ".1", done)
@@ -182,7 +182,7 @@ class Plan:
         return topics
 
     def records(self, batch: Any) -> Any:
-        """Each row as a record of the contract's write, JSON text. Raises `CannotWrite`."""
+        """Each row as a record of the API's write, as JSON text. Raises `CannotWrite`."""
         value = _text(batch, self.columns["data"])
         if self.strings:
             data = _quoted(value)
@@ -215,7 +215,7 @@ _PACKED = pa.schema([("record", pa.string())])
 
 @dataclass(slots=True)
 class Chunks:
-    """Records of one topic that wait to be sent, and the beginning of their keys."""
+    """Records of one topic that wait to be sent, and the begin of their keys."""
 
     name: str
     max_records: int
@@ -229,7 +229,7 @@ class Chunks:
         self.size += pc.sum(pc.binary_length(records)).as_py() or 0
 
     def full(self) -> Iterator[tuple[str, Any]]:
-        """Key so far and records of each chunk that a further record would not fit into."""
+        """Begin of the key, and records, of each chunk that is full."""
         if self.size < self.max_bytes and sum(map(len, self._waiting)) <= self.max_records:
             return
         records = pa.concat_arrays(self._waiting)
@@ -257,7 +257,7 @@ class Chunks:
 
 
 def _ends(records: Any) -> memoryview:
-    """Where each record ends, in bytes from the first one's begin."""
+    """End of each record, in bytes from the begin of the first."""
     ends = pc.cumulative_sum(pc.cast(pc.binary_length(records), pa.int64()))
     return memoryview(ends.buffers()[1])[: 8 * len(ends)].cast("q")
 
@@ -290,7 +290,7 @@ def _columns(schema: StructType, topic_given: bool) -> dict[str, str]:
 
 
 def boolean(options: Mapping[str, str], name: str) -> bool:
-    """An option, its name given in lower case; False by default. Raises `CannotWrite`."""
+    """The boolean in an option; `options` has lower-case names. False by default. Raises `CannotWrite`."""
     value = options.get(name.lower(), "false").lower()
     if value not in ("true", "false"):
         raise CannotWrite(f"{name} {value!r}: say true or false")
@@ -302,7 +302,7 @@ def _json(value: Any) -> bytes:
 
 
 def _by_topic(topics: Any, records: Any) -> Iterator[tuple[str, Any]]:
-    """Records of each topic, in their order."""
+    """The records of each topic, in their order."""
     order = pc.array_sort_indices(topics)  # stable
     topics = topics.take(order)
     if len(topics) and topics[0] != topics[-1]:
@@ -324,7 +324,7 @@ def _text(batch: Any, name: str) -> Any:
 
 
 def _joined(*parts: Any) -> Any:
-    """Text put together row by row; null where a part is."""
+    """Text columns concatenated row by row; null where a part is null."""
     return pc.binary_join_element_wise(*parts, "")
 
 
@@ -343,12 +343,12 @@ def _quoted(text: Any) -> Any:
 
 
 def _object(headers: Any) -> Any:
-    """Headers as a JSON object; their values are JSON text already, as reading gives them."""
+    """Headers as a JSON object. Their values are JSON text, as in a read."""
     pairs = pc.list_flatten(headers)
     keys, values = (pc.struct_field(pairs, place).cast(pa.string()) for place in (0, 1))
     _check(values, "headers")
     members = _joined(_quoted(keys), ":", pc.fill_null(values, "null"))
-    # The list's own offsets may begin behind the start; its lengths say it for sure.
+    # The offsets of a sliced list do not begin at 0, so new ones are computed from the lengths.
     lengths = pc.fill_null(pc.list_value_length(headers), 0)
     ends = pc.cumulative_sum(lengths.cast(pa.int32()))
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
@@ -356,8 +356,8 @@ def _object(headers: Any) -> Any:
     return pc.if_else(pc.is_valid(headers), text, pa.scalar(None, pa.string()))
 
 
-# What is no JSON would not just be refused: put into a request as it is, `1},{"data":2` would make two records of one.
-# A list of all values is parsed at once, in C; numbers are skipped.
+# Values must be checked before they are put into a request: `1},{"data":2` is not JSON and would make two records of
+# one. A list of all values is parsed at once, in C; numbers are skipped.
 _parse = json.JSONDecoder(parse_int=len, parse_float=len).decode
 
 
@@ -385,11 +385,11 @@ def _check(texts: Any, name: str) -> None:
             ) from error
 
 
-# What Spark asks for
+# Spark's interface
 
 
 class Writer(DataSourceArrowWriter):  # type: ignore[misc]
-    """A batch write."""
+    """Writer of a batch."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._plan = Plan.of(options, schema)
@@ -427,7 +427,7 @@ class _StreamWrite:
 
 
 class StreamWriter(_StreamWrite, _ARROW_STREAMS or datasource.DataSourceStreamWriter):  # type: ignore[misc]
-    """The sink of a stream: each of its batches is written once, in all its attempts together."""
+    """Sink of a stream. Each batch is written once, in all its attempts together."""
 
 
 def _task() -> Any:

@@ -1,8 +1,8 @@
-"""XXH3-64, the checksum of the server's files: from the package xxhash, or where that is not installed, from here.
+"""XXH3-64, the checksum of the server's files: from the package xxhash, or from a fallback in this module.
 
-`digest(data)` gives the 64-bit number for any bytes-like object. The one from here follows the specification of XXH3
-(seed 0, default secret) and lets Arrow do the work on long inputs. It is many times slower, fast enough to read by,
-and needs nothing that pyspark and pyarrow do not bring.
+`digest(data)` returns the 64-bit number for any bytes-like object. The fallback follows the specification of XXH3 (seed
+0, default secret) and uses Arrow for long inputs. It is many times slower, but fast enough for reading, and needs no
+package besides pyspark and pyarrow.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ START = (P32_3, P64_1, P64_2, P64_3, P64_4, P32_2, P64_5, P32_1)
 M32, M64 = 2**32 - 1, 2**64 - 1
 STRIPE, STRIPES, BLOCK = 64, 16, 1024
 CHUNK = 256
-"""Blocks that Arrow gets at a time."""
+"""Blocks processed by Arrow at a time."""
 
 _U32, _U64, _8U64 = struct.Struct("<I"), struct.Struct("<Q"), struct.Struct("<8Q")
 
@@ -67,7 +67,7 @@ def _rotated(h: int, by: int) -> int:
 
 
 def _short(data: Any, size: int) -> int:
-    """Up to 16 bytes."""
+    """Hash of 0 to 16 bytes."""
     if size > 8:
         low = _u64(data, 0) ^ _u64(SECRET, 24) ^ _u64(SECRET, 32)
         high = _u64(data, size - 8) ^ _u64(SECRET, 40) ^ _u64(SECRET, 48)
@@ -88,7 +88,7 @@ def _short(data: Any, size: int) -> int:
 
 
 def _medium(data: Any, size: int) -> int:
-    """17 to 240 bytes."""
+    """Hash of 17 to 240 bytes."""
     h = size * P64_1
     if size <= 128:
         for pair in range((size - 1) // 32, -1, -1):
@@ -112,7 +112,7 @@ def _stripe(acc: list[int], data: Any, at: int, secret: int) -> None:
 
 @cache
 def _order(blocks: int) -> Any:
-    """Where the numbers of each stripe of all blocks stand, stripe after stripe."""
+    """Indices of the numbers of each stripe of all blocks, stripe after stripe."""
     return pa.array(
         [b * 128 + s * 8 + lane for s in range(STRIPES) for b in range(blocks) for lane in range(8)], pa.int32()
     )
@@ -124,7 +124,7 @@ def _keys(stripe: int) -> Any:
 
 
 def _blocks(acc: list[int], data: Any, blocks: int) -> None:
-    """All whole blocks but the last one: what each adds is Arrow's work, block after block is done here."""
+    """Accumulate all whole blocks but the last. Arrow computes what each block adds; this loop combines the blocks."""
     ends = _8U64.unpack_from(SECRET, 128)
     mask, half = pa.scalar(M32, pa.uint64()), pa.scalar(32, pa.uint64())
     for first in range(0, blocks, CHUNK):

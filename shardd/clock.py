@@ -1,28 +1,28 @@
-"""Time, as the shard sees it. Every decision that depends on time asks a `Clock`, so that tests drive it.
+"""The clock of a shard. Every decision that depends on time asks a `Clock`, so that tests control the time.
 
-The wall clock of a machine is set by others, wrongly at times. TTLs, leases, delays and idempotency windows are
-durations, and a clock that is a day ahead for a moment would end them all. So `SystemClock` asks the wall clock once,
-at its start, and goes on by itself with the time since the machine was started (CLOCK_BOOTTIME, which counts while it
-sleeps). It keeps comparing:
+The wall clock of a machine may be set to a wrong time. TTLs, leases, delays and idempotency windows are durations, and
+a clock that is a day ahead for a moment would end them all. So `SystemClock` reads the wall clock once, at its start.
+After that it adds the time since the machine's boot (CLOCK_BOOTTIME, which includes sleep), and compares:
 
     the wall clock is            the shard's time
-    up to a second off           is slewed towards it, by a tenth of the time that passes at most
-    further off                  goes on as if nothing had happened: a *step*, logged (`clock_stepped`) and counted
-    back where it was            goes on; nothing has happened (`clock_back`)
-    ahead for five minutes       is set to it (`clock_set`): it has been corrected. Leases, delays, idempotency windows
-                                 and sessions move with it (`jumped`), so they last as long as they were to; records
-                                 are then older by what was missing, and their TTL counts that
-    behind for five minutes      is slewed towards it, nine seconds in ten
+    up to a second off           is slewed towards it, by at most a tenth of the time that passes
+    further off                  goes on unchanged; this is a *step*, logged (`clock_stepped`) and counted
+    back where it was            goes on unchanged (`clock_back`)
+    ahead for five minutes       is set to the wall clock (`clock_set`), which counts as corrected. Leases, delays,
+                                 idempotency windows and sessions move with it (`jumped`), so they last as long as
+                                 before. Records are then older by the difference, and their TTL includes it
+    behind for five minutes      is slewed towards it, by at most a tenth of the time that passes
 
-It never goes back, so commit times never decrease, and it never stands still, so nothing waits for a time that is far
-off. A start has nothing to compare the wall clock with but what is on disk, and believes it. What was written when the
-clock was ahead of what it is now is dealt with where it is, so that it concerns nothing else:
+The shard's time never goes back, so commit times never decrease. It never stands still, so nothing waits for a time far
+away. A start can compare the wall clock only with the times on disk, and takes it as right. Data that was written while
+the clock was ahead is handled per topic, so that other topics are not affected:
 
-    a topic's newest record     is in the future by so much: the topic's own time is ahead by that (`ahead_ms`), for
-                                commit times and TTLs, until the clock jumps ahead or the next start looks again
-    a queue's newest row        the same: its leases and delays end that much earlier, so none is longer than it was
+    a topic's newest record     is in the future: the topic's own time is ahead by the difference (`ahead_ms`), for
+                                commit times and TTLs, until the clock jumps ahead or the next start compares again
+    a queue's newest row        is in the future: its leases and delays end earlier by the difference, so none lasts
+                                longer than it was to
 
-Durations within one process (parked reads, deadlines, pauses) use `monotonic`, which no step concerns.
+Durations within one process (parked reads, deadlines, pauses) use `monotonic`, which steps do not affect.
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ from typing import Any, Protocol
 import structlog
 
 TOLERANCE_MS = 1000
-"""A wall clock that is further off has been set rather than slewed."""
+"""A wall clock that differs by more than this has been set, not slewed."""
 CONFIRM_S = 300.0
-"""A step that lasts so long is believed."""
+"""Seconds after which a step counts as a correction."""
 SLEW = 10
-"""Of the time that passes, one part in so many is added or left out at most."""
+"""Slewing adds or leaves out at most one part in `SLEW` of the time that passes."""
 _MS = 1_000_000
 _log: Any = structlog.get_logger()
 
 
 class Clock(Protocol):
     def now_ms(self) -> int:
-        """Time of day, ms since 1970. Never decreases."""
+        """The time of day in ms since 1970. Never decreases."""
 
     def monotonic(self) -> float:
         """Seconds from an arbitrary start; never steps backwards. For durations."""
 
     def on_jump(self, jumped: Callable[[int], None]) -> None:
-        """`jumped` is called with the ms that the time of day has jumped ahead."""
+        """Register `jumped`, which is called with the ms by which the time of day has jumped ahead."""
 
     def statistics(self) -> ClockStatistics:
-        """What the clock has been through."""
+        """Number of steps, and the present offset of the wall clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockStatistics:
-    """`steps` of the wall clock that were noticed; `offset_ms`: by how much it is ahead of the shard's time."""
+    """`steps` is the number of the wall clock's steps, `offset_ms` the ms by which it is ahead of the shard's time."""
 
     steps: int = 0
     offset_ms: int = 0
 
 
 class SystemClock:
-    """`wall` is in ns since 1970, `elapsed` in ns from an arbitrary start, always forward."""
+    """The real clock. `wall` is in ns since 1970. `elapsed` is in ns from an arbitrary start and never decreases."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class SystemClock:
         self._offset = 0
         self._steps = 0
         self._step: tuple[int, int] | None = None
-        """Offset of the wall clock since its last step, and when that was noticed; None while it is where it should."""
+        """Offset of the wall clock since its last step, and when the step was noticed; None if there is no step."""
         self._jumped: Callable[[int], None] = lambda ms: None
 
     def monotonic(self) -> float:
@@ -111,7 +111,7 @@ class SystemClock:
         return now // _MS
 
     def _stepped(self, offset: int, passed: int, at: int) -> int:
-        """By how much to correct the time, the wall clock being far off."""
+        """The correction of the shard's time in ns, while the wall clock is more than the tolerance off."""
         if self._step is None or abs(offset - self._step[0]) > TOLERANCE_MS * _MS:
             self._step = offset, at
             self._steps += 1
@@ -131,6 +131,6 @@ class SystemClock:
 
 
 def _slewed(offset: int, passed: int) -> int:
-    """The part of an offset that may be made up for while so much time has passed."""
+    """The part of an offset that slewing corrects in `passed` ns."""
     most = passed // SLEW
     return max(-most, min(offset, most))

@@ -1,4 +1,4 @@
-"""What only looks: a topic's state, lists of topics, statistics. It looks at every folder, and is beside them."""
+"""Inspection: answers requests for a topic's state, lists of topics and statistics. It changes no records."""
 
 from __future__ import annotations
 

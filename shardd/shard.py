@@ -1,10 +1,10 @@
-"""The shard as a whole: its life, and which operation does what. No sockets, no loop, no clock of its own.
+"""The shard: recovery, requests, checkpoints and stop. It has no sockets, no event loop and no clock of its own.
 
-A request comes in through `handle` and is answered by calling `respond`: at once, after the next `flush`, or after a
-sync. Changes are assigned when they stage and visible when they commit (see `shardd.storage.group_commit`).
+`handle` takes a request and answers it by calling `respond`: at once, after the next `flush`, or after a sync. Changes
+are assigned when they stage and visible when they commit (see `shardd.storage.group_commit`).
 
-If the process dies before a frame is written, its request was never answered. If it dies after, the change is there
-after the restart whether or not the answer got out; a client that repeats the request without an idempotency key may
+If the process dies before a frame is written, its request was never answered. If it dies after that, the change exists
+after the restart, whether or not the answer was sent. A client that repeats the request without an idempotency key may
 then write twice.
 """
 
@@ -56,101 +56,157 @@ from shardd.subscribers import Subscribers
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Deferred, Topic
 
+Operations = dict[type, Callable[[Request, Respond], None]]
+WaitingOperations = dict[type, Callable[[Request, Hashable, Respond], None]]
+"""By the type of a request's options."""
 _BEFORE_RESTORED = frozenset((operations.Pull, operations.RouterPosition, operations.Stats))
-"""Are answered while copies are made again."""
+"""Operations that are served while copies are made again."""
+
+
+def open_shard(
+    disk: Disk, clock: Clock, path: Path, limits: Limits, *, from_files: bool = False, to_salvage: str = ""
+) -> Generator[tuple[int, int], None, Shard]:
+    """Recover a shard from its files. Yields (bytes done, bytes in all) after each frame of the log. Returns the shard.
+    Blocks. Raises `RecoveryError`, or OSError. `from_files` and `to_salvage` are fields of `Checkpoints`.
+    """
+    directory, outcome = Directory(), Outcome()
+    checkpoints = Checkpoints(disk, path, directory, clock, limits)
+    checkpoints.from_files, checkpoints.to_salvage = from_files, to_salvage
+    yield from _read_back(disk, path, directory, checkpoints, outcome)
+    directory.recovered(clock.now_ms(), disk.boot_id())
+    clock.on_jump(directory.jumped)
+    checkpoints.quarantine.recovered()
+    return Shard(disk, clock, path, limits, directory, checkpoints, outcome)
+
+
+def opened_shard(
+    disk: Disk, clock: Clock, path: Path, limits: Limits, *, from_files: bool = False, to_salvage: str = ""
+) -> Shard:
+    """A shard recovered at once. As `open_shard`."""
+    return exhaust(open_shard(disk, clock, path, limits, from_files=from_files, to_salvage=to_salvage))
+
+
+def _read_back(
+    disk: Disk, path: Path, directory: Directory, checkpoints: Checkpoints, outcome: Outcome
+) -> Iterator[tuple[int, int]]:
+    """Load the newest catalog, and replay the log behind it."""
+    disk.make_dir(path / "wal")
+    # Also if the directories exist: a process may have been killed after it made them and before this sync.
+    disk.sync_dir(path)
+    disk.sync_dir(path.parent)
+    try:
+        after_no = checkpoints.load()
+    except (CatalogError, SegmentError) as error:
+        raise RecoveryError(str(error)) from error
+    for frame in checkpoints.held:
+        replay(directory, found(frame))
+    checkpoints.held.clear()
+    for each in scan(disk, path / "wal", outcome, after_no):
+        try:
+            checkpoints.replaying(each.header)
+        except SegmentError as error:
+            raise RecoveryError(str(error)) from error
+        replay(directory, each)
+        yield each.done_bytes, each.total_bytes
+    checkpoints.replayed()
 
 
 class Shard:
-    def __init__(self, disk: Disk, clock: Clock, path: Path, limits: Limits) -> None:
+    """One shard. `open_shard` makes it from what its files have."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        clock: Clock,
+        path: Path,
+        limits: Limits,
+        directory: Directory,
+        checkpoints: Checkpoints,
+        outcome: Outcome,
+    ) -> None:
         self._disk = disk
         self._clock = clock
         self._path = path
         self._limits = limits
-        self.directory = Directory()
+        self.directory = directory
+        self.checkpoints = checkpoints
+        self.quarantine = checkpoints.quarantine
+        self.outcome = outcome
         self.pressure = Pressure()
         self.scheduler = Scheduler(clock, self.pressure)
         self.unsynced = Unsynced()
         self.reads = Reads(clock, limits, self.scheduler, self.unsynced)
         self.pulls = Pulls(clock)
-        self.restored = False
-        """Is every topic what it was at the last stop? Before, only other shards are answered, unless there are topics
-        that wait."""
+        self.restored = not self._unrestored()
+        """True when every topic has all copies that it had at the last stop. Before that, only requests of other shards
+        are answered, unless `waiting` is set."""
         self.waiting: frozenset[str] | None = None
-        """While these topics wait for a source whose shard cannot start, the others are served."""
-        self.checkpoints = Checkpoints(disk, path, self.directory, clock, limits)
-        self.quarantine = self.checkpoints.quarantine
-        self.outcome = Outcome()
+        """Topics that wait for a source whose shard cannot start. While it is set, all other topics are served."""
         self.allowance = Allowance(limits)
         self.space = Space(disk, path, clock, limits)
-        self._operations: dict[type, Callable[[Request, Respond], None]] = {}
-        self._waiting_operations: dict[type, Callable[[Request, Hashable, Respond], None]] = {}
+        self.space.wanted = self._room_wanted
         self._logged_before = self._logged_earlier = 0
         self.checkpoint_wanted: Callable[[], None] = lambda: None
         """Called while a checkpoint is due."""
-        self.space.wanted = self._room_wanted
+        self._open_log()
+        subscribers = Subscribers(self.scheduler, self.reads, self.pulls)
+        staging = self._staging = Staging(
+            directory, self.commits, subscribers, clock, limits, disk.boot_id(), self.space, self.allowance
+        )
+        self.copier = Copier(staging)
+        self.routing = Routing(staging)
+        self.mover = Mover(staging, self.flush)
+        self.claims = subscribers.claims = Claims(staging, self.scheduler, self.mover.order)
+        self.mover.recovered()
+        self._sessions = SessionControl(staging)
+        self._operations = {
+            **self._topic_operations(staging),
+            **self._looking_operations(),
+            **self._router_operations(),
+            **self._session_operations(),
+            **self._queue_operations(staging),
+        }
+        self._waiting_operations = {**self._reading_operations(), **self._lease_operations()}
 
-    def recover(self) -> Iterator[tuple[int, int]]:
-        """Read everything back. Yields (bytes done, bytes to do) after each frame; the shard is usable when the
-        iterator is exhausted. Raises `RecoveryError`, or OSError."""
-        path = self._path / "wal"
-        self._disk.make_dir(path)
-        # Also where they were there: a process that was killed may have made them and not come to this.
-        self._disk.sync_dir(self._path)
-        self._disk.sync_dir(self._path.parent)
-        try:
-            after_no = self.checkpoints.load()
-        except (CatalogError, SegmentError) as error:
-            raise RecoveryError(str(error)) from error
-        for frame in self.checkpoints.held:
-            replay(self.directory, found(frame))
-        self.checkpoints.held.clear()
-        for each in scan(self._disk, path, self.outcome, after_no):
-            try:
-                self.checkpoints.replaying(each.header)
-            except SegmentError as error:
-                raise RecoveryError(str(error)) from error
-            replay(self.directory, each)
-            yield each.done_bytes, each.total_bytes
-        self.checkpoints.replayed()
-        self.directory.recovered(self._clock.now_ms(), self._disk.boot_id())
-        self._clock.on_jump(self.directory.jumped)
-        self.quarantine.recovered()
+    def _open_log(self) -> None:
+        """Open the log for writing, behind what was replayed."""
         self._wal = Wal(
             self._disk,
-            path,
+            self._path / "wal",
             next_no=self.outcome.next_no,
             max_bytes=self._limits.wal_segment_bytes,
             resume=self.outcome.resume,
         )
-        self.commits = Commits(self._wal, self._clock, window_ms=self._limits.wal_sync_window_ms)
         self._wal.full = self.space.full
+        self.commits = Commits(self._wal, self._clock, window_ms=self._limits.wal_sync_window_ms)
         self.commits.logged = self.space.logged
         self.commits.out_of_room = self.space.refusal
         self.commits.after_sync = self._synced
         self.commits.sync_begins = self.pulls.sync_begins
         self.commits.sync_ended = self.pulls.sync_ended
-        subscribers = Subscribers(self.scheduler, self.reads, self.pulls)
-        staging = self._staging = Staging(
-            self.directory,
-            self.commits,
-            subscribers,
-            self._clock,
-            self._limits,
-            self._disk.boot_id(),
-            self.space,
-            self.allowance,
-        )
-        self.copier = Copier(staging)
-        self.routing = Routing(staging)
-        self.restored = not self._unrestored()
+
+    def _topic_operations(self, staging: Staging) -> Operations:
         topics = Topics(staging)
         cursors = Cursors(staging)
-        self.mover = Mover(staging, self.flush)
-        self.claims = subscribers.claims = Claims(staging, self.scheduler, self.mover.order)
-        self.mover.recovered()
-        self._sessions = SessionControl(staging)
         consume = Consume(staging)
         logs = Logs(staging)
+        return {
+            operations.Append: Writes(staging, topics, self.pressure, self.unsynced).append,
+            operations.Configure: topics.configure,
+            operations.DeleteTopic: topics.delete,
+            operations.DeleteRecords: Deletes(staging, self.scheduler).delete,
+            operations.CursorPut: cursors.put,
+            operations.CursorGet: cursors.get,
+            operations.CursorDelete: cursors.delete,
+            operations.CursorList: cursors.list,
+            operations.Take: consume.take,
+            operations.Peek: consume.peek,
+            operations.Step: consume.step,
+            operations.LogCreate: logs.create,
+            operations.LogFind: logs.find,
+        }
+
+    def _looking_operations(self) -> Operations:
         inspect = Inspect(
             directory=self.directory,
             clock=self._clock,
@@ -166,15 +222,14 @@ class Shard:
             copier=self.copier,
             quarantine=self.quarantine,
         )
-        self._operations = {
-            operations.Append: Writes(staging, topics, self.pressure, self.unsynced).append,
-            operations.Configure: topics.configure,
-            operations.DeleteTopic: topics.delete,
-            operations.DeleteRecords: Deletes(staging, self.scheduler).delete,
-            operations.CursorPut: cursors.put,
-            operations.CursorGet: cursors.get,
-            operations.CursorDelete: cursors.delete,
-            operations.CursorList: cursors.list,
+        return {
+            operations.State: inspect.state,
+            operations.ListTopics: inspect.list,
+            operations.Stats: inspect.stats,
+        }
+
+    def _router_operations(self) -> Operations:
+        return {
             operations.RouterSource: self.routing.source,
             operations.RouterPut: self.routing.put,
             operations.RouterDelete: self.routing.delete,
@@ -183,27 +238,28 @@ class Shard:
             operations.RouterList: self.routing.list,
             operations.RouterGraph: self.routing.graph,
             operations.RouterPosition: self._router_position,
+        }
+
+    def _session_operations(self) -> Operations:
+        return {
             operations.WatchResolve: self._sessions.resolve,
             operations.SessionMake: self._sessions.make,
             operations.SessionOpen: self._sessions.open,
             operations.SessionMove: self._sessions.move,
             operations.SessionCount: self._sessions.count,
-            operations.Take: consume.take,
-            operations.Peek: consume.peek,
-            operations.Step: consume.step,
-            operations.PeekJobs: Peeking(staging, self.claims).peek,
-            operations.Redrive: Redrive(staging, self.mover).redrive,
-            operations.LogCreate: logs.create,
-            operations.LogFind: logs.find,
-            operations.State: inspect.state,
-            operations.ListTopics: inspect.list,
-            operations.Stats: inspect.stats,
         }
 
-        self._waiting_operations = {
-            operations.Diff: self._diff,
-            operations.Feed: self._feed,
-            operations.Pull: self._pull,
+    def _queue_operations(self, staging: Staging) -> Operations:
+        return {
+            operations.PeekJobs: Peeking(staging, self.claims).peek,
+            operations.Redrive: Redrive(staging, self.mover).redrive,
+        }
+
+    def _reading_operations(self) -> WaitingOperations:
+        return {operations.Diff: self._diff, operations.Feed: self._feed, operations.Pull: self._pull}
+
+    def _lease_operations(self) -> WaitingOperations:
+        return {
             operations.Claim: self.claims.claim,
             operations.Ack: self.claims.ack,
             operations.Nack: self.claims.nack,
@@ -216,21 +272,21 @@ class Shard:
         }
 
     def close(self) -> None:
-        """Sync, make a checkpoint, close the log. Raises OSError if the disk refuses to sync."""
+        """Sync, make a checkpoint, close the log. Blocks. Raises OSError if the last sync fails."""
         self.commits.sync_now()
         if self.restored:
             try:
                 self.checkpoint_now(last=True)
             except OSError:
-                pass  # the log has everything
+                pass  # the log has all changes
         self._wal.close()
 
     def _unrestored(self) -> list[Topic]:
-        """Topics that copies have to be made again for."""
+        """Topics whose copies have to be made again."""
         return [topic for topic in self.directory.visible.values() if topic.unrestored]
 
     def restores(self) -> list[Restore]:
-        """What is to be made again before this shard is `restored`."""
+        """The restores that have to be done before this shard is `restored`."""
 
         def replay(topic: Topic, deferred: Deferred) -> None:
             replay_deferred(self.directory, topic, *deferred)
@@ -241,7 +297,7 @@ class Shard:
         ]
 
     def _router_position(self, request: Request[operations.RouterPosition], respond: Respond) -> None:
-        """Where a topic is, for others that are restored. Options: `epoch`."""
+        """Answer with a topic's position, for the restore of other topics. Options: `epoch`."""
         topic = self.directory.visible.get(request.topic)
         if topic is None or topic.epoch != request.options.epoch:
             raise topic_not_found(request.topic)
@@ -249,15 +305,15 @@ class Shard:
 
     @property
     def checkpoint_due(self) -> bool:
-        """Has enough been logged or copied since the last checkpoint, does somebody wait for one, or may one make room
-        that is needed?"""
+        """True if a checkpoint should be made: enough has been logged or copied since the last one, a router request
+        waits for one, or one may free space that is needed."""
         return self.restored and (
             self.logged_bytes >= self._limits.checkpoint_bytes or bool(self.routing.unsaved) or self.may_make_room
         )
 
     @property
     def may_make_room(self) -> bool:
-        """Is the disk nearly full, and is there something that checkpoints would remove?"""
+        """True if the disk is nearly full and checkpoints would remove files."""
         if self.space.low:
             return bool(self.logged_bytes) or not self.checkpoints.settled
         return self.space.scarce and (self.logged_bytes >= self._limits.min_free_bytes // 8 or self.checkpoints.garbage)
@@ -267,13 +323,13 @@ class Shard:
             self.checkpoint_wanted()
 
     def hold_room(self) -> None:
-        """Keep room for checkpoints from now on, until `let_go_of_room`."""
+        """Hold space for checkpoints from now on, until `let_go_of_room`."""
         self.space.checkpoint_ended(True, self.checkpoints.catalog_may_have)
         unstored = sum(any(b.stored is None for b in t.batches) for t in self.directory.visible.values())
         self.space.begin(self.outcome.replayed_bytes, self.outcome.replayed_records, unstored)
 
     def let_go_of_room(self) -> None:
-        """The shard is closed."""
+        """Release the held space. Call it when the shard is closed."""
         self.space.end()
 
     @property
@@ -285,25 +341,25 @@ class Shard:
         return self._wal.statistics().bytes_written_total + self.copier.copied_bytes
 
     def begin_checkpoint(self, last: bool = False) -> Plan:
-        """`planning`, at once."""
+        """`planning` in one call."""
         return exhaust(self.planning(last))
 
     def planning(self, last: bool = False) -> Generator[None, None, Plan]:
-        """Take the position and what is to be written, in slices between which requests may be handled. Follow with
-        `checkpoints.write` in a thread, then `ending`."""
+        """Plan a checkpoint in slices, between which requests may be handled. Returns the plan. Then call
+        `checkpoints.write` in a worker thread, then `ending`."""
         self._logged_earlier, self._logged_before = self._logged_before, self._grown_bytes()
         yield from self.routing.saving()
         if self.space.low:
-            self.commits.rotate()  # the log is removed by files
+            self.commits.rotate()  # only whole log files can be removed
         self.space.checkpoint_begins()
         return (yield from self.checkpoints.planning(lambda: self._wal.synced_no, last))
 
     def end_checkpoint(self, plan: Plan, error: OSError | None = None) -> None:
-        """`ending`, at once."""
+        """`ending` in one call."""
         exhaust(self.ending(plan, error))
 
     def ending(self, plan: Plan, error: OSError | None = None) -> Generator[None, None, None]:
-        """The files are written, or could not be."""
+        """End a checkpoint, in slices: adopt the plan, or abandon it if `error` came before the plan was committed."""
         good = error is None or plan.committed
         if good:
             yield from self.checkpoints.adopting(plan)
@@ -315,7 +371,7 @@ class Shard:
         self.flush()
 
     def checkpoint_now(self, last: bool = False) -> None:
-        """A whole checkpoint in this thread. Raises OSError, and then nothing has changed."""
+        """Make a whole checkpoint in this thread. Blocks. Raises OSError, and then nothing has changed."""
         plan = self.begin_checkpoint(last)
         try:
             self.checkpoints.write(plan)
@@ -325,7 +381,7 @@ class Shard:
         self.end_checkpoint(plan)
 
     def handle(self, request: Request, caller: Hashable, respond: Respond) -> None:
-        """Take one request. `caller` names the peer; with the request's id it identifies a parked read."""
+        """Handle one request. `caller` names the peer; with the request's id it identifies a parked read."""
         if isinstance(request.options, operations.Ping):
             respond(Reply(request.id))
             return
@@ -361,7 +417,7 @@ class Shard:
         self.pulls.pull(self.directory.visible.get(request.topic), request, caller, respond)
 
     def _check_waiting(self, topic: str) -> None:
-        """Not everything is restored. Raises `503`, unless the topic is."""
+        """Raises `503` for requests before the shard is restored, unless the topic can be served already."""
         if self.waiting is None:
             raise not_ready("this shard is making copies of its routers again; retry shortly")
         if topic in self.waiting:
@@ -371,14 +427,14 @@ class Shard:
             )
 
     def flush(self) -> None:
-        """End of a group of requests: write what they staged, and wake who waited for it."""
+        """Write the changes that a group of requests staged, and wake the requests that wait for them."""
         self.commits.flush()
         self._deliver()
         if self.checkpoint_due:
             self.checkpoint_wanted()
 
     def cancel(self, caller: Hashable, ident: int) -> None:
-        """The caller went away. Nothing if its request is not parked (any more)."""
+        """Cancel a parked request, because its caller has gone away. Does nothing if it is not parked."""
         self.reads.cancel(caller, ident)
         self.pulls.cancel(caller, ident)
         self.claims.cancel(caller, ident)
@@ -391,7 +447,7 @@ class Shard:
         self.scheduler.deliver()
 
     def _refuse_damaged(self) -> None:
-        """Topics were set apart: who waits for them learns of it."""
+        """Refuse the parked requests of topics that have just been quarantined."""
         for topic in self.quarantine.fresh():
             for waiting in (self.reads, self.pulls, self.claims):
                 waiting.refuse(topic, refusal(topic))
@@ -403,7 +459,7 @@ class Shard:
 
     @property
     def next_due(self) -> float | None:
-        """When `deliver` next has something to do, in monotonic seconds; None if nothing that waits has a time."""
+        """When `deliver` has to be called next, in monotonic seconds; None if nothing that waits has a time."""
         times = [
             time
             for time in (self.scheduler.next_due, self.reads.next_deadline, self.claims.next_due)
@@ -412,23 +468,23 @@ class Shard:
         return min(times, default=None)
 
     def deliver(self) -> None:
-        """What is due: deliveries whose turn it is, parked reads that are over, claimers whose window is closed."""
+        """Do what is due: deliveries whose turn it is, parked reads that are over, claimers whose window is closed."""
         self._refuse_damaged()
         self.claims.deliver()
         self.scheduler.deliver()
         self.reads.expire()
 
     def counters(self) -> tuple[int, int, int]:
-        """Topics, live records, live bytes, and with them what this shard is about to add by itself."""
+        """Number of topics, live records and live bytes, including those that this shard is about to add by itself."""
         topics, records, size = self.directory.counters()
         return topics + self.allowance.pending_topics, records, size + self.allowance.pending_bytes
 
     def monotonic(self) -> float:
-        """The clock that `next_due` is in."""
+        """The time of the clock that `next_due` uses, in seconds."""
         return self._clock.monotonic()
 
     def sample(self, lag_s: float) -> None:
-        """Take the shard's pressure; to be called every `SAMPLE_INTERVAL`, `lag_s` being how late that was."""
+        """Sample the shard's pressure. Called every `SAMPLE_INTERVAL`; `lag_s` is the delay of this call in seconds."""
         queue = self.commits.depth / self._limits.wal_queue_max
         self.pressure.sample(Sample(self.scheduler.depth, self.scheduler.take_delay(), lag_s, queue))
         self.commits.widen(widening_s(self.pressure.level, self._limits.wal_sync_window_ms / 1000))
@@ -436,7 +492,7 @@ class Shard:
         self.reads.pace()
 
     def maintain(self) -> None:
-        """Now and then: let go of what is out of date."""
+        """Expire records, keys, parked pulls, router holds, loans and watch sessions. Called now and then."""
         self.directory.expire(self._clock.now_ms())
         self.pulls.expire()
         self.routing.expire()
@@ -447,7 +503,7 @@ class Shard:
 
 
 def _answer(request: Request, respond: Respond, message: Message) -> None:
-    """Pass an answer on, with the names of what its request said in vain."""
+    """Pass an answer on. If the request had ignored fields, adds their names to the body."""
     if request.ignored and isinstance(message, Reply) and message.body:
         message.body = b'%b,"ignored":%b}' % (message.body[:-1], to_json(request.ignored))
     respond(message)

@@ -1,4 +1,4 @@
-"""Who is told when a topic has changed: parked reads and streams, routers that copy from it, claimers of its jobs."""
+"""Subscribers of topic events: parked reads and streams, routers that copy from the topic, claimers of its jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Subscribers:
     """See `shardd.changes.events.TopicEvents`."""
 
     claims: Claims
-    """To be set before anything changes: claims are made last, because they make changes themselves."""
+    """Set before any topic changes. Claims are constructed last, because they stage changes themselves."""
 
     def __init__(self, scheduler: Scheduler, reads: Reads, pulls: Pulls) -> None:
         self._scheduler = scheduler

@@ -1,1 +1,1 @@
-"""Starts, watches and ends the processes of a service; and the command `topics`."""
+"""Supervisor: starts, watches and stops the processes of a service. Also the command `topics`."""

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Prints a JAVA_HOME of Java >= 17, which Spark needs: the one that is there, else the distribution's headless runtime
-# where it can be installed (apt-get as root). Exit status 1 and an explanation when there is none.
+# where it can be installed (apt-get as root, and only where CI is set). Exit status 1 and an explanation when there is none.
 set -u
 
 # Prints the home of the java command $1 if it is new enough.
@@ -21,7 +21,7 @@ find_java() {
 }
 
 find_java && exit 0
-if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+if [ -n "${CI:-}" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
     echo "Spark needs Java >= 17: installing the distribution's headless runtime" >&2
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq >&2 || true

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Prints the first Python that can run the project and make a virtual environment. $PYTHON, if set, is tried alone.
+# Prints the first Python that can run the project and create a virtual environment. If $PYTHON is set, only it is tried.
 set -u
 tried=""
 for candidate in ${PYTHON:-python3.13 python3.12 python3.11 python3.14 python3 python}; do
     path=$(command -v "$candidate" 2>/dev/null) || continue
-    # A version manager's shim may exist for a version that does not: only running it tells.
+    # A version manager's shim may exist for a version that is not installed, so it must be run to find out.
     version=$("$path" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue
     if ! "$path" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
         tried="$tried $candidate is $version;"

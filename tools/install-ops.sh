@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs what tests run besides Python, where it is missing and can be had (apt-get as root): systemd-analyze, promtool,
-# nginx, caddy, openssl, curl, venv, chromium. Nothing is started. Exit status 1 and the names of what is still missing.
+# nginx, caddy, openssl, curl, venv, chromium. It installs only where CI is set: elsewhere it names what is missing. Nothing
+# is started. Exit status 1 and the names of what is still missing.
 set -u
 
 missing() {
@@ -12,7 +13,7 @@ missing() {
 
 packages=$(missing)
 [ -z "$packages" ] && exit 0
-if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+if [ -n "${CI:-}" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
     echo "installing what tests need: $packages" >&2
     export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
     apt-get update -qq >&2 || true
@@ -20,5 +21,5 @@ if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
 fi
 packages=$(missing)
 [ -z "$packages" ] && exit 0
-echo "Tests need packages that are not there: $packages" >&2
+echo "Tests need packages that are not there. Debian, Ubuntu: apt-get install $packages" >&2
 exit 1

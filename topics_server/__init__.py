@@ -1,16 +1,16 @@
-"""The command `topics`, as far as the question whether the packages next to this one are the ones it will get.
+"""Entry point of the command `topics`: checks that the project's own packages would be imported, then runs the command.
 
-The project's packages have everyday names, and other distributions have packages of the same: `proto` (proto-plus),
-`supervisor` (Supervisor). Two things can go wrong where they share an environment:
+The project's packages have common names, and other distributions contain packages of the same name: `proto`
+(proto-plus), `supervisor` (Supervisor). Two conflicts are possible in a shared environment:
 
-    found first     another directory of the path has a package of that name, and it is the one that would be imported
-    written over    another distribution was installed into the same directory, over files of ours
+    hidden         another directory of `sys.path` has a package of that name, which would be imported instead
+    overwritten    another distribution was installed into the same directory, over files of this project
 
-Both are looked for before anything of the project is imported, and told in one sentence with the remedy. Sizes of files
-are compared with those that pip noted when it installed them: a hundred calls of `stat`, no file is read. An editable
-installation has no such notes, and needs none: nothing is installed into a checkout.
+Both are checked before any package of the project is imported. The error names the conflict and the remedy. File sizes
+are compared with those that pip recorded at installation; this takes about a hundred `stat` calls and reads no file. An
+editable installation has no such record and needs none, because nothing is installed into a checkout.
 
-`topics_server/deploy` is the project's `deploy`, for `topics deploy-files`.
+In a wheel, `topics_server/deploy` is a copy of the project's `deploy`, for `topics deploy-files`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def trouble(site: Path) -> str:
-    """What is wrong with the packages in `site`, where the project is installed, and what to do; empty: nothing."""
+    """The conflict of the packages in `site`, where the project is installed, with its remedy; "" if there is none."""
     for name in PACKAGES:
         found = _location(name)
         if found != site / name:
@@ -50,7 +50,7 @@ def trouble(site: Path) -> str:
 
 
 def _location(name: str) -> Path | None:
-    """The directory of the package that an import would find."""
+    """The directory of the package that an import would find, or None."""
     try:
         spec: ModuleSpec | None = find_spec(name)
     except (ImportError, ValueError):
@@ -64,7 +64,7 @@ def _location(name: str) -> Path | None:
 
 
 def _written_over(site: Path) -> Iterator[tuple[str, Path]]:
-    """Files of our packages that have another size than when they were installed, or are gone."""
+    """Package and path of installed files whose size has changed or that are missing."""
     for file in _installed(DISTRIBUTION):
         path = site / str(file)
         if file.parts[0] in PACKAGES and file.size is not None:
@@ -84,7 +84,7 @@ def _installed(name: str) -> list[PackagePath]:
 
 
 def _told(package: str) -> str:
-    """Which other distributions have a package of this name."""
+    """Names of other distributions with a package of this name, as a remark in parentheses; "" if there are none."""
     names = sorted({str(each.metadata["Name"]) for each in distributions() if _has(each, package)} - {DISTRIBUTION})
     return f" (there is a {package} in {', '.join(names)})" if names else ""
 

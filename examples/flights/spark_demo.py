@@ -1,4 +1,4 @@
-"""The flights go through Spark: counted beside the running service, archived, replayed into another one, audited.
+"""Spark demo: counts the flights beside the running service, archives them, replays them into another, and audits both.
 
     make demo-spark
 
@@ -9,8 +9,8 @@
     5 Spark finds the same flights there, in the same order
     6 `audit` finds both data directories clean
 
-Needs Java 17 or newer. `--csv FILE` takes the flights from another zipped file. Ends with a line of proof and exit
-status 0; with 1 and what differs if something does.
+Needs Java 17 or newer. `--csv FILE` takes the flights from another zipped file. Ends with a summary line and exit
+status 0, or with the difference and exit status 1.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from service import Service
 console = Console()
 TOP = 3
 Routes = dict[str, list[tuple[str, int]]]
-"""Carrier → its most flown routes and how often, most first; those flown equally often by name."""
+"""Carrier → its most flown routes with their counts, in descending order, then by name."""
 
 
 def routes_of(flights: dict[str, list[Flight]]) -> Routes:
-    """Straight from the CSV file."""
+    """Top routes from the CSV file."""
     counted = {carrier: Counter(map(route, rows)) for carrier, rows in flights.items()}
     return {carrier: sorted(c.items(), key=lambda found: (-found[1], found[0]))[:TOP] for carrier, c in counted.items()}
 
 
 def routes_in(spark: Any, data_dir: Path) -> Routes:
-    """From the files of a service, out of the records' data."""
+    """Top routes from the files of a service."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -67,7 +67,7 @@ def routes_in(spark: Any, data_dir: Path) -> Routes:
 
 
 def differing(spark: Any, one: Path, other: Path) -> int:
-    """How many seqs of the two services' topics do not have the same record."""
+    """Number of seqs at which the two services' topics have different records."""
     from pyspark.sql import functions as f
 
     columns = ["value", "tag", "node"]

@@ -1,11 +1,10 @@
-"""Three nodes that all write and all read: each sees what the others wrote, none what it wrote itself, nothing loops.
+"""Multi-master example: three nodes write and read; each gets the others' records, not its own, and nothing loops.
 
     python examples/multimaster/nodes.py [--url http://127.0.0.1:4000]
 
-Every node writes to the shared topic `mm:events` and gives its id as `node` with each write. Routers copy the topic to
-an inbox for each node (`mm:inbox:a`, …). Copies keep the `node` they came with, so a reader that names itself is never
-given back what it wrote. With `--ring`, three more topics are joined to a ring of routers with `allow_cycle`: a record
-goes round until it has made eight hops, and then stops.
+Every node writes to the shared topic `mm:events`, with its id as `node`. Routers copy the topic to an inbox for each
+node (`mm:inbox:a`, …). Copies keep their `node`, so a diff that names the reading node leaves out its own records. With
+`--ring`, three more topics form a ring of routers with `allow_cycle`: a record circulates for eight hops, and stops.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Client:
 
 
 class Node:
-    """One of the writers and readers: its cursor is all it has to keep."""
+    """Node that writes and reads. Its only state is its cursor."""
 
     def __init__(self, client: Client, prefix: str, name: str) -> None:
         self.client = client
@@ -51,7 +50,7 @@ class Node:
         self.client.ask("POST", f"/v0/topics/{self.events}", {"node": self.name, "records": [{"data": data}]})
 
     def read(self) -> None:
-        """Whatever is new from the others."""
+        """Read the new records of the other nodes."""
         body = {"from_seq": self.cursor, "node": self.name, "wait_ms": 200}
         answer = self.client.ask("POST", f"/v0/topics/{self.inbox}/diff", body)
         self.cursor = answer["next_from_seq"]
@@ -59,7 +58,7 @@ class Node:
 
 
 def run(url: str, prefix: str = "mm") -> dict[str, list[Any]]:
-    """Let the nodes write in turn and read until each has everything. Returns what each has seen: (node, data)."""
+    """Let the nodes write in turn and read until each has everything. Returns the records of each: (node, data)."""
     client = Client(url)
     nodes = [Node(client, prefix, name) for name in NODES]
     for number in range(WRITES):
@@ -71,12 +70,12 @@ def run(url: str, prefix: str = "mm") -> dict[str, list[Any]]:
         for node in nodes:
             node.read()
     for node in nodes:
-        node.read()  # once more: nothing may come after everything
+        node.read()  # once more: nothing may come after the last record
     return {node.name: node.seen for node in nodes}
 
 
 def ring(url: str, prefix: str = "mm:ring") -> dict[str, list[Any]]:
-    """Three topics in a ring of routers, a record written to the first. Returns what each topic ends up with."""
+    """Write a record to the first of three topics in a ring of routers. Returns the final records of each topic."""
     client = Client(url)
     topics = [f"{prefix}:{name}" for name in NODES]
     for source, dest in zip(topics, [*topics[1:], topics[0]], strict=True):

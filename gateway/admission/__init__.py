@@ -1,3 +1,3 @@
-"""How much clients may have at once: requests, bytes, streams, time. What shards may hold is in
-`gateway.shards`.
+"""Admission: how many requests, bytes and streams clients may have at once, and how slow an upload may be.
+`gateway.shards` limits what the shards hold.
 """

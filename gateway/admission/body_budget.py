@@ -1,20 +1,24 @@
-"""How many bytes this process may hold for clients at once: one number, shared fairly by keys.
+"""The byte budget: how many bytes this process may hold for clients at once, shared fairly by keys.
 
-Counted are request bodies, from before their first byte is read until they are answered; answers, from before the shard
-is asked until they are sent; and what waits for streams. Each belongs to an *owner*, a key and one of these three
-kinds, so that answers that are not read never keep bodies from coming in.
+The budget counts request bodies, from before their first byte is read until they are answered. It counts responses,
+from before the shard is asked until they are sent, and bytes queued for streams. Heads above 8 KiB count too. An
+*owner* is a key and one of these kinds, so unread responses never keep request bodies from coming in.
 
-`admits` decides. An owner may take twice what it would leave free: two thirds of all while it is alone, two fifths each
-while there are two, and so on towards equal shares. So there is always room for an owner that has nothing yet, however
-long the others take. One that has nothing may take whatever is free.
+`admits` decides. An owner may take twice what it would leave free: two thirds of the total while it is alone, two
+fifths each with two owners, and so on towards equal shares. So an owner that holds nothing always finds room, however
+long the others hold theirs. An owner that holds nothing may take all that is free.
 
-What is not admitted waits, which means that its client is not read from: first those that hold least, and when one has
-waited for a quarter of the patience, none passes it. At the end of the patience it is refused with `429 throttled`.
+A request that is not admitted waits, and its client is not read from. Owners that hold least are admitted first. Once a
+request has waited for a quarter of the patience, no other passes it. At the end of the patience it is refused with
+`429 throttled`.
 
-A body of unknown length grows as it comes, so bodies that each hold a part may all wait for the rest. The first of them
-then goes on beyond the total, one at a time, and ends.
+A body of unknown length grows as it arrives, so bodies that each hold a part may all wait for the rest:
 
-Bytes come back when a `Hold` is released, and at the latest when nothing refers to it any more.
+1. The first of them goes on beyond the total, one body at a time.
+2. It ends and returns its bytes.
+3. The next one goes on.
+
+Bytes return when a `Hold` is released, at the latest when nothing refers to it any more.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from proto.model.keys import Key
 from proto.model.memory_shares import DEFAULT_BYTES, gateway_share
 
 FREE_BYTES = 4 << 10
-"""Bodies and answers up to this are not counted; the number of connections bounds them."""
+"""Bodies and responses up to this size are not counted; the limit on connections bounds them."""
 TIMES_THE_REST = 2
 RETRY_AFTER_MS = 1000
 
@@ -75,7 +79,7 @@ class _Waiter:
 
 
 class Hold:
-    """What one request, message or batch of records holds; `size` is what is counted for it."""
+    """The bytes that one request, message or batch of records holds; `size` is the number that the budget counts."""
 
     __slots__ = ("_budget", "owner", "size")
 
@@ -85,13 +89,13 @@ class Hold:
         self.size = 0
 
     async def grow(self, size: int) -> None:
-        """Wait until it may be `size` bytes; at once if it is already. Raises `429 throttled`."""
+        """Wait until the hold may be `size` bytes. Returns at once if it is that large. Raises `429 throttled`."""
         size = self._budget.counted(size)
         if size > self.size and not self.take(size):
             await self._budget.wait(self, size - self.size)
 
     def take(self, size: int) -> bool:
-        """Be `size` bytes if that is allowed now."""
+        """Grow to `size` bytes if the budget allows it now; return whether it did. Never waits."""
         size = self._budget.counted(size)
         if size > self.size:
             if not self._budget.free_for(self.owner, size - self.size):
@@ -100,13 +104,13 @@ class Hold:
         return True
 
     def set(self, size: int) -> None:
-        """Be `size` bytes, for that is what there is. More than was allowed makes others wait."""
+        """Set the size to bytes that already exist. Never waits; an excess makes other requests wait."""
         size = self._budget.counted(size)
         if size != self.size:
             self._budget.book(self, size - self.size)
 
     def release(self) -> None:
-        """Harmless a second time."""
+        """Return the bytes to the budget. A second call does nothing."""
         if self.size:
             self._budget.book(self, -self.size)
 
@@ -123,13 +127,14 @@ class Budget:
         self._held: dict[Owner, int] = {}
         self._queues: dict[Owner, deque[_Waiter]] = {}
         self._over: Hold | None = None
-        """Goes on beyond the total."""
+        """The hold that may grow beyond the total."""
         self._admitting = False
         self._thread = threading.get_ident()
         self._returned: deque[tuple[Owner, int]] = deque()
 
     def dropped(self, hold: Hold) -> None:
-        """The last that is heard of a hold. If the garbage collector ran in another thread, we hear of it later."""
+        """Take back the bytes of a collected hold. If the garbage collector ran in another thread, the bytes are queued
+        and counted at the next request."""
         if threading.get_ident() == self._thread:
             self.book(hold, -hold.size)
         else:
@@ -139,7 +144,8 @@ class Budget:
         return Hold(self, owner(kind, key))
 
     def counted(self, size: int) -> int:
-        """One larger than an owner's largest share is served too, with no other of its kind beside it."""
+        """The bytes to count for `size`, at most an owner's largest share. So a larger request is served too, when its
+        owner holds nothing else."""
         return min(size, self.total * TIMES_THE_REST // (TIMES_THE_REST + 1))
 
     def statistics(self) -> BudgetStatistics:
@@ -157,7 +163,7 @@ class Budget:
         return admits(self.total, self.used, self._held.get(owner, 0), size)
 
     def book(self, hold: Hold, size: int) -> None:
-        """Count `size` more for a hold, or less if it is negative."""
+        """Count `size` more bytes for a hold, or fewer if it is negative."""
         hold.size += size
         self._count(hold.owner, size)
         if size > 0:
@@ -176,7 +182,7 @@ class Budget:
             self._held.pop(whose, None)
 
     async def wait(self, hold: Hold, size: int) -> None:
-        """Until `hold` was given `size` more bytes. Raises `429 throttled`."""
+        """Wait until the budget has given `hold` `size` more bytes. Raises `429 throttled` after the patience."""
         waiter = _Waiter(hold, size, trio.current_time())
         self._queues.setdefault(hold.owner, deque()).append(waiter)
         self._admit()
@@ -207,7 +213,7 @@ class Budget:
 
     def _admit(self) -> None:
         if self._admitting:
-            return  # from within: booking what is admitted
+            return  # called from within, by `book` of an admitted waiter
         self._admitting = True
         try:
             while (waiter := self._next()) is not None:
@@ -221,7 +227,7 @@ class Budget:
             self._admitting = False
 
     def _next(self) -> _Waiter | None:
-        """Whose turn it is, if it is anybody's."""
+        """Return the waiter to admit next, or None."""
         if not self._queues:
             return None
         overdue_from = _now() - self._patience_s / 4
@@ -244,4 +250,4 @@ def _now() -> float:
     try:
         return trio.current_time()
     except RuntimeError:
-        return 0.0  # given back by an object that outlived the loop
+        return 0.0  # released by an object that outlived trio's loop

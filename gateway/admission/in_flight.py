@@ -1,4 +1,4 @@
-"""Which requests are in flight, and whether new ones are still wanted."""
+"""The requests in flight, and draining: whether new ones are still served."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import trio
 
 
 class Flight:
-    """Counts requests from head to last byte of the answer. After `drain`, only what is in flight is finished."""
+    """Counts requests from their head to the last byte of the response. After `drain`, only those in flight are
+    finished."""
 
     def __init__(self) -> None:
         self.draining = False
@@ -27,5 +28,5 @@ class Flight:
             self._landed.set()
 
     async def landed(self) -> None:
-        """Return once draining has begun and nothing is in flight any more."""
+        """Return once draining has begun and no request is in flight."""
         await self._landed.wait()

@@ -1,7 +1,7 @@
-"""How many of something may be open at once, in all and per key: requests in flight, event streams.
+"""Slots: how many requests in flight or event streams may be open at once, in all and per key.
 
-A slot is given back by whoever carries the answer to its end, whatever that end is, so it is taken where the request
-begins and released in the `finally` that ends it.
+A slot is taken where the request begins and released in the `finally` of the server that ends the response. So every
+end of a response returns the slot.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RETRY_AFTER_MS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """`limit` is the name a client is told, `most` the number; 0 for none."""
+    """A limit: `limit` is its name in errors, `most` its number. 0 means no limit."""
 
     limit: str
     most: int
@@ -31,14 +31,14 @@ class Slot:
         self._digest = digest
 
     def release(self) -> None:
-        """Harmless a second time."""
+        """Return the slot. A second call does nothing."""
         if self._slots is not None:
             self._slots._give_back(self._digest)
             self._slots = None
 
 
 class Slots:
-    """`total` bounds all, `per_key` each key. Without keys there is nobody to attribute use to: only `total` holds."""
+    """The open slots. `total` bounds all, `per_key` those of each key. Without keys, only `total` applies."""
 
     def __init__(self, total: Bound | None, per_key: Bound) -> None:
         self.open = 0
@@ -47,7 +47,7 @@ class Slots:
         self._by_key: Counter[bytes] = Counter()
 
     def take(self, key: Key) -> Slot:
-        """Raises `429 throttled` with `limit` and `max` in its detail."""
+        """Take a slot for `key`. Raises `429 throttled` with `limit` and `max` in its detail."""
         digest = key.digest
         if self._total is not None:
             _check(self._total, self.open)
@@ -74,7 +74,7 @@ def _check(bound: Bound, taken: int) -> None:
 
 
 def cap_reached(limit: str, most: int, remedy: str) -> TopicsError:
-    """The answer of every cap."""
+    """The `429 throttled` of every cap."""
     return TopicsError(
         ErrorCode.THROTTLED,
         f"{limit} is {most}, and that many are there; {remedy}",

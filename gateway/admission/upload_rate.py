@@ -1,5 +1,5 @@
-"""How slowly a client may send a body or read an answer: a pause has its limit, and so has the whole of it. And how
-often it may send what brings nothing."""
+"""Rates: how slowly a client may send a body or read a response, and how often it may send frames without content.
+Both each pause and the whole transfer are limited."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from proto.model.limits import Limits
 
 
 def due(now: float, begun: float, moved: int, pause_s: float, rate: int) -> float:
-    """When the next bytes must be moved: after the longest pause, and all since `begun` at `rate` bytes a second once
-    the first pause could have passed. 0 for any rate."""
+    """Return when the next bytes must have moved, in seconds on the clock of `now`. Each pause may last `pause_s`. Once
+    `pause_s` has passed since `begun`, all bytes must also have moved at `rate` bytes a second. Rate 0 means no
+    limit on the rate."""
     return min(now + pause_s, begun + pause_s + moved / rate) if rate else now + pause_s
 
 
 class Pace:
-    """Of one body. Besides the longest pause, all of it must come at `min_upload_rate` once `body_timeout_ms` has
-    passed: a client that sends a byte now and then must not hold the memory that was set aside for its body."""
+    """The pace of one body. Each pause is limited to `body_timeout_ms`. After that time the whole body must also arrive
+    at `min_upload_rate`: a client that sends a byte now and then must not hold the memory reserved for its body."""
 
     __slots__ = ("_begun", "_pause_s", "_rate", "received")
 
@@ -31,16 +32,16 @@ class Pace:
         self.received = 0
 
     def excuse(self, waited_s: float) -> None:
-        """That long, the client was not read from."""
+        """Do not count `waited_s`, during which the client was not read from."""
         self._begun += waited_s
 
     def deadline(self) -> float:
-        """When the next bytes are due, on the monotonic clock."""
+        """When the next bytes are due, in seconds on the monotonic clock."""
         return due(monotonic(), self._begun, self.received, self._pause_s, self._rate)
 
 
 class Allowance:
-    """So many at once, and so many a second in the long run. Spend with the time on the monotonic clock."""
+    """A token bucket: `most` at once, and `per_s` a second in the long run."""
 
     __slots__ = ("_at", "_left", "_most", "_per_s")
 
@@ -51,7 +52,7 @@ class Allowance:
         self._at = 0.0
 
     def spend(self, now: float) -> bool:
-        """Whether one more is allowed."""
+        """Take one token if there is one; return whether there was. `now` is in seconds on the monotonic clock."""
         self._left = min(self._left + (now - self._at) * self._per_s, self._most) if self._at else self._most
         self._at = now
         if self._left < 1:

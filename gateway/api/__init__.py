@@ -1,1 +1,1 @@
-"""From a request to its answer, through one shard or all of them."""
+"""The API: turns a request into its response, by way of one shard or all of them."""

@@ -1,7 +1,7 @@
-"""The HTTP API, whichever server carries it: from a request to the answer.
+"""The HTTP API: turns a request of any server into its response.
 
-Bodies of topic operations go to the topic's shard as they came, its JSON answer goes to the client as it came, with
-`performance` added. Only lists, probes, metrics and the OpenAPI document are made here.
+The bodies of topic operations go to the topic's shard unchanged. The shard's JSON reply goes to the client unchanged,
+with `performance` added. The gateway itself makes only lists, probes, metrics and the OpenAPI document.
 """
 
 from __future__ import annotations
@@ -63,16 +63,16 @@ from proto.model.surrogates import apply
 from proto.process import trace
 
 MAX_PARAMETERS_BYTES = 1 << 20
-"""What a body may hold that is parsed here, or is compressed and brings no records."""
+"""Largest body that the gateway parses, or that is compressed and brings no records."""
 
 MAKING_S = 2.0
-"""How long an answer waits for a topic that is only to be made on the side."""
+"""How long a claim's response waits for the dead-letter topics to be made."""
 
 AUTH_S = 5.0
-"""How long a WebSocket that was opened without a key may take to send one."""
+"""How long a client that opened a WebSocket without a key may take to send one."""
 MAX_AUTH_BYTES = 8 << 10
 MAX_UNPROVEN = 256
-"""WebSockets at a time that have yet to say whose they are."""
+"""WebSockets open at a time without a key."""
 
 A = TypeVar("A")
 _log: Any = structlog.get_logger()
@@ -83,7 +83,7 @@ _Handler = Callable[[Request, Key, _Options, float], Awaitable[Response]]
 
 @lru_cache(256)
 def is_json(content_type: bytes) -> bool:
-    """Whether a Content-Type says JSON in UTF-8: `application/json`, with no charset or `utf-8`, in any case."""
+    """Whether a Content-Type means JSON in UTF-8: `application/json` with charset `utf-8` or none, in any case."""
     essence, *parameters = [part.strip().lower() for part in content_type.split(b";")]
     if essence != b"application/json":
         return False
@@ -102,11 +102,11 @@ _decode_asked = msgspec.json.Decoder(_Asked).decode
 
 
 def answer_bytes(body: bytes) -> int:
-    """How large the answer to a read may become, from what its body asks for."""
+    """Return the most bytes that the response to a read may have, by the `max_batch_bytes` of its body."""
     try:
         asked = apply(_decode_asked, body)[0].max_batch_bytes if body else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        asked = None  # its shard refuses it
+        asked = None  # the shard refuses the body
     return min(asked if asked is not None and asked > 0 else DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES)
 
 
@@ -140,9 +140,9 @@ class Api:
         self.live = Live(shards, limits, keyring, budget)
         self.work = Work(shards, limits, keyring)
         self.observers: list[exchange.RequestObserver] = []
-        """Who looks on; each is told of every request."""
+        """The observers: each is told of every request."""
         self.protocols: list[Callable[[], metrics.Protocol]] = []
-        """Of the protocols besides HTTP: what they have to show."""
+        """Functions that return the metrics of the other protocols."""
         self._shards = shards
         self._flight = flight
         self._routes = Routes(OPERATIONS)
@@ -168,10 +168,11 @@ class Api:
             "openapi": self._openapi,
         }
         for operation in OPERATIONS:
-            assert operation.shard_op or operation.name in self._local, f"nobody handles {operation.name}"
+            assert operation.shard_op or operation.name in self._local, f"no handler for {operation.name}"
 
     async def handle(self, request: Request) -> Response:
-        """The answer; errors become answers here. Raises `ClientGone` when there is nobody to answer."""
+        """Serve a request and return its response; errors become responses too. Raises `ClientGone` when the client
+        left."""
         started = perf_counter()
         name = "none"
         timed: float | None = None
@@ -216,7 +217,7 @@ class Api:
         return response
 
     def refused(self, error: TopicsError) -> None:
-        """What came over a connection could not be read as a request, and this is its answer."""
+        """Tell the observers that a connection answered `error` to bytes that are no valid request."""
         for each in self.observers:
             now = perf_counter()
             each.answered(exchange.Exchange("", "", error.status, now, now))
@@ -252,7 +253,8 @@ class Api:
         return await self._forward(operation, topic, key, options, body, request, started)
 
     async def _inflated(self, request: Request, body: bytes, limit: int) -> bytes:
-        """What a compressed body holds. It is counted as the most it can be until it is known."""
+        """Decompress a body. Until its size is known, the budget counts the most that it can be. Raises `400`, `413`,
+        `429`."""
         hold = request.hold_body()
         await hold.grow(len(body) + min(limit, MAX_RATIO * len(body)))
         body = await inflated(body, limit)
@@ -260,7 +262,8 @@ class Api:
         return body
 
     async def _parameters(self, operation: Operation, request: Request) -> bytes:
-        """A body that is parsed here. A dictionary in Python takes many times what it takes as JSON."""
+        """Read a body that the gateway parses. It may be small only, because Python objects take many times the memory
+        of their JSON."""
         body, packed = await self._body(operation, request)
         most = min(self._limits.max_body_bytes, MAX_PARAMETERS_BYTES)
         if packed:
@@ -299,8 +302,8 @@ class Api:
     async def _read(
         self, operation: Operation, topic: str, key: Key, asked: ShardOperation[A], body: bytes, request: Request
     ) -> Reply[A]:
-        """A reply that holds records. There is room for it before it is asked for, except for one that is parked: it
-        gets its room when it comes. While it is parked, it ends with its client and with its key."""
+        """Ask for a reply that holds records. The budget reserves its bytes before the shard is asked; a parked request
+        releases them and reserves them when its reply arrives. A parked request ends with its client or its key."""
         hold = request.hold_answer()
         most = answer_bytes(body)
 
@@ -319,18 +322,19 @@ class Api:
             if hold.size or operation.name != "diff" or len(reply.body) <= FREE_BYTES or hold.take(len(reply.body)):
                 hold.set(len(reply.body))
                 return reply
-            # Many that waited were answered at once. A diff may be asked for again; jobs are leased by now.
+            # Many parked requests were answered at once, and the budget is full. A diff may be asked again; other
+            # replies are kept, because their jobs are leased by now.
 
     async def _make(self, topics: Sequence[str]) -> None:
-        """Make topics that dead letters are on their way to. They would come into being with the first of them, but a
-        client whose claim has sent it on its way may look at once. Whatever prevents that is not the claim's affair."""
+        """Make the topics that a claim's dead letters go to. The first letter would create its topic anyway, but the
+        client of the claim may read the topic at once. Errors are ignored, because the claim itself succeeded."""
         with trio.move_on_after(MAKING_S):
             for topic in topics:
                 with contextlib.suppress(TopicsError):
                     await self.quota.call(Configure(if_absent=True), topic, b"")
 
     def _admit(self, operation: Operation, request: Request) -> Key:
-        """The key that asks, allowed to, and with a slot in hand. Raises `401`, `403`, `429`."""
+        """Return the request's key after checking its scope and taking a slot. Raises `401`, `403`, `429`."""
         if operation.scope is None:
             if operation.probe and self._probe_auth:
                 self._keyring.identify(request.header(b"authorization"))
@@ -356,7 +360,7 @@ class Api:
         return key
 
     async def _body(self, operation: Operation, request: Request) -> tuple[bytes, bool]:
-        """The body as it came, and whether it is compressed."""
+        """Return the body as received, and whether it is compressed. Raises `400`, `413`, `415`, `429`."""
         body, packed = b"", False
         if await request.has_body():
             content_type = request.headers.get(b"content-type", b"")
@@ -406,7 +410,8 @@ class Api:
         return Response(101, answer, upgraded=converse)
 
     async def _prove(self, socket: websocket.WebSocket, request: Request) -> bool:
-        """Have the first message of a socket say whose it is; the socket is ended if it does not, or not in time."""
+        """Take the key from the first message of a socket; return whether it brought one. Otherwise, or after `AUTH_S`,
+        close the socket."""
         try:
             try:
                 with trio.fail_after(AUTH_S):
@@ -516,7 +521,7 @@ class Api:
 
 
 def parameter(query: str, name: str) -> str:
-    """A value in a query, "" without one; the first one if there are more."""
+    """Return the first value of a query parameter, "" when it is absent."""
     if name not in query:
         return ""
     return next((value for each, value in parse_qsl(query, keep_blank_values=True) if each == name), "")

@@ -1,4 +1,4 @@
-"""Health and readiness: what a load balancer may know without asking a shard anything."""
+"""Health and readiness: the probes of load balancers, answered without asking a shard."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def health() -> Response:
 
 
 def ready(shards: Shards, *, draining: bool) -> Response:
-    """200 when every shard serves, and answers. Raises `503 not_ready` with `replay_progress` in its detail, `503
-    shutting_down`."""
+    """Return 200 when every shard serves and answers. Raises `503 not_ready` with `replay_progress` in its detail, and
+    `503 shutting_down`."""
     if draining:
         raise shutting_down()
     if not shards.ready:
@@ -40,7 +40,7 @@ def ready(shards: Shards, *, draining: bool) -> Response:
         )
     found: dict[str, Any] = {"status": "ready", "wal_replay_complete": True, "topics": shards.statistics().topics}
     if any(shards.disk_full):
-        # Reads, deletions and acks are served: whoever routes by this answer must not take them away.
+        # Reads, deletions and acks are still served, so a load balancer must not take the service away from them.
         full = [index for index, is_full in enumerate(shards.disk_full) if is_full]
         found["detail"] = {"limit": "disk_free", "shards": full}
     if quarantined := sum(shards.quarantined):

@@ -1,4 +1,4 @@
-"""Lists over all shards: the opaque cursor, and one page made of the shards' pages."""
+"""Pagination of lists over all shards: the opaque cursor, and one page merged from the shards' pages."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _decode_cursor = msgspec.json.Decoder(_Cursor).decode
 
 
 def page_size(asked: int) -> int:
-    """Entries of a page: 0 means the default, anything else is clamped."""
+    """Return the number of entries of a page. 0 means the default; other values are clamped."""
     return DEFAULT_PAGE_SIZE if asked == 0 else min(max(asked, 1), MAX_PAGE_SIZE)
 
 
 def encode_cursor(after: str) -> str:
-    """Base64url, so that it needs no escaping in a query."""
+    """Return the cursor as base64url, which needs no escaping in a query."""
     return base64.urlsafe_b64encode(msgspec.json.encode(_Cursor(after))).decode()
 
 
 def decode_cursor(cursor: str, valid: Callable[[str], bool] = is_topic) -> str:
-    """The name to go on after, which must be `valid`. Both base64 alphabets and left-out padding are understood.
+    """Return the name after which the next page begins. Accepts both base64 alphabets, with or without padding.
 
-    Raises `400`."""
+    Raises `400` unless the name is `valid`."""
     text = cursor.translate(_ANY_ALPHABET).rstrip("=")
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
@@ -58,8 +58,8 @@ def bad_cursor() -> TopicsError:
 
 
 def merge_pages(what: str, replies: Sequence[Reply[Page]], size: int) -> bytes:
-    """One page, as JSON `{what: [entries], "next_cursor"?}`, from one page of at least `size` entries (or all there
-    are) per shard. Entries stay the shards' JSON text."""
+    """Merge one page per shard into one page, as JSON `{what: [entries], "next_cursor"?}`. Each shard's page has at
+    least `size` entries, or all that the shard has. Entries stay the shards' JSON text."""
     sources = [
         zip(reply.extra.names, _decode_entries(reply.body), strict=True) for reply in replies if reply.extra is not None
     ]

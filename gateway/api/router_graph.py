@@ -1,26 +1,26 @@
-"""Routers over all shards: what may be, and in which order the shards are asked.
+"""The router graph: checks changes of routers and carries them out in the shards, in a safe order.
 
-A router lives in the shard of its destination, but names, cycles and the cap concern all of them. So changes go one
-at a time through this module, which knows the graph: it is read from the shards when it is first needed, and again
-whenever a shard has been restarted or a change has ended in an unknown way.
+A router lives in the shard of its destination, but names, cycles and the cap concern all shards. So this module makes
+changes one at a time and knows the graph. It reads the graph from the shards at the first use, and again after a shard
+has been restarted or a change has ended in an unknown state.
 
 If this process, or a shard, dies between two steps:
 
     what is done              steps                                     left behind
     put, new                  topics made, router made; if it is        topics without a router: harmless
-                              refused, what was made goes again
-    put, with another source  topics made, lane held, its copies        a lane on hold: its shard lets go of it after a
-                              saved, lane exchanged in one frame        while. The router is what it was, or what it
-                                                                        was to be: before the frame, or after it
+                              refused, the new topics are deleted
+    put, with another source  topics made, lane held, its copies        a lane on hold: its shard releases it after a
+                              saved, lane exchanged in one frame        while. The router is in its old state before the
+                                                                        frame, in its new state after it
     put, with another dest    new one made, old one deleted             two of a name: the older one is deleted when the
                                                                         graph is next read
-    delete of a source        its lanes held, their copies saved,       a lane on hold: its shard lets go of it after a
+    delete of a source        its lanes held, their copies saved,       a lane on hold: its shard releases it after a
                               topic deleted, routers deleted            while; routers without a source: their shards
                                                                         remove them
     delete of a destination   topic deleted, and its routers with it    nothing
 
-A topic is deleted also while a shard is away, unless that shard was last seen with a router from it. If it turns out to
-have one after all, the router finds its source gone and removes itself.
+A topic can be deleted while a shard is down, unless that shard last had a router from it. If the shard has one after
+all, the router finds its source gone and removes itself.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ A = TypeVar("A")
 
 RETRY_AFTER_MS = 1000
 UNCERTAIN = (ErrorCode.NOT_READY, ErrorCode.INTERNAL)
-"""What was asked for may have been done."""
+"""Errors after which the change may or may not have been made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,12 @@ class Routers:
         self._turn = trio.Lock()
         self._known: dict[str, _Known] | None = None
         self._seen: dict[str, _Known] = {}
-        """The graph as it was when all shards were last asked."""
+        """The graph when all shards were last read."""
         self._lives: list[str] = []
 
     async def put(self, name: str, body: bytes, key: Key) -> Reply:
-        """Create a router, or change the fields that the body names. Raises what the request deserves."""
+        """Create a router, or change the fields that the body names. Waits for earlier changes. Raises the error of the
+        body, the names, the graph or a shard."""
         patch, _ = PATCH.read(body)
         async with self._turn:
             known = await self._graph()
@@ -116,15 +117,15 @@ class Routers:
                 raise
 
     async def _unmake(self, topics: list[str]) -> None:
-        """The router was refused: topics that were only made for it go, unless they have been used meanwhile."""
+        """Delete the topics made for a router that was refused, except those with records."""
         for topic in topics:
             try:
                 await self._shards.call(DeleteTopic(if_empty=True), topic)
             except TopicsError:
-                pass  # its shard went away: a topic without a router is harmless
+                pass  # the shard is down: a topic without a router is harmless
 
     async def _make_topics(self, config: RouterConfig, made: list[str], *, create_dest: bool) -> None:
-        """What is new is added to `made`."""
+        """Make the router's missing topics and add their names to `made`."""
         if not create_dest:
             found = await self._shards.call(State(touch=False), config.dest)
             if found.error is not None:
@@ -152,7 +153,7 @@ class Routers:
             if current is None:
                 return Reply(0, msgspec.json.encode({"router": name, "deleted": False}))
             _check_names(key, current.config)
-            self._known = None  # until it is known how this ends
+            self._known = None  # read again unless this change succeeds
             reply = _raise(await self._shards.call(RouterDelete(name), current.config.dest))
             known.pop(name)
             self._known = known
@@ -166,7 +167,7 @@ class Routers:
         _check_names(key, current.config)
         reply = _raise(await self._shards.call(RouterGet(name), current.config.dest))
         if reply.extra is not None and not reply.extra.found:
-            self._known = None  # its shard has removed it, because its source is gone
+            self._known = None  # the shard has removed the router, because its source is gone
             raise router_not_found(name)
         return reply
 
@@ -177,7 +178,7 @@ class Routers:
             return await self._shards.call(operation, topic)
         async with self._turn:
             named, everything = await self._naming(topic)
-            known, self._known = self._known if everything else None, None  # until it is known how this ends
+            known, self._known = self._known if everything else None, None  # read again unless this change succeeds
             sinks = {name: config.dest for name, config in named.items() if config.source == topic}
             indexes = sorted({self._shards.index_of(dest) for dest in sinks.values()})
             held = False
@@ -204,7 +205,8 @@ class Routers:
             return reply
 
     async def _naming(self, topic: str) -> tuple[dict[str, RouterConfig], bool]:
-        """The routers that name a topic, and whether that is certain: of a shard that is away, as last seen."""
+        """Return the routers that name a topic, and whether all shards were read. Routers of a shard that is down are
+        those last seen."""
         try:
             known, everything = await self._graph(), True
         except TopicsError as error:
@@ -244,10 +246,10 @@ class Routers:
         try:
             await self._hold(index, source, release=True)
         except TopicsError:
-            pass  # the shard went away, and the hold with it
+            pass  # the shard is down, and the hold has ended with it
 
     async def _graph(self) -> dict[str, _Known]:
-        """All routers by name. Raises `503` unless every shard serves."""
+        """Return all routers by name. Raises `503` unless every shard serves."""
         lives = [state.endpoint for state in self._shards.states]
         if self._known is not None and lives == self._lives:
             return self._known

@@ -1,3 +1,3 @@
-"""The contract with clients: the table of operations, who may use which, and what errors and answers
-look like. What an operation does is in `gateway.api`.
+"""The contract with clients: the table of operations, the rights each needs, the form of responses and errors.
+`gateway.api` carries the operations out.
 """

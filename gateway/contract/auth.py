@@ -1,7 +1,7 @@
-"""Who asks, and whether they may: keys known by their digests, scopes, prefixes of names.
+"""Authentication and authorization: keys known by their digests, scopes, prefixes of names.
 
-The secret a client presents lives only in its request; it is hashed, compared with every digest, and never kept, logged
-or shown.
+A client's secret exists only in its request. The keyring hashes it and compares it with every digest; the secret is
+never kept, logged or shown.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from proto.model.errors import ErrorCode, TopicsError
 from proto.model.keys import Key, Scope
 
 EVERYBODY = Key(b"")
-"""Who asks where no keys are configured."""
+"""The key of every client where no keys are configured."""
 UNPROVEN = Key(b"", Scope(0))
-"""Who opens a WebSocket without a key, and is to send one in its first message."""
+"""The key of a client that opened a WebSocket without one; its first message must bring a key."""
 
 
 class Keyring:
-    """The keys of the service. None: nobody is asked for one."""
+    """The keys of the service. None: clients need no key."""
 
     def __init__(self, keys: Sequence[Key] | None) -> None:
         self._keys = keys
         self._lasting: dict[object, tuple[Key, Callable[[], object]]] = {}
-        """What lasts only as long as its key does: whose it is, and what ends it."""
+        """Streams and waiting requests that end with their key: the key, and the function that ends them."""
 
     @property
     def open(self) -> bool:
         return self._keys is None
 
     def replace(self, keys: Sequence[Key]) -> None:
-        """From now on these are known and no others. What lasts for keys that are gone, or changed, ends."""
+        """Replace all keys. Streams and waiting requests of removed or changed keys end."""
         self._keys = keys
         known = frozenset(keys)
         for key, end in tuple(self._lasting.values()):
@@ -41,12 +41,12 @@ class Keyring:
                 end()
 
     def knows(self, key: Key) -> bool:
-        """Whether the key may still do what it could when it was identified."""
+        """Whether the key still exists, with the same rights as when it was identified."""
         return self._keys is None or key in self._keys
 
     @contextmanager
     def while_known(self, key: Key, end: Callable[[], object]) -> Iterator[None]:
-        """Call `end` if the key goes while this lasts, at once if it is gone already."""
+        """Call `end` if the key is removed inside the context, or at once if it is gone already."""
         entry = object()
         self._lasting[entry] = (key, end)
         try:
@@ -57,9 +57,9 @@ class Keyring:
             del self._lasting[entry]
 
     def identify(self, authorization: bytes) -> Key:
-        """The key that an Authorization header presents. Raises `401 unauthorized`.
+        """Return the key that an Authorization header presents. Raises `401 unauthorized`.
 
-        Time tells nothing: every digest is compared, each in constant time, whether or not one matched before.
+        The duration reveals nothing: every digest is compared in constant time, whether or not an earlier one matched.
         """
         keys = self._keys
         if keys is None:
@@ -86,7 +86,7 @@ def key_is_gone() -> TopicsError:
 
 
 def check_scope(key: Key, scope: Scope) -> None:
-    """Raises `403 forbidden` unless the key has all of `scope`."""
+    """Check that the key has all of `scope`. Raises `403 forbidden`."""
     if not key.may(scope):
         missing = (scope & ~key.scopes).words
         raise TopicsError(
@@ -97,7 +97,7 @@ def check_scope(key: Key, scope: Scope) -> None:
 
 
 def check_name(key: Key, name: str) -> None:
-    """Raises `403 forbidden` for a name outside the key's prefixes."""
+    """Check that the key's prefixes cover `name`. Raises `403 forbidden`."""
     if not key.covers(name):
         raise TopicsError(
             ErrorCode.FORBIDDEN,
@@ -107,6 +107,6 @@ def check_name(key: Key, name: str) -> None:
 
 
 def restrictions(key: Key) -> tuple[bool, tuple[str, ...]]:
-    """What the shard must know of a key that makes something grow, for only it knows what exists and reads what a body
-    names: the first two fields of `Growing`, `may_configure` and `prefixes`."""
+    """Return a key's restrictions: `may_configure` and `prefixes`, the first two fields of `Growing`. The shard gets
+    them, because only the shard knows which topics exist and reads the names in a body."""
     return key.may(Scope.ADMIN), key.prefixes

@@ -10,6 +10,7 @@ import msgspec
 
 from gateway.contract.operations import OPERATIONS, Body, Operation
 from proto import __version__
+from proto.model.durability import BY_NAME
 from proto.model.errors import STATUS
 from proto.model.keys import ALL_SCOPES
 from proto.model.limits import MAX_PUBLISH_DELAY_MS
@@ -32,7 +33,7 @@ _REQUESTS: dict[str, dict[str, Any]] = {
     "redrive": {"$ref": "#/components/schemas/Redrive"},
 }
 _CREATES = {"configure_topic", "append", "put_router"}
-"""Operations that answer 201 when they made something."""
+"""Operations that answer 201 when they created something."""
 
 _U64 = {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}
 _BOOLEAN = {"type": "boolean"}
@@ -63,7 +64,7 @@ _SCHEMAS: dict[str, Any] = {
             "cap_bytes": _U64,
             "discard": {"type": "string", "enum": ["old", "reject"]},
             "durable": _BOOLEAN,
-            "durability": {"type": "string", "enum": ["ephemeral", "memory", "disk", "fsync"]},
+            "durability": {"type": "string", "enum": list(BY_NAME)},
             "priority": {"type": ["integer", "null"]},
             "auto_priority": _BOOLEAN,
             "auto_create": _BOOLEAN,

@@ -1,8 +1,8 @@
 """The table of every HTTP operation.
 
-It drives routing and 405, what a key must be allowed to do, the 415 and body rules, query parsing, metrics labels and
-the OpenAPI document. A new operation is a new row; one that a single shard carries out needs nothing else, any other
-also a handler in `gateway.api.dispatch`.
+It drives routing and 405, the scopes that a key needs, the 415 and body rules, query parsing, metrics labels and the
+OpenAPI document. A new operation is a new row. An operation of a single shard needs nothing else; any other also needs
+a handler in `gateway.api.dispatch`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ QueryValue = bool | int | str
 
 class Body(Enum):
     NONE = "none"
-    """Ignored, whatever was sent."""
+    """A body is ignored."""
     OPTIONAL = "optional"
     REQUIRED = "required"
 
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A query parameter; `default` is what the handler or the shard gets when it is absent; None: it gets none."""
+    """A query parameter. The handler or the shard gets `default` when the parameter is absent; with None, no value."""
 
     name: str
     type: Literal["boolean", "integer", "string"]
@@ -36,16 +36,15 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One row. `path` has `{topic}` where a topic's name goes, `{router}` and `{cursor}` where theirs go. `shard_op`
-    is the operation the topic's shard carries out; without one, the handler called `name` answers here. `timed`
-    answers carry `performance`; `always` ones are given while shards are down and while the service drains.
+    """One row. `path` has the placeholders `{topic}`, `{router}`, `{cursor}` for names and `{wid}` for a watch session.
+    `shard_op` is the operation that the topic's shard carries out; without one, the gateway's handler for `name`
+    answers. `timed` responses carry `performance`. `always` operations are served while shards are down and while the
+    service drains.
 
-    `{wid}` stands for a watch session.
-
-    `scope` is all that a key must have; None leaves the operation open to everybody, but a `probe` asks for any key
-    when the service is set up so. `grows` operations may create topics or add bytes, `streams` hold a slot of the
-    event streams instead of one of their key's requests. `upgrades` ones leave HTTP. `records` ones answer with
-    records, up to the `max_batch_bytes` of their body."""
+    `scope` is the set of scopes that a key needs. None needs no key, except that a `probe` needs any key when the
+    service is configured so. `grows` operations may create topics or add bytes. `streams` operations hold a slot of
+    the event streams instead of one of their key's requests. `upgrades` operations leave HTTP. `records` operations
+    answer with records, up to the `max_batch_bytes` of their body."""
 
     name: str
     method: str
@@ -70,7 +69,7 @@ class Operation:
 
     @property
     def event_stream(self) -> bool:
-        """Whether it answers with an event stream, which a browser's EventSource can open."""
+        """Whether the response is an event stream, which a browser's EventSource can open."""
         return self.streams and not self.upgrades
 
 
@@ -171,7 +170,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "nack",
         "POST",
         "/v0/topics/{topic}/nack",
-        "Give jobs back, to be claimed by somebody at once or after a delay",
+        "Give jobs back, to be claimed again at once or after a delay",
         Scope.WRITE,
         shard_op=operations.Nack,
         body=Body.REQUIRED,
@@ -212,7 +211,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "Jobs of a queue as text/event-stream, as long as the worker holds fewer than `max`",
         Scope.READ | Scope.WRITE,
         query=(
-            Param("node", "string", "", "who the jobs are leased to"),
+            Param("node", "string", "", "name of the worker that the jobs are leased to"),
             Param("max", "integer", 1, "jobs that this stream may hold at a time"),
             Param("lease_ms", "integer", None, "how long each may be held, in ms; absent: as the queue says"),
             _TICKET,

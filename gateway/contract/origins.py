@@ -1,22 +1,22 @@
-"""Which web pages may use the service: one decision for every request, and what CORS says in answers.
+"""Origins: decides for every request whether its web page may use the service, and sets the CORS headers of responses.
 
-A browser runs pages of any site on the machine or network where the service listens, so that being able to connect
-proves nothing. With keys, a page must have one, and a browser keeps answers from pages of other origins. Without keys
-only the request's own headers tell a page of another site from a client of this machine:
+A browser runs pages of any site on the machine or network where the service listens, so the ability to connect proves
+nothing. With keys, a page must have one, and a browser hides responses from pages of other origins. Without keys, only
+the request's own headers tell a page of another site from a client of this machine:
 
-    Host             the name the client used; a page of `evil.example` that had its name resolve to 127.0.0.1 (DNS
-                     rebinding) is of the same origin as what answers there, but sends its own name
+    Host             the name the client used; a page of `evil.example` that made its name resolve to 127.0.0.1 (DNS
+                     rebinding) is of the same origin as the service there, but sends its own name
     Origin           the origin of the page; on every POST, PUT, DELETE, EventSource, WebSocket and CORS `fetch`
     Sec-Fetch-Site   `cross-site` also where there is no Origin, such as an image or a form with GET
 
-Names accepted as Host without keys: loopback ones, the address of the listener, what TOPICS_HOST and
-TOPICS_ALLOWED_HOSTS name. A listener beyond loopback (TOPICS_ALLOW_INSECURE_NO_AUTH=1) also takes every IP address and
-every name without a dot: neither can be made to resolve to it by the owner of a public domain. An absent Host is
+Names accepted as Host without keys: loopback names, the address of the listener, and those in TOPICS_HOST and
+TOPICS_ALLOWED_HOSTS. A listener beyond loopback (TOPICS_ALLOW_INSECURE_NO_AUTH=1) also accepts every IP address and
+every name without a dot: the owner of a public domain can make neither resolve to the service. An absent Host is
 accepted, because browsers always send it.
 
-TOPICS_CORS_ORIGINS lists the origins of other sites whose pages may use the service, with and without keys; also with
-WebSockets, which browsers let any page open. A WebSocket that brings its key in a header is not a browser's, so its
-Origin means nothing. Cookies and other credentials of the browser are never asked for.
+TOPICS_CORS_ORIGINS lists the origins of other sites whose pages may use the service, with and without keys. The list
+also covers WebSockets, which browsers let any page open. A WebSocket with a key in a header does not come from a
+browser, so its Origin is ignored. The service never asks for cookies or other credentials of the browser.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gateway.http.messages import Request, Response
 from proto.model.errors import ErrorCode, TopicsError
 
 MAX_AGE_S = 600
-"""How long a browser may remember the answer to a preflight request."""
+"""How long a browser may cache the response to a preflight request."""
 ALLOWED_HEADERS = b", ".join(
     [
         b"Authorization",
@@ -52,7 +52,7 @@ _DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 
 class Verdict(Enum):
     OWN = "own"
-    """Not another site's page, or one that its browser keeps from reading the answer."""
+    """Not a page of another site, or one that its browser keeps from reading the response."""
     LISTED = "listed"
     """A page of an origin that may use the service."""
     FOREIGN_HOST = "host"
@@ -62,8 +62,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request says of where it comes from, "" for what it does not say. `keyed`: it brings an Authorization
-    header."""
+    """The headers of a request that name its origin, "" where absent. `keyed`: it has an Authorization header."""
 
     host: str = ""
     origin: str = ""
@@ -74,8 +73,8 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`open`: nobody is asked for a key. `loopback`: only this machine reaches the listener. `hosts` are names that
-    are accepted besides, `origins` those of other sites' pages; both in lower case, default ports left out."""
+    """The rule of a listener. `open`: clients need no key. `loopback`: only this machine reaches the listener. `hosts`
+    are further accepted names; `origins` are those of other sites' pages, both in lower case without default ports."""
 
     open: bool
     loopback: bool = True
@@ -98,7 +97,7 @@ def decide(asked: Asked, rule: Rule) -> Verdict:
 
 
 def host_accepted(host: str, rule: Rule) -> bool:
-    """Whether a Host header names a service that asks nobody for a key."""
+    """Whether a service without keys accepts a Host header."""
     name = name_of(host)
     if name in rule.hosts or name == "localhost" or name.endswith(".localhost"):
         return True
@@ -112,7 +111,7 @@ def host_accepted(host: str, rule: Rule) -> bool:
 
 
 def name_of(host: str) -> str:
-    """The name or address in a Host header, without port, brackets and a last dot."""
+    """Return the name or address in a Host header, without port, brackets and final dot."""
     host = host.strip().lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]
@@ -123,7 +122,7 @@ def name_of(host: str) -> str:
 
 
 def same_origin(origin: str, host: str) -> bool:
-    """Whether a page of `origin` was served under `host`. A proxy may have spoken TLS, so the scheme says nothing."""
+    """Whether a page of `origin` was served under `host`. The scheme is ignored: a proxy may have spoken TLS."""
     try:
         parts = urlsplit(origin)
     except ValueError:
@@ -151,13 +150,13 @@ _REFUSALS = {
 
 
 class Origins:
-    """The rule of one gateway, and what CORS adds to its answers."""
+    """The rule of one gateway, and the CORS headers of its responses."""
 
     def __init__(self, *, open: bool, hosts: Iterable[str] = (), origins: Iterable[str] = ()) -> None:
         self.rule = Rule(open, True, frozenset(map(name_of, hosts)), frozenset(each.lower() for each in origins))
 
     def listens(self, address: Any) -> None:
-        """Where the listener is, as its `getsockname` says: what is no (host, port, …) is of this machine."""
+        """Set the rule for a listener's `getsockname`. An address other than (host, port, …) is local."""
         if not isinstance(address, tuple):
             return
         loopback = host_accepted(f"[{address[0]}]", Rule(True))
@@ -167,7 +166,7 @@ class Origins:
         return _verdict(request, self.rule) in (Verdict.OWN, Verdict.LISTED)
 
     def check(self, request: Request) -> None:
-        """Raises `403 forbidden`, with the remedy."""
+        """Check a request. Raises `403 forbidden`, with the remedy in its message."""
         verdict = _verdict(request, self.rule)
         if (text := _REFUSALS.get(verdict)) is None:
             return
@@ -179,7 +178,7 @@ class Origins:
         return request.method == "OPTIONS" and b"origin" in headers and b"access-control-request-method" in headers
 
     def preflight(self, request: Request, methods: Collection[str]) -> Response:
-        """The answer to a browser that asks what a page may send. Raises `403 forbidden`."""
+        """Return the response to a preflight request. Raises `403 forbidden`."""
         origin = request.header(b"origin").decode("latin-1")
         if not same_origin(origin.lower(), request.header(b"host").decode("latin-1")) and not self._listed(origin):
             text = _REFUSALS[Verdict.FOREIGN_ORIGIN].format(shown=f'"{origin[:100]}"')
@@ -194,7 +193,7 @@ class Origins:
         )
 
     def tell(self, request: Request, response: Response) -> None:
-        """Add to an answer what lets pages of listed origins read it."""
+        """Add the headers to a response that let pages of listed origins read it."""
         if not self.rule.origins:
             return
         vary = b"Origin"
@@ -218,7 +217,7 @@ class Origins:
 def _verdict(request: Request, rule: Rule) -> Verdict:
     websocket = request.upgrade == b"websocket"
     if not rule.open and not websocket:
-        return Verdict.OWN  # CORS decides whether the page may read the answer
+        return Verdict.OWN  # CORS decides whether the page may read the response
     get = request.headers.get
     keyed = b"authorization" in request.headers
     return _decided(rule, get(b"host", b""), get(b"origin", b""), get(b"sec-fetch-site", b""), websocket, keyed)
@@ -226,6 +225,6 @@ def _verdict(request: Request, rule: Rule) -> Verdict:
 
 @lru_cache(1024)
 def _decided(rule: Rule, host: bytes, origin: bytes, site: bytes, websocket: bool, keyed: bool) -> Verdict:
-    """`decide`, for the few combinations that most requests have."""
+    """`decide` with a cache, because most requests share few combinations of headers."""
     asked = Asked(host.decode("latin-1"), origin.decode("latin-1"), site.decode("latin-1"), websocket, keyed)
     return decide(asked, rule)

@@ -1,6 +1,6 @@
-"""How results and errors become JSON answers: the canonical error body and the `performance` block.
+"""JSON responses: results, the canonical error body and the `performance` block.
 
-Each ends with a newline, so that a shell's prompt, and the next answer in a file, begin on a line of their own.
+Each body ends with a newline, so that a shell's prompt, or the next response in a file, begins on a new line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _encode = msgspec.json.Encoder().encode
 
 
 def performance(started: float, figures: dict[str, float]) -> bytes:
-    """The block as JSON. `started` is the `perf_counter` of the request's arrival, `figures` the shard's, in ms."""
+    """Return the block as JSON. `started` is the `perf_counter` of the request's arrival; `figures` are the shard's
+    durations in ms."""
     block = {"server_total_ms": round((perf_counter() - started) * 1000, 3)}
     for name, value in figures.items():
         block[name] = round(value, 3)
@@ -27,13 +28,13 @@ def performance(started: float, figures: dict[str, float]) -> bytes:
 
 
 def timed(body: bytes, started: float, figures: dict[str, float]) -> bytes:
-    """`body`, a JSON object, with `performance` as its last member, and a newline. The object itself is not parsed."""
+    """Return `body`, a JSON object, with `performance` as its last member and a newline. The object is not parsed."""
     comma = b"," if len(body) > 2 else b""
     return b"".join((memoryview(body)[:-1], comma, b'"performance":', performance(started, figures), b"}\n"))
 
 
 def success(reply: Reply, started: float) -> Response:
-    """The answer to a call that a shard carried out. Raises the error in `reply` if there is one."""
+    """Return the response for a shard's reply: 201 when something was created, else 200. Raises the reply's error."""
     if reply.error is not None:
         raise reply.error
     return Response(
@@ -42,12 +43,13 @@ def success(reply: Reply, started: float) -> Response:
 
 
 def plain(value: Any, status: int = 200) -> Response:
-    """A JSON answer without `performance`: probes and documents."""
+    """Return a JSON response without `performance`, for probes and documents."""
     return Response(status, _encode(value) + b"\n")
 
 
 def failure(error: TopicsError, started: float | None, figures: dict[str, float] | None = None) -> Response:
-    """The canonical error body; with `started` None, for what was refused before routing, without `performance`."""
+    """Return the response of an error, with the canonical body. `started` None, for requests refused before routing,
+    leaves out `performance`."""
     content: dict[str, Any] = {"code": error.code.value, "message": error.message}
     if error.detail is not None:
         content["detail"] = error.detail
@@ -67,5 +69,5 @@ def failure(error: TopicsError, started: float | None, figures: dict[str, float]
 
 
 def internal() -> TopicsError:
-    """What a client learns of a bug: that there was one, not what it looked like."""
+    """The error for a bug of the gateway. It tells the client no details; the log has them."""
     return TopicsError(ErrorCode.INTERNAL, "internal error; the server's log has the cause")

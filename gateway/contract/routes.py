@@ -1,4 +1,4 @@
-"""From method and path to the operation, and from a query string to typed values."""
+"""Routing: finds the operation for a method and path, and parses a query string into typed values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def percent_decode(text: str, what: str) -> str:
-    """`text` with its percent escapes resolved. Raises `400` for a malformed escape and for bytes not UTF-8."""
+    """Return `text` with its percent escapes resolved. Raises `400` for malformed escapes and bytes not UTF-8."""
     if "%" not in text:
         return text
     if _BAD_ESCAPE.search(text):
@@ -58,7 +58,7 @@ class Routes:
             node.operations["HEAD"] = operation
 
     def find(self, method: str, path: str) -> tuple[Operation, list[str]]:
-        """The operation and the decoded values of the path's parameters, unchecked. Raises `404`, `405`, `400`."""
+        """Return the operation and the decoded, unchecked path parameters. Raises `404`, `405`, `400`."""
         node, values = self._node(path)
         operation = node.operations.get(method)
         if operation is None:
@@ -66,7 +66,7 @@ class Routes:
         return operation, values
 
     def methods(self, path: str) -> list[str]:
-        """What is served at a path. Raises `404`, `400`."""
+        """Return the methods served at a path, sorted. Raises `404`, `400`."""
         return sorted(self._node(path)[0].operations)
 
     def _node(self, path: str) -> tuple[_Node, list[str]]:
@@ -105,8 +105,8 @@ def defaults(operation: Operation) -> dict[str, QueryValue]:
 
 
 def parse_query(operation: Operation, query: str) -> dict[str, QueryValue]:
-    """Values of the parameters the operation knows, defaults filled in; unknown ones are ignored. Raises `400` for a
-    value of the wrong type, and for a parameter given twice: which one was meant cannot be known."""
+    """Return the values of the operation's query parameters, defaults included. Unknown parameters are ignored. Raises
+    `400` for a value of the wrong type, and for a parameter given twice, because either could be meant."""
     values = defaults(operation)
     params = {param.name: param for param in operation.query}
     seen: set[str] = set()

@@ -1,16 +1,16 @@
-"""Tickets: how a browser's page opens a stream or a WebSocket without its key in an address.
+"""Tickets: let a page in a browser open a stream or a WebSocket without its key in an address.
 
-EventSource and WebSocket send no headers. A page asks for a ticket with its key in a header, and opens the address with
-`?ticket=…`:
+A browser's EventSource and WebSocket send no headers. A page requests a ticket with its key in a header, then opens the
+address with `?ticket=…`:
 
-    asked for ──used for its path, within TTL_S──► gone: the stream is as if its key had been presented
-              ├─another path, or used before─────► 401
-              ├─TTL_S passed─────────────────────► 401
-              ├─its key gone, or changed─────────► 401
-              └─the gateway started again────────► 401; the page asks for another one
+    issued ──used for its path, within TTL_S──► used up: the stream has the key that requested the ticket
+           ├─another path, or used before─────► 401
+           ├─TTL_S passed─────────────────────► 401
+           ├─its key gone, or changed─────────► 401
+           └─the gateway started again────────► 401; the page requests another one
 
-A ticket is kept as its SHA-256, in the gateway's memory only. It is good for one path, so for less than its key. Each
-key has at most so many that are not used yet.
+The gateway keeps a ticket as its SHA-256, in memory only. A ticket is valid for one path, so it grants less than its
+key. The number of unused tickets of each key is limited.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Ticket:
 
 
 class Tickets:
-    """Those that are not used yet, in the order they were made, which is that of their ends."""
+    """The unused tickets, in the order of issue, which is also that of expiry."""
 
     def __init__(self, keyring: Keyring, most_per_key: int) -> None:
         self._keyring = keyring
@@ -55,7 +55,7 @@ class Tickets:
         return len(self._open)
 
     def issue(self, key: Key, path: str) -> str:
-        """A ticket for a path, as the request that will use it has it. Raises `429 throttled`."""
+        """Return a new ticket for `path`, spelled as in the request that will use it. Raises `429 throttled`."""
         self._forget_old()
         if self._most and self._by_key[key.digest] >= self._most:
             raise cap_reached("max_tickets_per_key", self._most, f"use them, or wait {TTL_S:g} seconds")
@@ -65,7 +65,7 @@ class Tickets:
         return ticket
 
     def redeem(self, ticket: str, path: str) -> Key:
-        """The key that asked for it, which is used up by that. Raises `401 unauthorized`."""
+        """Use up a ticket and return the key that requested it. Raises `401 unauthorized`."""
         self._forget_old()
         found = self._take(_digest(ticket))
         if found is None or found.path != path or not self._keyring.knows(found.key):
@@ -93,5 +93,5 @@ class Tickets:
 
 
 def _digest(ticket: str) -> bytes:
-    # What is compared is a digest, so that the time a look-up takes tells nothing of a ticket.
+    # Tickets are looked up by digest, so that the duration of a look-up reveals nothing of a ticket.
     return hashlib.sha256(ticket.encode()).digest()

@@ -1,1 +1,1 @@
-"""HTTP and WebSocket as bytes and values. No sockets of its own, and nothing of topics."""
+"""HTTP and WebSocket as bytes and values. Opens no sockets and knows nothing of topics."""

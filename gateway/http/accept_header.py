@@ -1,4 +1,4 @@
-"""The Accept header: how much a client wants a media type."""
+"""The Accept header: the weight that a client gives to a media type."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from functools import lru_cache
 
 @lru_cache(1024)
 def weight(accept: bytes, media: bytes) -> float:
-    """0.0 to 1.0 for a type such as `text/plain`; the most specific range that matches decides. Without a header,
-    everything is wanted."""
+    """Return the weight, 0.0 to 1.0, of a type such as `text/plain`. The most specific matching range decides. Without
+    a header, every type has weight 1.0."""
     if not accept.strip():
         return 1.0
     return max(_ranges(accept, media), default=(0, 0.0))[1]
@@ -16,7 +16,7 @@ def weight(accept: bytes, media: bytes) -> float:
 
 @lru_cache(1024)
 def named(accept: bytes, media: bytes) -> bool:
-    """Whether the type is wanted by its own name, not by `*/*` or `text/*`."""
+    """Whether the header names the type itself with a weight above 0; `*/*` and `text/*` do not count."""
     rank, wanted = max(_ranges(accept, media), default=(0, 0.0))
     return rank == len(_forms(media)) and wanted > 0
 
@@ -26,7 +26,7 @@ def _forms(media: bytes) -> list[bytes]:
 
 
 def _ranges(accept: bytes, media: bytes) -> list[tuple[int, float]]:
-    """Of every range that matches, how specific it is, and its weight."""
+    """Return (specificity, weight) of every range that matches. A more specific range has the larger number."""
     ranks = {form: rank for rank, form in enumerate(_forms(media), 1)}
     found: list[tuple[int, float]] = []
     for item in accept.lower().split(b","):

@@ -1,9 +1,9 @@
-"""Bodies in chunked framing, decoded strictly and without I/O.
+"""The chunked body decoder: strict, without I/O.
 
     chunked-body = *( size [ ";" extension ] CRLF data CRLF ) "0" [ ";" extension ] CRLF *( trailer CRLF ) CRLF
 
-Whatever two parsers could read differently is refused: lines that end in a bare LF, sizes with a sign, a prefix or
-white space, lines without end. Extensions and trailers are read and forgotten.
+The decoder refuses what two parsers could read differently: lines that end in a bare LF, sizes with a sign, a prefix or
+white space, lines without end. Extensions and trailers are read and discarded.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class State(Enum):
 
 
 class ChunkDecoder:
-    """Feed it bytes; the payload gathers in `body`, one buffer however many chunks there are. `size` is the payload
-    announced so far; one above `limit` raises `413 payload_too_large` before its bytes arrive. When `done`, `rest` is
-    what follows the body."""
+    """The decoder of one body. `feed` takes bytes and appends the payload to `body`, one buffer for all chunks. `size`
+    is the payload announced so far, in bytes; above `limit`, `feed` raises `413 payload_too_large` before those bytes
+    arrive. Once `done`, `rest` holds the bytes after the body."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -47,7 +47,7 @@ class ChunkDecoder:
         return self._state is State.DONE
 
     def feed(self, data: bytes) -> None:
-        """Take what came next. Raises `400 invalid_request` for anything but the grammar above."""
+        """Decode the next bytes. Raises `400 invalid_request` for anything but the grammar above, and `413`."""
         buffer = self.rest + data if self.rest else data
         at = 0
         while self._state is not State.DONE:

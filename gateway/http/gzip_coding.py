@@ -1,6 +1,7 @@
-"""gzip, both ways: bodies that come compressed, answers for clients that ask for it.
+"""The gzip content coding: decompresses request bodies and compresses responses.
 
-Nobody is compressed for who does not ask: on one machine the processor is the bottleneck, not the network.
+Responses are compressed only when the client sends `Accept-Encoding: gzip`: on one machine the processor is the
+bottleneck, not the network.
 """
 
 from __future__ import annotations
@@ -14,21 +15,22 @@ import trio
 from proto.model.errors import ErrorCode, TopicsError, invalid
 
 SMALLEST_ANSWER = 1024
-"""Shorter answers are sent as they are."""
+"""Bytes. Shorter responses are sent uncompressed."""
 IN_THREAD = 64 << 10
-"""Bytes from which on the work is done in a worker thread."""
+"""Bytes from which on a worker thread does the work."""
 MAX_MEMBERS = 100
-"""Each member of a gzip body costs a copy of all that follows it, and millions of empty ones would fit into a body."""
+"""Each gzip member costs a copy of all bytes after it, and a body has room for millions of empty members."""
 LEVEL = 5
 MAX_RATIO = 1032
-"""Deflate makes no more of a byte."""
+"""The most bytes that one byte of deflate can expand to."""
 _GZIP = 16 + zlib.MAX_WBITS
 _WEIGHT = re.compile(rb"0(\.[0-9]{0,3})?|1(\.0{0,3})?")
 
 
 async def inflated(body: bytes, limit: int) -> bytes:
-    """The body a gzip body holds. Raises `413` as soon as it has more than `limit` bytes, `400` if it is no gzip."""
-    if len(body) < IN_THREAD >> 6:  # deflate makes a thousandth of it, at best
+    """Return the decompressed body. Raises `413` as soon as it exceeds `limit` bytes, `400` if `body` is not gzip. A
+    worker thread decompresses large bodies."""
+    if len(body) < IN_THREAD >> 6:  # at best deflate shrinks a thousandfold, so a small body may hold a large one
         return inflate(body, limit)
     return await trio.to_thread.run_sync(inflate, body, limit)
 
@@ -71,8 +73,8 @@ def deflate(body: bytes) -> bytes:
 
 @lru_cache(256)
 def accepts_gzip(header: bytes) -> bool:
-    """Whether an Accept-Encoding wants gzip: named, or meant by `*`, and not less than to get the answer as it is.
-    A weight that is no weight counts as 0."""
+    """Whether an Accept-Encoding header asks for gzip, by name or by `*`, with a weight not below that of `identity`.
+    A malformed weight counts as 0."""
     weights: dict[bytes, float] = {}
     for item in header.lower().split(b","):
         name, *parameters = [part.strip() for part in item.split(b";")]

@@ -1,7 +1,7 @@
-"""Request and response values: what a handler sees of HTTP, whichever server runs it.
+"""Request and response values: HTTP as a handler sees it, the same for every server.
 
-`Request` is implemented once per server (`gateway.server.listener`, `gateway.server.asgi`); handlers and their tests
-need only this.
+Each server implements `Request` once (`gateway.server.connection`, `gateway.server.asgi`). Handlers and their tests
+need only this module.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ JSON = b"application/json"
 
 
 class ClientGone(Exception):
-    """The client closed its connection while its request was being served. Nobody is left to answer."""
+    """The client closed its connection while its request was being served, so no response can be sent."""
 
 
 class Request(ABC):
     """One request. `path` is the raw path, percent-encoded, without the query; `query` is raw too, without its `?`.
-    `headers` has lower-case names; a header that came more than once has its values joined by `, `.
+    `headers` has lower-case names; the values of a repeated header are joined by `, `.
 
-    `slot` and the holds are what the request has of caps and of memory; its server calls `finish` when it is over,
-    however it ended.
+    `slot` and the holds are the request's share of the caps and of memory. Its server calls `finish` when the request
+    is over, however it ended.
     """
 
     __slots__ = (
@@ -56,21 +56,21 @@ class Request(ABC):
         self.headers = headers
         self.slot: Slot | None = None
         self.key: Key | None = None
-        """Who asks, once that is known."""
+        """The client's key, once it has been identified."""
         self.received_bytes = 0
-        """Of the body, once it is here, as it came."""
+        """Bytes of the body as received, before decompression; set once the body has been read."""
         self.traceparent = ""
         self.upgrade = b""
-        """The protocol that the client would rather speak, and may, in lower case."""
+        """The protocol of an Upgrade header, in lower case; b"" where the client may not change the protocol."""
 
     def hold_body(self) -> Hold:
-        """What is counted for the body, until `finish`."""
+        """The hold on memory for the body, until `finish`."""
         if self.body_hold is None:
             self.body_hold = self.budget.hold(Kind.BODY, self.key)
         return self.body_hold
 
     def hold_answer(self) -> Hold:
-        """What is counted for the answer, until `finish`."""
+        """The hold on memory for the response, until `finish`."""
         if self.answer_hold is None:
             self.answer_hold = self.budget.hold(Kind.ANSWER, self.key)
         return self.answer_hold
@@ -86,46 +86,47 @@ class Request(ABC):
             trace.begin("")
 
     def header(self, name: bytes) -> bytes:
-        """The value of a header, any case, or b"" without one."""
+        """The value of a header; b"" when it is absent. `name` may have any case."""
         return self.headers.get(name.lower(), b"")
 
     @abstractmethod
     async def has_body(self) -> bool:
-        """Whether a body was announced or has begun. A chunked one may still turn out empty."""
+        """Whether a body was announced or has begun. A chunked body may still turn out empty."""
 
     @abstractmethod
     async def body(self) -> bytes:
-        """The whole body. Errors: `413 payload_too_large`, before more than the limit was read; `400` when the
-        client ends it early or breaks its framing; `429 throttled` when too many bytes are in flight; `ClientGone`."""
+        """Read and return the whole body. Raises `413 payload_too_large` before reading more than the limit, `400` when
+        the client ends the body early or breaks its framing, `429 throttled` when too many bytes are in flight, and
+        `ClientGone`."""
 
     @abstractmethod
     async def disconnected(self) -> None:
-        """Return once the client is gone. Never more than one caller at a time, and only after `body`."""
+        """Return once the client is gone. At most one task may call it at a time, and only after `body`."""
 
 
 Write = Callable[[bytes], Awaitable[None]]
-"""Sends a piece, and returns when the connection has taken it."""
+"""Sends a piece; returns when the connection has taken it."""
 Gone = Callable[[], Awaitable[None]]
 """Returns when the client is gone."""
 
 
 class Channel(Protocol):
-    """A connection's bytes, once it no longer speaks HTTP. Both raise OSError when the client is gone."""
+    """The bytes of a connection that no longer speaks HTTP. Both methods raise OSError when the client is gone."""
 
     async def receive_some(self) -> bytes:
-        """What came; b"" when there will be no more."""
+        """Wait for bytes and return them; b"" at the end of the connection."""
 
     async def send_some(self, data: bytes) -> None:
-        """Returns when the connection has taken all of it."""
+        """Send `data`; return when the connection has taken all of it."""
 
 
 @dataclass(slots=True)
 class Response:
-    """An answer. `live`, where given, takes the place of `body`, for answers that last: it sends pieces when it has
-    some, for as long as it likes, and watches for the client's end itself. It returns whether the answer came to its
-    own end; if not, the connection is of no use.
+    """A response. `live`, where given, replaces `body` for a long-lived response: it sends pieces as they arise and
+    watches for the client's end itself. It returns whether the response reached its own end; if not, the connection
+    cannot be used again.
 
-    `upgraded` takes over the connection once `body` is sent, which is then a whole HTTP head: status 101."""
+    `upgraded` takes over the connection once `body` is sent. `body` is then a whole HTTP head with status 101."""
 
     status: int
     body: bytes = b""
@@ -133,5 +134,5 @@ class Response:
     headers: tuple[tuple[bytes, bytes], ...] = ()
     live: Callable[[Write, Gone], Awaitable[bool]] | None = None
     figures: dict[str, float] | None = None
-    """What the shard says of the request's parts, in ms."""
+    """Durations of the request's parts in the shard, in ms, by name."""
     upgraded: Callable[[Channel], Awaitable[None]] | None = None

@@ -1,7 +1,7 @@
 """The head of an HTTP/1.1 request: from bytes to a value, without I/O.
 
-llhttp parses; this adds what it leaves to its user: which framing the body has, and refusal of shapes that a proxy in
-front might have read differently. Each is a `400`, after which the connection must be closed.
+llhttp parses. This module adds what llhttp leaves to its user: the framing of the body, and the refusal of forms that a
+proxy in front might have read differently. Each refusal is a `400`, after which the connection must be closed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from proto.model.limits import MAX_HEADER_BYTES, MAX_HEADER_COUNT
 CHUNKED = -1
 """`Head.length` of a body in chunked framing."""
 PREFACE = b"PRI * HTTP/2.0\r\n\r\n"
-"""What the connection of an HTTP/2 client with prior knowledge begins with; `SM\\r\\n\\r\\n` follows."""
+"""The first bytes of an HTTP/2 connection with prior knowledge; `SM\\r\\n\\r\\n` follows."""
 
 _TOKEN = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _OF_THE_CONNECTION = frozenset(
@@ -34,13 +34,13 @@ _OF_THE_CONNECTION = frozenset(
     | {b"keep-alive", b"proxy-connection"}
 )
 _UNSERVED = b"PATCH"
-"""A method that the parser knows and nothing here serves."""
+"""A method that the parser knows and no operation serves."""
 
 
 @dataclass(slots=True)
 class Head:
-    """`target` is the path in origin form, with its query. `length` is bytes of the body, or `CHUNKED`. `upgrade` is
-    the protocol the client would rather speak, in lower case, or b""."""
+    """A parsed head. `target` is the path in origin form, with its query. `length` is the body's in bytes or `CHUNKED`.
+    `upgrade` is the protocol of the Upgrade header, in lower case, or b""."""
 
     method: str
     target: str
@@ -52,7 +52,7 @@ class Head:
     upgrade: bytes
 
     def plain(self) -> bytes:
-        """The same request as bytes that no parser can read differently: without a body, and the last one."""
+        """Return the request as bytes that every parser reads the same: without a body, with `connection: close`."""
         lines = [f"{self.method} {self.target} HTTP/1.1".encode()]
         lines += [name + b": " + value for name, value in self.headers.items() if name not in _OF_THE_CONNECTION]
         if b"host" not in self.headers:
@@ -92,7 +92,8 @@ def headers_too_large() -> TopicsError:
 
 
 def check_beginning(data: bytes) -> None:
-    """Refuse at once what cannot become a head, so that its sender need not wait for a timeout. Raises `400`, `431`."""
+    """Refuse at once bytes that cannot begin a head, so that the client need not wait for a timeout. Raises `400` and
+    `431`."""
     if len(data) > MAX_HEADER_BYTES:
         raise headers_too_large()
     if not data[:1].isalpha():
@@ -102,7 +103,7 @@ def check_beginning(data: bytes) -> None:
 
 
 def parse(raw: bytes) -> Head:
-    """`raw` is a whole head, its empty line included. Raises `TopicsError`: 400, 431."""
+    """Parse a whole head, its empty line included. Raises `TopicsError` with 400 or 431."""
     if len(raw) > MAX_HEADER_BYTES:
         raise headers_too_large()
     lines = raw.count(b"\r\n")
@@ -118,7 +119,8 @@ def parse(raw: bytes) -> Head:
         name, _, rest = raw.partition(b" ")
         if _TOKEN.fullmatch(name) is None:
             raise invalid("malformed HTTP request: bad method") from None
-        # The parser knows a list of methods. Framing is the same for all others; what the path allows is said there.
+        # The parser knows a fixed list of methods. Framing is the same for all others, and routing refuses them later
+        # with the methods that the path allows.
         head = parse(_UNSERVED + b" " + rest)
         head.method = name.decode()
         return head

@@ -1,4 +1,4 @@
-"""The head of an HTTP/1.1 answer, as bytes."""
+"""The head of an HTTP/1.1 response, as bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _status_line(status: int) -> bytes:
 
 
 class _Date:
-    """The Date header, made anew once a second."""
+    """The Date header line, rendered once a second."""
 
     def __init__(self) -> None:
         self._second = 0
@@ -34,7 +34,8 @@ _date = _Date()
 
 
 def head(response: Response, keep: bool, *, http_1_0: bool = False) -> bytes:
-    """Status line and headers, empty line included. `keep` says whether the connection can be used again."""
+    """Return the status line and headers, empty line included. `keep` tells the client whether the connection can be
+    used again."""
     bodiless = response.status == HTTPStatus.NO_CONTENT
     parts = [_status_line(response.status), _date.line()]
     if not bodiless:
@@ -42,7 +43,7 @@ def head(response: Response, keep: bool, *, http_1_0: bool = False) -> bytes:
     for name, value in response.headers:
         parts += (name, b": ", value, b"\r\n")
     if bodiless:
-        pass  # has no body, so it says nothing of one
+        pass  # a 204 has no body, so neither header about one
     elif response.live is None:
         parts.append(b"content-length: %d\r\n" % len(response.body))
     elif not http_1_0:

@@ -1,21 +1,21 @@
-"""The WebSocket transport: from the upgrade to text messages in and out. What they say is in
-`gateway.streams.websocket_commands`.
+"""The WebSocket transport: from the upgrade to text messages in and out. `gateway.streams.websocket_commands` gives the
+messages their meaning.
 
     HTTP request ──accept──► open ──close, or the client's──► ended
-                     └─► 400, 403 like any other answer
+                     └─► 400, 403 like any other response
 
-wsproto does the handshake and reads frames; text frames to send are made here, because one rendered batch goes to many
-sockets as it is. Compression is not agreed to. What came is looked at a small piece at a time, and other connections
-have their turn between two pieces: a thousand frames fit into what one read of a socket brings.
+wsproto does the handshake and parses frames. This module encodes text frames, because one rendered batch goes to many
+sockets unchanged. The transport never agrees to compression. It parses input in small pieces, and other connections
+get a turn between two pieces: one read of a socket may bring a thousand frames.
 
-    the client sends           what it gets
+    the client sends           the transport answers
     a binary message           close 1003
     text that is not UTF-8     close 1007
     more than a body may have  close 1009
     ping                       pong, as soon as its messages are read again
-    nothing for a while        ping; close if nothing comes then either
-    frames that bring nothing  close 1008 above some hundreds: pongs, pings, tiny fragments
-    a large message, slowly    close 1008: its place is wanted by others
+    nothing for a while        ping; the connection ends if nothing comes then either
+    frames without content     close 1008 above some hundreds: pongs, pings, tiny fragments
+    a large message, slowly    close 1008: other clients need the memory it holds
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ from proto.model.limits import Limits
 
 PATH = "/v0/ws"
 CLOSE_S = 2.0
-"""How long a client may take to answer a close."""
+"""Seconds that a client has to answer a close frame."""
 MAX_REASON_CHARS = 100
 SMALL_MESSAGE_BYTES = 64 << 10
-"""Larger messages are counted with the bodies of requests."""
+"""Larger messages are counted with request bodies."""
 GROWTH = 4
 PIECE_BYTES = 1 << 10
-"""Looked at in one go, unless it is the middle of a message."""
+"""Bytes parsed in one go, except inside a message."""
 SMALL_FRAME_BYTES = 64
-"""A fragment below this brings nothing."""
+"""A fragment below this size counts as a frame without content."""
 IDLE_FRAMES, IDLE_FRAMES_PER_S = 300, 50
-"""Frames that bring nothing: how many at once, and how many a second in the long run."""
+"""Frames without content that a client may send: at once, and a second in the long run."""
 UNSUPPORTED, TOO_SLOW, POLICY, TOO_LARGE, TRY_LATER = 1003, 1008, 1008, 1009, 1013
 
 
@@ -57,7 +57,7 @@ def not_an_upgrade() -> TopicsError:
 
 
 def accept(path: str, headers: Mapping[bytes, bytes]) -> tuple[bytes, WSConnection]:
-    """The bytes that answer an upgrade, and the protocol's state after it. Raises `400`."""
+    """Return the bytes that answer an upgrade, and the protocol's state after it. Raises `400`."""
     connection = WSConnection(ConnectionType.SERVER)
     try:
         connection.initiate_upgrade_connection(list(headers.items()), path)
@@ -65,12 +65,12 @@ def accept(path: str, headers: Mapping[bytes, bytes]) -> tuple[bytes, WSConnecti
         return connection.send(AcceptConnection()), connection
     except (RemoteProtocolError, LocalProtocolError) as error:
         raise invalid(f"not a WebSocket upgrade: {error}") from None
-    except UnicodeError:  # of the host, which wsproto decodes
+    except UnicodeError:  # wsproto decodes the Host header
         raise invalid("not a WebSocket upgrade: a header is not text") from None
 
 
 class WebSocket:
-    """One open socket. `receive` and `send` may be called from one task each at the same time."""
+    """One open WebSocket. One task may call `receive` while another calls `send`."""
 
     def __init__(self, connection: WSConnection, channel: Channel, key: Key, limits: Limits, budget: Budget) -> None:
         self.key = key
@@ -84,20 +84,20 @@ class WebSocket:
         self._sending = trio.Lock()
         self._events: list[Event] = []
         self._unread = b""
-        """Came, and is still to be looked at."""
+        """Bytes received and not parsed yet."""
         self._inside = False
-        """In the middle of a message."""
+        """Whether the parser is in the middle of a text frame."""
         self._idle = Allowance(IDLE_FRAMES, IDLE_FRAMES_PER_S)
         self._stuck_s = limits.slow_consumer_timeout_ms / 1000
         self._closing = False
 
     def belongs_to(self, key: Key) -> None:
-        """Whose socket it is, if that was not known when it was opened."""
+        """Set the key of a socket that was opened without one."""
         self.key = key
         self._hold = self._budget.hold(Kind.BODY, key)
 
     async def first(self, most: int) -> bytes:
-        """A message of a client that is not known yet, so it may be small only. Raises `ClientGone`."""
+        """Return the first message of a client without a key. It may have `most` bytes. Raises `ClientGone`."""
         usual, self._most = self._most, most
         try:
             return await self.receive()
@@ -105,7 +105,8 @@ class WebSocket:
             self._most = usual
 
     async def receive(self) -> bytes:
-        """The next text message, UTF-8. Raises `ClientGone` when there will be none; the client has been told why."""
+        """Wait for the next text message and return it as UTF-8. Raises `ClientGone` when there will be none; a refused
+        client has been sent a close frame with the reason."""
         self._release()
         try:
             return await self._message()
@@ -152,7 +153,7 @@ class WebSocket:
         raise ClientGone
 
     async def send(self, text: bytes) -> None:
-        """Send a text message, UTF-8; returns when the socket has taken it. Raises `ClientGone`, OSError."""
+        """Send a text message, UTF-8; return when the socket has taken it. Raises `ClientGone` and OSError."""
         size = len(text)
         if size < 126:
             head = struct.pack("!BB", 0x81, size)
@@ -163,7 +164,7 @@ class WebSocket:
         await self._write(head + text)
 
     async def close(self, code: int, reason: str) -> None:
-        """End the socket with a close frame; gives the client a moment to answer it."""
+        """Send a close frame and wait up to `CLOSE_S` for the client's. Does nothing the second time."""
         self._release()
         if self._closing:
             return
@@ -181,7 +182,7 @@ class WebSocket:
         raise ClientGone
 
     async def _answer_close(self, event: CloseConnection) -> None:
-        """The client's close is answered with its own code; what is not WebSocket, with the code that says so."""
+        """Answer the client's close with its own code, and invalid WebSocket bytes with the code of the error."""
         try:
             with trio.move_on_after(CLOSE_S):
                 await self._write(self._connection.send(event.response()))
@@ -208,7 +209,8 @@ class WebSocket:
         return self._events.pop()
 
     async def _read(self) -> bytes:
-        """What comes next; a client that is silent is asked whether it is there, once. Raises `ClientGone`."""
+        """Wait for bytes and return them. A silent client gets one ping. Raises `ClientGone` when it stays silent, or
+        sends a large message too slowly."""
         if self._hold.size:
             with trio.move_on_after(max(self._pace.deadline() - monotonic(), 0)):
                 data = await self._channel.receive_some()
@@ -220,7 +222,7 @@ class WebSocket:
             with trio.move_on_after(self._ping_s):
                 return await self._channel.receive_some()
             if self._sending.locked():
-                continue  # the client does not read either; who sends looks after that
+                continue  # the client does not read either; the sending task limits that
             if asked:
                 raise ClientGone
             asked = True
@@ -232,7 +234,7 @@ class WebSocket:
             await self._channel.send_some(data)
 
     async def _reserve(self, size: int) -> None:
-        """Its size is not told, so a message gets more as it comes."""
+        """Grow the hold of a message as it arrives, because its size is not announced."""
         if not self._hold.size:
             self._pace.begin()
         since = monotonic()

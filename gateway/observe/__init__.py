@@ -1,1 +1,1 @@
-"""What operators see: metrics, the request log, spans. It looks on and decides nothing."""
+"""Observation: metrics, the request log and spans. Reads state and decides nothing."""

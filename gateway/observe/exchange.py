@@ -1,7 +1,7 @@
-"""One request and what became of it, for those who only look on: the request log, tracing.
+"""The exchange: one request and its outcome, as the observers see it (the request log, tracing).
 
-Without anybody who looks on, nothing here is made. Nothing here holds payloads, names of topics or secrets: the path is
-the operation's template, the key is the beginning of its digest.
+Without observers, no exchange is made. An exchange holds no payloads, topic names or secrets: its path is the
+operation's template, its key the beginning of the key's digest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _NO_FIGURES: Mapping[str, float] = {}
 
 @dataclass(slots=True)
 class Exchange:
-    """`began` and `ended` are of `perf_counter`. For a stream the answer is its head, and `stream` is true."""
+    """One request and its response. `began` and `ended` are `perf_counter` values in seconds. For a stream the response
+    is its head, and `stream` is true."""
 
     method: str
     path: str
@@ -28,14 +29,14 @@ class Exchange:
     ended: float
     received_bytes: int = 0
     sent_bytes: int = 0
-    """Of the body, as it goes over the wire."""
+    """Bytes of the body as sent over the wire."""
     key: str = ""
     """The first 8 hex digits of the SHA-256 of the key; "" without keys."""
     traceparent: str = ""
     tracestate: str = ""
     stream: bool = False
     figures: Mapping[str, float] = field(default_factory=dict)
-    """The shard's, in ms."""
+    """Durations in the shard, in ms, by name."""
 
     @property
     def ms(self) -> float:
@@ -44,10 +45,10 @@ class Exchange:
 
 class RequestObserver(Protocol):
     def answered(self, exchange: Exchange) -> None:
-        """An answer is ready to be sent, or a client is gone before (status 499, as nginx has it)."""
+        """A response is ready to be sent, or the client left before that (status 499, as in nginx)."""
 
     def ended(self, exchange: Exchange) -> None:
-        """A stream that was `answered` before is over; `ended` and `sent_bytes` tell of all of it."""
+        """A stream that was `answered` before is over; `ended` and `sent_bytes` now cover all of it."""
 
 
 CLIENT_GONE = 499
@@ -68,12 +69,12 @@ def of(request: Request, operation: Operation | None, status: int, began: float)
 
 
 def _known(method: str) -> str:
-    """Not what a client made up: it would be a field of a log line, or the name of a span."""
+    """The method, or `_OTHER` for an unknown one: a client must not choose fields of log lines or names of spans."""
     return method if method in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS") else "_OTHER"
 
 
 def observed(response: Response, exchange: Exchange, observers: list[RequestObserver]) -> None:
-    """Tell the observers of an answer, and later of its end if it is a stream."""
+    """Tell the observers of a response, and of its end if it is a stream. Wraps `live` and `upgraded` of `response`."""
     exchange.sent_bytes = len(response.body)
     exchange.figures = response.figures or _NO_FIGURES
     live, upgraded = response.live, response.upgraded
@@ -112,7 +113,7 @@ def observed(response: Response, exchange: Exchange, observers: list[RequestObse
 
 
 class _Counting:
-    """A channel, and what goes over it in either direction."""
+    """A channel that counts the bytes of both directions in the exchange."""
 
     def __init__(self, channel: Channel, exchange: Exchange) -> None:
         self._channel = channel

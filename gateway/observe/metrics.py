@@ -1,6 +1,6 @@
 """Metrics: the shards' statistics, summed, as Prometheus text or as JSON.
 
-A shard that is down counts with what it last said, so that a restart does not look like lost topics.
+A shard that is down counts with its last statistics, so that a restart does not look like lost topics.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from gateway.shards.client import Shards
 from proto.ipc.control import PHASES
 from proto.ipc.link import Pending
 from proto.ipc.operations import Figures, Stats
+from proto.model.durability import BY_NAME
 from proto.model.errors import TopicsError
 from proto.model.keys import Key
 
@@ -59,7 +60,7 @@ _WAL_GAUGES = (
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """A protocol besides HTTP: its name, its open connections, its commands so far by (command, result)."""
+    """A protocol other than HTTP: its name, its open connections, its commands so far by (command, result)."""
 
     name: str
     connections: int
@@ -68,8 +69,8 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything one scrape shows. `shard_stats` are the figures of the shards' `stats` replies, `max_topics` is
-    how many topics, and how many cursors, over all shards have metrics of their own."""
+    """The values of one scrape. `shard_stats` are the figures of the shards' `stats` replies. `max_topics` limits
+    the topics, and the cursors, of all shards that have metrics of their own."""
 
     phases: list[str]
     serving: list[bool]
@@ -88,7 +89,7 @@ class Snapshot:
 
 
 class Scraper:
-    """Asks the shards and remembers their last answers."""
+    """The scraper: asks the shards for statistics and keeps their last replies."""
 
     def __init__(self, shards: Shards, max_topics: int) -> None:
         self._shards = shards
@@ -96,7 +97,8 @@ class Scraper:
         self._last: list[Mapping[str, Any]] = [{}] * len(shards.states)
 
     async def stats(self, key: Key) -> list[Mapping[str, Any]]:
-        """Latest statistics of every shard, per topic and cursor only for topics the key covers; never fails."""
+        """Return the latest statistics of every shard. Rows per topic and cursor cover only the key's topics. Raises no
+        errors of shards: a shard that does not reply counts with its last statistics."""
         asked = Stats(self._max_topics, self._max_topics, key.prefixes)
         latest = list(self._last)
         pending: list[tuple[int, Pending[Figures]]] = []
@@ -108,7 +110,7 @@ class Scraper:
                 try:
                     reply = await each.reply()
                 except TopicsError:
-                    continue  # it went away while it was asked
+                    continue  # the shard stopped serving meanwhile
                 if reply.extra is not None:
                     latest[index] = reply.extra.figures
                     if not key.prefixes:
@@ -120,7 +122,7 @@ class Scraper:
 
 
 def _covered(stats: Mapping[str, Any], key: Key) -> Mapping[str, Any]:
-    """What was remembered for another key may name topics of anybody."""
+    """Return `stats` with the rows that the key covers: statistics kept from another key's scrape name any topic."""
     if not key.prefixes:
         return stats
     named = {
@@ -140,7 +142,7 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     for shard in stats:
         classes.update(shard.get("topics_by_class", {}))
     by_class = GaugeMetricFamily("topics_topics_by_class", "Topics per durability class.", labels=["class"])
-    for name in sorted({"ephemeral", "memory", "disk", "fsync"} | classes.keys()):
+    for name in sorted(BY_NAME.keys() | classes.keys()):
         by_class.add_metric([name], classes[name])
     yield by_class
     yield GaugeMetricFamily("topics_records_live", "Live records.", records)
@@ -285,7 +287,7 @@ def _cursor_families(stats: list[Mapping[str, Any]], most: int) -> Iterator[Metr
 
 
 def _first(stats: list[Mapping[str, Any]], what: str, most: int) -> tuple[list[Any], bool]:
-    """The first rows of what every shard lists the first rows of, and whether there are more."""
+    """Merge the shards' lists `what`; return the first `most` rows, and whether there are more."""
     rows = sorted(chain.from_iterable(shard.get(what, ()) for shard in stats))
     return rows[:most], len(rows) > most or any(shard.get(f"{what}_truncated") for shard in stats)
 
@@ -299,7 +301,7 @@ def _wal_families(wals: list[Mapping[str, Any]]) -> Iterator[Metric]:
 
 
 def _fsync_family(histograms: list[Mapping[str, Any]]) -> Metric:
-    # Shards of one release have the same bounds; if they ever differ, only equal ones can be added up.
+    # Shards of one release have the same bounds. If they differ, only histograms with equal bounds can be summed.
     bounds = histograms[0]["bounds"] if histograms else []
     same = [each for each in histograms if each["bounds"] == bounds]
     counts = [sum(column) for column in zip(*(each["counts"] for each in same), strict=True)] or [0]
@@ -321,13 +323,13 @@ class _Once(Collector):
 
 
 def as_json(accept: bytes) -> bool:
-    """Which form an Accept header asks for: JSON if it is wanted more than text, or as much and by its name."""
+    """Whether an Accept header asks for JSON: with a higher weight than text, or with the same weight and by name."""
     wanted = weight(accept, JSON)
     return wanted > weight(accept, b"text/plain") or (named(accept, JSON) and wanted == weight(accept, b"text/plain"))
 
 
 def text(snapshot: Snapshot) -> bytes:
-    """Prometheus text exposition, version 0.0.4."""
+    """Render the metrics in the Prometheus text format, version 0.0.4."""
     registry = CollectorRegistry()
     registry.register(_Once(list(families(snapshot))))
     return generate_latest(registry)
@@ -338,8 +340,9 @@ def _number(value: float) -> float:
 
 
 def json(snapshot: Snapshot) -> bytes:
-    """One member per metric: its value, or for a labelled one a list of `{"labels", "value"}`; a histogram is
-    `{"buckets": [{"le", "count"}], "sum", "count"}`, cumulative as in the text form."""
+    """Render the metrics as a JSON object with one member per metric. A metric without labels is a number; a labelled
+    one is a list of `{"labels", "value"}`. A histogram is `{"buckets": [{"le", "count"}], "sum", "count"}`, cumulative
+    as in the text form."""
     content: dict[str, Any] = {}
     for family in families(snapshot):
         if family.type == "histogram":

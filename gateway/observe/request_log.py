@@ -1,9 +1,10 @@
-"""The request log: a line for each request when its answer is ready, for streams another when they end.
+"""The request log: one line for each request when its response is ready, and another for a stream when it ends.
 
     event=request method=POST path=/v0/topics/{topic} status=201 ms=0.61 received_bytes=77 sent_bytes=190 key=5d41402a
     event=stream_ended method=GET path=/v0/watch/{wid} status=200 ms=30211.4 received_bytes=0 sent_bytes=18230
 
-`ms` is from the request's head to the answer, without sending it. A request with a `traceparent` has its `trace_id`.
+`ms` runs from the request's head to the response, without sending it. A request with a `traceparent` has its
+`trace_id`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Spans for OpenTelemetry: one for each request, with the client's span as its parent. The one module that imports it.
+"""Tracing: one OpenTelemetry span for each request, with the client's span as its parent. The one module that imports
+OpenTelemetry.
 
-Optional: `pip install 'topics-server[otel]'`, and the standard variables, of which OTEL_EXPORTER_OTLP_ENDPOINT (or
-OTEL_EXPORTER_OTLP_TRACES_ENDPOINT) switches it on; sampling, headers, timeouts are OpenTelemetry's own variables.
-A span is made when its request is over, so serving waits for nothing: the exporter has a thread of its own, and what
-it cannot send in time it drops. The parts that the shard did (`wal_append_ms`, `fsync_ms`, …) are attributes.
+Tracing is optional and needs `pip install 'topics-server[otel]'`. OTEL_EXPORTER_OTLP_ENDPOINT or
+OTEL_EXPORTER_OTLP_TRACES_ENDPOINT switches it on. OpenTelemetry's own variables set sampling, headers and timeouts.
+A span is made when its request is over, so no request waits for tracing. The exporter has a thread of its own and drops
+spans that it cannot send in time. Durations in the shard (`wal_append_ms`, `fsync_ms`, …) are attributes.
 """
 
 from __future__ import annotations
@@ -33,19 +34,20 @@ def wanted(environment: Mapping[str, str]) -> bool:
 
 
 def load() -> Tracing | None:
-    """Takes a good part of a second, so it is called in a thread. None, and a log line, where it cannot be had."""
+    """Load OpenTelemetry and return the observer; return None and log a line where that fails. Blocks for a good part
+    of a second, so call it in a thread."""
     try:
         return Tracing()
     except ImportError as error:
         _log.warning("no_spans", reason=str(error), remedy="pip install 'topics-server[otel]'")
     except Exception as error:
-        # A setting of OpenTelemetry's that it does not take. The service is worth more than its spans.
+        # OpenTelemetry refuses one of its settings. The service runs on without spans.
         _log.error("no_spans", reason=repr(error))
     return None
 
 
 class Tracing:
-    """An observer. Raises `ImportError` without the packages."""
+    """The observer that exports spans. Raises `ImportError` when the packages are missing."""
 
     def __init__(self) -> None:
         sdk = import_module("opentelemetry.sdk.trace")
@@ -54,7 +56,7 @@ class Tracing:
         resources = import_module("opentelemetry.sdk.resources")
         api = import_module("opentelemetry.trace")
         propagation = import_module("opentelemetry.trace.propagation.tracecontext")
-        # What is given here is not replaced by OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, so it gives way itself.
+        # Attributes given here override OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, so a name set there is checked.
         named = os.environ.get("OTEL_SERVICE_NAME") or "service.name" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
         given = {"service.version": __version__} | ({} if named else {"service.name": "topics"})
         _complaints()
@@ -91,7 +93,7 @@ class Tracing:
             parent = self._extract({"traceparent": exchange.traceparent, "tracestate": exchange.tracestate})
         span = self._tracer.start_span(
             f"{exchange.method} {exchange.path}".strip() or "HTTP",
-            # Without a parent of its own it must not become a child of whatever OpenTelemetry holds for current.
+            # Without a parent, an empty context keeps the span from becoming a child of OpenTelemetry's current span.
             context=parent if parent is not None else {},
             kind=self._server,
             attributes=attributes,
@@ -102,12 +104,12 @@ class Tracing:
         span.end(end_time=end)
 
     def flush(self) -> None:
-        """Send what waits; blocks for `FLUSH_MS` at most, so it is called in a thread."""
+        """Send the waiting spans. Blocks for up to `FLUSH_MS`, so call it in a thread."""
         self._provider.force_flush(FLUSH_MS)
 
 
 class _ToLog(logging.Handler):
-    """OpenTelemetry complains to Python's logging; here that becomes lines like all others."""
+    """A logging handler that turns OpenTelemetry's warnings into structured log lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
         _log.warning("spans_not_sent", reason=record.getMessage())

@@ -1,4 +1,4 @@
-"""Since when this process serves."""
+"""The uptime of this process."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ STARTED = monotonic()
 
 
 def uptime_ms() -> int:
-    """Milliseconds this process has served."""
+    """Milliseconds since this module was loaded, which is when the process starts."""
     return round((monotonic() - STARTED) * 1000)

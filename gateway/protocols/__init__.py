@@ -1,1 +1,1 @@
-"""Walrus and Rog over TCP, as far as sockets and topics go; their bytes are in `proto.wire`."""
+"""The Walrus and Rog servers: TCP sockets, and commands as operations on topics. `proto.wire` encodes the bytes."""

@@ -1,11 +1,11 @@
-"""Rog over topics: partition p of log L is the topic `L:p`, a group its named cursor of the same name there.
+"""Rog over topics: partition p of log L is the topic `L:p`; a group is a named cursor of that topic.
 
-How many partitions L has is kept by the shard that its name belongs to. A create makes the topics first and the
-definition last, so what a log promises is always there; if it dies in between, topics are left, and the next create
-takes them over. A partition's topic that was deleted over HTTP is made again by the next publish.
+The shard that owns the name L keeps the number of partitions of L. A create makes the topics first and the definition
+last, so every defined log has its topics. A create that fails in between leaves topics, which the next create takes
+over. When a partition's topic was deleted over HTTP, the next publish makes it again.
 
-A message is kept as base64 in `data`, with `meta` `{"encoding":"base64"}`. A record that somebody else wrote is fetched
-as its string, or as its JSON text if it is none (or one with a lone surrogate, which no text can hold).
+A message is kept as base64 in `data`, with `meta` `{"encoding":"base64"}`. A fetch returns any other record's string as
+text. Data that is no string, or a string with a lone surrogate, which no text can hold, is returned as JSON text.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ _meta = msgspec.json.Decoder(_Meta).decode
 
 
 class RogError(Exception):
-    """The text is the answer."""
+    """A command failed; the text of the error is the answer."""
 
 
 def largest_message(max_record_bytes: int) -> int:
-    """Bytes of the largest message whose record is not too large."""
+    """Return the bytes of the largest message whose record is not too large."""
     return max((max_record_bytes - len(META) - 2) // 4 * 3, 0)
 
 
 class Rog:
-    """What all Rog connections share. `commands` counts by (command, result)."""
+    """The part that all Rog connections share. `commands` counts by (command, result)."""
 
     def __init__(self, shards: Shards, quota: Quota, limits: Limits) -> None:
         self.commands: Counter[tuple[str, str]] = Counter()
@@ -67,7 +67,7 @@ class Rog:
         self._quota = quota
         self._config = _to_json({"durability": limits.rog_durability})
         self._partitions: dict[str, int] = {}
-        """Of logs that were asked for; a log's number never changes."""
+        """A cache of the number of partitions by log; it never changes for a log."""
 
     def session(self) -> RogSession:
         return RogSession(self)
@@ -105,7 +105,7 @@ class Rog:
         _check(await self._quota.call(Append(return_seqs=False), topic, body))
 
     async def fetch(self, log: str, partition: int, group: str) -> tuple[str, int, bytes]:
-        """Topic, seq and message."""
+        """Return topic, seq and message. Raises `RogError` when no message is left."""
         topic = await self._topic(log, partition)
         reply = await self._shards.call(Peek(group), topic)
         _check_found(reply)
@@ -114,7 +114,8 @@ class Rog:
         return topic, reply.extra.seq, _message(reply.body, reply.extra.meta)
 
     async def ack(self, log: str, partition: int, group: str, had: tuple[str, str, int] | None) -> None:
-        """Move the group's cursor onto what it `had` (topic, group, seq), or else by one."""
+        """Move the group's cursor onto `had`, the (topic, group, seq) of the last fetch. If `had` is None, or of
+        another topic or group, move the cursor by one."""
         topic = await self._topic(log, partition)
         seq = had[2] if had is not None and had[:2] == (topic, group) else None
         _check_found(await self._shards.call(Step(group, seq), topic))
@@ -128,7 +129,7 @@ class Rog:
         return f"{log}:{partition}"
 
     async def _find(self, log: str) -> int:
-        """Its number of partitions, 0 for a log there is not."""
+        """Return the number of partitions of a log; 0 when there is no such log."""
         known = self._partitions.get(log)
         if known is not None:
             return known
@@ -143,7 +144,7 @@ class Rog:
 
 
 class RogSession:
-    """One connection. It remembers what was fetched last, so that an ack means exactly that."""
+    """The commands of one connection. It remembers the message fetched last, which the next ack acknowledges."""
 
     def __init__(self, served: Rog) -> None:
         self._rog = served
@@ -194,7 +195,7 @@ def _check(reply: Reply[A]) -> Reply[A]:
 
 
 def _check_found(reply: Reply) -> None:
-    """Raises the error of a reply, unless there is no such topic: a partition that was deleted has no messages."""
+    """Raise the error of a reply, except `topic_not_found`: a deleted partition has no messages."""
     error = reply.error
     if error is not None and error.code is not ErrorCode.TOPIC_NOT_FOUND:
         raise error
@@ -211,5 +212,5 @@ def _message(data: bytes, meta: bytes | None) -> bytes:
         try:
             return b64decode(text, validate=True)
         except BadBase64:
-            pass  # somebody else's record, which only says so
+            pass  # a record of another client, with this `meta` but without base64
     return text

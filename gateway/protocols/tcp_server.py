@@ -1,7 +1,7 @@
-"""TCP servers of protocols other than HTTP: accepting, reading, answering in order, time limits, draining.
+"""The TCP server of protocols other than HTTP: accepts, reads, answers in order, limits times, drains.
 
-A connection carries one command at a time: the next one is not looked at before the answer to the last one is sent, so
-a client that sends without reading fills only its own socket. What the bytes mean is up to a `Session`.
+A connection carries one command at a time. The next one is not parsed before the last answer is sent, so a client that
+sends without reading fills only its own socket. A `Session` gives the bytes their meaning.
 
 waiting ──first byte──► reading ──whole──► in flight ──answer sent──► waiting
    │ idle limit, room wanted, drain  │ pace                │ client does not read
@@ -29,27 +29,27 @@ from proto.wire.byte_parser import ProtocolError, Skip, Steps
 
 RECEIVE_BYTES = 64 << 10
 LINGER_S = 2.0
-"""How long a client that was told of a fatal error has to end the connection itself."""
+"""How long a client that was sent a fatal error has to end the connection itself."""
 SWEEP_S = 0.5
 
 _log: Any = structlog.get_logger()
 
 
 class Session(Protocol):
-    """One client's conversation."""
+    """The protocol's side of one connection."""
 
     def read(self) -> Steps[Any]:
-        """The next command."""
+        """Return the steps that read the next command."""
 
     async def answer(self, command: Any) -> bytes:
-        """Carry a command out. Raises nothing that the client causes."""
+        """Carry out a command and return the answer. Errors that the client causes become answers."""
 
     def refuse(self, message: str) -> bytes:
-        """The answer to what is no command."""
+        """Return the answer to bytes that are no valid command."""
 
 
 Listening = tuple[socket.socket, Callable[[], Session]]
-"""A socket, and what begins the conversation with whoever comes in there."""
+"""A listening socket, and the function that makes the `Session` of each of its connections."""
 
 
 class TcpConnection:
@@ -59,7 +59,7 @@ class TcpConnection:
         self.scope = trio.CancelScope()
         self.deadline = math.inf
         self.since = math.inf
-        """When it began to wait for a command; not waiting: infinity."""
+        """Since when the connection has waited for a command; infinity while it does not wait."""
         self.pace = Pace(limits)
         self._raw = raw
         self._session = session
@@ -108,7 +108,7 @@ class TcpConnection:
                     return
             finally:
                 hold.release()
-        await self._linger()  # drained: what was sent ahead is not carried out
+        await self._linger()  # drained: commands sent ahead are not carried out
 
     async def _carry_out(self, command: Any) -> None:
         self._flight.enter()
@@ -127,7 +127,7 @@ class TcpConnection:
             self.deadline = now + self._limits.protocol_idle_timeout_ms / 1000
 
     async def _take(self, wanted: int | Skip) -> bytes | None:
-        """The next bytes; None when the client ended the connection before they were there."""
+        """Return the next bytes, or None when the client ended the connection before them."""
         buffer = self._buffer
         if isinstance(wanted, Skip):
             left = wanted.size
@@ -176,7 +176,8 @@ class TcpConnection:
             await wait_writable(self._raw)
 
     async def _linger(self) -> None:
-        """Closing with unread input resets the connection, and the reset can overtake the answer."""
+        """Wait for the client to close, up to `LINGER_S`. Closing with unread input resets the connection, and the
+        reset can overtake the answer."""
         self._raw.shutdown(socket.SHUT_WR)
         self.deadline = monotonic() + LINGER_S
         while True:
@@ -200,14 +201,14 @@ class TcpServer:
         self._left = trio.Event()
 
     async def run(self, listening: list[Listening]) -> None:
-        """Accept and serve until cancelled; that ends every connection too."""
+        """Accept and serve until cancelled. Cancellation ends every connection too."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep)
             for listener, session in listening:
                 nursery.start_soon(self._accept, listener, session, nursery)
 
     def drain(self) -> None:
-        """End those that only wait; what is in flight is finished, and its connection then ends."""
+        """End the connections that wait for a command. The others finish their command and then end."""
         for connection in self.connections:
             if connection.since != math.inf:
                 connection.scope.cancel()
@@ -241,7 +242,8 @@ class TcpServer:
             self._left.set()
 
     async def _make_room(self) -> None:
-        """Whoever has waited longest for a command leaves. If nobody waits, newcomers stay in the kernel's queue."""
+        """End the connection that has waited longest for a command; return when one has ended, or after 0.1 s. While
+        none waits, new connections stay in the kernel's queue."""
         self._left = trio.Event()
         longest = min(self.connections, key=lambda connection: connection.since)
         if longest.since != math.inf:

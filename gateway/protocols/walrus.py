@@ -1,9 +1,9 @@
-"""Walrus over topics: REGISTER makes a log topic, PUT appends its payload as a JSON string, GET takes the next record
-through the topic's one shared cursor, which is its named cursor `walrus`.
+"""Walrus over topics: REGISTER makes a log topic, PUT appends its payload as a JSON string, GET takes the next record.
+All GETs share one cursor, the topic's named cursor `walrus`.
 
-Every address that is listened on is a node, numbered from 1. All of them serve every topic; who leads a segment is told
-by a rule, so that it stays the same: the nodes take turns, and the topic's hash decides who begins. A segment is a run
-of `walrus_segment_entries` seqs; one that is full is sealed.
+Every listening address is a node, numbered from 1. All nodes serve every topic. A fixed rule names the leader of a
+segment, so that it never changes: the nodes take turns, and the topic's hash decides which one begins. A segment is a
+run of `walrus_segment_entries` seqs; a full segment is sealed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from proto.wire.walrus import EMPTY, MAX_FRAME_BYTES, OK, Command, Get, Put, Reg
 CURSOR = "walrus"
 UNKNOWN_TOPIC = "unknown topic"
 RETRY = "NotLeaderForPartition"
-"""What clients know as: try again in a moment."""
+"""The error after which Walrus clients try again in a moment."""
 
 _log: Any = structlog.get_logger()
 _to_json = msgspec.json.Encoder().encode
@@ -38,7 +38,7 @@ _text = msgspec.json.Decoder(str).decode
 
 
 class Walrus:
-    """What all Walrus connections share. `commands` counts by (command, result)."""
+    """The part that all Walrus connections share. `commands` counts by (command, result)."""
 
     def __init__(self, shards: Shards, quota: Quota, limits: Limits, nodes: int) -> None:
         self.commands: Counter[tuple[str, str]] = Counter()
@@ -88,7 +88,7 @@ class Walrus:
         )
 
     async def metrics(self, node: int) -> bytes:
-        """A cluster that never had to elect anybody: node 1 leads. The log is that of all shards together."""
+        """Return the metrics of a cluster in its first term: node 1 leads. Log indexes are sums over all shards."""
         wals = [reply.extra.figures["wal"] for reply in await self._shards.ask_all(Stats()) if reply.extra is not None]
         return _to_json(
             {
@@ -104,7 +104,7 @@ class Walrus:
 
 
 class WalrusSession:
-    """One connection, which came in at `node`."""
+    """The commands of one connection to `node`."""
 
     def __init__(self, served: Walrus, node: int) -> None:
         self._walrus = served
@@ -149,7 +149,7 @@ class WalrusSession:
 
 
 def _content(data: bytes) -> bytes:
-    """A string's text, or the JSON text of anything else, also of a string that holds a lone surrogate."""
+    """Return a string's text. Other JSON, and a string with a lone surrogate, is returned as JSON text."""
     if data[:1] != b'"':
         return data
     text, mask = apply(_text, data)

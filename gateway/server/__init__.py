@@ -1,1 +1,1 @@
-"""Connections: accepted, read, answered in order, ended. What a request means is up to `gateway.api`."""
+"""Connections: accepts, reads, answers in order, closes. `gateway.api` decides what a request means."""

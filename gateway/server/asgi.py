@@ -1,4 +1,4 @@
-"""The API as an ASGI application, for the connections Hypercorn serves; paths the pages own go on to them."""
+"""The ASGI application of the API, for connections that Hypercorn serves. Passes requests for pages on to the pages."""
 
 from __future__ import annotations
 
@@ -58,12 +58,13 @@ class AsgiRequest(Request):
         self._body: bytes | None = None
         self._carried = carried
         self._begun = b""
-        """The beginning of the body, where only its bytes tell whether there is one."""
+        """The beginning of the body, read early because only its bytes tell whether there is one."""
         self._ended = False
-        """Whether the client said that there is no more of it."""
+        """Whether the client has sent the end of the body."""
 
     async def has_body(self) -> bool:
-        """HTTP/2 frames a body by itself: without Content-Length, the end of the stream decides."""
+        """Whether a body follows. HTTP/2 frames bodies itself: without Content-Length, this waits for a first piece
+        or for the end of the stream."""
         if b"content-length" in self.headers:
             return self.headers[b"content-length"] != b"0"
         if self._body is None and not self._begun:
@@ -100,7 +101,8 @@ class AsgiRequest(Request):
         return bytes(body)
 
     async def _piece(self) -> bytes:
-        """What comes next of the body; b"" is possible, `_ended` says whether it was the last."""
+        """The next piece of the body, possibly b"". Sets `_ended` when it was the last. Raises `408` when the client
+        is too slow, and `ClientGone`."""
         if self._carried is not None:
             self._carried.wants(self)
         with trio.move_on_after(max(self._pace.deadline() - monotonic(), 0)) as patience:
@@ -121,7 +123,7 @@ class AsgiRequest(Request):
 
 
 class AsgiApi:
-    """The ASGI application Hypercorn runs."""
+    """The ASGI application that Hypercorn runs."""
 
     def __init__(self, api: Api, flight: Flight, limits: Limits, budget: Budget, pages: Pages) -> None:
         self._api = api
@@ -164,11 +166,14 @@ class AsgiApi:
             request.finish()
 
     async def _page(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the pages' application, and keep it from cancelling its own last send:
+        """Run the pages' application without letting it cancel its own last send.
 
-        1. it sends the end of the body
-        2. inside that call Hypercorn tells it that the exchange is over (`http.disconnect`), then closes
-        3. it takes that for a client that left and cancels the task that is sending, so nothing is closed
+        1. The application sends the end of the body.
+        2. Inside that call Hypercorn delivers `http.disconnect` to it, then closes the connection.
+        3. The application takes `http.disconnect` for a client that left and cancels the task that is sending. The
+           connection would stay open.
+
+        So `http.disconnect` is held back once the end of the body was sent.
         """
         answered = False
 
@@ -209,7 +214,7 @@ async def _answer(response: Response, request: AsgiRequest, send: Send) -> None:
 
 
 async def _refuse_websocket(scope: Scope, send: Send) -> None:
-    """Answer an upgrade over HTTP/2: WebSocket is spoken over HTTP/1.1 only."""
+    """Refuse an upgrade over HTTP/2: the gateway speaks WebSocket over HTTP/1.1 only."""
     if "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": 1008})
         return

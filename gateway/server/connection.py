@@ -1,10 +1,10 @@
-"""One HTTP/1.1 connection: its task reads requests, has them handled and writes the answers, in order.
+"""One HTTP/1.1 connection: its task reads requests, passes them to the API and writes the responses, in order.
 
-Every answer, errors of parsing included, is the API's canonical JSON. A request costs no nursery, cancel scope or timer
-of its own: the connection has one cancel scope and a `deadline` that its task moves, and `gateway.server.listener`
-sweeps them.
+Every response, parse errors included, is the API's canonical JSON. A request costs no nursery, cancel scope or timer
+of its own. The connection has one cancel scope and one `deadline`, which its task moves; `gateway.server.listener`
+sweeps the deadlines.
 
-What is not the API's business over HTTP/1.1 (HTTP/2, WebSocket, pages) goes, with the bytes read so far, to `handover`.
+HTTP/2 connections and requests for pages go, with the bytes read so far, to `handover`.
 """
 
 from __future__ import annotations
@@ -35,35 +35,35 @@ from proto.model.limits import MAX_HEADER_BYTES, Limits
 
 RECEIVE_BYTES = 64 << 10
 CHUNKED_BYTES = 16 << 10
-"""Read at a time of a body in chunked framing: chunks of a byte or two take the processor a thousand times longer."""
+"""Bytes read at a time from a chunked body. Chunks of one or two bytes take a thousand times more processor time."""
 LINGER_PAUSE_S = 2.0
-"""How long a client whose request was refused may pause while it still sends."""
+"""Longest pause between two reads from a client that still sends after its request was refused."""
 LINGER_TOTAL_S = 15.0
 SMALL_HEAD_BYTES = 8 << 10
-"""What each connection may hold uncounted: the beginning of a head, or what came ahead of its turn."""
+"""Bytes each connection may hold uncounted: the beginning of a head, or requests sent ahead of their turn."""
 FIRST_GROWTH_BYTES, GROWTH = 256 << 10, 4
-"""How a body of unknown length grows."""
+"""The budget of a body of unknown length: its first size in bytes, and the factor of each growth."""
 GATHER_BYTES = 64 << 10
-"""Bodies above this are sent from where they are; below, joining them with the head is cheaper."""
+"""Bytes. Larger bodies are sent without a copy; joining smaller ones with the head is cheaper."""
 
 _log: Any = structlog.get_logger()
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Handover(Protocol):
-    """Takes over connections that are not API traffic over HTTP/1.1."""
+    """The server of connections that are not API traffic over HTTP/1.1."""
 
     def owns(self, path: str) -> bool:
-        """Whether a request for this path is served there."""
+        """Whether this server serves requests for `path`."""
 
     async def serve(self, raw: socket.socket, read: bytes, carried: Carried | None) -> None:
-        """Serve a connection to its end, beginning with bytes already `read`. Closes it. `carried` is told of the
-        streams of one that speaks HTTP/2; without it, the connection has one request of HTTP/1.1."""
+        """Serve a connection to its end, beginning with the bytes already `read`, and close it. `carried` is told of
+        the streams of an HTTP/2 connection. Without `carried`, the connection has one HTTP/1.1 request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """What all connections share."""
+    """The parts that all connections share."""
 
     api: Api
     flight: Flight
@@ -81,7 +81,7 @@ class Http1Request(Request):
         self.head = head
         self.upgrade = head.upgrade
         self.read = head.length == 0
-        """Whether the body is off the connection."""
+        """Whether the whole body has been read from the connection."""
         self._connection = connection
         self._body = b""
 
@@ -108,7 +108,8 @@ class Http1Request(Request):
 
 
 class Connection:
-    """One client. `deadline` is when `expire` is due, `phase` what the client was doing then."""
+    """A client's connection. `deadline` is when `expire` is due (`monotonic`); `phase` names what the client is sending
+    by then."""
 
     __slots__ = (
         "_front",
@@ -138,9 +139,9 @@ class Connection:
         self.budget = front.budget
         self.head_hold: Hold | None = None
         self.waiting = False
-        """Between requests, or in the middle of a head: nothing is lost but patience when this connection ends."""
+        """Whether the connection is between requests or inside a head: ending it loses no request."""
         self.starved_since = math.inf
-        """When the client last sent a part of a body that is still awaited."""
+        """Since when the connection has waited for more of a body; infinity while it waits for none."""
         self.pace = Pace(front.limits)
         self._raw = raw
         self._owned = True
@@ -156,7 +157,7 @@ class Connection:
                         TopicsError(ErrorCode.REQUEST_TIMEOUT, f"the client sent its {self.phase} too slowly")
                     )
         except (OSError, ClientGone):
-            pass  # the client is gone, and with it whoever could be told
+            pass  # the client is gone, so no response can be sent
         except Exception:
             _log.exception("connection_failed")
         finally:
@@ -164,19 +165,19 @@ class Connection:
                 self._raw.close()
 
     def expire(self) -> None:
-        """End the connection; a client in the middle of a request is told why."""
+        """End the connection. A client in the middle of a request gets `408`."""
         self.expired = True
         self.deadline = math.inf
         self.scope.cancel()
         if not self._owned:
-            # What Hypercorn is sending it shields from being cancelled, also to a client that does not read.
+            # Hypercorn shields its sends from cancellation, even to a client that does not read.
             try:
                 self._raw.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass  # it is closed already
 
     def evict(self) -> None:
-        """End the connection without a word, for somebody else."""
+        """End the connection without a response, to make room for another one."""
         self.phase = "idle"
         self.expire()
 
@@ -196,7 +197,7 @@ class Connection:
                 return
             request = Http1Request(self, head)
             if head.upgrade == b"websocket" and request.path != websocket.PATH:
-                # What follows is not HTTP, so none of it may be read as a request.
+                # The bytes that follow are not HTTP, so none of them may be read as a request.
                 await self._refuse(unknown_path(request.path))
                 return
             if front.handover.owns(request.path) and front.api.origins.admits(request):
@@ -229,13 +230,13 @@ class Connection:
                     await self._linger()
                 return
             if self.buffer:
-                # Pipelined requests need no waiting for input, but other connections want their turn.
+                # Pipelined requests never wait for input, so other connections need a turn here.
                 await trio.lowlevel.checkpoint()
 
     # -- reading
 
     async def _read_head(self) -> bytes | None:
-        """A whole head, empty line included; None when the client ended the connection between requests."""
+        """Return a whole head, empty line included, or None when the client ended the connection between requests."""
         self.waiting = True
         try:
             return await self._receive_head()
@@ -280,7 +281,7 @@ class Connection:
             buffer = self.buffer = buffer + data if buffer else data
 
     def take(self, size: int) -> bytes:
-        """The first bytes of what was read ahead."""
+        """Remove and return the first `size` bytes of the buffer."""
         buffer = self.buffer
         if len(buffer) == size:
             self.buffer = b""
@@ -289,7 +290,7 @@ class Connection:
         return buffer[:size]
 
     async def receive_body(self, head: Head, hold: Hold) -> bytes:
-        """The rest of a body that did not come with its head. Raises 400, 413, 429."""
+        """Read the rest of a body that did not arrive with its head. Raises 400, 413, 429 and `ClientGone`."""
         early = bool(self.buffer)
         self.deadline = math.inf
         if head.length != CHUNKED:
@@ -314,7 +315,8 @@ class Connection:
             self.pace.begin()
             while not decoder.done:
                 if len(decoder.body) + CHUNKED_BYTES > hold.size:
-                    # How long it will be is unknown: it gets more as it comes, and meanwhile its client waits.
+                    # The length is unknown, so the hold grows as bytes arrive. The client is not timed while the
+                    # connection waits for budget.
                     self.deadline = math.inf
                     since = monotonic()
                     await hold.grow(min(GROWTH * hold.size, limit))
@@ -351,7 +353,7 @@ class Connection:
             return data
 
     async def disconnected(self) -> None:
-        """Return when the client closed its side. A request sent ahead is kept for its turn."""
+        """Return when the client has closed its side. A request sent ahead stays in the buffer for its turn."""
         while len(self.buffer) < SMALL_HEAD_BYTES:
             await wait_readable(self._raw)
             try:
@@ -363,10 +365,10 @@ class Connection:
             if not data:
                 return
             self.buffer += data
-        await trio.sleep_forever()  # whoever sends that much ahead is not gone; what follows stays unread
+        await trio.sleep_forever()  # a client that sends this much ahead is not gone; further bytes stay unread
 
     async def receive_some(self) -> bytes:
-        """For an upgraded connection: what came, b"" at its end."""
+        """The next bytes of an upgraded connection; b"" at its end."""
         if self.buffer:
             return self.take(len(self.buffer))
         while True:
@@ -379,7 +381,7 @@ class Connection:
     # -- writing
 
     async def send_some(self, data: bytes) -> None:
-        """For an upgraded connection, which decides itself how long its client may take."""
+        """Send on an upgraded connection. Sets no deadline: the caller decides how long the client may take."""
         await self._send(data, b"", False, forever=True)
 
     async def _send(self, head: bytes, body: bytes, head_only: bool, *, forever: bool = False) -> None:
@@ -403,7 +405,7 @@ class Connection:
                 break
             if sent:
                 views[0] = views[0][sent:]
-            self.phase = "idle"  # who does not read his answer gets no other one
+            self.phase = "idle"  # a client that does not read this response gets no 408 after it
             if not forever:
                 now = monotonic()
                 begun = begun or now
@@ -412,7 +414,7 @@ class Connection:
         self.deadline = math.inf
 
     async def _send_live(self, response: Response, request: Http1Request, keep: bool) -> bool:
-        """Let an answer send as it likes; returns whether the connection can be used again."""
+        """Send a live response; return whether the connection can be used again. Raises `ClientGone`."""
         assert response.live is not None
         head = request.head
         keep = keep and not head.http_1_0
@@ -421,7 +423,7 @@ class Connection:
             return keep
 
         async def write(piece: bytes) -> None:
-            # How long a client may take is up to the answer.
+            # The response decides how long its client may take.
             await self._send(
                 piece if head.http_1_0 else b"%x\r\n%b\r\n" % (len(piece), piece), b"", False, forever=True
             )
@@ -433,15 +435,15 @@ class Connection:
         return keep
 
     async def _refuse(self, error: TopicsError) -> None:
-        """Answer what could not be read as a request, and end the connection."""
+        """Send an error for bytes that are no valid request, and end the connection."""
         self._front.api.refused(error)
         response = responses.failure(error, None)
         await self._send(response_head.head(response, False), response.body, False)
         await self._linger()
 
     async def _linger(self) -> None:
-        """Close only after the client has stopped sending: closing with unread input resets the connection, and the
-        reset can overtake the answer."""
+        """Wait until the client has stopped sending, within limits, before the caller closes. Closing with unread input
+        resets the connection, and the reset can overtake the response."""
         self._raw.shutdown(socket.SHUT_WR)
         allowed = 2 * self.limits.max_body_bytes
         until = monotonic() + LINGER_TOTAL_S

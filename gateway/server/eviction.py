@@ -1,4 +1,4 @@
-"""How many connections there may be, and who leaves when more want to come."""
+"""Eviction: the limit on connections, and which connections end when it is reached."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from heapq import nsmallest
 from gateway.server.connection import Connection
 
 SPARED_DESCRIPTORS = 128
-"""For the sockets to the shards, the listener, libraries."""
+"""File descriptors kept for the sockets to the shards, the listener and libraries."""
 SHARE = 32
-"""One in so many of those who wait leaves at a time, so that a flood costs one look at all connections each time."""
+"""One in `SHARE` waiting connections is evicted at a time, so a flood scans all connections once per batch."""
 
 STARVED_S = 1.0
 
 
 def most_connections(configured: int, others: int = 0) -> int:
-    """As many as configured (0: no number), but no more than there are descriptors for besides `others`. Takes all
-    descriptors that the process may have."""
+    """Return the most connections: `configured` (0: no limit), but no more than file descriptors allow besides
+    `others`. Raises the soft limit on descriptors to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -27,8 +27,9 @@ def most_connections(configured: int, others: int = 0) -> int:
 
 
 def who_leaves(connections: Collection[Connection], now: float) -> list[Connection]:
-    """Of those that wait for a request or for the rest of its head, the ones that are due first. If there are none, of
-    those that have not sent any of a body for a while. What has arrived whole is never ended."""
+    """Return the connections to evict, those with the earliest deadline first. Candidates wait for a request or for the
+    rest of its head. Without such, candidates are those whose body has paused for `STARVED_S`. A connection whose
+    request has arrived whole is never evicted."""
     waiting = [connection for connection in connections if connection.waiting]
     if not waiting:
         waiting = [connection for connection in connections if connection.starved_since < now - STARVED_S]

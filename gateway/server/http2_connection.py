@@ -1,12 +1,13 @@
-"""What an HTTP/2 connection carries: which of its streams are open, and so whether it could leave to make room.
+"""The open streams of an HTTP/2 connection, and whether the connection may be evicted.
 
     open streams                      the connection
-    none                              waits, as one of HTTP/1.1 does between two requests: it leaves first, and when its
+    none                              waits, like HTTP/1.1 between two requests: it is evicted first, and ends when its
                                       idle time is over
-    all of them want bytes of a body  starves: it leaves when none waits, after `STARVED_S`
-    any other                         stays: what has arrived whole is never ended
+    all of them want bytes of a body  starves: it is evicted when no connection waits, after `STARVED_S`
+    any other                         stays: a request that has arrived whole is never ended
 
-Frames that open no stream (PING, SETTINGS, PRIORITY, a head that never ends) change nothing: they keep no place.
+Frames that open no stream (PING, SETTINGS, PRIORITY, a head that never ends) change nothing: they protect no
+connection from eviction.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Protocol
 
 
 class Seat(Protocol):
-    """The connection, as `gateway.server.eviction` sees it."""
+    """The connection as `gateway.server.eviction` sees it."""
 
     waiting: bool
     starved_since: float
@@ -28,13 +29,13 @@ class Seat(Protocol):
 
 
 class Carried:
-    """The open streams of one connection, each known by an object of its own."""
+    """The open streams of one connection. An object identifies each stream."""
 
     def __init__(self, seat: Seat, idle_timeout_ms: int) -> None:
         self._seat = seat
         self._idle_s = idle_timeout_ms / 1000
         self._since: dict[object, float] = {}
-        """Since when each open stream has wanted bytes of its body; infinity while it wants none."""
+        """For each open stream, since when it has wanted bytes of its body; infinity while it wants none."""
         self._tell()
 
     def opened(self, stream: object) -> None:
@@ -42,12 +43,12 @@ class Carried:
         self._tell()
 
     def wants(self, stream: object) -> None:
-        """It waits for bytes of its body."""
+        """Note that `stream` waits for bytes of its body."""
         self._since[stream] = monotonic()
         self._tell()
 
     def has(self, stream: object) -> None:
-        """Bytes came."""
+        """Note that bytes arrived for `stream`."""
         self._since[stream] = math.inf
         self._tell()
 
@@ -58,7 +59,7 @@ class Carried:
     def _tell(self) -> None:
         seat = self._seat
         if seat.expired:
-            return  # it leaves already
+            return  # the connection is ending already
         seat.waiting = not self._since
         seat.deadline = math.inf if self._since else monotonic() + self._idle_s
         seat.starved_since = max(self._since.values(), default=math.inf)

@@ -1,6 +1,6 @@
-"""Connections that Hypercorn serves: HTTP/2 with prior knowledge, WebSocket, pages. The one module that imports it.
+"""The bridge to Hypercorn: serves HTTP/2 with prior knowledge, and pages. The one module that imports Hypercorn.
 
-Hypercorn and Quart take a good part of a second to load; `prepare` does that in a thread while the API already answers.
+Hypercorn and Quart take a good part of a second to load. `prepare` loads them in a thread while the API already serves.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ _log: Any = structlog.get_logger()
 
 
 class _Replayed:
-    """A stream that yields bytes already read before those still to come. It has what Hypercorn asks of a stream; that
-    it has no `do_handshake` tells Hypercorn it is not TLS.
+    """A stream that yields the bytes already read before those still to come. It has the methods that Hypercorn needs;
+    the missing `do_handshake` tells Hypercorn that this is not TLS.
 
-    What comes after the `last` request is thrown away, and so is the client's end: who has sent his request may shut
-    down his side and read (`nc -N`), but Hypercorn would take him for gone and leave the answer where it is."""
+    With `last`, bytes after the request are discarded, and the client's end of file is held back until the response is
+    sent. A client may shut down its sending side after the request and then read (`nc -N`). Hypercorn would take that
+    for a client that is gone and drop the response."""
 
     def __init__(self, raw: socket.socket, read: bytes, *, last: bool) -> None:
         self._read = read
@@ -53,7 +54,7 @@ class _Replayed:
         try:
             await self._stream.send_all(data)
         except trio.BrokenResourceError:
-            self._answered.set()  # there is nobody to answer
+            self._answered.set()  # the client is gone, so no response is awaited
             raise
 
     async def send_eof(self) -> None:
@@ -82,7 +83,7 @@ class HypercornHandover:
         return is_page(path)
 
     async def prepare(self) -> None:
-        """Load everything; connections wait until this is done."""
+        """Load Hypercorn and Quart in a thread. Connections wait until this is done."""
         await trio.to_thread.run_sync(self._load)
         self._prepared.set()
 
@@ -107,7 +108,7 @@ class HypercornHandover:
         config.keep_alive_timeout = self._limits.idle_timeout_ms / 1000
         config.h11_max_incomplete_size = MAX_HEADER_BYTES
         config.h2_max_header_list_size = MAX_HEADER_BYTES
-        # One page per HTTP/1.1 connection: the next request on it would be parsed by rules that are not ours.
+        # One page per HTTP/1.1 connection: Hypercorn would parse the next request by other rules than the gateway's.
         config.keep_alive_max_requests = 1_000_000_000 if http2 else 0
         return config
 
@@ -126,7 +127,7 @@ class HypercornHandover:
                 self._app, self._configs[http2], self._context, self._state({"carried": carried}), stream
             )
         except* self._broken as group:
-            # What is no HTTP makes the libraries below Hypercorn raise in the middle of an answer.
+            # On bytes that are not HTTP, the libraries below Hypercorn raise in the middle of a response.
             _log.debug("protocol_broken", http2=http2, error=repr(group.exceptions[0]))
         finally:
-            raw.close()  # a cancelled Hypercorn forgets to
+            raw.close()  # Hypercorn leaves it open when cancelled

@@ -1,4 +1,4 @@
-"""The HTTP/1.1 front: accepts connections, one task each, and ends those that are too slow."""
+"""The HTTP/1.1 listener: accepts connections, runs one task for each, and ends those that are too slow."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Http1Server:
     async def run(
         self, listener: socket.socket, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Accept and serve until cancelled; that ends every connection too."""
+        """Accept and serve until cancelled. Cancellation ends every connection too."""
         listener.setblocking(False)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep)
@@ -45,7 +45,7 @@ class Http1Server:
                     await wait_readable(listener)
                 except OSError as error:
                     if error.errno not in _STARVED:
-                        continue  # this client gave up while it waited
+                        continue  # the client gave up while it waited in the kernel's queue
                     _log.warning("accept_starved", error=str(error), connections=len(self.connections))
                     await trio.sleep(0.1)
                 else:
@@ -68,9 +68,10 @@ class Http1Server:
             self._left.set()
 
     async def _make_room(self) -> None:
-        """Have those who only wait leave for those who want to come; return when somebody left.
+        """Evict connections that only wait; return when a connection has ended, or after 0.1 s.
 
-        Newcomers stay in the kernel's queue meanwhile, and as long as all there are have whole requests at work.
+        New connections stay in the kernel's queue meanwhile. They stay there as long as every open connection has a
+        whole request in progress.
         """
         self._left = trio.Event()
         leaving = who_leaves(self.connections, monotonic())

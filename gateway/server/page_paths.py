@@ -1,4 +1,4 @@
-"""Which paths belong to the pages rather than to the API. Apart from them because they are loaded later."""
+"""The paths that belong to the pages, not to the API. A module of its own because the pages are loaded later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages for people: a Quart application on trio. Its errors are the API's canonical ones."""
+"""The pages: a Quart application on trio. Its errors are the API's canonical ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _as_quart(response: Response) -> QuartResponse:
 
 
 class WebPages:
-    """The application, and the paths it owns."""
+    """The ASGI application of the pages, and the paths it owns."""
 
     def __init__(self) -> None:
         self._app: Any = QuartTrio("gateway.server.pages", static_folder=None)

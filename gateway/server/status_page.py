@@ -1,7 +1,7 @@
 """The status page: one self-contained HTML document.
 
-A key that it is given stays in the page: it is sent as a header, and never shown. So links to what needs a key are
-fetched by the page and shown in it, and the commands of the quick start take the key from the shell's environment.
+A key entered in the page stays there: the page sends it as a header and never shows it. So the page itself fetches and
+shows links that need a key. The commands of the quick start take the key from the shell's environment.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The shards as the gateway sees them: how to ask them, and the books behind the caps over all of them."""
+"""The shards as the gateway sees them: the client that asks them, and the accounts behind the caps over all shards."""

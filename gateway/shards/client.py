@@ -1,4 +1,4 @@
-"""The gateway's side of the shards: which of them serve, and how to ask one or all of them."""
+"""The client of the shards: which of them serve, and requests to one or all of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """`topics`, `records` and `bytes` as of each shard's latest reply, summed; `waiting` counts requests."""
+    """Figures of the client. `topics`, `records` and `bytes` are sums over each shard's latest reply; `waiting` counts
+    requests without a reply."""
 
     shards: int
     serving: int
@@ -34,14 +35,14 @@ class Statistics:
 
 
 class Shards:
-    """All shards. `run` serves the links; until a shard's link has heard from it, the shard is not `serving`."""
+    """All shards. `run` serves the links. A shard is not `serving` until its link has received a reply from it."""
 
     def __init__(self, shards: int, request_timeout_ms: int, window_bytes: int = window(DEFAULT_BYTES, 1)) -> None:
         self.counters = [(0, 0, 0)] * shards
         self.quarantined = [0] * shards
-        """Topics that each shard has set apart, because their files cannot be read."""
+        """Topics that each shard has quarantined because their files cannot be read."""
         self.disk_full = [False] * shards
-        """Which shards said last that their disk is nearly full."""
+        """For each shard, whether its latest reply said that its disk is nearly full."""
         self.ledger = Ledger(shards)
         self.links = Links(
             shards,
@@ -54,12 +55,12 @@ class Shards:
         )
         self._heard: list[Link | None] = [None] * shards
         self.complete = trio.Event()
-        """Every shard but those that cannot start has served at the same time, once."""
+        """Set once all shards, except those that cannot start, have served at the same time."""
         self.run = self.links.run
         self.end_parked = self.links.end_parked
 
     def update(self, states: list[ShardState]) -> None:
-        """Take over what the supervisor says."""
+        """Take over the states that the supervisor sent."""
         self.links.update(states)
         for state in states:
             if state.phase == "failed":
@@ -96,7 +97,7 @@ class Shards:
         return link is not None and link is self._heard[index] and self.states[index].phase == "ready"
 
     def answering(self, index: int) -> bool:
-        """Whether the shard serves, and has answered within the last seconds, if there was anything to answer."""
+        """Whether the shard serves and has left no request unanswered for `ANSWERS_S`."""
         link = self.links.current(index)
         return self.serving(index) and (link is None or link.silent_s < ANSWERS_S)
 
@@ -120,11 +121,13 @@ class Shards:
         return shard_of(topic, len(self.states))
 
     def ask(self, index: int, operation: Operation[A], topic: str = "", body: bytes = b"") -> Pending[A]:
-        """Send a request to a shard and go on; the caller must `wait` for it or `abandon` it. Raises `503`."""
+        """Send a request to a shard without waiting. The caller must `wait` for the result or `abandon` it. Raises
+        `503`."""
         return self.links.to(index).ask(operation, topic, body)
 
     async def ask_all(self, operation: Operation[A]) -> list[Reply[A]]:
-        """The same request to every shard. Raises `503` unless all of them serve, and any error they reply."""
+        """Send a request to every shard and return the replies. Raises `503` unless all shards serve, and the error of
+        a reply."""
         pending: list[Pending[A]] = []
         try:
             for index in range(len(self.states)):
@@ -148,11 +151,11 @@ class Shards:
         growth: Growth | None = None,
         parked: Callable[[], None] | None = None,
     ) -> Reply[A]:
-        """The reply of the topic's shard, which may be an error it replied.
+        """Ask the topic's shard and return its reply, which may hold an error.
 
-        `gone` returns when the client goes away; it is run only while the shard has the request parked, which
-        `parked` is told before. `growth` is booked in the ledger. Raises `503` when the shard does not serve, vanishes
-        or stays silent, and `ClientGone`.
+        `gone` returns when the client leaves. It runs only while the shard has the request parked; `parked` is called
+        before that. `growth` is booked in the ledger. Raises `503` when the shard does not serve, vanishes or stays
+        silent, and `ClientGone`.
         """
         index = self.index_of(topic)
         pending = self.links.to(index).ask(operation, topic, body)
@@ -186,10 +189,10 @@ class Shards:
             try:
                 reply = await pending.reply()
             except TopicsError as error:
-                reply = error  # not through the nursery, which would wrap it in a group
+                reply = error  # raised later, because the nursery would wrap it in a group
             nursery.cancel_scope.cancel()
         if left:
-            if reply is not None:  # both came at once: jobs that nobody is there to get must not stay leased
+            if reply is not None:  # the client left as the reply came: its jobs must not stay leased
                 pending.take_back()
             raise ClientGone
         assert reply is not None
@@ -199,5 +202,5 @@ class Shards:
 
 
 def _greet(link: Link) -> None:
-    # Any reply carries the counters, and only a shard that answers counts as serving.
+    # Any reply carries the counters, and only a shard that has replied counts as serving.
     link.ask(Stats(), "", b"")

@@ -1,23 +1,27 @@
-"""What every shard holds and may come to hold: the books behind the caps over all shards.
+"""The ledger: what every shard holds and may come to hold. The caps over all shards rest on it.
 
-Every reply of a shard carries its counters. Requests that may add something are booked from the moment they are sent
-until their reply is heard, each with the most it can add. So at any moment
+Every reply of a shard carries its counters. A request that may add something is booked, with the most it can add, from
+when it is sent until its reply is received. So at any moment
 
     bound(shard) = counters of its latest reply + all that is booked for it  ≥  what it really holds,
 
-because a shard answers in order: what a reply does not count yet has not been answered yet, and is booked.
+because a shard answers in order: an addition that the latest reply does not count belongs to a request that is not
+answered yet, and so is booked.
 
-A request gets `room(shard)` = cap - the bounds of all *other* shards, and its shard refuses it if it would come to hold
-more than that. So the cap is never exceeded. Take the last request sent of all that were accepted: when it was sent,
-the bounds of the other shards covered all that they may come to hold by requests sent before it, and its own shard
-took it knowing exactly what it holds itself. The sum is at most the cap.
+A request gets `room(shard)` = cap - the bounds of all *other* shards. Its shard refuses it if the shard would then hold
+more than that. So the cap is never exceeded:
 
-What a shard adds by itself (copies of routers, dead letters) it adds out of loans (`gateway.shards.loans`), which are
-requests in this sense, too: booked with all that they lend, answered when they are over. A loan is at most `left()` =
-cap - the bounds of *all* shards when it is sent, so if it is the last that was accepted, the sum holds by itself. If a
-client's request is the last, its shard has counted what it was lent as held (`shardd.changes.allowance`).
+1. Take the last request sent among all that were accepted.
+2. When it was sent, the bounds of the other shards covered all that requests sent before it can add there.
+3. Its own shard accepted it knowing exactly what that shard holds.
+4. So the sum is at most the cap.
 
-What is booked when a shard dies may be in its log: it stays booked until the next incarnation has been heard.
+A shard's own additions (copies of routers, dead letters) come out of loans (`gateway.shards.loans`). Loans are requests
+in this sense too: booked with all that they lend, answered when they are over. A loan is at most `left()` = cap - the
+bounds of *all* shards when it is sent. So if a loan is the last request accepted, the sum is at most the cap. If a
+client's request is the last, its shard has counted its loans as held (`shardd.changes.allowance`).
+
+Requests booked when a shard dies may be in its log, so they stay booked until the next incarnation has replied.
 """
 
 from __future__ import annotations
@@ -38,10 +42,10 @@ class Growth:
 class Ledger:
     def __init__(self, shards: int) -> None:
         self.known: list[tuple[int, int] | None] = [None] * shards
-        """Topics and bytes of each shard as it last said; None before it ever spoke."""
+        """Topics and bytes of each shard in its latest reply; None before its first."""
         self.absent: set[int] = set()
-        """Shards that cannot start. One of them that never spoke is taken to hold its even share of each cap, so that
-        the others may go on in what is theirs."""
+        """Shards that cannot start. One without any reply is assumed to hold an even share of each cap, so that the
+        other shards may go on within theirs."""
         self._booked: list[dict[int, Growth]] = [{} for _ in range(shards)]
         self._topics = [0] * shards
         self._bytes = [0] * shards
@@ -49,7 +53,7 @@ class Ledger:
 
     @property
     def complete(self) -> bool:
-        """Whether every shard has said what it holds, or cannot."""
+        """Whether every shard has replied once or cannot start."""
         return all(known is not None or index in self.absent for index, known in enumerate(self.known))
 
     def book(self, shard: int, request: int, growth: Growth) -> None:
@@ -58,7 +62,7 @@ class Ledger:
         self._bytes[shard] += growth.bytes
 
     def heard(self, shard: int, request: int, topics: int, size: int) -> None:
-        """A reply, and what the shard held when it was made."""
+        """Take in a reply: the shard's counters when it replied. Ends the booking of `request`."""
         self.known[shard] = (topics, size)
         growth = self._booked[shard].pop(request, None)
         if growth is not None:
@@ -67,7 +71,7 @@ class Ledger:
             self._settled.set()
 
     def withdraw(self, shard: int, request: int) -> None:
-        """A request that was booked is not sent."""
+        """Drop the booking of a request that was not sent."""
         growth = self._booked[shard].pop(request, None)
         if growth is not None:
             self._topics[shard] -= growth.topics
@@ -75,8 +79,8 @@ class Ledger:
             self._settled.set()
 
     def on_restart(self, shard: int, first_request: int) -> None:
-        """The first reply of a new incarnation is here: what the old one left unanswered is counted in it, or lost.
-        Requests from `first_request` on were sent to the new one."""
+        """Drop the bookings of an earlier incarnation, at the first reply of a new one. That reply counts what they
+        added. Requests from `first_request` on were sent to the new incarnation and stay booked."""
         booked = {request: growth for request, growth in self._booked[shard].items() if request >= first_request}
         self._booked[shard] = booked
         self._topics[shard] = sum(growth.topics for growth in booked.values())
@@ -84,8 +88,8 @@ class Ledger:
         self._settled.set()
 
     def room(self, shard: int, max_topics: int, max_bytes: int) -> tuple[int | None, int | None]:
-        """Topics and bytes that the shard may hold at most; None for a cap of 0. Nothing may grow before every shard
-        has spoken once."""
+        """Return the topics and bytes that the shard may hold at most; None for a cap of 0. Both are 0 until the ledger
+        is `complete`."""
         if not self.complete:
             return 0 if max_topics else None, 0 if max_bytes else None
         topics, size = max_topics, max_bytes
@@ -97,8 +101,8 @@ class Ledger:
         return topics if max_topics else None, size if max_bytes else None
 
     def left(self, max_topics: int, max_bytes: int) -> tuple[int, int]:
-        """Topics and bytes that may be lent to any shard: what no shard holds or may come to hold. A cap of 0 lends
-        nothing, because nothing needs it."""
+        """Return the topics and bytes that may be lent: those that no shard holds or may come to hold. A cap of 0 lends
+        nothing, because no shard needs a loan then."""
         if not self.complete:
             return 0, 0
         topics, size = self.totals()
@@ -107,15 +111,15 @@ class Ledger:
         return max(free_topics, 0) if max_topics else 0, max(free_bytes, 0) if max_bytes else 0
 
     def totals(self) -> tuple[int, int]:
-        """Topics and bytes of all shards as they last said."""
+        """Topics and bytes of all shards, by their latest replies."""
         heard = [known for known in self.known if known is not None]
         return sum(topics for topics, _ in heard), sum(size for _, size in heard)
 
     def booked(self, shards: list[int]) -> int:
-        """How many requests to these shards are not answered yet."""
+        """The number of booked requests to these shards."""
         return sum(len(self._booked[shard]) for shard in shards)
 
     async def change(self) -> None:
-        """Return when something that was booked is not booked any more."""
+        """Wait until a booking has ended."""
         self._settled = trio.Event()
         await self._settled.wait()

@@ -1,19 +1,20 @@
-"""Loans: what shards may add by themselves, under the caps over all shards (see `shardd.changes.allowance`).
+"""Loans: bytes and topics that shards may add by themselves under the caps over all shards.
 
-Each shard has one request `allowance` parked at a time, which lends it so many bytes and topics. It is answered when
-the shard wants more, or has not used it for a while; the answer says what it wants, and the next request lends that
-if there is room, or what room there is. A shard that wants nothing is lent nothing, so the first wish costs a round
-trip and others none.
+`shardd.changes.allowance` is the shard's side.
+Each shard has one `allowance` request parked at a time, which lends it bytes and topics. The shard answers when it
+wants more, or has not used the loan for a while. The answer names what the shard wants, and the next request lends
+that, or as much as there is room for. A shard that wants nothing is lent nothing, so its first wish costs a round trip
+and later ones none.
 
-A loan is booked in the ledger like any request that may add something, from when it is sent until its answer is heard,
-and is never larger than the cap less all that is held and booked, its own shard's included. That is all the proof
-needs: see `gateway.shards.ledger`.
+A loan is booked in the ledger like any request that may add something, from when it is sent until its reply is
+received. It is never larger than the cap less all that is held and booked, its own shard included. The proof in
+`gateway.shards.ledger` needs no more.
 
-What is lent and not used must not make the caps refuse a client although there is room. So a request that is tried
-alone (`gateway.shards.quota`) has all loans given back first, and nothing is lent until it is over.
+An unused loan must not make the caps refuse a client although there is room. So before a request is tried alone
+(`gateway.shards.quota`), all loans are recalled, and nothing is lent until it is over.
 
-If this process dies, its successor lends anew, and by that ends what was lent before. Until then a shard may use what
-it has, as with requests that were on their way.
+If this process dies, its successor sends new loans, which end the earlier ones. Until then a shard may use what it was
+lent, as with requests that were on their way.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from proto.model.errors import TopicsError
 from proto.model.limits import Limits
 
 CHUNK_BYTES = 16 << 20
-"""Lent at once, if the cap is large enough."""
+"""Bytes lent at once, if the cap is large enough."""
 SHARE = 64
-"""No more than this part of the cap is lent to a shard beyond what it wants."""
+"""A shard is lent at most 1/`SHARE` of the cap beyond what it wants."""
 AGAIN_S = 0.1
 log = structlog.get_logger()
 
@@ -45,12 +46,12 @@ class Allowances:
         self._max_bytes = limits.max_total_bytes
         self._chunk = min(CHUNK_BYTES, limits.max_total_bytes // SHARE)
         self._lent: set[int] = set()
-        """Shards that have been lent something."""
+        """Shards that hold a loan."""
         self._holding = 0
         self._released = trio.Event()
 
     async def run(self) -> None:
-        """Lend until cancelled."""
+        """Lend to every shard until cancelled."""
         if self._max_topics or self._max_bytes:
             async with trio.open_nursery() as nursery:
                 for state in self._shards.states:
@@ -65,12 +66,12 @@ class Allowances:
                 want = await self._lend(index, want)
             except TopicsError:
                 want = (0, 0)
-                await trio.sleep(AGAIN_S)  # the shard does not serve, or was silent
+                await trio.sleep(AGAIN_S)  # the shard does not serve or did not answer
 
     async def _lend(self, index: int, want: tuple[int, int]) -> tuple[int, int]:
-        """One loan. Returns what the shard wants next."""
+        """Make one loan and wait for its end. Returns the bytes and topics that the shard wants next."""
         size, topics = self._fitting(want)
-        # Nothing may happen between looking at the ledger and booking.
+        # No other task may run between reading the ledger and booking.
         pending = self._shards.ask(index, Allowance(size, topics, want))
         if size or topics:
             self._shards.ledger.book(index, pending.id, Growth(topics, size))
@@ -87,13 +88,13 @@ class Allowances:
         return (0, 0) if reply.extra is None else (reply.extra.bytes, reply.extra.topics)
 
     def _fitting(self, want: tuple[int, int]) -> tuple[int, int]:
-        """What is lent to a shard that wants this."""
+        """Return the bytes and topics to lend to a shard that wants `want`."""
         topics, size = self._shards.ledger.left(self._max_topics, self._max_bytes)
         return min(size, max(want[0], self._chunk)) if want[0] else 0, min(topics, want[1])
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """Nothing is lent meanwhile. Follow with `recall`."""
+        """Lend nothing inside the context. Follow with `recall`."""
         self._holding += 1
         try:
             yield
@@ -104,12 +105,12 @@ class Allowances:
                 self._released = trio.Event()
 
     async def recall(self) -> None:
-        """Have everything given back that is lent and not used."""
+        """Have the shards return all loans that they have not used; wait for their replies."""
         for index in sorted(self._lent):
             try:
                 pending = self._shards.ask(index, AllowanceReturn())
             except TopicsError:
-                continue  # it does not serve: what it was lent counts as added
+                continue  # the shard does not serve: its loan counts as added
             try:
                 await pending.reply()
             except TopicsError:

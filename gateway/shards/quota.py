@@ -1,13 +1,14 @@
-"""The caps over all shards, `max_topics` and `max_total_bytes`: never exceeded, and refused only when truly reached.
+"""The quota: the caps over all shards, `max_topics` and `max_total_bytes`. They are never exceeded, and a request is
+refused only when a cap is really reached.
 
-The ledger books for every request the most it may add, so what others *may* add can hide room that is there. A shard's
-refusal is therefore looked at again:
+The ledger books for every request the most it may add, so bookings of other requests can hide free room. The quota
+therefore checks a shard's refusal again:
 
-1  what the shards last said they hold already fills the cap: refused
-2  else the room is only booked: have what is lent given back, wait until nothing is in flight, ask again alone, and
-   that answer counts
+1  The shards' latest replies already fill the cap: the request is refused.
+2  Otherwise the room is only booked. The quota recalls the loans, waits until no request is in flight and sends the
+   request again, alone. That reply is final.
 
-Only requests that were refused once pay for this, and only near a cap do they make others wait.
+Only requests that were refused once pay for this. Only near a cap do other requests wait for them.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from proto.model.limits import RECORD_OVERHEAD, Limits
 
 A = TypeVar("A")
 SETTLE_S = 2.0
-"""How long requests in flight are waited for before one is tried alone."""
+"""Longest wait for requests in flight before a request is tried alone."""
 STALE_S = 1.0
-"""Bytes also go by themselves, as they age. A refusal rests on figures not older than this."""
+"""Greatest age of the figures behind a refusal, because bytes also expire without a request."""
 _SMALLEST_RECORD = len(b'{"data":1},')
 
 
@@ -48,7 +49,8 @@ class Quota:
         self.allowances = Allowances(shards, limits)
 
     async def call(self, operation: Growing[A], topic: str, body: bytes) -> Reply[A]:
-        """As `Shards.call`, for requests that may create a topic or add bytes."""
+        """Like `Shards.call`, for requests that may create a topic or add bytes. Waits while another one is tried
+        alone."""
         if not self._max_topics and not self._max_bytes:
             return await self._shards.call(operation, topic, body)
         while self._alone is not None:
@@ -72,7 +74,7 @@ class Quota:
                 mine.set()
 
     async def _send(self, operation: Growing[A], topic: str, body: bytes) -> Reply[A]:
-        """One try, with the room there is now; nothing may happen between reading that and booking."""
+        """Send the request with the room of this moment. No other task may run between reading the room and booking."""
         index = self._shards.index_of(topic)
         topics, size = self._shards.ledger.room(index, self._max_topics, self._max_bytes)
         growth = Growth(1, self._most(len(body)) if isinstance(operation, Append) else 0)
@@ -80,11 +82,11 @@ class Quota:
         return await self._shards.call(capped, topic, body, growth=growth)
 
     def _most(self, body: int) -> int:
-        """Bytes that a write of `body` bytes can count at most."""
+        """The most bytes that a write with a body of `body` bytes can add."""
         return body + (body // _SMALLEST_RECORD + 1) * self._per_record
 
     async def _full(self, reply: Reply) -> bool:
-        """Whether the cap that a shard named is reached by what is held, not by what is booked."""
+        """Whether the shards hold so much that the cap in `reply` is reached, bookings aside."""
         assert reply.error is not None
         detail = reply.error.detail or {}
         ledger = self._shards.ledger
@@ -96,7 +98,7 @@ class Quota:
         return ledger.totals()[1] + needed > self._max_bytes
 
     async def _refresh(self) -> None:
-        """Have every shard that serves say what it holds."""
+        """Ask every serving shard for its counters, at most once per `STALE_S`."""
         now = monotonic()
         if now - self._asked_at < STALE_S:
             return
@@ -110,13 +112,14 @@ class Quota:
                 try:
                     await pending.reply()
                 except TopicsError:
-                    pass  # it went away; what it last said stays
+                    pass  # the shard stopped serving; its latest counters stay
         finally:
             for pending in asked:
                 pending.abandon()
 
     async def _settle(self) -> None:
-        """Wait until no request to a shard that serves is booked; those to others stay booked, and count as added."""
+        """Wait up to `SETTLE_S` until no request to a serving shard is booked. Requests to other shards stay booked and
+        count as added."""
         shards = self._shards
         with trio.move_on_after(SETTLE_S):
             while shards.ledger.booked([state.index for state in shards.states if shards.serving(state.index)]):

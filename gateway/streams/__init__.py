@@ -1,3 +1,3 @@
-"""What lasts: event streams, WebSocket commands, watch sessions, streams of jobs. Bytes on the wire are for
-`gateway.http`.
+"""Long-lived responses: event streams, WebSocket commands, watch sessions, job streams. `gateway.http` encodes the
+bytes on the wire.
 """

@@ -1,14 +1,17 @@
-"""Where a watcher is in each of its topics, and the ids that say so to clients.
+"""Event ids: the position of a stream in each of its topics, as clients see it.
 
-The id of a frame is base64url of the JSON map {topic: seq}, without padding. When that would be long it is a token
-instead: "c." and base64url of the MessagePack list [generation, seq, seq, …], seqs in the order of the topics' names.
-Both say where *all* topics are; clients send them back as they are.
+The id of a frame is base64url of the JSON map {topic: seq}, without padding. A long map is replaced by a token: "c."
+and base64url of the MessagePack list [generation, seq, seq, …], with the seqs in the order of the topics' names. Both
+forms hold the positions of *all* topics; clients send them back unchanged.
 
-Seqs begin anew when a topic is deleted and made again. Whenever a session learns of that, it begins a new generation,
-and each position remembers in which one it was `born`. An id of an earlier generation than a topic's position is from
-before, so it means the beginning of the topic that is there now. A deletion that was told begins a generation, too: a
-client that comes back with an id from before was not told. The map names the generation, once there was one, as
-`$generation`, which cannot be a topic.
+Seqs restart when a topic is deleted and created again:
+
+1. When a session learns of it, the session begins a new generation, and the topic's position is `born` in it.
+2. A client returns with an id of an earlier generation than the position's.
+3. That id is of the deleted topic, so it means the beginning of the present one.
+
+A deletion that a client was told of also begins a generation: a client that returns with an earlier id was not told.
+Once there is a generation, the map holds it as `$generation`, which cannot be a topic's name.
 """
 
 from __future__ import annotations
@@ -22,11 +25,11 @@ import msgspec
 
 MAX_MAP_TOPICS = 64
 MAX_MAP_BYTES = 4 << 10
-"""Larger maps become tokens: proxies and this server bound the header that brings them back."""
+"""Larger maps become tokens, because proxies and this server limit the header that brings ids back."""
 GONE = -1
-"""The epoch of a position in a topic that is not there any more."""
+"""The epoch of a position in a topic that no longer exists."""
 TOLD = -2
-"""The same, and the session's client was told so."""
+"""The epoch of a position in a deleted topic after the session's client was told."""
 _GENERATION = "$generation"
 _TOKEN = "c."
 
@@ -37,7 +40,7 @@ _decode_list = msgspec.msgpack.Decoder(list[int]).decode
 
 
 class Position(NamedTuple):
-    """The last seq handed over, of which instance of the topic, since which generation."""
+    """The last seq handed to the connection, its topic's epoch, and the generation in which the position was born."""
 
     epoch: int
     seq: int
@@ -45,7 +48,7 @@ class Position(NamedTuple):
 
 
 class Ids:
-    """Makes the ids of one stream. `seqs` is kept up to date by the stream, `generation` too."""
+    """The encoder of one stream's ids. The stream keeps `seqs` and `generation` up to date."""
 
     def __init__(self, seqs: Mapping[str, int], generation: int) -> None:
         self.seqs = dict(seqs)
@@ -54,7 +57,7 @@ class Ids:
         self._token = len(self.seqs) > MAX_MAP_TOPICS or sum(map(len, self.seqs)) + 24 * len(self.seqs) > MAX_MAP_BYTES
 
     def current(self) -> bytes:
-        """The id of a frame after which the stream is at `seqs`."""
+        """Return the id of a frame after which the stream is at `seqs`."""
         if self._token:
             raw = _encode_list([self.generation, *map(self.seqs.__getitem__, self._order)])
             return _TOKEN.encode() + base64.urlsafe_b64encode(raw).rstrip(b"=")
@@ -63,7 +66,7 @@ class Ids:
 
 
 def decode(text: str, topics: Mapping[str, object]) -> tuple[int, dict[str, int]] | None:
-    """Generation and seqs of an id; None for what is none of ours. `topics` are those of the session it came from."""
+    """Return the generation and seqs of an id, or None for an invalid one. `topics` are those of its session."""
     token = text.startswith(_TOKEN)
     if token:
         text = text[len(_TOKEN) :]
@@ -80,7 +83,8 @@ def decode(text: str, topics: Mapping[str, object]) -> tuple[int, dict[str, int]
 
 
 def rewound(positions: Mapping[str, Position], text: str) -> dict[str, Position]:
-    """Positions taken back to where an id says; never forward, because the session knows best what was sent."""
+    """Return the positions, moved back to those in an id. Never moves one forward, because the session knows what was
+    sent. An invalid id changes nothing."""
     found = decode(text, positions) if text else None
     if found is None:
         return dict(positions)

@@ -1,4 +1,4 @@
-"""Live delivery as a whole: all streams, their feeds, their sessions, and the one timer they share."""
+"""The hub of live delivery: all streams, their feeds and sessions, and the timer they share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from proto.model.limits import Limits
 
 TICK_S = 0.2
 ESTABLISH_S = 10.0
-"""How long a client that opens a stream waits for a shard that is starting."""
+"""How long the opening of a stream waits for a shard that is starting."""
 
 _log: Any = structlog.get_logger()
 
@@ -62,12 +62,12 @@ class Live:
                     try:
                         stream.tick(now)
                     except Exception:
-                        # A mistake of ours must not take the other streams along.
+                        # A bug in one stream must not end the others.
                         _log.exception("stream_failed")
                         stream.abort()
 
     async def watch(self, asked: WatchRequest, key: Key, *, lenient: bool) -> dict[str, Any]:
-        """Make a session; returns the answer's fields. Raises `400`, `403`, `404`, `429`, `503`."""
+        """Make a session and return the fields of the response. Raises `400`, `403`, `404`, `429`, `503`."""
         starts = begun(asked.topics or {}, asked.cursor)
         check_topics(starts, key, self.limits)
         options = options_of(asked, self.limits)
@@ -82,18 +82,19 @@ class Live:
         }
 
     async def open(self, wid: str, request: Request, key: Key) -> Response:
-        """The answer that streams a session. Raises `400`, `401`, `403`, `404`, `406`, `503`."""
+        """Return the response that streams a session. Raises `400`, `401`, `403`, `404`, `406`, `503`."""
         check_accept(request.header(b"accept"))
         opened = await self._found(wid, key)
         for name in opened.topics:
-            check_name(key, name)  # the key may be another one than it was
+            check_name(key, name)  # the key may have changed since the session was made
         last_event_id = request.header(b"last-event-id").decode("latin-1")
         return Response(
             200, content_type=CONTENT_TYPE, headers=HEADERS, live=partial(self._events, wid, key, last_event_id)
         )
 
     async def _found(self, wid: str, key: Key) -> Opened:
-        """The session, also if its shard is only starting: a browser's EventSource takes any error for the end."""
+        """Return the session. Waits up to `ESTABLISH_S` for a shard that is starting, because a browser's EventSource
+        never retries after an error status."""
         patience = monotonic() + ESTABLISH_S
         while True:
             try:
@@ -104,14 +105,14 @@ class Live:
             await trio.sleep(TICK_S)
 
     async def _events(self, wid: str, key: Key, last_event_id: str, write: Write, gone: Gone) -> bool:
-        """Stream a session until it ends; whether it ended with a last frame, or the client just went."""
+        """Stream a session until it ends. Returns True when it ended with a last frame, False when the client left."""
         try:
             async with self.sessions.turn(wid):
                 opened = await self.sessions.take(wid, key)
                 positions = rewound(opened.topics, last_event_id)
                 stream = EventStream(self, self.sessions, wid, key, opened, positions, write)
         except TopicsError as error:
-            # Since it was looked at, the session has ended, or its shard.
+            # The session, or its shard, has ended since `open`.
             code = 410 if error.code is ErrorCode.NOT_FOUND else error.status
             await write(RETRY + error_frame(code, error.message))
             return True
@@ -126,7 +127,7 @@ class Live:
         return not stream.gone
 
     async def drain(self) -> None:
-        """End every stream with a last frame, and tell the shards how far each got."""
+        """End every stream with a last frame, and tell the shards its last positions. Waits for both."""
         self._draining = True
         for stream in tuple(self.streams):
             stream.end(self._farewell(stream))

@@ -1,8 +1,8 @@
-"""Streams of jobs, `GET /v0/topics/:q/work`: a worker is sent jobs as long as it holds fewer than its `max`.
+"""The job stream, `GET /v0/topics/:q/work`: sends a worker jobs as long as it holds fewer than its `max`.
 
-Who gets what is decided in the queue's shard, which knows what each stream holds. The stream asks it for jobs and waits
-for the answer, which comes when there are some; whatever it holds is given back when the connection ends. If this
-process dies, nobody can say so: the leases run out.
+The queue's shard decides which stream gets a job, because it knows the jobs that each stream holds. The stream asks the
+shard for jobs and waits for the reply, which comes when there are some. When the connection ends, the stream gives its
+jobs back. If this process dies, no message tells the shard, and the leases run out.
 
     id: <seq>
     event: job
@@ -33,20 +33,20 @@ from proto.model.surrogates import decode
 
 HEARTBEAT_S = 15.0
 GOODBYE_S = 5.0
-"""How long a stream that is over tries to give its jobs back."""
+"""How long an ending stream tries to send its last frame, and then to give its jobs back."""
 
 _jobs = msgspec.json.Decoder(list[Raw]).decode
 _encode = msgspec.json.Encoder().encode
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
-"""A JSON text has line ends between its tokens only, and an event's data must have none."""
+"""An event's data must have no line ends. JSON has them only between tokens, so a space may replace each."""
 
 
 MAX_SENT = 2**63 - 1
-"""Of numbers that a message can hold."""
+"""The largest number that a message can hold."""
 
 
 def _sendable(number: int) -> int:
-    """As far as a message can say; its shard clamps it to much less."""
+    """Clamp a number to the range of a message. The shard clamps it to much less."""
     return min(max(number, -MAX_SENT), MAX_SENT)
 
 
@@ -60,10 +60,10 @@ class Work:
         self._over = trio.Event()
 
     async def open(self, topic: str, options: Mapping[str, Any], request: Request, key: Key) -> Response:
-        """The answer that streams jobs. Raises `400`, `404`, `406`, `409`, `503`."""
+        """Return the response that streams jobs. Raises `400`, `404`, `406`, `409`, `503`."""
         check_accept(request.header(b"accept"))
         if not options["node"]:
-            raise invalid("node is missing: who the jobs are leased to", field="node")
+            raise invalid("node is missing: the name of the worker that the jobs are leased to", field="node")
         lease_ms = options.get("lease_ms")
         worker = WorkTake(
             secrets.token_hex(8),
@@ -78,7 +78,7 @@ class Work:
         return Response(200, content_type=CONTENT_TYPE, headers=HEADERS, live=partial(self._run, topic, worker, key))
 
     async def _run(self, topic: str, worker: WorkTake, key: Key, write: Write, gone: Gone) -> bool:
-        """Stream until something ends it; whether that was ours, or the client just went."""
+        """Stream until something ends it. Returns True when it ended with a last frame, False when the client left."""
         stream = worker.stream
         left = False
         last = shutting_down()
@@ -103,7 +103,7 @@ class Work:
 
                     nursery.start_soon(watch)
                     try:
-                        await trio.lowlevel.checkpoint_if_cancelled()  # it may be over before it began
+                        await trio.lowlevel.checkpoint_if_cancelled()  # the key may be gone, or the service draining
                         await self._push(topic, worker, write)
                     except TopicsError as error:
                         last = error
@@ -123,7 +123,7 @@ class Work:
                 self._over.set()
 
     async def _push(self, topic: str, worker: WorkTake, write: Write) -> None:
-        """Send jobs for ever. Raises what ends the stream."""
+        """Send jobs until an error ends the stream. Raises that error: `TopicsError`, OSError or `ClientGone`."""
         name = _encode(topic)
         await self._send(write, RETRY + _heartbeat())
         while True:
@@ -154,10 +154,10 @@ class Work:
         try:
             await self._shards.call(WorkClose(stream), topic)
         except TopicsError:
-            pass  # its shard or its topic is gone, and the leases run out
+            pass  # the shard or the topic is gone, and the leases run out
 
     async def drain(self) -> None:
-        """End every stream with a last frame, its jobs given back."""
+        """End every stream with a last frame and give its jobs back. Waits until all have ended."""
         self._draining = True
         while self._open:
             self._over = trio.Event()

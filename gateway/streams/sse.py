@@ -1,8 +1,8 @@
-"""Event streams: how a session's stream looks on the wire, and how the connection is opened.
+"""The event stream of a watch session: its frames as text/event-stream, and the checks when it is opened.
 
 retry: 2000                            once, at the beginning
 
-id: <where all topics are>             after a record, tombstone, caught-up, topic-deleted frame
+id: <positions of all topics>          of a record, tombstone, caught-up, topic-deleted frame
 event: record
 data: {"topic":…,"records":[…],"from_seq":…,"to_seq":…,"head_seq":…}
 
@@ -34,26 +34,26 @@ CONTENT_TYPE = MEDIA + b"; charset=utf-8"
 HEADERS = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 RETRY = b"retry: 2000\n\n"
 GATHER_BYTES = 64 << 10
-"""Frames are sent together up to this."""
+"""Bytes of frames that are sent together."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def check_accept(accept: bytes) -> None:
-    """Raises `406 not_acceptable`."""
+    """Check that the client accepts an event stream. Raises `406 not_acceptable`."""
     if not weight(accept, MEDIA):
         raise TopicsError(ErrorCode.NOT_ACCEPTABLE, "this is an event stream: send `Accept: text/event-stream`")
 
 
 def retries(error: TopicsError, accept: bytes) -> bool:
-    """Whether a client that opens a stream and gets this error is to be told so in a stream. One that names the type is
-    a browser's EventSource or like it; any other one understands a status and `Retry-After`."""
+    """Whether to send this error, raised when a stream is opened, inside a stream. A client that names the media type
+    is an EventSource or works like one; any other client understands a status and `Retry-After`."""
     return error.status == 503 and named(accept, MEDIA)
 
 
 def come_back(error: TopicsError) -> Response:
-    """The same error as a stream that ends at once. To a browser's EventSource any status but 200 is the end for good;
-    this is what it would have been told if it had come a moment earlier, and it comes back after `retry`."""
+    """Return an error as a stream that ends at once. A browser's EventSource never retries after a status other than
+    200; after this stream it connects again, once `retry` has passed."""
     return Response(200, RETRY + error_frame(error.status, error.message), CONTENT_TYPE, HEADERS)
 
 
@@ -79,7 +79,7 @@ class EventStream(Stream):
         for name, position in positions.items():
             subscription = self.add(name, opened.options, position)
             if position != opened.topics[name]:
-                self.moved(subscription)  # taken back, and to stay so if this stream ends at once
+                self.moved(subscription)  # the id moved it back, and it must stay there if this stream ends at once
 
     async def send(self) -> None:
         parts: list[bytes] = []

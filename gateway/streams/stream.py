@@ -1,13 +1,13 @@
-"""One client that watches: its subscriptions, what waits to be sent to it, and the task that sends.
+"""The stream of one client: its subscriptions, the queue of frames to send, and the task that sends them.
 
-Live batches go into a bounded queue. When it is full, a subscription falls behind: nothing is kept for it, and once
-there is room it reads larger batches by itself. So a slow client costs what its queue may hold, and delays nobody.
+Live batches go into a bounded queue. When it is full, a subscription falls behind: no batches are kept for it, and once
+there is room it reads larger batches by itself. So a slow client costs at most its queue, and delays no other client.
 
-The ladder of a client that does not take what it is sent, counted from when the queue was full or a write got stuck:
+The ladder for a client that does not read, with times from when the queue was full or a write blocked:
 
-    at once                     subscriptions fall behind; what they miss is read again, or told as a tombstone
-    buffer_grace_ms             what is queued is let go as well: it can be read again too
-    slow_consumer_timeout_ms    a last `error` frame if it can still be written, and the end
+    at once                     subscriptions fall behind; they read missed records again, or send a tombstone
+    buffer_grace_ms             the queue is dropped too: its records can be read again
+    slow_consumer_timeout_ms    the stream ends, with a last `error` frame if that can still be written
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from proto.model.keys import Key
 from proto.model.limits import Limits
 
 MOST_READS = 16
-"""What a stream that is behind asks for at a time."""
+"""Reads that a stream with subscriptions behind sends at a time."""
 LAST_WORD_S = 1.0
-"""How long a stream that ends has for its last frame."""
+"""How long an ending stream has for its last frame."""
 
 
 class Shown(Protocol):
-    """What a stream needs of its surroundings."""
+    """The parts of the hub that a stream needs."""
 
     feeds: TopicFeeds
     keyring: Keyring
@@ -47,15 +47,15 @@ class Shown(Protocol):
 
 
 class Stream(ABC):
-    """A subclass says how frames look and how they are sent."""
+    """A stream without a transport. A subclass renders and sends the frames."""
 
     def __init__(self, live: Shown, key: Key, *, most_items: int, generation: int = 0) -> None:
         self.key = key
-        """Whose stream this is."""
+        """The client's key."""
         self.feeds = live.feeds
         self.subscriptions: dict[str, Subscription] = {}
         self.paced: dict[str, TopicsError] = {}
-        """Topics that come later, for a reason the client has yet to be told."""
+        """Topics whose records come later, with the reason; the client has not been told yet."""
         self.generation = generation
         self._live = live
         self._limits = live.limits
@@ -64,7 +64,7 @@ class Stream(ABC):
         self._queued_bytes = 0
         self._sending_bytes = 0
         self._in_hand: list[Hold] = []
-        """Of what is being sent."""
+        """Holds of the batches being sent."""
         self._behind: deque[Subscription] = deque()
         self._catching_up = False
         self._nursery: trio.Nursery | None = None
@@ -77,26 +77,26 @@ class Stream(ABC):
         self._last_item: Item | None = None
         self._end_by = 0.0
         self.sent_at = monotonic()
-        """When something was last sent."""
+        """When a frame was last sent, in seconds on the monotonic clock."""
         self.ended = trio.Event()
         self.gone = False
-        """The client went away."""
+        """Whether the client left."""
 
     # How it looks
 
     @abstractmethod
     async def send(self) -> None:
-        """Send one or some from the front of `queue`, each taken out with `taken`. Raises OSError or `ClientGone` when
-        the client is not there."""
+        """Send one or more items from the front of `queue`, each removed with `taken`. Raises OSError or `ClientGone`
+        when the client is gone."""
 
     @abstractmethod
     def problem(
         self, code: int, message: str, topics: list[str] | None = None, retry_after_ms: int | None = None
     ) -> Item:
-        """An error frame."""
+        """Return an error frame as an item."""
 
     def tick(self, now: float) -> None:
-        """Every now and then: tell of topics that are paced, go up the ladder of the slow."""
+        """Tell the client of paced topics, and apply the ladder for slow clients. The hub calls it every `TICK_S`."""
         if self.paced and not self.sending:
             paced, self.paced = self.paced, {}
             error = next(iter(paced.values()))
@@ -118,14 +118,14 @@ class Stream(ABC):
     # Subscriptions
 
     def add(self, name: str, options: Options, position: Position) -> Subscription:
-        """Begin to watch a topic, instead of an earlier subscription of it."""
+        """Begin to watch a topic. Replaces an earlier subscription of it."""
         self.drop(name)
         subscription = self.subscriptions[name] = Subscription(self, name, options, position)
         self.behind(subscription)
         return subscription
 
     def drop(self, name: str) -> bool:
-        """Watch a topic no longer; False if it was not watched."""
+        """Stop watching a topic and drop its queued frames. Returns False if it was not watched."""
         self.paced.pop(name, None)
         subscription = self.subscriptions.pop(name, None)
         if subscription is None:
@@ -148,8 +148,8 @@ class Stream(ABC):
             self._nursery.start_soon(self._catch_up)
 
     async def _catch_up(self) -> None:
-        """Read for the subscriptions that are behind, some at a time, in turn, as long as the client takes what is
-        read."""
+        """Read for the subscriptions that are behind, some at a time, in turn. Waits while the queue is over half
+        full."""
         try:
             while self._behind:
                 while not self._has_room():
@@ -162,7 +162,8 @@ class Stream(ABC):
             self._catching_up = False
 
     async def _read_some(self) -> bool:
-        """One read for each of the next few subscriptions. False if none may be read yet."""
+        """Send one read for each of the next few subscriptions and take in the replies. Returns False if none may be
+        read yet."""
         now = monotonic()
         chosen: list[Subscription] = []
         most = MOST_READS
@@ -207,7 +208,7 @@ class Stream(ABC):
                 else:
                     if subscription.state is State.BEHIND and subscription.position == position:
                         subscription.read(reply, hold)
-                    else:  # what was queued was let go meanwhile, and this with it
+                    else:  # the queue was dropped meanwhile, so this reply is too
                         self.behind(subscription)
         finally:
             for _, _, pending, _ in asked:
@@ -217,7 +218,7 @@ class Stream(ABC):
     # The queue
 
     def offer(self, item: Item) -> bool:
-        """Queue what can be read again later; False if there is no room for it."""
+        """Queue an item that can be read again later. Returns False if there is no room for it."""
         if len(self.queue) >= self.most or (
             self._held_bytes and self._held_bytes + item.size > self._limits.watch_queue_bytes
         ):
@@ -240,7 +241,7 @@ class Stream(ABC):
             self._sender = None
 
     def taken(self) -> Item:
-        """The front of the queue, which is handed to the connection now."""
+        """Remove the front of the queue and return it. The caller hands it to the connection."""
         item = self.queue.popleft()
         self._queued_bytes -= item.size
         self._sending_bytes += item.size
@@ -253,7 +254,7 @@ class Stream(ABC):
         return item
 
     def _sent(self) -> None:
-        """What was taken is with the connection."""
+        """Note that the connection has taken all items removed with `taken`."""
         self._in_hand.clear()
         self._sending_bytes = 0
         self._look_for_room()
@@ -274,11 +275,11 @@ class Stream(ABC):
             self._roomy.set()
 
     def moved(self, subscription: Subscription) -> None:
-        """A subscription's `handed` has changed. For who remembers it."""
+        """Called when a subscription's `handed` has changed. A subclass with a session saves it."""
         return
 
     def _forget_queue(self) -> None:
-        """Let go of what waits: the subscriptions read it again. Frames that cannot be read again stay."""
+        """Drop the queued frames; their subscriptions read the records again. Frames that cannot be read again stay."""
         kept = [
             item
             for item in self.queue
@@ -299,13 +300,13 @@ class Stream(ABC):
     # Life
 
     def revoke(self) -> None:
-        """End because the key is gone."""
+        """End the stream because its key is gone."""
         error = key_is_gone()
         self.end(self.problem(error.status, error.message))
 
     @property
     def ending(self) -> bool:
-        """Whether its last frame is decided."""
+        """Whether the stream has its last frame and is ending."""
         return self._last_item is not None
 
     @property
@@ -313,19 +314,19 @@ class Stream(ABC):
         return self._sending_since is not None or bool(self.queue)
 
     def end(self, last: Item) -> None:
-        """Send one more frame and end."""
+        """Send one last frame and end. Does not wait."""
         if self._last_item is None:
             self._last_item = last
             self._end_by = monotonic() + LAST_WORD_S
             self._wake()
 
     def abort(self) -> None:
-        """End without a word."""
+        """End without a last frame."""
         self.gone = True
         self._scope.cancel()
 
     async def run(self, gone: Gone | None) -> None:
-        """Until it is ended or the client goes away, which `gone` notices. Leaves nothing behind."""
+        """Serve the stream until it ends or `gone` returns because the client left. Then release all that it holds."""
         self._live.streams[self] = None
         try:
             with self._scope:
@@ -338,13 +339,13 @@ class Stream(ABC):
                         with self._live.keyring.while_known(self.key, self.revoke):
                             await self._send_all()
                     finally:
-                        self._nursery = None  # before it closes: feeds may still have something for us
+                        self._nursery = None  # before the nursery closes, because feeds may still call subscriptions
                     nursery.cancel_scope.cancel()
         finally:
             for subscription in self.subscriptions.values():
                 subscription.over()
             del self._live.streams[self]
-            # Streams and subscriptions refer to each other: what they hold would stay until garbage is collected.
+            # Streams and subscriptions refer to each other, so only the garbage collector would free their memory.
             self.queue.clear()
             self._in_hand.clear()
             self.ended.set()

@@ -1,4 +1,4 @@
-"""One topic of one stream: where it is, and how it gets what follows.
+"""The subscription: one topic of one stream, its position, and how it gets the next records.
 
                 ┌───────────── more ──────────────┐
                 ▼                                 │
@@ -6,9 +6,9 @@
        ▲            └──── at the head, and not behind the feed ──► live ──► over
        └── the queue is full, the feed ended, positions do not fit ─┘        (topic deleted, unsubscribed)
 
-A subscription knows two positions: what is queued, and what was `handed` to the connection, which is what a session
-remembers. A client that loses the connection may not have got all of the latter. It says so by the id it comes back
-with; without one, what was under way is passed over.
+A subscription has two positions: the last record queued, and the last `handed` to the connection, which a session
+remembers. A client that loses its connection may not have received all that was handed. The id with which it returns
+names its position; without an id, records under way at that time are skipped.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class State(Enum):
 
 
 class Item(NamedTuple):
-    """Something to send. `kind` is record, tombstone, caught-up, topic-deleted, or moved: nothing to show, only a
-    position; or raw, which belongs to no subscription. `what` is a `Batch`, the payload's fields, or bytes."""
+    """A queued item. `kind` is record, tombstone, caught-up, topic-deleted; moved, a position without a frame; or raw,
+    which belongs to no subscription. `what` is a `Batch`, the payload's fields, or bytes."""
 
     kind: str
     subscription: Subscription | None
@@ -71,7 +71,7 @@ class Subscription:
         self.head = 0
         self.state = State.BEHIND
         self.first = True
-        """Nothing was read on this connection yet."""
+        """Whether the subscription has read nothing on this connection yet."""
         self.feed: TopicFeed | None = None
         self.retry_at = 0.0
         self.retry_s = FIRST_RETRY_S
@@ -105,7 +105,7 @@ class Subscription:
         self.stream.behind(self)
 
     def deleted(self) -> None:
-        """Tell the client, once in a session: the position remembers that it was told."""
+        """End the subscription and tell the client, once per session: the position remembers that."""
         self.feed = None
         self.over()
         if self.epoch == TOLD:
@@ -128,12 +128,12 @@ class Subscription:
         self.state = State.OVER
 
     def back_to_handed(self) -> None:
-        """What was queued is let go."""
+        """Move back to the position handed to the connection, because the queue was dropped."""
         self._leave()
         self.epoch, self.seq, self.born = self.handed
 
     def read(self, reply: Reply[Fed], hold: Hold) -> None:
-        """What it asked for itself, and what counts it."""
+        """Take in the reply to the subscription's own read. `hold` counts its bytes."""
         extra = reply.extra
         assert extra is not None
         head, earliest = extra.head, extra.earliest

@@ -1,16 +1,16 @@
-"""Live topics: one read waiting in the shard for each topic and set of options, whoever watches.
+"""The feed of a live topic: one read parked in the shard for each topic and set of options, for all its subscriptions.
 
-What comes is handed to every subscription that stands where it begins (the same bytes object to all), so a batch is
-rendered once however many watch. Positions decide, never time:
+The feed hands each batch to every subscription at the batch's beginning, the same bytes object to all. So a batch is
+rendered once for any number of streams. Positions decide, never time:
 
     subscription at the batch's beginning   takes it
     subscription at or beyond its end       has it already, from its own reading
-    anything else                           is behind: reads by itself until it stands where the feed does
+    anything else                           is behind: reads by itself until it reaches the feed's position
 
-A subscription joins when it is not behind the feed. If the feed is behind the subscription, the batches in between are
-passed over. A shard that goes away leaves the feed where it is: it asks again from there, and the streams see nothing
-but a pause. Gaps, a topic made anew, and damage end the feed: each subscription finds out by itself what that means for
-it.
+A subscription joins when it is not behind the feed. If the feed is behind the subscription, the subscription skips the
+batches in between. When the shard goes away, the feed keeps its position and asks again from there; the streams see
+only a pause. A gap, a topic deleted and created again, or damage ends the feed. Each subscription then reads by itself
+and handles its own gap.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ FIRST_RETRY_S, LAST_RETRY_S = 0.02, 1.0
 
 
 class Batch:
-    """Records of one topic, rendered. `payload` is b"" if none of them was to be shown. `forms` is for those who send
-    it: what they made of it, to be shared by all who make the same."""
+    """Records of one topic, rendered. `payload` is b"" if none of them is to be shown. `forms` caches the frames that
+    each kind of stream renders from the batch, so that streams of that kind share them."""
 
     __slots__ = ("forms", "from_seq", "head", "hold", "payload", "to_seq")
 
@@ -48,40 +48,41 @@ class Batch:
         self.head = head
         self.forms: dict[Any, bytes] = {}
         self.hold = hold
-        """Counts it, until no stream has it any more."""
+        """Counts the batch's bytes until no stream refers to it."""
 
     def keep(self, kind: Any, form: bytes) -> None:
-        """Share a form."""
+        """Cache the frame of a kind of stream, and count its bytes."""
         self.forms[kind] = form
         self.hold.set(self.hold.size + len(form))
 
 
 class Member(Protocol):
-    """A subscription, as a feed sees it."""
+    """A subscription as a feed sees it."""
 
     epoch: int
     seq: int
 
     def take(self, batch: Batch) -> None:
-        """A batch came."""
+        """Take in a batch."""
 
     def paced(self, error: TopicsError) -> None:
-        """The shard is too busy for this topic: what there is comes later."""
+        """The shard is too busy for this topic: its records come later."""
 
     def fall_behind(self) -> None:
-        """The feed is no more. The member has left already."""
+        """The feed has ended. The member has left it already."""
 
     def deleted(self) -> None:
-        """The topic is no more. The member has left already."""
+        """The topic was deleted. The member has left the feed already."""
 
 
 def frame_bytes(options: Options, limits: Limits) -> int:
-    """The most payload of a frame, unless a single record has more: four frames fit into what may wait for a stream."""
+    """Return the most payload bytes of a frame, except for a single larger record. Four frames fit into a stream's
+    queue."""
     return max(min(options.budget, limits.watch_queue_bytes // 4), 1)
 
 
 def asking(options: Options, epoch: int, seq: int, wait_ms: int, budget: int, *, touch: bool) -> operations.Feed:
-    """What a shard is asked for records with."""
+    """Return the operation of a stream read."""
     return operations.Feed(
         epoch,
         seq,
@@ -108,11 +109,11 @@ class TopicFeed:
         self._feeds = feeds
 
     async def run(self) -> None:
-        trace.begin("")  # it is for everybody who watches, not for the one who happened to come first
+        trace.begin("")  # the feed serves all its streams, so it must not carry the trace of the first one's request
         try:
             await self._follow()
         except Exception:
-            # A mistake of ours must not take the streams of other topics along.
+            # A bug in one feed must not end the streams of other topics.
             _log.exception("feed_failed")
             self._end(lambda member: member.fall_behind())
 
@@ -147,14 +148,15 @@ class TopicFeed:
                     return
 
     def _spread(self, reply: Reply[operations.Fed]) -> bool:
-        """Hand a batch to the members; False for a reply that is more than a batch."""
+        """Hand a batch to the members. Returns False when the members must read by themselves: after a gap, another
+        epoch, or without memory for the batch."""
         extra = reply.extra
         assert extra is not None
         if extra.gap is not None or extra.epoch != self.epoch:
             return False
         hold = self._feeds.budget.hold(Kind.STREAM)
         if not hold.take(len(reply.body)):
-            return False  # each reads it when there is memory for it
+            return False  # each member reads the batch once there is memory for it
         batch = Batch(reply.body, self.seq, extra.to, extra.head, hold)
         self.seq = batch.to_seq
         for member in tuple(self.members):
@@ -169,7 +171,7 @@ class TopicFeed:
 
 
 class TopicFeeds:
-    """The feeds there are. `nursery` runs them."""
+    """The running feeds. `nursery` runs them."""
 
     def __init__(self, shards: Shards, limits: Limits, budget: Budget) -> None:
         self.shards = shards
@@ -182,7 +184,7 @@ class TopicFeeds:
         return len(self._feeds)
 
     def join(self, topic: str, options: Options, member: Member) -> TopicFeed | None:
-        """The feed that brings what follows the member's position; None if the member is behind it."""
+        """Join the feed of a topic, making it if needed. Returns None if the member is behind the feed."""
         feed = self._feeds.get((topic, options))
         if feed is None:
             assert self.nursery is not None
@@ -194,7 +196,7 @@ class TopicFeeds:
         return feed
 
     def leave(self, feed: TopicFeed, member: Member) -> None:
-        """Nothing if the feed ended before."""
+        """Leave a feed; the last member ends it. Does nothing if the feed has ended."""
         feed.members.pop(member, None)
         if not feed.members:
             self.forget(feed)

@@ -1,6 +1,6 @@
-"""What a client wants to watch: the body of `POST /v0/watch` and the `subscribe` command, checked and resolved.
+"""The watch request: the body of `POST /v0/watch` and of the `subscribe` command, checked and resolved.
 
-Wrong types are `400`; what is out of range is clamped, as everywhere.
+Wrong types are `400`; numbers out of range are clamped, as in other requests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MIN_HEARTBEAT_MS, MAX_HEARTBEAT_MS = 1_000, 60_000
 
 
 class Start(Struct):
-    """Where to begin in one topic."""
+    """The position at which to begin in one topic."""
 
     from_seq: int | None = None
     tail: bool | None = None
@@ -41,7 +41,7 @@ class WatchRequest(Struct):
 
     topics: dict[str, Start | None] | None = None
     cursor: str | None = None
-    """The id of a frame of an earlier watch: its topics that are named here begin where it says."""
+    """The id of a frame of an earlier watch. Topics that it holds begin at its positions."""
     node: str | list[str] | None = None
     limit: int | None = None
     max_batch_bytes: int | None = None
@@ -56,8 +56,8 @@ WATCH_REQUEST = Form(WatchRequest)
 
 
 class Options(Struct, frozen=True):
-    """What is shown of the records, and how many at a time. Watchers with equal options are fed the same bytes. Without
-    `data` there is no `meta` either: only `$seq`, `$ts`, `$tag`, `$node` are left."""
+    """Which fields of records a watch shows, and how many records at a time. Streams with equal options share the same
+    bytes. Without `data` there is no `meta` either: only `$seq`, `$ts`, `$tag`, `$node` are left."""
 
     limit: int
     budget: int
@@ -76,7 +76,7 @@ class Options(Struct, frozen=True):
 
 
 def options_of(asked: WatchRequest, limits: Limits) -> Options:
-    """With numbers that are out of range clamped."""
+    """Return the options of a request, with numbers out of range clamped."""
     budget = asked.max_batch_bytes
     if budget is None:
         budget = DEFAULT_FRAME_BYTES
@@ -93,13 +93,13 @@ def options_of(asked: WatchRequest, limits: Limits) -> Options:
 
 
 def heartbeat_of(asked: WatchRequest) -> int:
-    """Milliseconds."""
+    """Return the heartbeat interval of a request in milliseconds, clamped."""
     wanted = DEFAULT_HEARTBEAT_MS if asked.heartbeat_ms is None else asked.heartbeat_ms
     return min(max(wanted, MIN_HEARTBEAT_MS), MAX_HEARTBEAT_MS)
 
 
 def begun(starts: Mapping[str, Start | None], cursor: str | None) -> Mapping[str, Start | None]:
-    """Where to begin, with a cursor applied. Raises `400` for one that is none of ours."""
+    """Return the starting positions with a cursor applied. Raises `400` for an invalid cursor."""
     if cursor is None:
         return starts
     found = decode(cursor, starts)
@@ -109,7 +109,7 @@ def begun(starts: Mapping[str, Start | None], cursor: str | None) -> Mapping[str
 
 
 def check_topics(starts: Mapping[str, Start | None], key: Key, limits: Limits) -> None:
-    """Raises `400`, or `403` for a name outside the key's prefixes."""
+    """Check names, number and positions of the topics. Raises `400`, or `403` for a name outside the key's prefixes."""
     if not starts:
         raise invalid("topics must name at least one topic", field="topics")
     if len(starts) > limits.max_watch_topics:
@@ -129,7 +129,7 @@ def check_topics(starts: Mapping[str, Start | None], key: Key, limits: Limits) -
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A topic as it was when it was looked up, and where its watcher begins."""
+    """A topic's state when it was looked up, and the position at which its stream begins."""
 
     position: Position
     from_seq: int
@@ -138,8 +138,8 @@ class Found:
 
 
 async def resolve(shards: Shards, starts: Mapping[str, Start | None], *, lenient: bool) -> dict[str, Found]:
-    """Look the topics up. `tail` is fixed here. Raises `404` for the first one that does not exist, unless `lenient`
-    leaves it out; `503` unless their shards serve."""
+    """Look up the topics in their shards and resolve `tail` to the head of now. Raises `503` unless their shards serve,
+    and `404` for the first missing topic; `lenient` leaves missing topics out instead."""
     by_shard: dict[int, list[str]] = {}
     for name in starts:
         by_shard.setdefault(shards.index_of(name), []).append(name)
@@ -168,12 +168,12 @@ async def resolve(shards: Shards, starts: Mapping[str, Start | None], *, lenient
 
 def _found(start: Start, epoch: int, head: int, earliest: int) -> Found:
     from_seq = head if start.tail else start.from_seq or 0
-    # A cursor ahead of the log was made on an earlier topic of this name, and stays so however far this one grows.
+    # A position ahead of the head belongs to an earlier topic of this name, even if this topic grows beyond it later.
     return Found(Position(GONE if from_seq > head else epoch, from_seq, 0), from_seq, head, earliest)
 
 
 def described(found: Mapping[str, Found]) -> dict[str, dict[str, int]]:
-    """For the answer."""
+    """Return the `topics` field of the response."""
     return {
         name: {"from_seq": each.from_seq, "head_seq": each.head_seq, "earliest_seq": each.earliest_seq}
         for name, each in found.items()

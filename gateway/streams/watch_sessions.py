@@ -1,9 +1,9 @@
-"""Watch sessions, seen from the gateway: made and opened in their shards, and told how far their streams are.
+"""The client of watch sessions: makes and opens sessions in their shards, and saves the positions of their streams.
 
-Positions go to the shards in groups, every `SAVE_S`: what was sent after that is sent again if the gateway dies,
-because no client can take a session forward. What cannot be told because a shard is away is kept until it can.
+Positions go to the shards in groups, every `SAVE_S`. Records sent after the last save are sent again if the gateway
+dies, because no client can move a session forward. Positions of a shard that is down are kept until it is back.
 
-At most one stream per session: a new one ends the old one, and begins where that one got to.
+A session has at most one stream. A new stream ends the old one and begins at the position that it reached.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ T = TypeVar("T", SessionsTold, SessionFound)
 
 
 class Progress:
-    """How far a session is, as the gateway knows it: the newest position of every topic that moved, which of them its
-    shard was not told of yet (`untold`), and how many times it is being told right now (`telling`)."""
+    """The progress of one session: the newest position of every topic that moved. `untold` are the topics that its
+    shard does not know yet; `telling` counts the saves in flight."""
 
     __slots__ = ("generation", "positions", "telling", "untold")
 
@@ -65,14 +65,14 @@ class Streaming(Protocol):
     ended: trio.Event
 
     def taken_over(self) -> None:
-        """Another connection has come for the session."""
+        """Another connection has opened the session."""
 
     def unknown(self) -> None:
-        """The shard does not know the session any more."""
+        """The shard no longer knows the session."""
 
 
 class Opened:
-    """A session as its shard has it."""
+    """A session as stored in its shard."""
 
     def __init__(self, found: SessionFound) -> None:
         told = dict(found.options)
@@ -90,28 +90,29 @@ class Sessions:
         self._word_s = min(limits.watch_session_ttl_ms / 4000, 10.0)
         self._counts: list[int | None] = [None] * len(shards.states)
         self._owned: dict[bytes, list[int | None]] = {}
-        """Of each key that made one, how many sessions each shard said last that it has. More only by this gateway."""
+        """For each key that made a session, its number of sessions in each shard's latest reply. Only this gateway adds
+        sessions."""
         self._making = trio.Lock()
         self._streams: dict[str, Streaming] = {}
         self._progress: dict[str, Progress] = {}
-        """Of the sessions that have a stream, or of which something is still to be told."""
+        """Of the sessions that have a stream or unsaved positions."""
         self._turns: dict[str, trio.Lock] = {}
         self._nursery: trio.Nursery | None = None
         self._telling = 0
         self._all_told = trio.Event()
 
     def __len__(self) -> int:
-        """Sessions that have a stream."""
+        """The number of sessions that have a stream."""
         return len(self._streams)
 
     # Making
 
     async def make(self, key: Key, options: Options, heartbeat_ms: int, topics: Mapping[str, Position]) -> str:
-        """A new session; returns its wid. Raises `429` when there are as many as there may be, `503`."""
+        """Make a session and return its wid. Raises `429` when a cap on sessions is reached, and `503`."""
         wid = "wid_" + secrets.token_urlsafe(WID_BYTES)
         shown = {**options.as_map(), "heartbeat_ms": heartbeat_ms}
         body = _encode(topics)
-        # Without keys there is nobody to attribute use to.
+        # Without keys, sessions have no owner, so the cap per key does not apply.
         bounds: list[tuple[str, int, list[int | None]]] = []
         if self._most:
             bounds.append(("room", self._most, self._counts))
@@ -137,7 +138,7 @@ class Sessions:
                 except TopicsError as error:
                     if last or error.code is not ErrorCode.THROTTLED:
                         raise
-                # What the other shards said last may have ended meanwhile.
+                # Sessions in the latest counts of the other shards may have ended meanwhile.
                 await self._count(key.digest)
         raise cap_reached("max_watch_sessions", self._most, "wait until one ends")
 
@@ -154,7 +155,7 @@ class Sessions:
             self._owned[owner][index] = extra.owned
 
     async def _count(self, owner: bytes) -> None:
-        """Ask the shards that serve how many sessions they have, and how many of one key."""
+        """Ask the serving shards for their number of sessions, in all and of one key."""
         for index in range(len(self._counts)):
             try:
                 pending = self._shards.ask(index, SessionCount(owner))
@@ -163,14 +164,15 @@ class Sessions:
                 finally:
                     pending.abandon()
             except TopicsError:
-                continue  # it is away: what it said last holds
+                continue  # the shard is down: its latest count holds
             if reply.extra is not None:
                 self._told(index, reply.extra, owner)
 
     # Opening
 
     def turn(self, wid: str) -> trio.Lock:
-        """Whoever opens a session holds this until the stream is registered or refused."""
+        """Return the lock of a session. The task that opens the session holds it until the stream is registered or
+        refused."""
         return self._turns.setdefault(wid, trio.Lock())
 
     def turn_over(self, wid: str) -> None:
@@ -179,9 +181,9 @@ class Sessions:
             del self._turns[wid]
 
     async def look(self, wid: str, key: Key) -> Opened:
-        """The session, for its owner. Raises `400`, `401`, `404`, `503`."""
+        """Return the session, for its owner. Raises `400`, `401`, `404`, `503`."""
         if WATCH_SESSION.fullmatch(wid) is None:
-            # No shard has made it, whatever it looks like; none needs to be asked.
+            # No shard makes wids of another form, so none needs to be asked.
             raise TopicsError(
                 ErrorCode.NOT_FOUND, "there is no such watch session; make one with POST /v0/watch", {"wid": wid[:64]}
             )
@@ -189,13 +191,15 @@ class Sessions:
         return Opened(self._heard(wid, reply))
 
     async def take(self, wid: str, key: Key) -> Opened:
-        """The session, after `look` found it; its stream, if there was one, has ended."""
+        """Return the session after ending its stream, if it has one. Call it after `look`, with the lock held."""
         stream = self._streams.get(wid)
         if stream is not None:
             stream.taken_over()
             await stream.ended.wait()
-        # Before the shard is asked: if there is none now, the shard knows everything; if there is one, it knows better,
-        # also if the shard is told, and this is forgotten, before the answer is here.
+        # Read before the shard is asked:
+        # 1. Without progress now, the shard knows every position.
+        # 2. With progress, the progress is newer than the shard's reply.
+        # 3. If the shard is told meanwhile, the progress is forgotten, but this reference stays valid.
         progress = self._progress.get(wid)
         opened = await self.look(wid, key)
         if progress is not None:
@@ -204,12 +208,12 @@ class Sessions:
         return opened
 
     def begin(self, stream: Streaming) -> Progress:
-        """The stream is its session's from now on, and says there how far it is."""
+        """Register a session's stream. Returns the progress in which the stream notes its positions."""
         self._streams[stream.wid] = stream
         return self._progress.setdefault(stream.wid, Progress())
 
     def end(self, stream: Streaming) -> None:
-        """The stream is over; what its shard does not know yet, it is told soon."""
+        """Unregister a stream that is over. Positions that its shard does not know yet are saved soon."""
         if self._streams.get(stream.wid) is stream:
             del self._streams[stream.wid]
             self._forget(stream.wid)
@@ -222,7 +226,7 @@ class Sessions:
     # Saving
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Tell the shards how far streams are, for ever."""
+        """Save positions to the shards every `SAVE_S` until cancelled."""
         word_at = monotonic()
         async with trio.open_nursery() as self._nursery:
             task_status.started()
@@ -234,9 +238,9 @@ class Sessions:
                 self.tell(word=word)
 
     def tell(self, *, word: bool = False) -> None:
-        """Send what there is to tell; with `word`, say of every stream that it is still there.
+        """Send unsaved positions to the shards without waiting; with `word`, also tell them that each stream runs.
 
-        What is told and fails is told again, but with the positions of that time: an older one never follows a newer.
+        A failed save is repeated with the positions of that later time, so an older position never follows a newer one.
         """
         by_shard: dict[int, dict[str, tuple[int, Moves]]] = {}
         for wid, progress in self._progress.items():
@@ -247,7 +251,7 @@ class Sessions:
             try:
                 pending = self._shards.ask(index, SessionMove(), body=_encode(told))
             except TopicsError:
-                continue  # the shard is away
+                continue  # the shard is down
             for wid in told:
                 progress = self._progress[wid]
                 progress.untold = set()
@@ -257,7 +261,7 @@ class Sessions:
             self._nursery.start_soon(self._heed, index, told, pending)
 
     async def told(self) -> None:
-        """Return when nothing is on its way."""
+        """Wait until no save is in flight."""
         while self._telling:
             self._all_told = trio.Event()
             await self._all_told.wait()
@@ -267,7 +271,7 @@ class Sessions:
         try:
             reply = await pending.reply()
         except TopicsError:
-            pass  # it went away before it answered
+            pass  # the shard stopped serving before it replied
         finally:
             self._telling -= 1
             self._all_told.set()

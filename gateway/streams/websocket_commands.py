@@ -1,17 +1,17 @@
-"""The commands of a WebSocket, and what it is sent. The transport is `gateway.http.websocket`.
+"""The commands of a WebSocket and their answers. `gateway.http.websocket` is the transport.
 
-Commands are carried out one after the other, in the order they come, and each is answered: a client that sends more
-than it reads is not read from until it has. Topics that are subscribed are streamed as on an event stream, in the same
-queue as the answers, so an answer is never overtaken by what follows from it.
+Commands are carried out one at a time, in order, and each is answered. A client that sends more than it reads is not
+read from until it has caught up. Subscribed topics are streamed as on an event stream. Answers share the queue of the
+frames, so no frame overtakes the answer that announces it.
 
     subscribe    topic or topics, with the fields of a watch      subscribed, then record, tombstone, caught_up, …
-    unsubscribe  topic or topics (a list)                         unsubscribed, with those that were subscribed
+    unsubscribe  topic or topics (a list)                         unsubscribed, with the topics that were subscribed
     publish      the body of an append, plus topic, return_seqs   ack
     ping                                                          pong
     auth         token: first, within 5 s, where no key came      authenticated
 
-A command that fails is answered with `error`, and the socket stays open. Nothing outlives the socket: its client
-begins again where it was, with `from_seq`.
+A command that fails is answered with `error`, and the socket stays open. No state outlives the socket: a client that
+connects again names its position with `from_seq`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from proto.model.names import check_topic
 
 MAX_REQUEST_ID_BYTES = 1024
 MAX_PARAMETERS_BYTES = 1 << 20
-"""What a command may have that brings no records: names in Python take many times what they take as JSON."""
+"""Largest command without records, because names in Python take many times the memory of their JSON."""
 GOING_AWAY = 1001
 _CODES = {
     401: ErrorCode.UNAUTHORIZED,
@@ -57,29 +57,29 @@ _CODES = {
 _KINDS = {"tombstone": "tombstone", "caught-up": "caught_up", "topic-deleted": "topic_deleted"}
 _APPEND = next(operation for operation in OPERATIONS if operation.name == "append")
 _PASSED_ON = ("records", "node", "idempotency_key", "create", "config", "disable_backpressure")
-"""Fields of a publish that are the shard's business: they go there as they came."""
+"""Fields of a publish that go to the shard unchanged."""
 
 _log: Any = structlog.get_logger()
 _encode = msgspec.json.Encoder().encode
 
 
 class Socket(Protocol):
-    """The transport's side. `key` is whose socket it is; no scope was asked for yet."""
+    """The transport's side of a socket. `key` is the client's key; its scopes are not checked yet."""
 
     @property
     def key(self) -> Key: ...
 
     async def receive(self) -> bytes:
-        """The next text message, UTF-8. Raises `ClientGone` when there will be none."""
+        """Wait for the next text message and return it, UTF-8. Raises `ClientGone` when there will be none."""
 
     async def send(self, text: bytes) -> None:
-        """Returns when the socket has taken it. Raises `ClientGone`."""
+        """Send a text message; return when the socket has taken it. Raises `ClientGone`."""
 
     async def close(self, code: int, reason: str) -> None: ...
 
 
 class Command(Struct):
-    """What every command has, and all that a ping has."""
+    """The fields of every command; a ping has no others."""
 
     op: str
     request_id: Raw | UnsetType = UNSET
@@ -151,7 +151,7 @@ class SocketStream(Stream):
         self.put(Item("raw", None, text, None, len(text)))
 
     async def room(self) -> None:
-        """Return when the client has taken most of what it was sent."""
+        """Wait until the queue holds at most `most` items."""
         while len(self.queue) > self.most:
             self._room = trio.Event()
             await self._room.wait()
@@ -174,7 +174,7 @@ def _form(item: Item) -> bytes:
 
 
 class Conversation:
-    """One socket."""
+    """The conversation over one socket: carries out its commands and streams its topics."""
 
     def __init__(self, live: Shown, shards: Shards, quota: Quota, socket: Socket) -> None:
         self.stream = SocketStream(live, socket)
@@ -192,10 +192,10 @@ class Conversation:
         }
 
     async def run(self) -> None:
-        """Until either side ends it."""
+        """Serve the socket until either side ends it."""
         await self.stream.run(self._listen)
         if not self.stream.gone:
-            # What ended it was said in an error frame: the service stops, or the client was too slow.
+            # An error frame has told the client the reason, such as a stopping service or a slow client.
             try:
                 await self._socket.close(GOING_AWAY, "")
             except (OSError, ClientGone):
@@ -209,7 +209,7 @@ class Conversation:
             except (OSError, ClientGone):
                 return
             if self.stream.ending:
-                return  # nothing is carried out for a client that is told the end, such as that of its key
+                return  # a stream that is ending, such as after its key was removed, carries out no more commands
             answer = await self._answer(message)
             if answer:
                 self.stream.say(answer)
@@ -251,7 +251,7 @@ class Conversation:
             raise invalid(f"at most {most} topics can be watched at once", field="topics", max=most)
         options = options_of(asked, self._limits)
         found = await resolve(self._shards, starts, lenient=bool(asked.lenient))
-        # The answer first: what follows is about what it names.
+        # The answer goes first, because the frames after it are of the topics that it names.
         self.stream.say(b'{"op":"subscribed"%b,"topics":%b%b}' % (head, _encode(described(found)), _tail(ignored)))
         for name, each in found.items():
             self.stream.add(name, options, each.position)
@@ -288,7 +288,8 @@ class Conversation:
         return b'{"op":"pong"%b%b}' % (head, _tail(ignored))
 
     async def _auth(self, body: bytes, head: bytes) -> bytes:
-        """Where nobody is asked for a key, a client may present one all the same."""
+        """Answer `auth` after the first message. A service without keys accepts it from any client. Raises `400` for a
+        socket that has a key."""
         _, ignored = _AUTH.read(body)
         if not self._keyring.open:
             raise invalid("this socket has its key already", field="op")
@@ -296,7 +297,7 @@ class Conversation:
 
 
 def prove(message: bytes, keyring: Keyring) -> tuple[Key, bytes]:
-    """The key in the first message of a socket that was opened without one, and the answer. Raises `400`, `401`."""
+    """Return the key in the first message of a socket opened without one, and the answer. Raises `400`, `401`."""
     if parse(_decode_command, message).op != "auth":
         raise unauthorized('this needs a key: send it with the upgrade, or first of all {"op":"auth","token":"<key>"}')
     asked, ignored = _AUTH.read(message)
@@ -309,7 +310,7 @@ def authenticated(head: bytes, tail: bytes) -> bytes:
 
 
 def refusal(error: TopicsError) -> bytes:
-    """An error that belongs to no command."""
+    """Return the answer for an error that belongs to no command."""
     return _failure(error, UNSET)
 
 

@@ -1,1 +1,1 @@
-"""Bytes that are kept: the frame of the log and of segments."""
+"""On-disk format: the frame of the WAL and of segments."""

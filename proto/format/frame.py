@@ -1,6 +1,6 @@
-"""Frames: the unit of the WAL and of segments, and the form a batch has in memory.
+"""Frame: the unit of the WAL and of segments, and the in-memory form of a batch.
 
-One write makes one frame, however many records it holds. Integers are little-endian, every part starts at a multiple
+One write makes one frame, whatever its number of records. Integers are little-endian. Every part starts at a multiple
 of 8 bytes from the frame's start.
 
     offset  size  field      meaning
@@ -10,8 +10,8 @@ of 8 bytes from the frame's start.
          6     2  flags      bit 0: a ts column is present, bit 1: a hops column is, bit 2: a due column is
          8     4  length     bytes of the whole frame, a multiple of 8
         12     4  body_len   bytes of the body, a multiple of 8
-        16     8  frame_no   position in the shard's WAL, counted from 1 without holes; 0 in a segment
-        24     8  synced_no  the highest frame_no known to be on the device when this frame was made
+        16     8  frame_no   position in the shard's WAL, counted from 1 without gaps; 0 in a segment
+        24     8  synced_no  the highest frame_no known to be synced when this frame was made
         32     8  topic_id
         40     8  first_seq  first record's seq (BATCH), else 0
         48     8  ts_ms      commit time of the first record, ms since 1970
@@ -24,22 +24,29 @@ of 8 bytes from the frame's start.
         72+body_len  count   one delete flag per record, outside the checksum: 0xD5 deleted, anything else live
                              zeros up to a multiple of 8
 
-Body of a BATCH: the idempotency key (zero-padded to 8); with flag bit 0 the commit times, int64[count]; with flag bit 1
-how often each record was forwarded by routers, uint8[count] (zero-padded to 8); with flag bit 2 when each job of a
-queue may be handed out, int64[count], ms since 1970, 0 for at once; then the columns in the order above, each laid out
-as Arrow lays out variable binary, so that readers can wrap it uncopied:
+The body of a BATCH has these parts, in this order:
+
+    idempotency key   key_len bytes, zero-padded to 8
+    ts                flag bit 0: commit times, int64[count]
+    hops              flag bit 1: how often routers forwarded each record, uint8[count], zero-padded to 8
+    due               flag bit 2: time from which each job of a queue may be claimed, int64[count], ms since 1970,
+                      0 for at once
+    columns           data, tag, node, meta
+
+Each column has Arrow's layout of variable binary, so that readers can wrap it without a copy:
 
     validity bitmap (Encoding.SPARSE only), least significant bit first, padded to 8
     offsets int32[rows + 1], the first one 0, padded to 8
     values, padded to 8
 
 `rows` is `count`, or 1 for Encoding.CONSTANT: one value that every record of the batch has. `data` and `meta` are JSON
-text as sent, `tag` and `node` UTF-8. Body of every other kind: one CBOR map, zero-padded.
+text as sent, `tag` and `node` UTF-8. The body of every other kind is one CBOR map, zero-padded.
 
-A frame is valid iff magic and version match, the lengths agree with each other and with the bytes there are, and the
-checksum is right. Versions and kinds count from 1: zero stands where a write ended early. `synced_no` tells a torn tail
-from damage: bytes that are no frame at the place of frame N were once good if, and only if, some later valid frame says
-`synced_no >= N`.
+A frame is valid iff magic and version match, the lengths agree with each other and with the bytes available, and the
+checksum matches. Versions and kinds count from 1, because a write that ended early leaves zeros.
+
+`synced_no` distinguishes a torn tail from damage. Invalid bytes at the place of frame N are damage iff some later valid
+frame has `synced_no >= N`.
 """
 
 from __future__ import annotations
@@ -59,20 +66,20 @@ MAGIC = b"TPCF"
 HEADER = struct.Struct("<4sBBHIIQQQQqIHBB")
 assert HEADER.size == 64
 KIND_AT = 5
-"""Where in a frame its kind is."""
+"""Offset of `kind` in a frame."""
 CHECKSUM = struct.Struct("<Q")
 DELETED = 0xD5
 FLAG_TS_COLUMN = 1
 FLAG_HOPS = 2
 FLAG_DUE = 4
 MAX_FRAME_BYTES = (1 << 31) - 8
-"""int32 offsets and a u32 length: no frame may be larger. Body limits keep writes far below."""
+"""Largest frame that int32 offsets and a u32 length allow. Body limits keep writes far below it."""
 
 Buffer = bytes | bytearray | memoryview
 
 
 class Kind(IntEnum):
-    """What a frame records. Numbers are part of the format; gaps are reserved."""
+    """Frame kind. The numbers are part of the format; gaps are reserved."""
 
     BATCH = 1
     TOPIC_CREATE = 2
@@ -82,14 +89,14 @@ class Kind(IntEnum):
     CEILING = 6
     CURSOR = 7
     RESCUED = 8
-    """First frame of a file that took the place of another's tail after a failed sync."""
+    """First frame of a file that replaces the tail of another after a failed sync."""
     LEASE = 9
-    """What a queue knows of its jobs: who holds which, and how often each was delivered."""
+    """State of a queue's jobs: the holder of each lease, and how often each job was delivered."""
     ROUTER = 10
     SESSION = 11
-    """Watch sessions: made, moved, ended. Belongs to no topic: its topic id is 0."""
+    """Watch sessions created, moved or ended. Belongs to no topic: its topic id is 0."""
     LOGDEF = 12
-    """A Rog log and its number of partitions; belongs to no topic."""
+    """A Rog log and its number of partitions. Belongs to no topic."""
 
 
 class Encoding(IntEnum):
@@ -100,11 +107,11 @@ class Encoding(IntEnum):
 
 
 class FrameError(Exception):
-    """The bytes at this place are no valid frame. The text says what is wrong with them."""
+    """The bytes at this offset are not a valid frame. The message says why."""
 
 
 class UnknownVersion(FrameError):
-    """A frame of a format this release does not know. Never skipped, never guessed at."""
+    """A frame of an unknown format version. Readers never skip such a frame and never guess its layout."""
 
 
 def pad8(size: int) -> int:
@@ -116,7 +123,7 @@ _DIGITS = bytes.maketrans(b"01", b"\0\1")
 
 
 class Column:
-    """One column of a batch: `values` holds `rows` values end to end, `offsets` where each begins."""
+    """Column of a batch: `values` holds `rows` values end to end, `offsets` (rows + 1) where each begins."""
 
     __slots__ = ("encoding", "offsets", "validity", "values")
 
@@ -132,7 +139,7 @@ class Column:
         """Values of records `start` to `stop` (exclusive), None where a record has none."""
         if self.encoding == Encoding.CONSTANT:
             return repeat(bytes(self.values), stop - start)
-        # One copy of the range, then slices of it: slicing bytes is cheaper than slicing memoryviews.
+        # The range is copied once and then sliced, because slicing bytes is cheaper than slicing memoryviews.
         base = self.offsets[start]
         chunk = bytes(self.values[base : self.offsets[stop]])
         bounds: Iterable[int] = self.offsets[start : stop + 1]
@@ -144,7 +151,7 @@ class Column:
         return map(operator.getitem, zip(repeat(None), cells), self.present(start, stop))
 
     def present(self, start: int, stop: int) -> Sequence[int]:
-        """1 or 0 for each record of the range: does it have a value?"""
+        """One byte per record of the range: 1 if it has a value, else 0."""
         if self.validity is None:
             return b"\1" * (stop - start)
         bits = int.from_bytes(self.validity, "little") >> start
@@ -166,7 +173,7 @@ class Column:
         return map(operator.sub, self.offsets[start + 1 : stop + 1], self.offsets[start:stop])
 
     def parts(self) -> list[Buffer]:
-        """The buffers of this column as they stand in a frame, padding included."""
+        """The buffers of this column in frame order, padding included."""
         offsets = struct.pack(f"<{len(self.offsets)}i", *self.offsets)
         parts: list[Buffer] = []
         if self.validity is not None:
@@ -185,7 +192,10 @@ def constant(value: bytes) -> Column:
 
 
 def optional(values: Sequence[Any]) -> Column | None:
-    """A column from one buffer or None per record: stored not at all, once, or per record, whichever is least."""
+    """A column from one buffer or None per record, in the smallest encoding.
+
+    Returns None if all values are None, a CONSTANT column if all are equal, else a PLAIN or SPARSE one.
+    """
     missing = values.count(None)
     if missing == len(values):
         return None
@@ -205,9 +215,12 @@ def _bitmap(present: Iterable[bool | int], count: int) -> bytes:
 
 
 class Columns:
-    """The parts of a batch's body. `ts` is one commit time, or one per record; `hops` one byte per record, None if no
-    router has forwarded any of them. `due` says from when on each job of a queue may be handed out, ms, 0 for at once;
-    None if that is true of all."""
+    """Decoded body of a batch.
+
+    `ts` is one commit time, or one per record. `hops` has one byte per record, or is None if no router forwarded any of
+    them. `due` has, per job of a queue, the time from which it may be claimed, in ms since 1970, 0 for at once; None
+    means at once for all.
+    """
 
     __slots__ = ("count", "data", "due", "hops", "key", "meta", "node", "tag", "ts")
 
@@ -252,7 +265,7 @@ class Columns:
 
 
 def merge(batches: Sequence[Columns]) -> Columns:
-    """Neighbouring batches as one: columns are joined, nothing is parsed. Idempotency keys and due times go."""
+    """Adjacent batches joined into one, column by column, without parsing. Drops idempotency keys and due times."""
     count = sum(b.count for b in batches)
     first = batches[0].ts
     ts: int | list[int]
@@ -310,7 +323,7 @@ def _merge_column(columns: Sequence[Column | None], counts: Sequence[int]) -> Co
 
 
 def select(batch: Columns, keep: Sequence[int | bool]) -> Columns:
-    """The records whose place in `keep` is true, as a batch of their own. Idempotency keys and due times go."""
+    """A batch of the records whose entry in `keep` is true. Drops idempotency keys and due times."""
     count = batch.count
 
     def chosen(column: Column | None) -> Column | None:
@@ -332,7 +345,7 @@ def select(batch: Columns, keep: Sequence[int | bool]) -> Columns:
 
 
 def part(batch: Columns, start: int, stop: int) -> Columns:
-    """Records `start` to `stop` (exclusive) as a batch of their own. Idempotency keys and due times go."""
+    """A batch of records `start` to `stop` (exclusive). Drops idempotency keys and due times."""
     if start == 0 and stop == batch.count and not batch.key and batch.due is None:
         return batch
     ts = batch.ts if isinstance(batch.ts, int) else batch.ts[start:stop]
@@ -361,7 +374,7 @@ def _part(column: Column | None, start: int, stop: int) -> Column | None:
 
 
 def reordered(batch: Columns, order: Sequence[int]) -> Columns:
-    """The records of a batch at the places `order`, one after the other."""
+    """A batch of the records at the indices `order`, in that order. Drops idempotency keys and due times."""
     count = batch.count
 
     def taken(column: Column | None) -> Column | None:
@@ -376,7 +389,7 @@ def reordered(batch: Columns, order: Sequence[int]) -> Columns:
 
 
 class Header:
-    """The fixed part of a frame, parsed and checked against itself."""
+    """Parsed frame header. Construction checks magic, version and lengths, and raises `FrameError`."""
 
     __slots__ = (
         "body_len",
@@ -424,7 +437,7 @@ class Header:
 
     @property
     def flags_at(self) -> int:
-        """Where the delete flags begin, from the frame's start."""
+        """Offset of the delete flags from the frame's start."""
         return HEADER.size + int(self.body_len) + CHECKSUM.size
 
 
@@ -441,7 +454,7 @@ def check(buffer: Buffer, offset: int = 0) -> Header:
 
 
 class Frame:
-    """An encoded frame: `head` (header and body, what a reader needs) and `tail` (checksum, flags, padding)."""
+    """Encoded frame: `head` (header and body, all that a reader needs) and `tail` (checksum, flags, padding)."""
 
     __slots__ = ("head", "tail")
 
@@ -453,7 +466,7 @@ class Frame:
         return len(self.head) + len(self.tail)
 
     def renumbered(self, frame_no: int, synced_no: int) -> Frame:
-        """The same frame at another place in the WAL."""
+        """A copy for another place in the WAL, with a new checksum."""
         head = self.head[:16] + struct.pack("<QQ", frame_no, synced_no) + self.head[32:]
         return Frame(head, CHECKSUM.pack(xxhash.xxh3_64_intdigest(head)) + self.tail[CHECKSUM.size :])
 
@@ -508,7 +521,7 @@ def encode_batch(
     synced_no: int = 0,
     deleted: Buffer | None = None,
 ) -> Frame:
-    """A batch as a frame. `deleted` holds one flag byte per record, None for all live."""
+    """Encode a batch as a frame. `deleted` has one flag byte per record; None means that all are live."""
     parts: list[Buffer] = [batch.key, _PADDING[len(batch.key) % 8]] if batch.key else []
     flags = 0
     ts = batch.ts
@@ -546,13 +559,16 @@ def encode_batch(
 def encode_map(
     kind: Kind, topic_id: int, fields: dict[str, Any], ts_ms: int, *, frame_no: int = 0, synced_no: int = 0
 ) -> Frame:
-    """A frame of any kind but BATCH."""
+    """Encode a frame of any kind but BATCH."""
     body = cbor2.dumps(fields)
     return _seal(kind, 0, topic_id, 0, ts_ms, 0, 0, 0, frame_no, synced_no, [body, _PADDING[len(body) % 8]])
 
 
 def decode_batch(buffer: Buffer, header: Header | None = None, offset: int = 0) -> Columns:
-    """The columns of the batch frame at `offset`: views of `buffer`, nothing is copied or checked again."""
+    """The columns of the batch frame at `offset`.
+
+    The columns are views of `buffer`. The checksum is not verified. Raises `FrameError` if there is no data column.
+    """
     header = header or Header(buffer, offset)
     view = memoryview(buffer)
     at = offset + HEADER.size
@@ -596,7 +612,7 @@ def decode_batch(buffer: Buffer, header: Header | None = None, offset: int = 0) 
 
 
 def decode_map(buffer: Buffer, header: Header, offset: int = 0) -> dict[str, Any]:
-    """The CBOR map of a frame of any kind but BATCH."""
+    """The CBOR map of a frame of any kind but BATCH. Raises `FrameError` if the body is not a map."""
     start = offset + HEADER.size
     fields = cbor2.loads(bytes(memoryview(buffer)[start : start + header.body_len]))
     if not isinstance(fields, dict):

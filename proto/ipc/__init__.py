@@ -1,1 +1,1 @@
-"""What processes say to each other, and how it gets there."""
+"""Inter-process communication: messages, control messages, links and their transport."""

@@ -1,17 +1,17 @@
-"""Control messages between the supervisor and a child, over a socket pair the child inherits.
+"""Control messages between the supervisor and a child, over a socket pair that the child inherits.
 
-On the wire: u32 little-endian length, then a CBOR array `[name, map]`. A socket pair rather than ZeroMQ, because
-end-of-file on it is exact and immediate knowledge that the other side is gone.
+On the wire: u32 little-endian length, then a CBOR array `[name, map]`. A socket pair is used rather than ZeroMQ,
+because end-of-file reports the death of the peer exactly and at once.
 
     supervisor → shard      Start(...), Shards([...]) at every change, Stop()
-    supervisor → gateway    Start(...), Shards([...]) at every change, Keys([...]) when they were read anew, Drain()
-    supervisor → both       Ping()*, answered by Pong() from the child's event loop: it is alive and not stuck
+    supervisor → gateway    Start(...), Shards([...]) at every change, Keys([...]) at every reload, Drain(), Stop()
+    supervisor → both       Ping()*, answered by Pong() from the child's event loop: the loop is not blocked
     shard → supervisor      Progress(...)*, Ready(), Failed(...)
     gateway → supervisor    Ready(), Complete(), Drained(), Failed(...)
 
-`Failed` announces an exit that a restart cannot mend by itself (corrupt file, unknown format): the supervisor shows
-the message and starts the shard again after a long pause. Any other exit is an accident, and the child is started
-again at once. A shard that has not got further than that is in phase `failed` between its starts.
+`Failed` announces an exit that a restart alone does not repair (corrupt file, unknown format). The supervisor shows
+the message and restarts the shard after a long pause. The shard is in phase `failed` until a restart succeeds. After
+any other exit the supervisor restarts the child at once.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ import cbor2
 LENGTH = struct.Struct("<I")
 MAX_CONTROL_BYTES = 16 << 20
 CONTROL_FD_VARIABLE = "TOPICS_CONTROL_FD"
-"""The environment variable that tells a child which inherited descriptor is its control socket."""
+"""Environment variable with the number of the inherited descriptor that is the child's control socket."""
 EXIT_PERMANENT = 3
-"""Exit status of a child that said `Failed`."""
+"""Exit status of a child that sent `Failed`."""
 
 PHASES = ("down", "open", "replay", "derive", "ready", "stopping", "failed")
 
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """What the gateway and the other shards may know of one shard. `endpoint` is new for every incarnation, so that
-    messages queued for a dead process can never reach its successor."""
+    """State of one shard, as the supervisor publishes it to the gateway and the other shards.
+
+    `endpoint` is different for every incarnation, so that messages queued for a dead process never reach its successor.
+    """
 
     index: int
     phase: str = "down"
@@ -44,11 +46,11 @@ class ShardState:
     done_bytes: int = 0
     total_bytes: int = 0
     hangs: int = 0
-    """How often it was killed because it did not answer."""
+    """How often the supervisor killed the shard because it did not answer."""
 
     @property
     def progress(self) -> float:
-        """Share of the boot that is done, 0.0–1.0."""
+        """Completed fraction of the boot, 0.0–1.0."""
         if self.phase == "ready":
             return 1.0
         return min(self.done_bytes / self.total_bytes, 1.0) if self.total_bytes else 0.0
@@ -56,8 +58,11 @@ class ShardState:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """First message to a child: everything it needs to know. `limits` are the fields of `proto.model.limits.Limits`,
-    `keys` the maps of `proto.model.keys.Key`; without `keys` nobody is asked for one."""
+    """First message to a child: its whole configuration.
+
+    `limits` has the fields of `proto.model.limits.Limits`, `keys` the maps of `proto.model.keys.Key`. With `keys=None`
+    the gateway requires no key.
+    """
 
     role: str
     limits: dict[str, Any]
@@ -73,14 +78,14 @@ class Start:
     probe_auth: bool = False
     request_log: bool = False
     hosts: list[str] = field(default_factory=list)
-    """Names that a request may give as its Host when nobody is asked for a key, besides those of this machine."""
+    """Names accepted in a request's Host header when no key is required, besides those of this machine."""
     cors_origins: list[str] = field(default_factory=list)
-    """Origins of other sites whose pages may use the service."""
+    """Origins of other sites whose pages may use the service (CORS)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Gateway: from now on these keys are known and no others."""
+    """Gateway: replace the set of known keys by these."""
 
     keys: list[dict[str, Any]]
 
@@ -111,8 +116,8 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Gateway: every shard serves and has answered it, but those in phase `failed`; at least one does. Once in its
-    life."""
+    """Gateway: every shard serves and has answered the gateway, except those in phase `failed`; at least one serves.
+    Sent once per gateway process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +157,7 @@ _TYPES: dict[str, type[Any]] = {
 
 
 class ControlError(Exception):
-    """Bytes on a control socket that are no control message."""
+    """Bytes on a control socket that are not a control message."""
 
 
 def encode(message: Control) -> bytes:
@@ -161,7 +166,7 @@ def encode(message: Control) -> bytes:
 
 
 class Decoder:
-    """Collects bytes, gives back whole messages."""
+    """Incremental decoder: collects bytes and returns whole messages. `feed` raises `ControlError`."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()

@@ -1,17 +1,17 @@
-"""Asking shards: the connection to each incarnation of a shard, and the requests that wait for its replies.
+"""Links: the connection to each incarnation of a shard, and the requests that wait for its replies.
 
-The gateway asks all shards; a shard asks the others.
+The gateway has links to all shards; a shard has links to the others.
 
-**Deadlines.** A request that is not answered within `timeout_s` is given up. Its deadline, which travels with it, is a
-fifth of that, or five seconds, earlier: a shard begins nothing that is past its deadline. What became of a request is
-told in `outcome` of the error:
+**Deadlines.** A link abandons a request that is not answered within `timeout_s`. The deadline sent with the request is
+earlier, by a fifth of `timeout_s` or five seconds, whichever is less. A shard starts no request past its deadline. The
+error's `outcome` says what is known:
 
-    not_done    it never reached a shard that could carry it out, or the shard found it past its deadline
-    unknown     it was sent, and no answer came: it may have been carried out before, and is not begun any more
+    not_done    the request never reached a shard able to execute it, or the shard found it past its deadline
+    unknown     the request was sent and no answer came: it may have been executed, and is not started any more
 
-**Silence.** With `probing`, a link from which nothing came for a tick is asked for a sign (`ping`), and its silence is
-counted from then on, in ticks of this process, so that a pause of the asker is not taken for one of the shard. A shard
-that has been silent for `SILENT_S` is not sent anything more until it answers again.
+**Silence.** With `probing`, a link that received nothing for a tick sends a `ping`. From then on it counts silence in
+ticks of this process, so that a pause of the asking process is not taken for one of the shard. A shard silent for
+`SILENT_S` receives no further requests until it answers.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ _log: Any = structlog.get_logger()
 
 _SWEEP_S = 1.0
 ANSWERS_S = 3.0
-"""A shard that has been silent for longer does not count as one that answers."""
+"""A shard that has been silent for longer does not count as answering."""
 SILENT_S = 10.0
 _GRACE_S = 5.0
 
 
 class Pending(Generic[A]):
-    """One request on its way. Its outcome is a `Reply`, or an error of ours; before it, `Parked` may come once."""
+    """Request in flight. Its outcome is a `Reply` or a local `TopicsError`; one `Parked` may precede it."""
 
     __slots__ = ("_outcome", "_task", "deadline", "id", "link", "parked")
 
@@ -67,7 +67,7 @@ class Pending(Generic[A]):
         self._task: trio.lowlevel.Task | None = None
 
     def resolve(self, outcome: Reply[A] | Parked | TopicsError) -> None:
-        # An outcome nobody has taken yet gives way to a later one: Parked to the Reply that follows it.
+        # A later outcome replaces one that was not taken yet: the Reply replaces the Parked before it.
         self._outcome = outcome
         if self._task is not None:
             trio.lowlevel.reschedule(self._task)
@@ -78,7 +78,7 @@ class Pending(Generic[A]):
         return trio.lowlevel.Abort.SUCCEEDED
 
     async def wait(self) -> Reply[A] | Parked:
-        """The next outcome. Raises `503` when the shard vanishes or stays silent."""
+        """Wait for the next outcome. Raises `503` when the shard dies or stays silent."""
         if self._outcome is None:
             self._task = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort)
@@ -96,11 +96,11 @@ class Pending(Generic[A]):
         return outcome
 
     def abandon(self) -> None:
-        """Nobody waits for this any more. Does nothing once the reply has come."""
+        """Stop waiting and cancel the request. Does nothing once the reply has come."""
         self.link.abandon(self)
 
     def take_back(self) -> None:
-        """The reply has come, but cannot be passed on: what it hands over, if anything, is not taken."""
+        """Cancel a request whose reply has come but cannot be delivered, so that the shard takes back what it gave."""
         self.link.cancel(self.id)
 
 
@@ -112,19 +112,19 @@ class Link:
         self.waiting: dict[int, Pending] = {}
         self.scope = trio.CancelScope()
         self.first_id = 0
-        """Of its requests; those of an earlier incarnation of the shard have smaller ones."""
+        """Id of the link's first request; requests to an earlier incarnation of the shard have smaller ids."""
         self._owner = owner
         self._socket = MessageSocket.dealer(state.endpoint)
         self._closed = False
         self._window = Window(owner.window_bytes)
         self._queue: dict[int, Request] = {}
-        """What has no room in the window yet, in order."""
+        """Requests that do not fit into the window yet, in order."""
         self._taken = 0
-        """Bytes of replies that the shard was not told of yet."""
+        """Bytes of received replies not yet reported to the shard."""
         self._heard = True
         self._probed = False
         self.silent_s = 0.0
-        """How long the shard has not answered, while it was asked for a sign."""
+        """Seconds without an answer since the link sent a ping."""
 
     def ask(self, operation: Operation[A], topic: str, body: bytes) -> Pending[A]:
         ident = next(self._owner.ids)
@@ -159,7 +159,7 @@ class Link:
             self._taken = 0
 
     def look(self, elapsed_s: float) -> None:
-        """A tick is over: count silence, and ask for a sign where nothing is heard."""
+        """End a tick of `elapsed_s`: count silence, or send a ping if nothing was received."""
         if self._heard:
             self._heard = self._probed = False
             self.silent_s = 0.0
@@ -187,7 +187,7 @@ class Link:
                 self._owner.opened(self)
                 await self._socket.read(self._take)
         finally:
-            # Not before the reader is out of its wait: its descriptor must not be closed under it.
+            # The reader must have left its wait: its descriptor must not be closed while trio watches it.
             self.fail()
             self._socket.close()
 
@@ -197,7 +197,7 @@ class Link:
             try:
                 message = decode(frames)
             except Exception as error:
-                # One broken message must not take the other requests with it; its own request times out.
+                # One malformed message must not fail the other requests; its own request times out.
                 _log.error("shard_message_unreadable", shard=self.state.index, error=repr(error))
                 continue
             if isinstance(message, Reply):
@@ -220,7 +220,7 @@ class Link:
         self._hand_over_more()
 
     def sweep(self, now: float) -> None:
-        """Give up on what has waited too long."""
+        """Fail the requests whose local deadline has passed."""
         for pending in [p for p in self.waiting.values() if p.deadline <= now]:
             unsent = pending.id in self._queue
             self.abandon(pending)
@@ -249,7 +249,7 @@ class Link:
             pending.resolve(shutting_down())
 
     def fail(self) -> None:
-        """Fail every waiter and end `run`; harmless a second time."""
+        """Fail every waiter and end `run`. Idempotent."""
         self._closed = True
         self._queue.clear()
         self.scope.cancel()
@@ -265,10 +265,11 @@ class Link:
 
 
 class Links:
-    """A link to each shard in one of `phases`, kept up with what the supervisor says of them. `run` serves them.
+    """One link to each shard that is in one of `phases`. `update` follows the supervisor's reports, `run` serves them.
 
-    `opened` is called with each new link once it can be asked, `heard` with every reply that comes from the present
-    incarnation of a shard, before whoever waits for it; `withdrawn` with a request that was given up and never sent.
+    `opened` is called with each new link once it accepts requests. `heard` is called with every reply from the current
+    incarnation of a shard, before the waiting task resumes. `withdrawn` is called with the id of a request that was
+    abandoned before it was sent.
     """
 
     def __init__(
@@ -289,7 +290,7 @@ class Links:
         self.timeout_s = timeout_s
         self.ids: Iterator[int] = count(1)
         self.closing = False
-        """Nothing may stay parked any more."""
+        """True once `end_parked` was called: no request may stay parked."""
         self.opened = opened
         self._heard = heard
         self._probing = probing
@@ -316,8 +317,8 @@ class Links:
                 self._nursery = None
 
     def update(self, states: list[ShardState]) -> None:
-        """Take over what the supervisor says. A shard with a new endpoint gets a new link; the waiters of the old one
-        fail, for no answer can reach them any more."""
+        """Apply the states that the supervisor reports. A shard with a new endpoint gets a new link. The waiters of the
+        old link fail, because no answer can reach them any more."""
         for state in states:
             self.states[state.index] = state
             link = self._links[state.index]
@@ -336,15 +337,15 @@ class Links:
             self._heard(link, reply)
 
     def open(self) -> Iterator[Link]:
-        """The links there are."""
+        """The existing links."""
         return (link for link in self._links if link is not None)
 
     def current(self, index: int) -> Link | None:
-        """The link to a shard, whatever its phase."""
+        """The link to a shard in any phase, or None."""
         return self._links[index]
 
     def to(self, index: int) -> Link:
-        """The link to a shard that can be asked. Raises `503`."""
+        """The link to a shard that accepts requests. Raises `503 not_ready` if the shard is not serving, or silent."""
         link = self._links[index]
         state = self.states[index]
         if link is None or state.phase not in self._phases:
@@ -369,13 +370,13 @@ class Links:
 
     @property
     def progress(self) -> float:
-        """Share of the boot that is done, 0.0–1.0, weighted by what each shard has to read."""
+        """Completed fraction of the boot, 0.0–1.0, weighted by the bytes each shard has to read."""
         weights = [max(state.total_bytes, 1) for state in self.states]
         done = sum(w * s.progress for w, s in zip(weights, self.states, strict=True))
         return round(done / sum(weights), 4) if weights else 1.0
 
     def end_parked(self) -> None:
-        """From now on nothing is parked: what waits ends with `503 shutting_down`."""
+        """End every parked request with `503 shutting_down`, and every one that parks from now on."""
         self.closing = True
         for link in self.open():
             link.end_parked()

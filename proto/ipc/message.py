@@ -1,20 +1,20 @@
 """Messages between gateway and shards: a header in MessagePack, then at most one frame of raw bytes.
 
-    frame 1   MessagePack, the header: an array, which begins with version and kind in one number
-    frame 2   bytes, the body: a client's JSON going in, a JSON answer coming out. Absent when empty.
+    frame 1   MessagePack, the header: an array that begins with version and kind in one number
+    frame 2   bytes, the body: the client's JSON in a request, the JSON answer in a reply. Absent when empty.
 
-What is in a header is told by the Structs at the end of this module, what an operation and its answer hold by
-`proto.ipc.operations`. Decoding checks all of it: an array with a field too few or of another type is no message.
+The Structs at the end of this module have the fields of a header; `proto.ipc.operations` has the fields of an operation
+and of its answer. Decoding checks all of them: an array with a missing field or a field of another type is no message.
 
-Kinds and who may send them:
+Kinds and their direction:
 
-    REQUEST  asker → shard     starts a request
-             A shard that takes it after its deadline carries nothing out and replies so. The asker gives up some
-             time after the deadline, so once it has, nothing is begun any more.
-    REPLY    shard → asker     ends it; a reply for an id nobody waits for is dropped
-    PARKED   shard → asker     the request waits for records: from now on its client is worth watching
-    CANCEL   asker → shard     the asker no longer wants the reply; the shard drops the request if it is parked
-    TAKEN    asker → shard     the asker has taken `id` more bytes of replies' bodies; see `shardd.process.reply_queue`
+    REQUEST  asker → shard     starts a request. A shard that takes it after its deadline does not execute it and
+                               replies with an error. The asker abandons it some time after the deadline, so an
+                               abandoned request is never started later.
+    REPLY    shard → asker     ends the request; a reply to an abandoned request is dropped
+    PARKED   shard → asker     the request waits for records; the gateway watches the client's connection from then on
+    CANCEL   asker → shard     the asker does not want the reply; the shard drops the request if it is parked
+    TAKEN    asker → shard     the asker received `id` more bytes of reply bodies; see `shardd.process.reply_queue`
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ class Kind(IntEnum):
 
 
 class MessageError(Exception):
-    """Bytes that are not a message of this version: the peer is not one of ours, or of another release."""
+    """Bytes that are not a message of this version: the peer is another program or another release."""
 
 
 @dataclass(slots=True)
 class Request(Generic[Op]):
     id: int
     options: Op
-    """The operation, with what the gateway knows of the caller."""
+    """The operation: query parameters and what the gateway knows about the client."""
     topic: str = ""
-    """"" when the operation has none."""
+    """Topic name, "" when the operation has none."""
     body: bytes = b""
     traceparent: str = ""
-    """W3C, if the client sent one."""
+    """W3C traceparent, if the client sent one."""
     deadline_ns: int = 0
-    """Of CLOCK_MONOTONIC, which all processes of a machine share; 0: none."""
+    """In ns of CLOCK_MONOTONIC, which all processes of a machine share; 0: none."""
     ignored: Sequence[str] = ()
-    """Fields of the body that say nothing here; the answer will name them. Not sent."""
+    """Unknown fields of the body, which the answer names in `ignored`. Not part of the message."""
 
     @property
     def op(self) -> str:
@@ -89,15 +89,15 @@ class Reply(Generic[A]):
     performance: dict[str, float] = field(default_factory=dict)
     """Figures in ms, added to the answer's `performance` object."""
     counters: tuple[int, int, int] = (0, 0, 0)
-    """The shard's topics, live records, live bytes."""
+    """The shard's counters: topics, live records, live bytes."""
     extra: A | None = None
-    """What the asker needs besides the body, e.g. the names of a list page."""
+    """Data for the gateway besides the body, e.g. the names of a list page."""
     error: TopicsError | None = None
     """In place of a body."""
     disk_full: bool = False
     """The shard's disk is nearly full."""
     quarantined: int = 0
-    """Topics of the shard that are set apart."""
+    """Number of quarantined topics of the shard."""
 
     def encode(self) -> list[bytes]:
         e = self.error
@@ -134,7 +134,7 @@ class Cancel:
 @dataclass(slots=True)
 class Taken:
     id: int
-    """Bytes."""
+    """Bytes received, not a request id."""
 
     def encode(self) -> list[bytes]:
         return [_encode(_Taken(self.id))]
@@ -183,7 +183,7 @@ def _frames(head: _Request | _Reply, body: bytes) -> list[bytes]:
 
 
 def decode(frames: list[bytes]) -> Message:
-    """Frames of one ZeroMQ message (without routing frames) → message. Raises `MessageError`."""
+    """Decode the frames of one ZeroMQ message, without routing frames. Raises `MessageError`."""
     try:
         head = _decode(frames[0])
     except (msgspec.DecodeError, UnicodeDecodeError, LookupError, RecursionError) as error:

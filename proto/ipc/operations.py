@@ -1,10 +1,10 @@
-"""The operations between processes: what each is asked with, and what its answer holds besides the body.
+"""The operations between processes: the options of each request, and the fields of its answer besides the body.
 
-One Struct for each, on the wire an array: the name of the operation, then its fields in order. So a field is added at
-the end, and with a default. `TABLE` is the list of all of them; `shardd.shard` carries them out.
+Each is a Struct, and on the wire an array: the name of the operation or answer, then its fields in order. So a field is
+added at the end, and with a default. `TABLE` lists all operations; `shardd.shard` executes them.
 
-What a client sent goes along as it came, as the body of the request, and the client's JSON comes back as the body of
-the reply: neither is here. `None` and empty values are what says nothing.
+The client's JSON is the body of a request, unchanged, and the JSON answer is the body of a reply; neither is here.
+`None` and empty values mean that an option is absent.
 """
 
 from __future__ import annotations
@@ -17,43 +17,44 @@ from msgspec import Struct
 A = TypeVar("A")
 Names = tuple[str, ...]
 Letters = tuple[bytes, tuple[int, ...]]
-"""Of another topic's outbox: which source, and their seqs there."""
+"""Letters of another topic's outbox: the id of the source, and their seqs there."""
 
 
 class Operation(Struct, Generic[A], array_like=True, frozen=True):
-    """A request to a shard, answered with an `A`."""
+    """Request to a shard. The `extra` of its reply is an `A`."""
 
 
 class Answer(Struct, array_like=True, frozen=True):
-    """What the asker needs besides the body. Its name on the wire says which it is."""
+    """Data for the asker besides the body. The tag on the wire tells the type."""
 
 
 # Writing and reading
 
 
 class Growing(Operation[A], frozen=True):
-    """May create a topic or add bytes. Only the shard knows what exists and what a body says, so it is told:"""
+    """Operation that may create a topic or add bytes. The shard gets the key's restrictions and the room, because only
+    the shard knows which topics exist and reads the body."""
 
     may_configure: bool = True
     """False: the write must not create a topic with a configuration of its own."""
     prefixes: Names = ()
-    """Names in the body must begin with one of these; empty: any name."""
+    """Names in the body must begin with one of these; empty: any name is allowed."""
     room_topics: int | None = None
-    """Topics this shard may hold at most, so that all shards together keep to the cap; None: no cap."""
+    """The most topics that this shard may hold, so that all shards together stay under the cap; None: no cap."""
     room_bytes: int | None = None
     """The same for retained bytes."""
 
 
 class Arrived(Answer, tag="arrived", frozen=True):
     known: tuple[int, ...]
-    """Of the letters sent, those that are here already; then none was written."""
+    """Seqs of the letters that had arrived before. If there are some, none of the letters was written."""
 
 
 class Append(Growing[Arrived], tag="append", frozen=True):
     return_seqs: bool = True
     idempotency_key: str | None = None
     stamped: bool = False
-    """The engine has added to each `meta`, which may be larger for that."""
+    """The engine has added to each `meta`: it may be larger than a client's."""
     jobs: bool = False
     """The letters are jobs that go back to their queue."""
     letters: Letters | None = None
@@ -65,12 +66,12 @@ class Diff(Operation[None], tag="diff", frozen=True):
 
 class State(Operation[None], tag="state", frozen=True):
     touch: bool = True
-    """It counts as use of the topic."""
+    """The request counts as use of the topic."""
 
 
 class Configure(Growing[None], tag="configure", frozen=True):
     if_absent: bool = False
-    """Change nothing of a topic that exists."""
+    """The config applies only to a topic that this request creates."""
 
 
 # Deleting, cursors, lists
@@ -97,7 +98,7 @@ class CursorDelete(Operation[None], tag="cursor_delete", frozen=True):
 
 
 class Page(Answer, tag="page", frozen=True):
-    """Of a list whose entries are in the body: their names, and whether there are more of them."""
+    """Page of a list, whose entries are in the body: the entries' names, and whether more entries follow."""
 
     names: tuple[str, ...]
     more: bool
@@ -120,7 +121,7 @@ class ListTopics(Operation[Page], tag="list", frozen=True):
 
 
 class Record(Answer, tag="record", frozen=True):
-    """Of the record whose data is the body."""
+    """The record whose `data` is the body."""
 
     seq: int
     meta: bytes | None = None
@@ -137,7 +138,7 @@ class Peek(Operation[Record], tag="peek", frozen=True):
 class Step(Operation[None], tag="step", frozen=True):
     cursor: str
     seq: int | None = None
-    """The record that was had: the cursor goes there and nowhere else."""
+    """The exact seq to move to, that of a record peeked earlier."""
 
 
 class LogCreate(Operation[None], tag="log_create", frozen=True):
@@ -146,7 +147,7 @@ class LogCreate(Operation[None], tag="log_create", frozen=True):
 
 class Partitions(Answer, tag="partitions", frozen=True):
     partitions: int
-    """0 for a log there is not."""
+    """0 for an unknown log."""
 
 
 class LogFind(Operation[Partitions], tag="log_find", frozen=True):
@@ -158,7 +159,7 @@ class LogFind(Operation[Partitions], tag="log_find", frozen=True):
 
 class LettersSent(Answer, tag="letters_sent", frozen=True):
     dead_letters: Names
-    """Topics that dead letters are on their way to."""
+    """Topics that dead letters are being sent to."""
 
 
 class Claim(Operation[LettersSent], tag="claim", frozen=True):
@@ -196,7 +197,7 @@ class Worker(Operation[A], frozen=True):
     node: str
     max: int
     lease_ms: int | None
-    """None: as long as the topic says."""
+    """None: the topic's."""
 
 
 class WorkOpen(Worker[None], tag="work_open", frozen=True):
@@ -211,7 +212,7 @@ class WorkClose(Operation[None], tag="work_close", frozen=True):
     stream: str
 
 
-# Routers, and what shards ask each other
+# Routers, and requests between shards
 
 
 class SourceFound(Answer, tag="source_found", frozen=True):
@@ -231,10 +232,11 @@ class RouterPut(Operation[RouterMade], tag="router_put", frozen=True):
     router: str
     config: dict[str, Any]
     epoch: int
-    """Of the source, as its head."""
+    """The source's epoch."""
     head: int
+    """The source's head: the router copies what follows."""
     created: bool | None = None
-    """What to answer; None: whether it is new to this topic."""
+    """The answer's `created`; None: whether the router is new to this topic."""
 
 
 class RouterDelete(Operation[None], tag="router_delete", frozen=True):
@@ -273,8 +275,8 @@ class RouterGraph(Operation[Graph], tag="router_graph", frozen=True):
 
 
 class Position(Answer, tag="position", frozen=True):
-    """Where a topic is. `source` is what it copies from, with its epoch, None if nothing; `idle`: nothing of its own is
-    left to be read back."""
+    """A topic's progress. `source` is the topic it copies from, with its epoch, None for none. `idle` means it has no
+    deferred frames left to replay."""
 
     name: str
     head: int
@@ -290,7 +292,7 @@ class RouterPosition(Operation[Position], tag="router_position", frozen=True):
 
 
 class Pulled(Answer, tag="pulled", frozen=True):
-    """The records of the body are those of (`after`, `upto`]; `lost` are ranges in it that are gone."""
+    """The body has the records of (`after`, `upto`]; `lost` are the ranges of it whose records are lost."""
 
     after: int
     upto: int
@@ -303,7 +305,7 @@ class Pull(Operation[Pulled], tag="pull", frozen=True):
     epoch: int
     after: int
     wait: bool = False
-    """For records, if there are none."""
+    """Park the request until there are records."""
 
 
 # Streams and watch sessions
@@ -333,7 +335,7 @@ class Feed(Operation[Fed], tag="feed", frozen=True):
 
 class Resolved(Answer, tag="resolved", frozen=True):
     topics: dict[str, tuple[int, int, int]]
-    """Epoch, head_seq and earliest_seq of those there are."""
+    """Epoch, head_seq and earliest_seq of each existing topic, by name."""
 
 
 class WatchResolve(Operation[Resolved], tag="watch_resolve", frozen=True):
@@ -342,19 +344,19 @@ class WatchResolve(Operation[Resolved], tag="watch_resolve", frozen=True):
 
 class Sessions(Answer, tag="sessions", frozen=True):
     sessions: int
-    """How many the shard has."""
+    """Number of sessions of the shard."""
     owned: int | None = None
-    """How many of the owner that was named."""
+    """Number of the owner's sessions, if the request names an owner."""
 
 
 class SessionMake(Operation[Sessions], tag="session_make", frozen=True):
     owner: bytes
     options: dict[str, Any]
-    """What the stream shows; the shard only keeps it."""
+    """The stream's options; the shard only stores them."""
     room: int | None = None
-    """How many sessions the shard may hold at most."""
+    """The most sessions that the shard may hold; None: no cap."""
     room_owned: int | None = None
-    """How many of this owner."""
+    """The most sessions of this owner."""
 
 
 class SessionFound(Answer, tag="session_found", frozen=True):
@@ -372,7 +374,7 @@ class SessionOpen(Operation[SessionFound], tag="session_open", frozen=True):
 class SessionsMoved(Answer, tag="sessions_moved", frozen=True):
     sessions: int
     unknown: tuple[str, ...]
-    """Wids there are no sessions for."""
+    """The wids without a session."""
 
 
 class SessionMove(Operation[SessionsMoved], tag="session_move", frozen=True):
@@ -391,7 +393,7 @@ class Ping(Operation[None], tag="ping", frozen=True):
 
 
 class Figures(Answer, tag="figures", frozen=True):
-    """What `stats` tells, by name: what metrics and the status page show."""
+    """The shard's statistics by name, for metrics and the status page."""
 
     figures: dict[str, Any]
 
@@ -411,7 +413,7 @@ class Allowance(Operation[Want], tag="allowance", frozen=True):
     bytes: int
     topics: int
     asked: tuple[int, int]
-    """The wish that this answers: bytes and topics."""
+    """The bytes and topics wanted that this responds to."""
 
 
 class AllowanceReturn(Operation[None], tag="allowance_return", frozen=True):
@@ -420,7 +422,7 @@ class AllowanceReturn(Operation[None], tag="allowance_return", frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`waits`: the shard may keep the request until there is something to answer, so it must know who asks."""
+    """`waits`: the shard may park the request, so its handler gets the caller too."""
 
     request: type[Operation[Any]]
     answer: type[Answer] | None = None
@@ -484,5 +486,5 @@ if TYPE_CHECKING:
     AnyOperation = Operation[Any]
     AnyAnswer = Answer
 else:
-    AnyOperation = Union[tuple(row.request for row in TABLE)]  # noqa: UP007 - made of the table
+    AnyOperation = Union[tuple(row.request for row in TABLE)]  # noqa: UP007 - built from the table
     AnyAnswer = Union[tuple({row.answer for row in TABLE if row.answer is not None})]  # noqa: UP007

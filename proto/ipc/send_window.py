@@ -1,20 +1,20 @@
-"""How many bytes of requests are on their way to a shard: handed to its socket, and not answered yet.
+"""Send window: bounds the bytes of requests in flight to a shard, that is, sent to its socket and not yet answered.
 
-ZeroMQ takes whatever it is given and gives nothing back, so a shard that hangs would have everything that is sent to it
-meanwhile, twice over, in both processes. What does not fit waits with its asker, where it can still be withdrawn.
+ZeroMQ queues without limit and a queued message cannot be recalled. Without a window, requests to a hung shard would
+fill the memory of both processes. A request that does not fit waits in the asking process, where it can be withdrawn.
 
-A request is on its way until it is answered or parked. One that was given up may never be: it is, until a later one is
-answered, because a shard takes them in order.
+A request is in flight until it is answered or parked. An abandoned request may never be answered. It counts until a
+later request is answered, because a shard takes requests in order.
 """
 
 from __future__ import annotations
 
 SMALL_BYTES = 4 << 10
-"""Bodies up to this are not counted."""
+"""Bodies up to this size are not counted."""
 
 
 class Window:
-    """`most` bytes, or a single request of any size. Requests are sent in the order of their ids."""
+    """Window of `most` bytes, or of a single request of any size. Requests must be sent in the order of their ids."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -31,7 +31,7 @@ class Window:
             self.bytes += size
 
     def answered(self, ident: int) -> None:
-        """Or parked."""
+        """Release a request that was answered or parked, and abandoned requests up to its id."""
         if not self.bytes:
             return
         self.bytes -= self._sent.pop(ident, 0)

@@ -1,14 +1,14 @@
-"""ZeroMQ and control sockets for trio. The only module that imports zmq.
+"""Transport: ZeroMQ and control sockets for trio. The only module that imports zmq.
 
-ZeroMQ knows nothing of trio, but every socket has a descriptor that becomes readable when "something happened".
+ZeroMQ does not support trio, but every socket has a descriptor that becomes readable when the socket's state changes.
 That descriptor is edge-triggered, and *any* call on the socket may consume the edge, a send included:
 
     1. the reader finds nothing more to read and waits for the descriptor
     2. a message arrives: the descriptor becomes readable
-    3. before the reader runs, some task sends; ZeroMQ processes its mailbox and clears the descriptor
-    4. the reader's wait never ends, although a message is there
+    3. before the reader runs, another task sends; ZeroMQ processes its mailbox and clears the descriptor
+    4. the reader's wait never ends, although a message is queued
 
-So whoever sends while the reader waits looks at `EVENTS` afterwards, and wakes the reader if there is input.
+`send` therefore checks `EVENTS` after each send while the reader waits, and wakes the reader if there is input.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ import zmq
 from proto.ipc.control import Control, Decoder, encode
 
 MAX_TICK = 256
-"""Messages taken in one go. More would delay the other tasks of the process, fewer would shrink the groups."""
+"""Messages received before the reader yields. More would delay the other tasks, fewer would shrink the groups."""
 
 
 class MessageSocket:
-    """A ZeroMQ socket whose whole messages come in groups.
+    """ZeroMQ socket that delivers multipart messages in groups.
 
-    High-water marks are off: what may be in flight is bounded by the gateway, which knows whom to refuse.
+    High-water marks are off. The asking process bounds what is in flight, because it can refuse requests.
     """
 
     def __init__(self, kind: int, endpoint: str, *, bind: bool) -> None:
@@ -55,7 +55,7 @@ class MessageSocket:
         return cls(zmq.ROUTER, endpoint, bind=True)
 
     def send(self, frames: list[bytes]) -> None:
-        """Queue one message; never blocks. A message to a peer that is gone vanishes."""
+        """Queue one message; never blocks. A message to a dead peer is lost."""
         self._socket.send_multipart(frames, zmq.DONTWAIT)
         if self._parked is not None and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
             self._parked.cancel()
@@ -72,7 +72,7 @@ class MessageSocket:
         return messages
 
     async def read(self, handle: Callable[[list[list[bytes]]], None]) -> None:
-        """Hand over messages in arrival order, up to `MAX_TICK` at a time, until cancelled."""
+        """Call `handle` with messages in arrival order, up to `MAX_TICK` at a time, until cancelled."""
         descriptor = self._socket.getsockopt(zmq.FD)
         while True:
             messages = self._take()
@@ -103,16 +103,16 @@ class ControlLink:
 
     @classmethod
     def inherited(cls, descriptor: int) -> ControlLink:
-        """A child's end, from the descriptor it was given."""
+        """The child's end, from its inherited descriptor."""
         return cls(socket.socket(fileno=descriptor))
 
     async def send(self, message: Control) -> None:
-        """Raises `trio.BrokenResourceError` if the other side is gone."""
+        """Send one message. Raises `trio.BrokenResourceError` if the peer is gone."""
         async with self._sending:
             await self._stream.send_all(encode(message))
 
     async def receive(self) -> Control | None:
-        """The next message, or None when the other side is gone."""
+        """The next message, or None when the peer is gone. Raises `ControlError` for malformed bytes."""
         while not self._ready:
             try:
                 data = await self._stream.receive_some(65536)

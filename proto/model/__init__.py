@@ -1,1 +1,1 @@
-"""The words of the contract, as every process knows them: names, keys, errors, limits, bodies."""
+"""The API's vocabulary, shared by all processes: names, keys, errors, limits, request bodies."""

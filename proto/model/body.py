@@ -1,17 +1,16 @@
-"""Request bodies: from a client's bytes to a typed value, or to `400 invalid_request`.
+"""Request bodies: decodes a client's bytes into a typed value, or raises `400 invalid_request`.
 
-msgspec checks JSON syntax everywhere but UTF-8 only where it builds strings, so the UTF-8 of the whole body is checked
-first. Lone surrogate escapes are grammatical JSON: what is kept as JSON text may have them, see
-`proto.model.surrogates`.
+msgspec checks UTF-8 only where it builds strings, so the UTF-8 of the whole body is checked first. Lone surrogate
+escapes are grammatical JSON and may occur in values kept as JSON text; see `proto.model.surrogates`.
 
-Fields that a type does not have:
+Unknown fields:
 
-    in a configuration    refused, with the name of the field and of the one that was probably meant: a typo must not
-                          cost retention or durability
-    in any other body     passed over, because clients of later releases may send them; the answer names them in
-                          `ignored`. Only the fields of the body itself are looked at, not those of objects in it
+    in a configuration    refused; the error names the field and its closest known name. A typo must not silently
+                          change retention or durability.
+    in any other body     ignored, because clients of later releases may send them; the answer lists them in `ignored`.
+                          Only the top-level fields of the body are examined.
 
-A body without unknown fields is decoded once, whatever its type.
+A body without unknown fields is decoded once.
 """
 
 from __future__ import annotations
@@ -31,21 +30,24 @@ from proto.model.surrogates import MAX_MASKED_BYTES, apply
 
 T = TypeVar("T")
 MAX_IGNORED = 32
-"""Names of ignored fields that an answer lists, at most."""
+"""Largest number of names in an answer's `ignored`."""
 MAX_SHOWN = 64
-"""Characters of such a name that are shown."""
+"""Characters shown of an unknown field's name."""
 MAX_COLONS = 200_000
-"""Of a body whose fields are looked at by name."""
+"""Bodies with more colons are not split into fields, to bound the memory this takes."""
 _UNKNOWN = "Object contains unknown field"
 
 _PIECE_BYTES = 1 << 20
-"""Looked at in one go. As text, a body may take four times its size."""
+"""Bytes checked for UTF-8 at a time. As text, a body may take four times its size."""
 _utf8 = codecs.getincrementaldecoder("utf-8")
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def parse(decode: Callable[[bytes], T], body: bytes, most: int = MAX_MASKED_BYTES) -> T:
-    """Apply a msgspec decoder to a body. An empty body counts as `{}`; lone surrogates may be in up to `most` bytes."""
+    """Apply a msgspec decoder to a body. Raises `400 invalid_request`.
+
+    An empty body counts as `{}`. A body with lone surrogate escapes may have up to `most` bytes.
+    """
     try:
         return _decoded(decode, body, most)
     except msgspec.DecodeError as error:
@@ -53,8 +55,8 @@ def parse(decode: Callable[[bytes], T], body: bytes, most: int = MAX_MASKED_BYTE
 
 
 class Form(Generic[T]):
-    """The type of a body. `configuration` is the type of the configuration in it, if it has any: that type must forbid
-    unknown fields itself, and may be the body's."""
+    """Decoder for bodies of one type. `configuration` is the type of the configuration in the body, if any. It must
+    forbid unknown fields, and may be the body's type itself."""
 
     def __init__(self, kind: type[T], configuration: type[Struct] | None = None) -> None:
         assert issubclass(kind, Struct)
@@ -66,7 +68,7 @@ class Form(Generic[T]):
         self._whole = configuration is kind
 
     def read(self, body: bytes, most: int = MAX_MASKED_BYTES) -> tuple[T, list[str]]:
-        """The value, and the names of what was ignored; `most` as in `parse`. Raises `400 invalid_request`."""
+        """The value and the names of ignored fields; `most` as in `parse`. Raises `400 invalid_request`."""
         try:
             return _decoded(self._strict, body, most), []
         except msgspec.ValidationError as error:
@@ -80,7 +82,7 @@ class Form(Generic[T]):
             if self._configuration is None or not str(error).startswith(_UNKNOWN):
                 raise _refused(error, self._loose) from None
             raise self._misspelt(body, self._configuration) from None
-        except msgspec.DecodeError as error:  # behind the unknown field
+        except msgspec.DecodeError as error:  # a syntax error after the unknown field
             raise _refused(error, self._loose) from None
         unknown = (name[:MAX_SHOWN] for name in _few_members(body) if name not in self._names)
         return value, list(islice(unknown, MAX_IGNORED))
@@ -95,7 +97,7 @@ class Form(Generic[T]):
 
 
 def unknown_field(name: str, known: tuple[str, ...]) -> TopicsError:
-    """`400` for a configuration that names a field there is none of."""
+    """`400 invalid_request` for a configuration with an unknown field `name`; `known` are the fields there are."""
     name = name[:MAX_SHOWN]
     near = get_close_matches(name.lower().replace("-", "_"), known, 1)
     message = f"{name!r} is no field of a configuration"
@@ -105,12 +107,12 @@ def unknown_field(name: str, known: tuple[str, ...]) -> TopicsError:
 
 
 def _few_members(body: bytes) -> dict[str, Raw]:
-    """The body's own fields; none if there may be so many that naming one is not worth the memory."""
+    """The top-level fields of the body; empty if it has more than `MAX_COLONS` colons."""
     return _named(body) if body.count(b":") <= MAX_COLONS else {}
 
 
 def _named(body: bytes) -> dict[str, Raw]:
-    """Its members by their names, in which lone surrogates are shown as their escapes."""
+    """The members of a JSON object by name. Lone surrogates in names appear as their escapes."""
     members, mask = apply(_members, body)
     if mask is None:
         return members
@@ -118,7 +120,7 @@ def _named(body: bytes) -> dict[str, Raw]:
 
 
 def _decoded(decode: Callable[[bytes], T], body: bytes, most: int) -> T:
-    """Raises msgspec's errors, and `400` for what is not even text."""
+    """Raises msgspec's errors, and `400 invalid_request` for invalid UTF-8 or too deep nesting."""
     if not body or body.isspace():
         body = b"{}"
     try:

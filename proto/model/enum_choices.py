@@ -1,6 +1,6 @@
-"""The values that are allowed where msgspec says "Invalid enum value", which does not say it itself.
+"""Enum choices: adds the allowed values to msgspec's error "Invalid enum value", which lacks them.
 
-Found by walking the decoder's type along the path in the error, only once there is an error.
+They are found by walking the decoder's type along the path in the error, and only after an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _STEP = re.compile(r"\.([^.\[]+)|\[[^\]]*\]")
 
 
 def allowed(decode: Callable[[bytes], Any], error: msgspec.DecodeError) -> str:
-    """Text to go behind the error; empty for any other error, and for a `decode` that is no decoder's."""
+    """Text to append to the error. Returns "" for any other error, and if `decode` is not a JSON decoder's method."""
     found = _WRONG.fullmatch(str(error))
     decoder = getattr(decode, "__self__", None)
     if found is None or not isinstance(decoder, msgspec.json.Decoder):
@@ -34,7 +34,7 @@ def _alternatives(kind: Type) -> list[Type]:
 
 
 def _inside(kind: Type, field: str | None) -> list[Type]:
-    """The types of a member of an object, or, for None, of the values of a map or the items of a list."""
+    """Types of the member `field` of a struct; if `field` is None, of the values of a map or the items of a list."""
     if field is not None and isinstance(kind, StructType):
         return [inner for each in kind.fields if each.encode_name == field for inner in _alternatives(each.type)]
     if field is None and isinstance(kind, DictType):

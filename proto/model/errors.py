@@ -1,7 +1,7 @@
 """Error codes: one enum, one table from code to HTTP status, one exception that carries them.
 
-A `TopicsError` raised in a shard crosses to the gateway as fields of the reply header; the gateway renders every
-error in one place, so each has the canonical body `{"error": {"code", "message", "detail"?}}`.
+A `TopicsError` raised in a shard reaches the gateway as fields of the reply header. The gateway renders every error in
+one place, so that each has the body `{"error": {"code", "message", "detail"?}}`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class ErrorCode(StrEnum):
-    """Stable, machine-readable; clients branch on these."""
+    """Stable, machine-readable codes that clients branch on."""
 
     INVALID_REQUEST = "invalid_request"
     BATCH_TOO_LARGE = "batch_too_large"
@@ -68,10 +68,10 @@ STATUS: dict[ErrorCode, int] = {
 
 
 class TopicsError(Exception):
-    """A request that cannot be served, with the answer its sender gets.
+    """A request that cannot be served, with the error answer for the client.
 
-    `detail` becomes `error.detail`; `retry_after_ms`, where set, becomes the `Retry-After` header (rounded up to
-    whole seconds, as HTTP wants it).
+    `detail` becomes `error.detail`. `retry_after_ms`, if set, becomes the `Retry-After` header, rounded up to whole
+    seconds as HTTP requires.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class TopicsError(Exception):
 
 
 def invalid(message: str, **detail: Any) -> TopicsError:
-    """`400 invalid_request`, the answer to input that can never succeed as sent."""
+    """`400 invalid_request`: the request can never succeed as sent."""
     return TopicsError(ErrorCode.INVALID_REQUEST, message, detail or None)
 
 
@@ -111,7 +111,7 @@ def not_a_queue(topic: str) -> TopicsError:
 
 
 def not_ready(message: str, **detail: Any) -> TopicsError:
-    """`503 not_ready` with `Retry-After`: the same request may succeed a moment later."""
+    """`503 not_ready` with `Retry-After`: the same request may succeed later."""
     return TopicsError(ErrorCode.NOT_READY, message, detail or None, retry_after_ms=1000)
 
 

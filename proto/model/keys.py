@@ -1,7 +1,6 @@
-"""API keys as every process but their reader knows them: a digest, what it may do, and to which names.
+"""API keys without their secrets: digest, scopes and name prefixes.
 
-Nothing here ever holds the secret itself: `supervisor.config.keys` reads secrets and makes these, the gateway compares
-them.
+`supervisor.config.keys` reads the secrets and derives these; the gateway compares digests.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ DIGEST_BYTES = 32
 
 
 class Scope(Flag):
-    """What a key may do. An operation may need several."""
+    """Permissions of a key. An operation may need several."""
 
     READ = auto()
     WRITE = auto()
@@ -31,7 +30,7 @@ ALL_SCOPES = Scope.READ | Scope.WRITE | Scope.DELETE | Scope.ADMIN
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """`digest` is the SHA-256 of the secret. No `prefixes` means any name."""
+    """API key. `digest` is the SHA-256 of the secret. Empty `prefixes` allow any name."""
 
     digest: bytes
     scopes: Scope = ALL_SCOPES
@@ -41,16 +40,16 @@ class Key:
         return scope in self.scopes
 
     def covers(self, name: str) -> bool:
-        """Whether the key may touch a topic of this name. Names are ASCII, so this compares bytes."""
+        """Whether the key may access a topic of this name. Names are ASCII, so this compares bytes."""
         return not self.prefixes or name.startswith(self.prefixes)
 
     def as_map(self) -> dict[str, Any]:
-        """For a control message."""
+        """Fields for a control message."""
         return {"digest": self.digest, "scopes": self.scopes.value, "prefixes": list(self.prefixes)}
 
     @classmethod
     def from_map(cls, fields: dict[str, Any]) -> Key:
-        """Raises `ValueError` for what no `as_map` gave out."""
+        """The key with the fields that `as_map` returned. Raises `ValueError` for anything else."""
         digest, prefixes = fields["digest"], tuple(fields["prefixes"])
         if not isinstance(digest, bytes) or len(digest) != DIGEST_BYTES or not all(prefixes):
             raise ValueError("not a key")

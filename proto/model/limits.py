@@ -1,15 +1,15 @@
-"""Every bound on what a client may send or make the server hold, from `TOPICS_*` settings.
+"""Limits on what a client may send or make the service hold, from `TOPICS_*` settings.
 
-Sizes are bytes of UTF-8 as sent, times are milliseconds. The supervisor reads the environment once and hands the
-result to its children, so all processes of one service agree.
+Sizes are bytes of UTF-8 as sent, times are milliseconds. The supervisor reads the environment once and passes the
+result to its children, so that all processes of one service have the same limits.
 """
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from proto.model.durability import DurabilityName
 
 MAX_U64 = 2**64 - 1
 DEFAULT_LIMIT = 256
@@ -18,20 +18,20 @@ DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 1000
 MAX_WAIT_MS = 30_000
 DEFAULT_BATCH_BYTES = 1 << 20
-"""Byte budget of one diff answer unless the request names `max_batch_bytes`."""
+"""Byte budget of one diff answer if the request has no `max_batch_bytes`."""
 MAX_BATCH_BYTES = 8 << 20
 MAX_META_KEYS = 64
 MAX_IDEMPOTENCY_KEY_CHARS = 256
 MAX_PUBLISH_DELAY_MS = 366 * 86_400_000
-"""How long a job may be held back."""
+"""Longest delay before a job may be claimed, ms."""
 MAX_HEADER_BYTES = 64 << 10
 MAX_HEADER_COUNT = 100
 RECORD_OVERHEAD = 16
-"""Framing that each record counts towards `bytes`, on top of its data, meta, tag and node."""
+"""Bytes of framing that each record adds to `bytes`, besides its data, meta, tag and node."""
 
 
 class Limits(BaseSettings):
-    """Configurable limits. A value below its minimum stops the start with the variable's name."""
+    """Configurable limits. A value out of range stops the start; the error names the variable."""
 
     model_config = SettingsConfigDict(env_prefix="TOPICS_", extra="ignore", frozen=True)
 
@@ -84,13 +84,9 @@ class Limits(BaseSettings):
     slow_consumer_timeout_ms: int = Field(
         30_000, ge=1, description="how long a stream may be stalled before it is ended"
     )
-    walrus_durability: Literal["ephemeral", "memory", "disk", "fsync"] = Field(
-        "fsync", description="class of topics that a Walrus client registers"
-    )
+    walrus_durability: DurabilityName = Field("fsync", description="class of topics that a Walrus client registers")
     walrus_segment_entries: int = Field(1_000_000, ge=1, description="entries after which a Walrus segment is sealed")
-    rog_durability: Literal["ephemeral", "memory", "disk", "fsync"] = Field(
-        "fsync", description="class of topics that a Rog client creates"
-    )
+    rog_durability: DurabilityName = Field("fsync", description="class of topics that a Rog client creates")
     protocol_max_connections: int = Field(1000, ge=1, description="open Walrus connections, and open Rog connections")
     protocol_idle_timeout_ms: int = Field(600_000, ge=1, description="how long an idle Walrus or Rog connection stays")
     wal_segment_bytes: int = Field(64 << 20, ge=4096, description="a WAL file is rotated at this size")
@@ -110,5 +106,5 @@ class Limits(BaseSettings):
 
 
 def clamped(asked: int | None, default: int, most: int, least: int = 1) -> int:
-    """A number that a request names. None and 0 mean the default, what is out of range the nearest that is in it."""
+    """A number from a request, clamped to `least`..`most`. None and 0 give `default`."""
     return min(max(asked or default, least), most)

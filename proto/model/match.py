@@ -1,4 +1,4 @@
-"""Matches: which tags are meant, by deletions and by routers."""
+"""Match: selects records by tag, for deletions and router filters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Match = tuple[str, bytes]
 
 
 def parse_match(match: str | list[Any], field: str) -> Match:
-    """`"tag"`, `["tag", "Eq", text]` or `["tag", "Glob", "prefix*"]`. Raises `400 invalid_request`."""
+    """Parse `"tag"`, `["tag", "Eq", text]` or `["tag", "Glob", "prefix*"]`. Raises `400 invalid_request`."""
     if isinstance(match, str):
         return "Eq", match.encode()
     if len(match) != 3 or match[0] != "tag" or not isinstance(match[2], str):

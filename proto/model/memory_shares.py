@@ -1,22 +1,22 @@
-"""How `TOPICS_MEMORY_BYTES` is divided between the processes of a service.
+"""Memory shares: divides `TOPICS_MEMORY_BYTES` between the processes of a service.
 
-    half of it       the gateway: bodies, answers and what waits for streams (`gateway.admission.body_budget`)
-    the other half   the shards, in equal parts. Of a shard's part, a quarter is for messages to it that it has not
-                     answered, a quarter for answers of it that were not taken; what is left is for the work on them
+    half of it       the gateway: bodies, answers and frames queued for streams (`gateway.admission.body_budget`)
+    the other half   the shards, in equal parts. Of a shard's part, a quarter is for requests to it not yet answered, a
+                     quarter for its answers not yet taken, and the rest for work on them
 
-What a process needs besides, with nobody connected, is not in it.
+The memory of an idle process is not included.
 """
 
 from __future__ import annotations
 
 DEFAULT_BYTES = 1 << 30
-"""Without a word about the machine."""
+"""Default when the machine's memory is not known; also the most that `default_for` returns."""
 LEAST_BYTES = 256 << 20
 SMALLEST_WINDOW = 64 << 10
 
 
 def default_for(machine: int) -> int:
-    """An eighth of a machine's memory, within bounds."""
+    """An eighth of a machine's memory, 256 MiB to 1 GiB. All in bytes."""
     return max(LEAST_BYTES, min(machine // 8, DEFAULT_BYTES))
 
 
@@ -25,5 +25,5 @@ def gateway_share(total: int) -> int:
 
 
 def window(total: int, shards: int) -> int:
-    """Bytes that may be on their way to one shard, or from it."""
+    """Bytes that may be in flight to one shard, and as many from it."""
     return max((total or DEFAULT_BYTES) // (8 * shards), SMALLEST_WINDOW)

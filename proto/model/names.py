@@ -1,4 +1,4 @@
-"""Names of topics, routers and watch sessions: the grammar, and which shard a name belongs to."""
+"""Names of topics, routers and watch sessions: their grammar, and the shard that owns a name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_topic(name: str) -> bool:
 
 
 def check_topic(name: str, what: str = "topic name") -> str:
-    """Return `name`, or raise `400 invalid_request`. Only names that pass ever reach a shard."""
+    """Return `name`, or raise `400 invalid_request`. The gateway sends no other names to a shard."""
     if TOPIC.fullmatch(name) is None:
         raise bad_name(name, what)
     return name

@@ -1,6 +1,6 @@
-"""What a router is: what a client may send, what is kept, how the one becomes the other, and what graph they make.
+"""Router: the patch a client sends, the stored configuration, how a patch is applied, and checks of the router graph.
 
-The gateway reads a client's body, because only it can see the routers of all shards; shards keep the result.
+The gateway parses a client's body, because only it knows the routers of all shards. Shards store the result.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from proto.model.names import check_topic
 Guarantee = Literal["at_least_once", "exactly_once"]
 Filter = str | list[Any]
 MAX_HOPS = 8
-"""A record that was forwarded this often is not forwarded again by routers with `allow_cycle`."""
+"""Routers with `allow_cycle` do not forward a record that was forwarded this often."""
 
 
 class RouterConfig(Struct, frozen=True):
-    """The whole configuration of a router, in the order it is echoed."""
+    """Complete configuration of a router. Answers echo the fields in this order."""
 
     source: str
     dest: str
@@ -35,7 +35,7 @@ class RouterConfig(Struct, frozen=True):
 
 
 class RouterPatch(Struct, frozen=True, forbid_unknown_fields=True):
-    """A router as sent. A field left out, or null where null means nothing, keeps what is."""
+    """Router configuration as sent. An absent field keeps its value, and so does null, except in `filter`."""
 
     source: str | None = None
     dest: str | None = None
@@ -51,7 +51,7 @@ PATCH = Form(RouterPatch, RouterPatch)
 
 
 def apply(current: RouterConfig | None, patch: RouterPatch) -> RouterConfig:
-    """The configuration a router has after `patch`; `current` is None for one that is being created.
+    """The configuration of a router after `patch`. `current` is None for a new router.
 
     Raises `400 invalid_request`.
     """
@@ -77,18 +77,18 @@ def apply(current: RouterConfig | None, patch: RouterPatch) -> RouterConfig:
 
 
 def as_map(config: RouterConfig) -> dict[str, Any]:
-    """For the log and for messages."""
+    """Fields for the WAL and for messages."""
     return msgspec.structs.asdict(config)
 
 
 def from_map(fields: dict[str, Any]) -> RouterConfig:
-    """From the log. Fields of a later release are ignored, missing ones take their defaults."""
+    """The configuration from fields in the WAL. Fields of a later release are ignored, missing ones get defaults."""
     return msgspec.convert(fields, RouterConfig)
 
 
 def path(edges: Iterable[tuple[str, str]], start: str, goal: str) -> list[str] | None:
-    """The topics from `start` to `goal` along edges (source, dest), both included, by as few as possible; None if no
-    way leads there."""
+    """The topics of a shortest path from `start` to `goal` along edges (source, dest), both included; None if there is
+    no path."""
     following: dict[str, list[str]] = {}
     for source, dest in edges:
         following.setdefault(source, []).append(dest)
@@ -111,7 +111,7 @@ def path(edges: Iterable[tuple[str, str]], start: str, goal: str) -> list[str] |
 
 
 def check_cycle(config: RouterConfig, others: Iterable[RouterConfig]) -> None:
-    """Raises `409 router_cycle` if this router would close a cycle and is not allowed to."""
+    """Raises `409 router_cycle` if this router would close a cycle and has no `allow_cycle`."""
     if config.allow_cycle:
         return
     way = path([(other.source, other.dest) for other in others], config.dest, config.source)

@@ -1,19 +1,18 @@
-r"""Texts with lone surrogate escapes: `"\ud800"` is JSON by its grammar, but no string that UTF-8 can hold.
+r"""Lone surrogate escapes: `"\ud800"` is JSON by its grammar, but UTF-8 cannot encode that string.
 
-msgspec refuses such a text even where it only has to find the end of a value that is kept as it is. So a text that it
-refuses is masked and read a second time; one that it takes costs nothing more. Masking takes each `\\` and each `\u`
-in front of a `d` out of the text and puts two tokens in their place, which occur nowhere in it:
+msgspec refuses such a text even where it only has to find the end of a raw value. A text that msgspec refuses is masked
+and parsed a second time; a text that it accepts costs nothing extra. Masking replaces each `\\`, and each `\u` before a
+`d`, by two tokens that occur nowhere in the text:
 
     "\\ud800 \ud800"    →    "<b>ud800 <u>d800"
 
-`\\` comes first, from the left, so what is left of a run of backslashes is an escape. What is kept as JSON text gets
-its escapes back, byte for byte. A string gets them back too and is read again; one that holds a lone surrogate is
-refused.
+`\\` is replaced first, from the left, so that a backslash left over from a run starts an escape. Raw values get their
+escapes back, byte for byte. Strings get them back too and are parsed again; one that holds a lone surrogate is refused.
 
-Everything that is done for each escape is done by C code: 8 MiB of nothing but escapes take 0.3 s and three times their
-size. Tokens have two bytes, as what they stand for; a text that has all of those in it gets random ones of six. What
-clients send is masked up to `MAX_MASKED_BYTES` a body, so that none of them holds a process up. What the service has
-taken is masked whatever its size: a record that was written can always be moved and read.
+All work per escape is done by C code: 8 MiB of escapes take 0.3 s and three times their size in memory. Tokens have two
+bytes, like the text they replace. If a text contains every such token, random tokens of six bytes are used. A client's
+body is masked up to `MAX_MASKED_BYTES`, so that no client blocks a process. Stored records are masked at any size, so
+that a record that was written can always be moved and read.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from proto.model.errors import invalid
 T = TypeVar("T")
 
 MAX_MASKED_BYTES = 8 << 20
-"""Of a body with lone surrogates."""
+"""Largest body with lone surrogate escapes, bytes."""
 _STEMS = b"\x7f~^`|@#$%&!"
 _ALPHABET = string.ascii_letters + string.digits
 _MALFORMED = re.compile(rb"\\u[dD](?![0-9a-fA-F]{3})")
@@ -42,10 +41,10 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 
 class Mask:
-    """A text whose surrogate escapes are masked."""
+    """JSON text with masked surrogate escapes."""
 
     def __init__(self, text: bytes) -> None:
-        """Raises `msgspec.DecodeError` if one of them is malformed."""
+        """Raises `msgspec.DecodeError` if an escape is malformed."""
         stem = next(stem for stem in _stems() if _is_free(stem, text))
         self._backslash, self._escape = stem + b"z", stem + b"u"
         masked = text.replace(b"\\\\", self._backslash)
@@ -58,11 +57,14 @@ class Mask:
         self.text = masked
 
     def undone(self, text: bytes) -> bytes:
-        """JSON text that was made of the masked one, with its escapes again."""
+        """JSON text derived from the masked text, with its escapes restored."""
         return text.replace(self._escape, rb"\u").replace(self._backslash, b"\\\\")
 
     def restored(self, value: Any) -> Any:
-        """A value that was read from the masked text, as the text says it. Raises `400 invalid_request`."""
+        """A value parsed from the masked text, with its escapes restored.
+
+        Raises `400 invalid_request` for a string that holds a lone surrogate.
+        """
         if isinstance(value, Raw):
             text = bytes(value)
             return Raw(self.undone(text)) if self._is_in(text) else value
@@ -99,9 +101,10 @@ class Mask:
 
 
 def apply(read: Callable[[bytes], T], text: bytes, most: int | None = None) -> tuple[T, Mask | None]:
-    """What a function makes of a JSON text, and the mask if it was given the masked one.
+    """Call `read` with a JSON text, masked if needed. Returns its result, and the mask if the text was masked.
 
-    Raises what it raises, and `400 invalid_request` for a text with surrogates that has more than `most` bytes."""
+    Raises the errors of `read`, and `400 invalid_request` for a text of more than `most` bytes that needs masking.
+    """
     try:
         return read(text), None
     except msgspec.ValidationError:
@@ -118,14 +121,14 @@ def apply(read: Callable[[bytes], T], text: bytes, most: int | None = None) -> t
 
 
 def decode(decoder: Callable[[bytes], T], text: bytes) -> T:
-    """What a msgspec decoder makes of a text. Raises msgspec's errors, and `400 invalid_request` for a string that
-    holds a lone surrogate."""
+    """Apply a msgspec decoder to a text. Raises msgspec's errors, and `400 invalid_request` for a string that holds a
+    lone surrogate."""
     value, mask = apply(decoder, text)
     return value if mask is None else mask.restored(value)
 
 
 def edit(change: Callable[[bytes], bytes], text: bytes) -> bytes:
-    """The JSON text that a function makes of another, of which it keeps strings and values but adds no escapes."""
+    """Apply `change` to a JSON text, masked if needed. `change` may keep strings and values; it must add no escapes."""
     changed, mask = apply(change, text)
     return changed if mask is None else mask.undone(changed)
 
@@ -138,10 +141,10 @@ def _stems() -> Iterator[bytes]:
 
 
 def _is_free(stem: bytes, text: bytes) -> bool:
-    """Whether neither token is in the text, nor in a string that it spells with escapes."""
+    """Whether neither token occurs in the text, nor in a string that the text spells with escapes."""
     if stem + b"u" in text or stem + b"z" in text:
         return False
     if len(stem) > 1:
-        return True  # random: no escapes spell it but by chance
+        return True  # random: escapes spell it only by chance
     spelt = (b"\\u00%02x" % stem[0], b"\\u00%02X" % stem[0])
     return stem + rb"\u00" not in text and not any(each in text for each in spelt)

@@ -1,1 +1,1 @@
-"""What every process needs of its own: log lines, traces, memory, an end with its supervisor's."""
+"""Per-process facilities: logging, trace context, freed memory, core dumps, death with the supervisor."""

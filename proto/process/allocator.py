@@ -1,9 +1,9 @@
-"""How freed memory goes back to the system.
+"""Allocator: returns freed memory to the system.
 
-A shard's memory is mostly frames of around a thousand records, made all the time and let go in bulk by checkpoints. The
-C library keeps what is freed in its heap, where longer-lived blocks settle between, so that a shard would hold for ever
-what its busiest minute needed. Giving back takes a while, and what is asked for again must be cleared again; so it is
-done only when there is much of it.
+A shard's memory is mostly frames of about a thousand records, allocated all the time and freed in bulk by checkpoints.
+The C library keeps freed blocks in its heap, where longer-lived blocks fragment them. Without trimming, a shard would
+keep its peak memory for ever. Trimming takes time, and reused pages must be cleared again. So the heap is trimmed only
+when much of it is free.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import ctypes
 import resource
 
 KEPT_BYTES = 32 << 20
-"""What may stay free in the heap."""
+"""Free bytes that may stay in the heap."""
 AGAIN_BYTES = 8 << 20
-"""How much more must be free, or resident, before the heap is looked through again. The C library counts what it gave
-back as free still, and would clear all of it once more."""
+"""How many more bytes must be free, or resident, before the heap is trimmed again. The C library still counts returned
+memory as free, and would return all of it once more."""
 
 
 class _Mallinfo2(ctypes.Structure):
@@ -32,26 +32,28 @@ if _mallinfo2 is not None:
 
 
 class _After:
-    """How the last time left it, in bytes."""
+    """State after the last trim, in bytes."""
 
     free = 0
     resident = 0
 
 
 def free_bytes() -> int:
-    """Bytes that the heap holds and nobody uses; 0 if the C library does not tell."""
+    """Free bytes in the heap; 0 if the C library does not report them."""
     return 0 if _mallinfo2 is None else int(_mallinfo2().fordblks)
 
 
 def resident_bytes() -> int:
-    """Bytes of this process that are in memory, shared ones included."""
+    """Resident bytes of this process, shared pages included."""
     with open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
 def trim_heap() -> bool:
-    """Give free memory back if much was freed, or much of what had been given back was used again, since this was last
-    done. Takes about 0.2 ms per MB, and other threads may have to wait for it."""
+    """Trim the heap if much was freed since the last trim, or much of the returned memory was used again.
+
+    Returns whether memory was returned. Blocks for about 0.2 ms per MB, other threads too.
+    """
     free = free_bytes()
     _After.free = min(_After.free, free)
     if free <= KEPT_BYTES:

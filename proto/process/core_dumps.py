@@ -1,8 +1,8 @@
-"""No process leaves its memory behind: it may hold keys that clients presented, and everything that was written.
+"""Core dumps are disabled, because a process's memory holds keys that clients sent and records that were written.
 
-Two belts, because each has a hole: a core dump that is piped into a program (systemd-coredump, apport) does not obey
-the limit on core files, and a process is dumpable again after every exec. So each process calls this first. Not
-dumpable also means that other processes of the same user cannot attach to it or read its memory; root still can.
+Two mechanisms, because each has a gap. A core dump piped into a program (systemd-coredump, apport) ignores the limit on
+core files, and a process is dumpable again after every exec. Each process therefore calls `leave_no_core` first.
+A process that is not dumpable also denies other processes of the same user to attach or to read its memory; root can.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PR_SET_DUMPABLE = 4
 
 
 def leave_no_core() -> None:
-    """From now on this process, however it dies, leaves no core dump. Raises `OSError` where the kernel refuses."""
+    """Disable core dumps of this process. Raises `OSError` if the kernel refuses."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_DUMPABLE, ctypes.c_ulong(0), 0, 0, 0) != 0:

@@ -1,6 +1,6 @@
-"""Log lines of every process, on standard error: a constant event name, then fields. Never payloads, never keys.
+"""Logging of every process, to standard error: a constant event name, then fields. Never payloads, never keys.
 
-The supervisor decides level and format and hands them to its children in the environment.
+The supervisor chooses level and format, and passes them to its children in the environment.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from proto.process.log_dedup import Repeats
 from proto.process.trace import with_trace
 
 _PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "exception": 3, "critical": 2}
-"""Syslog's."""
+"""Syslog priority of each log method."""
 LEVEL_VARIABLE = "TOPICS_LOG_LEVEL"
 FORMAT_VARIABLE = "TOPICS_LOG_FORMAT"
 
 
 class _Unbreakable:
-    """A stream whose writes never fail: a terminal that went away must not end the service."""
+    """Stream whose writes never fail, because a closed terminal must not end the service."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -50,7 +50,7 @@ def chosen_format(configured: str) -> str:
 
 
 def _to_journal(stream: str) -> bool:
-    """Whether standard error is what systemd said in JOURNAL_STREAM, `device:inode`: it may have been redirected."""
+    """Whether standard error is the stream in JOURNAL_STREAM (`device:inode`); it may have been redirected."""
     try:
         found = os.fstat(2)
     except OSError:
@@ -69,13 +69,13 @@ def _without_timestamp(logger: Any, method: str, fields: Any) -> Any:
 
 
 def configure(process: str, level: str | None = None, form: str | None = None) -> Any:
-    """Set up logging for this process and return its logger. `form` is console, logfmt, journal or json; what is None
-    comes from the environment."""
+    """Configure logging of this process and return its logger. `form` is console, logfmt, journal or json. A `level` or
+    `form` of None is taken from the environment."""
     level = level or os.environ.get(LEVEL_VARIABLE, "info")
     form = form or chosen_format(os.environ.get(FORMAT_VARIABLE, "auto"))
     traceback = structlog.processors.format_exc_info
     renderers: dict[str, list[Any]] = {
-        # Not the default formatter of tracebacks: it shows local variables, and those hold payloads.
+        # The default traceback formatter shows local variables, and those hold payloads.
         "console": [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)],
         "logfmt": [
             traceback,
@@ -93,7 +93,7 @@ def configure(process: str, level: str | None = None, form: str | None = None) -
     stream: Any = _Unbreakable(sys.stderr)
     repeats = Repeats(lambda method, event, fields: getattr(structlog.get_logger(), method)(event, **fields))
     atexit.register(repeats.flush, everything=True)
-    # What the supervisor says is rare by itself, and each death of a child counts.
+    # The supervisor's lines are rare, and each death of a child must be logged.
     limited = [repeats] if process != "supervisor" else []
     structlog.configure(
         processors=[
@@ -105,7 +105,7 @@ def configure(process: str, level: str | None = None, form: str | None = None) -
             *renderers[form],
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        # Writes a line and its end in one go, because all processes write to the same place.
+        # Writes a line and its newline in one call, because all processes write to the same stream.
         logger_factory=structlog.WriteLoggerFactory(stream),
         cache_logger_on_first_use=False,
     )

@@ -1,9 +1,9 @@
-"""A flood of equal log lines becomes one line, and later one that says how often it was repeated.
+"""Log deduplication: replaces a flood of equal log lines by one line, and later one with the number of repetitions.
 
-Lines are equal if they have the same event and the same texts; numbers (counts, durations, offsets) may differ. The
-first one is written at once. Those that follow within `WINDOW_S` are counted, and when the window ends the last of them
-is written with `repeated=N`, which begins the next window. Only warnings and errors are looked at: what is written at
-lower levels is rare by itself, or wanted line by line.
+Lines are equal if they have the same method, event and string fields; numbers (counts, durations, offsets) may differ.
+The first line is written at once. Equal lines within `WINDOW_S` are counted. At the end of the window the last of them
+is written with `repeated=N`, which begins the next window. Only warnings and errors are deduplicated, because lines of
+lower levels are rare or wanted one by one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import structlog
 
 WINDOW_S = 10.0
 MOST_KINDS = 256
-"""Kinds of lines that are remembered at a time; beyond that, lines are written as they come."""
+"""Kinds of lines tracked at a time; further kinds are written without deduplication."""
 REPEATED = "repeated"
 _LIMITED = ("warning", "error", "exception", "critical")
 
@@ -35,7 +35,7 @@ class _Kind:
 
 
 class Repeats:
-    """A structlog processor. `write` gets what is due later; it is called without the lock, from a thread that ends."""
+    """structlog processor. `write` is called with lines due later, without the lock, from a short-lived thread."""
 
     def __init__(self, write: Write, monotonic: Callable[[], float] = time.monotonic, *, timer: bool = True) -> None:
         self._write = write
@@ -46,7 +46,7 @@ class Repeats:
         self._lock = threading.Lock()
 
     def __call__(self, logger: Any, method: str, fields: Any) -> Any:
-        """Passes a line on, or raises `structlog.DropEvent`."""
+        """Return the line's fields, or raise `structlog.DropEvent` for a counted line."""
         if method not in _LIMITED or REPEATED in fields:
             return fields
         with self._lock:
@@ -60,7 +60,8 @@ class Repeats:
                 return fields
             kind.count += 1
             kind.method, kind.fields = method, dict(fields)
-            kind.fields.pop("exc_info", None)  # it was in the first line, and is another one when this is written
+            # The first line had the traceback; `exc_info` would refer to another exception when this line is written.
+            kind.fields.pop("exc_info", None)
             if self._timer and not self._waiting:
                 self._waiting = True
                 self._wake_in(max(kind.ends_at - now, 0.1))
@@ -72,7 +73,7 @@ class Repeats:
         timer.start()
 
     def flush(self, *, everything: bool = False) -> None:
-        """Write what is due, or all that was counted."""
+        """Write the counted lines whose window has ended; with `everything`, all of them."""
         due: list[_Kind] = []
         with self._lock:
             now = self._monotonic()

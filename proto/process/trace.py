@@ -1,7 +1,7 @@
-"""Which trace the present work belongs to: W3C Trace Context, as far as it is passed on.
+"""Trace context: the W3C `traceparent` of the current work.
 
-A client's `traceparent` header is current in the task that serves its request, goes to the shard in the request's
-message, and is current there while the request is handled. Log lines written meanwhile have its `trace_id`.
+A client's `traceparent` header is current in the task that serves its request. The request's message carries it to the
+shard, where it is current while the request is handled. Log lines written meanwhile have its `trace_id`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _CURRENT: ContextVar[str] = ContextVar("traceparent", default="")
 
 
 def valid(header: bytes) -> str:
-    """The header's text; "" if it is none that the recommendation allows. Version 00 ends where the flags end."""
+    """The header's text, or "" if W3C Trace Context does not allow it. A header of version 00 ends after the flags."""
     if len(header) > 256:
         return ""
     text = header.decode("latin-1")
@@ -26,12 +26,12 @@ def valid(header: bytes) -> str:
 
 
 def current() -> str:
-    """The traceparent of the present work, or ""."""
+    """The traceparent of the current work, or ""."""
     return _CURRENT.get()
 
 
 def begin(traceparent: str) -> None:
-    """From now on this task works for that trace, or for none."""
+    """Set the traceparent of the current task; "" for none."""
     _CURRENT.set(traceparent)
 
 
@@ -40,7 +40,7 @@ def trace_id(traceparent: str) -> str:
 
 
 def with_trace(logger: Any, method: str, fields: Any) -> Any:
-    """A structlog processor."""
+    """structlog processor: adds the current `trace_id`."""
     if traceparent := _CURRENT.get():
         fields.setdefault("trace_id", trace_id(traceparent))
     return fields

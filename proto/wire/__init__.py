@@ -1,1 +1,1 @@
-"""Walrus and Rog as bytes, without I/O."""
+"""Walrus and Rog wire protocols, without I/O."""

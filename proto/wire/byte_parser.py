@@ -1,8 +1,8 @@
-"""Reading a binary protocol without I/O: a generator says what it wants next and is sent it.
+"""Byte parser: parses a binary protocol without I/O, as a generator that asks for bytes.
 
-It yields the number of bytes that it wants, all of which it is then sent at once, or a `Skip`, for bytes that whoever
-reads shall drop; for those it is sent b"". It returns one command, or raises `ProtocolError`. The same generator thus
-serves a socket, a buffer and a fuzzer.
+The generator yields the number of bytes it wants, and the caller sends all of them at once. Or it yields a `Skip` for
+bytes that the caller must drop; then the caller sends b"". The generator returns one command, or raises
+`ProtocolError`. The same generator serves a socket, a buffer and a fuzzer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 MAX_SKIP_BYTES = 16 << 20
-"""What is announced larger than this is not waited for: the connection ends."""
+"""A larger announced size ends the connection, because skipping it would take too long."""
 
 T = TypeVar("T")
 
@@ -26,8 +26,8 @@ Steps = Generator[int | Skip, bytes, T]
 
 
 class ProtocolError(Exception):
-    """What a peer sent makes no command; the text is the answer to it. `fatal`: where the next command would begin
-    is not known, or too far away."""
+    """The peer's bytes are not a command; the message is the answer to it. `fatal` means that the start of the next
+    command is unknown or too far away."""
 
     def __init__(self, message: str, *, fatal: bool = False) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class ProtocolError(Exception):
 
 
 def too_much(size: int, message: str) -> Generator[int | Skip, bytes, None]:
-    """Drop `size` bytes that are more than is taken, then refuse them."""
+    """Skip `size` bytes that exceed a limit, then raise `ProtocolError`; fatal at once beyond `MAX_SKIP_BYTES`."""
     if size > MAX_SKIP_BYTES:
         raise ProtocolError(message, fatal=True)
     yield Skip(size)
@@ -44,7 +44,8 @@ def too_much(size: int, message: str) -> Generator[int | Skip, bytes, None]:
 
 
 def parse_all(read: Callable[[], Steps[T]], data: bytes) -> tuple[list[T | ProtocolError], int]:
-    """All that a buffer holds, up to the first fatal error, and how many bytes of it whole commands took."""
+    """Parse a buffer up to the first fatal error. Returns commands and errors in order, and the bytes they took; an
+    incomplete command at the end is left."""
     found: list[T | ProtocolError] = []
     done = 0
     while done < len(data):

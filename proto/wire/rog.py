@@ -1,4 +1,4 @@
-"""The Rog protocol: bytes to commands and back, no I/O. Integers are big-endian.
+"""Rog protocol: bytes to commands and back, without I/O. Integers are big-endian.
 
     create    u8 0 | u8 partitions | u8 size, log name
     publish   u8 1 | u8 partition  | u8 size, log name | u64 size, data
@@ -8,8 +8,8 @@
     success   u8 0, and for a fetch: u64 size, message
     error     u8 1 | u64 size, text
 
-The group size is a u64 in the description and one byte in the clients that exist. Both are taken: a u64 of any size
-that is allowed starts with a zero byte, the one byte of a group that has a name never is zero.
+The group size is a u64 in Rog's documentation and one byte in existing clients. Both are accepted: an allowed u64 size
+starts with a zero byte, and the one-byte size of a named group is never zero.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _text(name: bytes, what: str) -> str:
 
 
 def encode(command: Command) -> bytes:
-    """A command as clients send it, the group size as one byte. Raises `ProtocolError` for what cannot be sent."""
+    """Encode a command, with the group size as one byte. Raises `ProtocolError` for an empty or too long name."""
     if isinstance(command, Create):
         return bytes((CREATE, command.partitions)) + _sized(command.log)
     head = bytes((command.partition,)) + _sized(command.log)

@@ -1,4 +1,4 @@
-"""The Walrus protocol: bytes to commands and back, no I/O.
+"""Walrus protocol: bytes to commands and back, without I/O.
 
 Commands and answers alike are frames:
 
@@ -12,9 +12,9 @@ Commands and answers alike are frames:
     STATE <topic>            JSON
     METRICS                  JSON
 
-or `ERR <message>`. White space at the end of a command is dropped; one space ends the topic of a PUT, and what follows
-it is the payload, further spaces included. A frame that is too long is read to its end and refused, one of more than
-16 MiB ends the connection.
+or `ERR <message>`. White space at the end of a command is dropped. One space ends the topic of a PUT; everything after
+it is the payload, further spaces included. A frame that is too long is skipped and refused; one of more than 16 MiB
+ends the connection.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LENGTH = struct.Struct("<I")
 assert LENGTH.size == 4
 MAX_FRAME_BYTES = 64 << 10
 WHITE = "\t\n\v\f\r \x85\xa0\u1680" + "".join(map(chr, range(0x2000, 0x200B))) + "\u2028\u2029\u202f\u205f\u3000"
-"""Unicode's White_Space. Python's own idea of it has four control characters more."""
+"""Characters with Unicode's White_Space property. Python's `str.strip` drops four control characters more."""
 
 OK = b"OK"
 EMPTY = b"EMPTY"
@@ -104,10 +104,10 @@ def _checked(topic: str) -> str:
 
 
 def encode(text: bytes) -> bytes:
-    """A frame."""
+    """The text as a frame."""
     return LENGTH.pack(len(text)) + text
 
 
 def failure(message: str) -> bytes:
-    """An error as the text of a frame: one line."""
+    """The text of an error frame, as one line."""
     return b"ERR " + " ".join(message.split()).encode()

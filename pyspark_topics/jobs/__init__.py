@@ -1,1 +1,1 @@
-"""The pipeline's jobs: what `topics-spark` runs. Programs of one's own can call each job's `run`."""
+"""Jobs of the command `topics-spark`. Other programs can call each job's `run`."""

@@ -1,4 +1,4 @@
-"""For spark-submit, and `python -m pyspark_topics.jobs`."""
+"""Entry point for spark-submit and `python -m pyspark_topics.jobs`."""
 
 import sys
 

@@ -1,24 +1,24 @@
-"""`topics-spark archive`: topics into Parquet, bit by bit: each run adds what has come since the last one.
+"""`topics-spark archive`: writes topics to Parquet incrementally; each run adds the records since the last one.
 
-    <archive>/topic=<topic>/date=<UTC day>/part-….parquet     what readers read: spark.read.parquet("<archive>")
-    <archive>/_topics/commits/<number, 12 digits>.json        what each run brought, and how far that was
+    <archive>/topic=<topic>/date=<UTC day>/part-….parquet     data for readers: spark.read.parquet("<archive>")
+    <archive>/_topics/commits/<number, 12 digits>.json        files and end positions of each run
     <archive>/_topics/staging/<number>-<run>/…                files of a run that has not committed
 
 Columns: `epoch`, `offset`, `timestamp`, `partition`, `node`, `tag`, `value` and `meta` as JSON text, `topic`, `date`. A
 record is identified by topic, epoch and offset; a topic that was deleted and created again has another epoch.
 
-A run, and what is found if it dies after a step:
+Steps of a run, and the state if the run dies in the step:
 
-    1 finish what the last commit began (steps 5, 6)      the next run does it again
-    2 choose the ranges: from the last commit's end       nothing
-    3 write their records to a directory of its own       files that no reader sees; removed in step 6 of a later run
-    4 create the commit, with the list of the files       before: as after 3. After: the run counts
-    5 rename the files to where readers look              some are there, whole; step 1 of the next run moves the others
-    6 remove directories of numbers up to this one        they are removed by the next run
+    1 complete steps 5 and 6 of the last commit           the next run repeats it
+    2 choose the ranges: from the last commit's end       nothing was written
+    3 write their records to a staging directory          files that no reader sees; step 6 of a later run removes them
+    4 create the commit, with the list of the files       before: as after 3. After: the run is committed
+    5 rename the files to their final paths               some are moved; step 1 of the next run moves the others
+    6 remove staging directories up to this number        the next run removes them
 
-A commit is created under the number that follows the last one, and only if nobody else has created it: of two runs at
-the same time one wins, the other's files are never seen. A file has one name for ever, so moving it twice does nothing.
-So every record that was there when its range was read is in the archive once, and a reader sees a run's records file
+A commit is created under the number after the last one, and only if that number is free. Of two concurrent runs one
+wins, and the other's files are never seen. A file never changes its final name, so moving it twice does nothing. Every
+record that existed when its range was read is therefore in the archive exactly once. A reader sees a run's records file
 by file, but never twice.
 """
 
@@ -44,12 +44,12 @@ COLUMNS = (
 
 
 class ArchiveError(ValueError):
-    """The archive cannot be added to. The text says why, and what to do."""
+    """The run cannot add to the archive. The message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """`offsets` is where the next run begins. `files` are paths below the archive."""
+    """Commit of a run. The next run begins at `offsets`. `files` are paths below the archive."""
 
     number: int = 0
     run: str = ""
@@ -94,7 +94,7 @@ def last(store: Store) -> Commit:
 
 
 def finish(store: Store, commit: Commit) -> None:
-    """Steps 5 and 6."""
+    """Do steps 5 and 6."""
     if commit.run and store.exists(commit.staging):
         for name in commit.files:
             store.move(f"{commit.staging}/{name}", name)
@@ -106,9 +106,9 @@ def finish(store: Store, commit: Commit) -> None:
 def run(
     spark: Any, source: Source, options: Mapping[str, str], store: Store, *, fail_on_data_loss: bool = True
 ) -> dict[str, Any]:
-    """Add what is new. `options` are those of a read that `source` was made of. Returns what was done.
+    """Add new records to the archive. `options` are those of a read, from which `source` was made. Returns a summary.
 
-    Raises `ArchiveError`, `BadOption`, `offsets.DataLoss`, and whatever Spark raises.
+    Raises `ArchiveError`, `BadOption`, `offsets.DataLoss` and Spark's exceptions.
     """
     before = last(store)
     finish(store, before)
@@ -151,7 +151,7 @@ def _stage(
     path: str,
     fail_on_data_loss: bool,
 ) -> dict[str, int]:
-    """Step 3. Returns how many records each topic has there."""
+    """Do step 3. Returns the number of staged records by topic."""
     from pyspark.sql import functions as f
 
     spark.conf.set("spark.sql.session.timeZone", "UTC")
@@ -189,7 +189,7 @@ def _stage(
 
 
 def _same(end: Offsets, now: Offsets) -> None:
-    """Are all topics still those whose ranges were chosen?"""
+    """Raises `ArchiveError` if a topic was recreated since its range was chosen."""
     other = [t for t, at in end.items() if t in now and at.epoch and now[t].epoch and at.epoch != now[t].epoch]
     if other:
         raise ArchiveError(f'topic "{other[0]}" was deleted and created again while it was read; run the archive again')

@@ -1,18 +1,18 @@
-"""`topics-spark audit`: is what lies in a data directory what it should be? The service may run meanwhile.
+"""`topics-spark audit`: checks the files of a data directory. The service may run meanwhile.
 
-check         an error is                                                 looked at by
-checksum      a frame whose checksum, or header, is not right             a task per file
+check         error                                                       checked by
+checksum      a frame with a wrong checksum or header                     a task per file
 index         an entry of .idx that does not describe its frame           a task per segment
-seqs          a batch before the one before it; a hole in the log         those tasks, and planning on the driver
-duplicates    a seq that two segments, or two frames of the log, have;    the driver, from what the tasks saw;
-              a seq that a read gives twice                               a read
-routers       a copy that is not as its source; with `exactly_once` also  joins of source and destination
-              one that is there twice, or out of order; a copy that is
-              missing
+seqs          a batch whose seqs are not above the previous one's;        those tasks, and planning on the driver
+              a gap in the log
+duplicates    a seq in two segments, or in two frames of the log;         the driver, from the tasks' results;
+              a seq that a read returns twice                             a read
+routers       a copy that differs from its source; with `exactly_once`    joins of source and destination
+              also a repeated copy, or one out of order; a missing copy
 
-What is unusual but may be in order is a note: an index that is missing (the server makes it anew), seqs of a segment
-without records (the checkpoint was made after they were deleted), copies missing from a destination that itself lost or
-deleted records. Files that vanish because the server makes a checkpoint are looked for again where they went.
+Findings that may have a normal cause are notes: a missing index (the server rebuilds it), seqs of a segment without
+records (deleted before the checkpoint), and copies missing from a destination that lost or deleted records. Files that
+vanish because of a checkpoint are looked up again through the newest catalog.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pyspark_topics.segment import Segment, data_path
 from pyspark_topics.xxh3 import digest
 
 TRIES = 4
-"""How often files that vanished are looked for again."""
+"""How often vanished files are looked up again."""
 _ENTRY = struct.Struct("<QQIIqqqII")
 _CHECKSUM = struct.Struct("<Q")
 assert _ENTRY.size + _CHECKSUM.size == 64
@@ -39,7 +39,7 @@ assert _ENTRY.size + _CHECKSUM.size == 64
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`severity` is `error` or `note`."""
+    """One finding. `severity` is `error` or `note`."""
 
     severity: str
     check: str
@@ -50,7 +50,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A file for one task. A segment has a topic; a log has frame numbers."""
+    """File that one task checks. A segment has a topic; a log file has frame numbers."""
 
     path: str
     shard: int
@@ -63,7 +63,7 @@ class Unit:
 
 @dataclass(slots=True)
 class Seen:
-    """What a task saw of its file. `runs` are seqs without holes: topic id, first, last."""
+    """Result of a task for its file. `runs` are ranges of consecutive seqs: topic id, first, last."""
 
     unit: Unit
     findings: list[Finding]
@@ -75,7 +75,7 @@ class Seen:
 
 
 def files(spark: Any, path: str, cold: str | None = None, tasks: int = 64) -> tuple[list[Finding], dict[str, int]]:
-    """Checksums, indexes, and what seqs there are, file by file. Raises `NotADataDirectory`, `UnknownFormat`."""
+    """Check checksums, indexes and seqs of all files. Raises `NotADataDirectory`, `UnknownFormat`."""
     findings: list[Finding] = []
     totals = {"files": 0, "frames": 0, "records": 0, "bytes": 0}
     for shard in shards(path, cold):
@@ -107,7 +107,7 @@ def _units(shard: Shard) -> tuple[list[Unit], list[Finding]]:
     try:
         newest = catalog.newest(shard.path)
     except FileNotFoundError:
-        newest = catalog.newest(shard.path)  # a checkpoint removed it just now; there is a newer one
+        newest = catalog.newest(shard.path)  # a checkpoint has just removed it, so there is a newer one
     except CorruptFile as error:
         return [], [Finding("error", "checksum", str(shard.path), "", str(error))]
     found = [
@@ -127,7 +127,7 @@ def _units(shard: Shard) -> tuple[list[Unit], list[Finding]]:
 
 
 def examine(unit: Unit) -> Seen:
-    """All frames of a file, and its index."""
+    """Check all frames of a file, and its index."""
     seen = Seen(unit, [], [])
     try:
         if unit.first:
@@ -196,7 +196,7 @@ def _index(unit: Unit, file: Segment, heads: Sequence[frames.Head]) -> Iterator[
     try:
         raw = path.read_bytes()
     except FileNotFoundError:
-        yield found("note", "there is none; the server makes it anew")
+        yield found("note", "there is none; the server rebuilds it")
         return
     if len(raw) < 64 * len(heads):
         yield found("error", f"{len(raw) // 64} entries for {len(heads)} batches")
@@ -216,7 +216,7 @@ def _index(unit: Unit, file: Segment, heads: Sequence[frames.Head]) -> Iterator[
 
 
 def _overlaps(seen: Iterable[Seen]) -> list[Finding]:
-    """Segments against each other, and files of the log too. What a segment has may also be in the log."""
+    """Compare segments with each other, and log files with each other. Records of a segment may also be in the log."""
     findings = []
     reached: dict[tuple[bool, int], tuple[int, str]] = {}
     ordered = sorted(seen, key=lambda one: (one.unit.first, one.unit.path))
@@ -238,7 +238,7 @@ COLUMNS = "topic string, offset long, node string, tag string, value binary, met
 
 
 def rows(spark: Any, path: str, cold: str | None = None) -> list[Finding]:
-    """What a read gives twice; and what planning a read finds wrong."""
+    """Seqs that a read returns twice, and damage that planning a read finds."""
     from pyspark.sql import functions as f
 
     try:
@@ -263,13 +263,13 @@ def rows(spark: Any, path: str, cold: str | None = None) -> list[Finding]:
 
 
 def routers(spark: Any, path: str, cold: str | None = None) -> list[Finding]:
-    """Every router's destination against its source, as far as both have the records; up to the last checkpoint."""
+    """Compare each router's destination with its source, for records that both have, up to the last checkpoint."""
     findings: list[Finding] = []
     for shard in shards(path, cold):
         try:
             newest = catalog.newest(shard.path)
         except (CorruptFile, FileNotFoundError):
-            continue  # `files` tells
+            continue  # `files` reports it
         for topic in newest.topics:
             lane = topic.get("routers")
             for name, config, since, _, _ in lane["routers"] if lane else ():
@@ -296,14 +296,8 @@ def _router(
     low, high, count = copies.agg(f.min("offset"), f.max("offset"), f.count("*")).first()
     whole = bool(count) and low == 1 and high == count
     if config["guarantee"] != "exactly_once":
-        # Copies carry no mark of their source, and may be there twice: each must be there as often as in the source.
-        wanted = source.groupBy(*same).agg(f.count("*").alias("wanted"))
-        there = copies.groupBy(*same).agg(f.count("*").alias("there"))
-        condition = [f.col(f"w.{column}").eqNullSafe(f.col(f"t.{column}")) for column in same]
-        joined = wanted.alias("w").join(there.alias("t"), condition, "left")
-        missing = joined.agg(f.sum(f.greatest(f.col("wanted") - f.coalesce("there", f.lit(0)), f.lit(0)))).first()[0]
-        if missing:
-            yield _missing(place, dest, int(missing), whole)
+        if missing := _uncopied(source, copies, same):
+            yield _missing(place, dest, missing, whole)
         return
     stamp = f.from_json(f.col("meta").cast("string"), "_topics_router struct<router: string, epoch: long, seq: long>")
     marked = (
@@ -332,12 +326,28 @@ def _router(
         yield _missing(place, dest, missing, whole)
     if altered:
         yield Finding("error", "routers", place, dest, f"{altered} copies are not as their source, seq {example} first")
+    if disorder := _late(marked):
+        yield Finding("error", "routers", place, dest, f"{disorder} copies stand before one of an earlier record")
+
+
+def _uncopied(source: Any, copies: Any, same: list[str]) -> int:
+    """Copies that carry no mark of their source may be there twice: each must be there as often as in the source."""
+    from pyspark.sql import functions as f
+
+    wanted = source.groupBy(*same).agg(f.count("*").alias("wanted"))
+    there = copies.groupBy(*same).agg(f.count("*").alias("there"))
+    condition = [f.col(f"w.{column}").eqNullSafe(f.col(f"t.{column}")) for column in same]
+    joined = wanted.alias("w").join(there.alias("t"), condition, "left")
+    return int(joined.agg(f.sum(f.greatest(f.col("wanted") - f.coalesce("there", f.lit(0)), f.lit(0)))).first()[0] or 0)
+
+
+def _late(marked: Any) -> int:
+    """Copies that stand before one of an earlier record."""
     from pyspark.sql import Window
+    from pyspark.sql import functions as f
 
     before = f.lag("seq").over(Window.partitionBy("topic").orderBy("offset"))
-    disorder = marked.select((f.col("seq") < before).alias("late")).where("late").count()
-    if disorder:
-        yield Finding("error", "routers", place, dest, f"{disorder} copies stand before one of an earlier record")
+    return int(marked.select((f.col("seq") < before).alias("late")).where("late").count())
 
 
 def _missing(place: str, dest: str, count: int, whole: bool) -> Finding:
@@ -354,11 +364,12 @@ def _read(spark: Any, path: str, cold: str | None, columns: str, topic: str = ""
 
 
 def run(spark: Any, path: str, cold: str | None = None) -> dict[str, Any]:
-    """All of it. `clean` is whether there is no error. Raises `NotADataDirectory`, `UnknownFormat`."""
+    """Run all checks. `clean` in the result means that there is no error. Raises `NotADataDirectory`,
+    `UnknownFormat`."""
     findings, totals = files(spark, path, cold)
     damaged = any(finding.severity == "error" for finding in findings)
     if not damaged:
-        # Reading damaged files would only fail, and say it once more.
+        # Reading damaged files would only report the same damage again.
         findings += rows(spark, path, cold)
         findings += routers(spark, path, cold)
     clean = not any(finding.severity == "error" for finding in findings)

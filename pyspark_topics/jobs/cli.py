@@ -1,4 +1,4 @@
-"""`topics-spark`: the jobs as a command. The last line of output is a JSON object, what was done.
+"""`topics-spark`: the jobs as a command. The last line of output is a JSON object, the job's summary.
 
 Also for spark-submit: `spark-submit … path/to/pyspark_topics/jobs/__main__.py archive …`.
 """
@@ -18,7 +18,7 @@ from typing import Any
 from pyspark_topics.jobs.session import session
 
 _ERROR = re.compile(r"[A-Za-z_][\w.$]*(?:Error|Exception): ")
-"""How tracebacks name what was raised."""
+"""Exception name at the begin of a traceback's last line."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,30 +29,30 @@ def parser() -> argparse.ArgumentParser:
 
     archive = jobs.add_parser("archive", help="topics to Parquet, by topic and date; each run adds what is new")
     _source(archive)
-    archive.add_argument("--to", required=True, metavar="DIR", help="the archive: a directory of any kind Spark knows")
+    archive.add_argument("--to", required=True, metavar="DIR", help="the archive, on any file system of Spark")
     archive.add_argument(
-        "--allow-loss", action="store_true", help="go on where records were lost before they were read"
+        "--allow-loss", action="store_true", help="continue where records were lost before they were read"
     )
     archive.set_defaults(run=_archive)
 
     replay = jobs.add_parser("replay", help="Parquet or JSON Lines into topics")
     replay.add_argument("--from", required=True, dest="origin", metavar="DIR", help="an archive, or other such files")
-    replay.add_argument("--format", default="", choices=["parquet", "jsonl"], help="default: what the files' names say")
+    replay.add_argument("--format", default="", choices=["parquet", "jsonl"], help="default: by the files' names")
     _service(replay)
     replay.add_argument("--topic", action="append", default=[], help="only this topic; repeatable")
     replay.add_argument("--into", default="", metavar="TOPIC", help="one topic for everything")
     replay.add_argument("--prefix", default="", help="put this before each topic's name")
     replay.add_argument("--topic-config", default="", metavar="JSON", help="configuration of topics that are created")
-    replay.add_argument("--run-id", default="", help="what makes a repeated run the same; default: made of the input")
-    replay.add_argument("--tasks", type=int, default=8, help="topics are spread over as many tasks (default 8)")
+    replay.add_argument("--run-id", default="", help="identifies a repeated run; default: derived from the input")
+    replay.add_argument("--tasks", type=int, default=8, help="number of tasks for the topics (default 8)")
     replay.set_defaults(run=_replay)
 
     report = jobs.add_parser("report", help="counts, bytes, rates, gaps and sizes, by topic, tag, node, hour")
     _source(report, required=False)
     report.add_argument("--archive", default="", metavar="DIR", help="read an archive instead")
     report.add_argument("--by", default="topic", metavar="A,B", help="some of topic,tag,node,hour (default topic)")
-    report.add_argument("--parquet", default="", metavar="DIR", help="write the rows there, over what there is")
-    report.add_argument("--svg", default="", metavar="FILE", help="draw the records there")
+    report.add_argument("--parquet", default="", metavar="DIR", help="write the rows there, replacing its content")
+    report.add_argument("--svg", default="", metavar="FILE", help="draw the records as a picture")
     report.set_defaults(run=_report)
 
     audit = jobs.add_parser("audit", help="checksums, indexes, seqs, duplicates, routers; exit status 1 if not clean")
@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _spark(parser: argparse.ArgumentParser, conf: str) -> None:
-    """Options of Spark, before the name of the job and behind it. Both places of `--conf` count."""
+    """Add options of Spark, before or after the name of the job. `--conf` counts in both places."""
     unset = argparse.SUPPRESS
     parser.add_argument(
         "--master", default=unset, help="as of spark-submit; default: its, or all cores of this machine"
@@ -93,7 +93,7 @@ def _service(job: argparse.ArgumentParser) -> None:
 
 
 def _options(given: argparse.Namespace) -> dict[str, str]:
-    """What was said, as options of a read or a write."""
+    """The arguments as options of a read or a write."""
     token = os.environ.get("TOPICS_TOKEN", "") if given.token is None else given.token
     named = {
         "path": getattr(given, "path", ""),
@@ -170,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.job == "report" and not (given.path or given.url or given.archive):
         parser().error("report: one of --path, --url, --archive is needed")
     if given.job == "audit" and not Path(given.path).is_dir():
-        # A mistyped path is not worth the start of Spark.
+        # A mistyped path is reported before Spark starts, which takes seconds.
         sys.stderr.write(f"topics-spark audit: {given.path}: there is no such directory\n")
         return 2
     missing = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]
@@ -199,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         failed = _sentence(error)
     finally:
         spark.stop()
-    if failed:  # behind all that Spark has to say
+    if failed:  # after all of Spark's output
         sys.stderr.write(f"topics-spark {given.job}: {failed}\n")
         return 2
     sys.stdout.write(json.dumps({"job": given.job, **done}) + "\n")
@@ -207,8 +207,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _sentence(error: Exception) -> str:
-    """What happened, in a line. Spark wraps what tasks raise in pages of traceback: the last line that names an error
-    of ours is the cause, else the last cause that Java names, else the last error at all."""
+    """The cause of an error, in one line. Spark wraps exceptions of tasks in long tracebacks. The cause is the last
+    line that names an error of this package, else Java's last "Caused by", else the last line that names an error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     for found in (
         [line for line in lines if line.startswith("pyspark_topics.")],

@@ -1,6 +1,6 @@
-"""A report as a picture: SVG, made of text, because a bar chart needs no library.
+"""Picture of a report: a bar chart as SVG text, without a library.
 
-Groups with an hour become columns over time, stacked by the rest of the group; others become bars, the largest first.
+Groups with an hour become columns over time, stacked by the rest of the group. Others become bars, the largest first.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any
 WIDTH, LEFT, TOP, LINE = 960, 220, 48, 18
 CHART_HEIGHT = 320
 MOST = 40
-"""Bars, and colours of a stack; what is beyond them is summed up."""
+"""Largest number of bars; the rest is summed up in one."""
 COLOURS = ["#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#949"]
 
 
 def svg(rows: Sequence[Any], by: Sequence[str], title: str) -> str:
-    """`rows` as of `report.measure`; what is drawn is the number of records."""
+    """An SVG document with the number of records of each group. `rows` are those of `report.measure`."""
     groups = [(tuple(row[name] for name in by), int(row["records"])) for row in rows]
     body, height = _over_time(groups, by) if "hour" in by else _bars(groups)
     return (

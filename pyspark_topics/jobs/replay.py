@@ -1,13 +1,13 @@
-"""`topics-spark replay`: records from Parquet or JSON Lines into topics.
+"""`topics-spark replay`: writes records from Parquet or JSON Lines to topics.
 
-Parquet is what `archive` wrote, or has the columns of `writer`. A line of JSON is an object: `topic`, `data` (or
-`value`), and if there are some `tag`, `node`, `meta`, also as a diff shows them (`$tag`, `$node`, `$seq`, `$ts`), or as
-`topics export` writes them. `data` and `meta` are passed on as the text they are.
+Parquet files are those of `archive`, or have the columns of `writer`. A line of JSON is an object with `topic`, `data`
+(or `value`), and optionally `tag`, `node`, `meta`. The names of a diff (`$tag`, `$node`, `$seq`, `$ts`) and lines of
+`topics export` are accepted too. `data` and `meta` are passed on as JSON text, unchanged.
 
-The records of a topic are written by one task in the order of epoch and seq where these are known, else as the files
-have them. They get new seqs and times. A run that is repeated with the same input, into the same service, within the
-topics' idempotency window, goes on where the first one stopped: its `runId` is made of the files' names and sizes and
-of what is done with them. Beyond that window all is written again.
+One task writes the records of a topic, ordered by epoch and seq if these are known, else in file order. They get new
+seqs and times. A run repeated with the same input, into the same service, within the topics' idempotency window,
+continues where the first one stopped: its `runId` is derived from the files' names and sizes and from the parameters.
+After that window, all records are written again.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ FORMATS = ("parquet", "jsonl")
 LINES = "topic string, value string, tag string, node string, meta string, offset long"
 ORDER = ("epoch", "offset")
 PLACE = "_place"
-"""Where a record stands in the files."""
+"""Column with a record's position in the files."""
 
 
 class ReplayError(ValueError):
-    """The input cannot be replayed. The text says why, and what to do."""
+    """The input cannot be replayed. The message says why and what to do."""
 
 
 def run(
@@ -42,10 +42,12 @@ def run(
     prefix: str = "",
     tasks: int = 8,
 ) -> dict[str, Any]:
-    """Write what lies in `store`. `options` are the writer's. `form`: one of `FORMATS`, by default what the files'
-    names say. `only`: topics to take. `into`: one topic for all; `prefix`: put before each name.
+    """Write the records of the files in `store`. Returns a summary.
 
-    Raises `ReplayError`, `ServiceError`, and whatever Spark raises.
+    `options` are the writer's. `form`: one of `FORMATS`, by default from the files' names. `only`: topics to write.
+    `into`: one topic for all records. `prefix`: put before each topic's name.
+
+    Raises `ReplayError`, `ServiceError` and Spark's exceptions.
     """
     from pyspark.sql import functions as f
 
@@ -80,7 +82,7 @@ def run(
 
 
 class _Count:
-    """How many rows went through a frame."""
+    """Counts the rows of a DataFrame while it is written."""
 
     def __init__(self, frame: Any, counted: Any) -> None:
         from pyspark.sql import Observation
@@ -108,14 +110,14 @@ def _lines(spark: Any, root: str) -> Any:
 
 
 def _parsed(lines: Iterator[str]) -> Iterator[tuple[Any, ...]]:
-    """A line at a time: Spark's own reader would not keep `data` as it was written."""
+    """Parse JSON lines into rows. Spark's own reader would not keep the text of `data`."""
     for line in lines:
         if not line.strip():
             continue
         try:
             members = json_members(line)
             if "$topic" in members or "$gap" in members:
-                continue  # what `topics export` says besides the records
+                continue  # lines of `topics export` that are not records
             plain = {name.removeprefix("$"): text for name, text in members.items()}
             names = {name: _string(plain.get(name)) for name in ("topic", "tag", "node")}
             data = plain.get("data", plain.get("value"))

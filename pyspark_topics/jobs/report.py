@@ -1,13 +1,13 @@
-"""`topics-spark report`: how much of what is in the topics: a table, Parquet files, a picture.
+"""`topics-spark report`: statistics of the records in topics, as a table, Parquet files or a picture.
 
 Records are grouped by any of `topic`, `tag`, `node`, `hour` (UTC). For each group:
 
     records, bytes              bytes of data, tag, node and meta
-    records_per_s, bytes_per_s  over the hour, or without `hour` from the first to the last record; null where that is
-                                no time
-    gaps                        seqs of the topic within the group that no record has (deleted, expired, evicted); null
-                                unless the group is made of `topic`, or of `topic` and `hour`: elsewhere it means
-                                nothing. An hour also has those between the hour before and its first record
+    records_per_s, bytes_per_s  over the hour, or without `hour` from the first to the last record; null if that time
+                                is zero
+    gaps                        seqs of the topic within the group without a record (deleted, expired, evicted); null
+                                unless the groups are by `topic`, or by `topic` and `hour`. An hour includes the gap
+                                between the previous hour and its first record
     p50_bytes, p99_bytes        of a record, within 1 %
     first_time, last_time
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 DIMENSIONS = ("topic", "tag", "node", "hour")
 ACCURACY = 1000
-"""Of percentiles: the relative error of the rank is its inverse."""
+"""Accuracy of percentiles: its inverse is the relative error of the rank."""
 
 
 def measure(frame: Any, by: Sequence[str]) -> Any:
@@ -48,7 +48,7 @@ def measure(frame: Any, by: Sequence[str]) -> Any:
     if set(by) == {"topic"}:
         gaps = f.col("high") - f.col("low") + 1 - f.col("records")
     elif set(by) == {"topic", "hour"}:
-        # Times never decrease with seq, so hours of a topic are ranges of seqs.
+        # Times never decrease with seq, so each hour of a topic is a range of seqs.
         before = f.lag("high").over(Window.partitionBy("topic").orderBy("hour"))
         gaps = f.col("high") - f.coalesce(before, f.col("low") - 1) - f.col("records")
     seconds = f.lit(3600.0)
@@ -69,7 +69,7 @@ def measure(frame: Any, by: Sequence[str]) -> Any:
 
 
 def table(rows: Sequence[Any]) -> str:
-    """Rows as text, in columns: numbers to the right."""
+    """Rows as a text table, with numbers aligned to the right."""
     if not rows:
         return "no records\n"
     names = rows[0].asDict().keys()

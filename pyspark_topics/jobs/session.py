@@ -1,4 +1,4 @@
-"""The Spark session of a job: the one that spark-submit prepared, or one made here."""
+"""Spark session of a job: that of spark-submit, or a new one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Any
 
 
 def prepare(environment: dict[str, str]) -> None:
-    """Name what Spark would otherwise look for in the wrong place: this Python, for its workers must have this package;
-    and Java, where a distribution puts it. What is set already stays."""
+    """Set PYSPARK_PYTHON to this Python, whose environment has this package, and JAVA_HOME to a distribution's Java.
+
+    Keeps variables that are set. Raises `FileNotFoundError` if there is no Java.
+    """
     environment.setdefault("PYSPARK_PYTHON", sys.executable)
     environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if "JAVA_HOME" not in environment and not shutil.which("java"):
@@ -25,7 +27,7 @@ def prepare(environment: dict[str, str]) -> None:
 
 
 def session(job: str, master: str = "", settings: Mapping[str, str] | None = None) -> Any:
-    """A session for `job`. `master` as in `spark-submit --master`; empty: what spark-submit says, else this machine."""
+    """A session for `job`. `master` as in `spark-submit --master`; "" means spark-submit's, else this machine."""
     prepare(os.environ)  # type: ignore[arg-type]  # it is a mapping of strings
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
@@ -42,6 +44,6 @@ def session(job: str, master: str = "", settings: Mapping[str, str] | None = Non
         conf.set(name, value)
     spark = SparkSession.builder.config(conf=conf).getOrCreate()
     spark.sparkContext.setLogLevel(os.environ.get("TOPICS_SPARK_LOG_LEVEL", "ERROR"))
-    # Spark finds installed packages by itself, but not one that is on the path only.
+    # Spark finds installed packages by itself, but not one that is only on sys.path.
     spark.dataSource.register(DefaultSource)
     return spark

@@ -1,8 +1,8 @@
-"""Where an archive lies: a directory of any file system that Spark knows, reached through Hadoop's classes.
+"""Store: the directory of an archive, on any file system that Spark supports, through Hadoop's classes.
 
-Three things are relied on: a file under its final name is whole, a rename of one file happens or does not, and
-`create` makes a file only if there is none of that name. For the last one Hadoop offers a rename that does not replace,
-which is what Spark's own checkpoints rest on; on local disks, where that is two steps, a hard link is one.
+The archive relies on three properties: a file under its final name is complete, the rename of a file is atomic, and
+`create` never replaces a file. For the last one Hadoop has a rename without replacement, on which Spark's own
+checkpoints rely too. On local disks that rename is not atomic, so a hard link is used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 
 class Store:
-    """Paths are relative to `root`, parts separated by `/`."""
+    """Directory of files. Paths are relative to `root`, with parts separated by `/`."""
 
     def __init__(self, spark: Any, root: str) -> None:
         self._gateway = spark.sparkContext._gateway
@@ -27,7 +27,7 @@ class Store:
         self._local = files.getScheme() == "file"
 
     def path(self, name: str) -> str:
-        """For Spark."""
+        """Full path of a file, for Spark."""
         return f"{self.root}/{name}"
 
     def list(self, name: str) -> list[str]:
@@ -38,7 +38,7 @@ class Store:
         return sorted(str(status.getPath().getName()) for status in self._files.listStatus(directory))
 
     def files(self, name: str) -> Iterator[tuple[str, int]]:
-        """All files below a directory, as paths relative to it, and their sizes."""
+        """All files below a directory: path relative to it, and size in bytes."""
         top = self._path(name)
         if not self._files.exists(top):
             return
@@ -59,7 +59,7 @@ class Store:
             stream.close()
 
     def create(self, name: str, content: bytes, unique: str) -> None:
-        """Make a file, whole from the first moment. Raises `FileExistsError`. `unique` tells it from other attempts."""
+        """Create a file atomically. Raises `FileExistsError`. `unique` separates it from other attempts."""
         made = self._path(f"{name}.{unique}.tmp")
         self._files.mkdirs(made.getParent())
         stream = self._files.create(made, True)
@@ -74,18 +74,18 @@ class Store:
             self._files.delete(made, False)
 
     def move(self, name: str, to: str) -> None:
-        """Rename a file; without it, it is there already."""
+        """Rename a file. Does nothing if `name` is gone and `to` exists. Raises `FileNotFoundError` without either."""
         target = self._path(to)
         self._files.mkdirs(target.getParent())
         source = self._path(name)
         if self._files.exists(source) and not self._files.exists(target):
-            # False where somebody else has just renamed it; what counts is looked at below.
+            # Returns False if another run has just renamed it; the check below decides.
             self._files.rename(source, target)
         if not self._files.exists(target):
             raise FileNotFoundError(f"{self.path(to)} is missing, and so is {self.path(name)}, which was to become it")
 
     def remove(self, name: str) -> None:
-        """A file, or a directory with all that is in it."""
+        """Remove a file, or a directory with its content."""
         self._files.delete(self._path(name), True)
 
     def _path(self, name: str) -> Any:
@@ -99,14 +99,14 @@ class Store:
         none = self._gateway.new_array(getattr(self._hadoop, "Options$Rename"), 0)
         try:
             context.rename(source, target, none)
-        except Exception as error:  # py4j wraps whatever Java threw
+        except Exception as error:  # py4j wraps Java's exceptions
             if "FileAlreadyExistsException" in str(error):
                 raise FileExistsError(str(target.toString())) from error
             raise
 
 
 def _link(source: str, target: str) -> None:
-    """Raises `FileExistsError`."""
+    """Sync `source` and hard-link it as `target`. Raises `FileExistsError`."""
     descriptor = os.open(source, os.O_RDONLY)
     try:
         os.fsync(descriptor)

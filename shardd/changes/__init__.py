@@ -1,1 +1,1 @@
-"""How a change is let in, staged, seen and taken back, whichever operation wants it."""
+"""Changes of topics: admission, staging, commit and undo. Every changing operation uses these modules."""

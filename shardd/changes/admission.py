@@ -1,13 +1,13 @@
-"""What a request may bring in: topics and bytes under caps of the whole service, and names its key may touch.
+"""Admission: checks of a request against the service-wide caps on topics and bytes, and the name prefixes of its key.
 
-Only the shard knows what exists and what a body says, so the gateway sends along, as options of the request:
+The gateway does not know which topics exist or what a body says. It passes these options, and the shard checks them:
 
-    room_topics     topics this shard may hold at most, so that all shards together keep to the cap; absent: no cap
-    room_bytes      the same for retained bytes
+    room_topics     the most topics this shard may hold, so that all shards together keep to the cap; absent: no cap
+    room_bytes      the most retained bytes this shard may hold, likewise
     may_configure   False: the write must not create a topic with a configuration of its own
     prefixes        names in the body must begin with one of these; absent: any name
 
-Updates of what exists are never refused here.
+An update of an existing topic is never refused here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RETRY_AFTER_MS = 1000
 
 
 def check_topics(held: int, options: Growing[Any], limits: Limits) -> None:
-    """One more topic than the `held` and lent ones. Raises `429 throttled`."""
+    """Raises `429 throttled` if there is no room for one topic more than `held`, which includes lent ones."""
     room = options.room_topics
     if room is not None and held + 1 > room:
         raise TopicsError(
@@ -35,7 +35,7 @@ def check_topics(held: int, options: Growing[Any], limits: Limits) -> None:
 
 
 def check_bytes(held: int, needed: int, options: Growing[Any], limits: Limits) -> None:
-    """`needed` bytes more than the `held` ones. Raises `429 throttled`."""
+    """Raises `429 throttled` if there is no room for `needed` bytes more than `held`."""
     room = options.room_bytes
     if room is not None and needed and held + needed > room:
         raise TopicsError(
@@ -48,21 +48,21 @@ def check_bytes(held: int, needed: int, options: Growing[Any], limits: Limits) -
 
 
 def growth(size: int, held: int, config: TopicConfig) -> int:
-    """The most by which a write of `size` bytes makes a topic grow that holds `held`, with what is on its way: a topic
-    that evicts ends at its cap."""
+    """The most bytes that a write of `size` bytes can add to a topic that holds `held` bytes, staged ones included. A
+    topic that evicts does not grow past its cap."""
     if config.discard == "old" and size <= config.cap_bytes:
         return min(size, max(config.cap_bytes - held, 0))
     return size
 
 
 def check_patch(patch: ConfigPatch | None, options: Growing[Any]) -> None:
-    """Raises `403 forbidden` for a dead-letter target outside the prefixes of the key that asks."""
+    """Raises `403 forbidden` if the patch's dead-letter topic is outside the key's prefixes."""
     if patch is not None and isinstance(patch.dead_letter, str):
         check_target(patch.dead_letter, options, "dead_letter")
 
 
 def check_target(target: str, options: Growing[Any], field: str) -> None:
-    """Raises `403 forbidden` for a topic that a body names, outside the prefixes of the key that asks."""
+    """Raises `403 forbidden` if `target`, a topic that the body names in `field`, is outside the key's prefixes."""
     prefixes = options.prefixes
     if prefixes and not target.startswith(prefixes):
         raise TopicsError(
@@ -73,7 +73,7 @@ def check_target(target: str, options: Growing[Any], field: str) -> None:
 
 
 def check_inline(patch: ConfigPatch | None, options: Growing[Any]) -> None:
-    """For a write that is about to create its topic. Raises `403 forbidden`."""
+    """Checks the config of a write that is about to create its topic. Raises `403 forbidden`."""
     if patch is not None and not options.may_configure:
         raise TopicsError(
             ErrorCode.FORBIDDEN,

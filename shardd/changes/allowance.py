@@ -1,22 +1,23 @@
-"""What this shard may add by itself, without a client's request: copies of routers, and what outboxes of others bring.
+"""The allowance: bytes and topics that the shard may add without a client's request.
 
-The caps are over all shards, and only the gateway knows what all of them hold. So it lends: a request `allowance` says
-how many bytes and topics this shard may add, and is answered when that is over. Until then the gateway's books have
-all of it as added (`gateway.shards.ledger`); the answer carries what was really added, so that the rest is free again.
+Router copies and letters from other shards' outboxes use it. The caps cover all shards, and only the gateway knows
+what all of them hold. The gateway therefore lends: a request `allowance` says how many bytes and topics the shard may
+add. The shard answers the request when the loan ends. Until then the gateway's ledger counts the whole loan as added
+(`gateway.shards.ledger`). The answer carries the shard's counters, so the unused rest becomes free.
 
     state     event → next
-    NONE      a request comes → LENT, maybe with nothing in it · something is wanted → remembered until then
-    LENT      taken from → LENT · more is wanted than is left, it was asked back, or it is old → NONE, answered
-              the gateway went away → NONE, and what is left is void
+    NONE      `allowance` request → LENT, possibly 0 bytes and 0 topics · a want → remembered until the next loan
+    LENT      taken from → LENT · a want exceeds the rest, `give_back`, or `renew` → NONE, the request is answered
+              the gateway disconnects → NONE, and the rest is void
 
-What was taken counts as held from then on: the counters of every answer include what is not visible yet, and a client's
-write leaves room for what is lent (`lent_bytes`, `lent_topics`). So the proof of `gateway.shards.ledger` covers all of
-it: a loan is one more request that may add something.
+Taken bytes and topics count as held at once. The counters of every answer include taken amounts that are not visible
+yet. A client's write leaves room for the loan (`lent_bytes`, `lent_topics`). So the proof of `gateway.shards.ledger`
+covers loans: a loan is one more request that may add something.
 
-What lacks an allowance waits, and loses nothing: copies in their source, letters in their queue. If the process dies
-the loan dies with it; the gateway counts it as added until the next process has spoken.
+Work without allowance waits, and nothing is lost: copies stay in their source, letters in their queue. If the process
+dies, its loan ends. The gateway counts the loan as added until the next process has sent its counters.
 
-`bind` says that somebody lends. Before, nothing is limited: a shard without a gateway (a tool, a test) has no caps.
+Caps apply from `bind` on. A shard without a gateway (in a tool or a test) is never bound and has no caps.
 """
 
 from __future__ import annotations
@@ -53,29 +54,32 @@ class Allowance:
         self._wanted = (0, 0)
         self._waiting: list[Waiter] = []
         self.pending_bytes = 0
-        """Taken, and not visible yet."""
+        """Bytes taken and not visible yet."""
         self.pending_topics = 0
         self.changed = trio.Event()
-        """Set, and another one made, when there is another loan."""
+        """Set and replaced by a new event at every new loan."""
 
     def bind(self) -> None:
-        """From now on nothing may be added that is not lent."""
+        """Applies the caps: from now on the shard adds only what is lent."""
         self._bound = True
 
     @property
     def lent_bytes(self) -> int:
-        """What is lent and not visible yet, taken or not."""
+        """Bytes lent and not visible yet, taken or not."""
         return self._bytes + self.pending_bytes
 
     @property
     def lent_topics(self) -> int:
-        """What is lent and not taken."""
+        """Topics lent and not taken."""
         return self._topics
 
     # The gateway's side
 
     def lend(self, request: Request[operations.Allowance], caller: Hashable, respond: Respond) -> None:
-        """Options: `bytes`, `topics`, and `asked`, the wish that this answers."""
+        """Starts a loan, which replaces the present one, and serves the waiters it covers.
+
+        Options: `bytes` and `topics` of the loan; `asked`, the (bytes, topics) wanted that it responds to. A waiter
+        that wanted no more than `asked` and is not covered is refused: the gateway has no room for it."""
         options = request.options
         self._end()
         self._loan = caller, request.id, respond
@@ -99,22 +103,22 @@ class Allowance:
             self.want(*more)
 
     def give_back(self, request: Request[operations.AllowanceReturn], caller: Hashable, respond: Respond) -> None:
-        """The gateway needs it elsewhere."""
+        """Ends the loan, because the gateway needs its rest for another request."""
         self._end()
         respond(Reply(request.id))
 
     def cancel(self, caller: Hashable, ident: int) -> None:
-        """The gateway does not wait for an answer any more."""
+        """Voids the loan if it is this request: the gateway no longer waits for its answer."""
         if self._loan is not None and self._loan[:2] == (caller, ident):
             self._loan = None
             self._bytes = self._topics = 0
 
     def renew(self) -> None:
-        """Now and then: what is not used is free for others, and the gateway hears what this shard holds."""
+        """Ends the loan. Called periodically: the rest becomes free, and the gateway gets the shard's counters."""
         self._end()
 
     def _end(self) -> None:
-        """The loan is over. Its answer's counters have everything that was taken."""
+        """Ends the loan and answers its request. The answer's counters include everything that was taken."""
         loan, self._loan = self._loan, None
         self._bytes = self._topics = 0
         if loan is not None:
@@ -125,12 +129,12 @@ class Allowance:
     # Inside
 
     def covers(self, size: int, topics: int = 0) -> bool:
-        """May so much be added now?"""
+        """Whether the loan covers `size` bytes and `topics` topics now; True if the shard is not bound."""
         enough = not size or not self._limits.max_total_bytes or size <= self._bytes
         return not self._bound or (enough and (not topics or not self._limits.max_topics or topics <= self._topics))
 
     def take(self, size: int, topics: int = 0) -> None:
-        """It will be added; follow with `settled`. It must be covered."""
+        """Takes from the loan, which must cover it. The caller calls `settled` once it is visible or was not added."""
         if self._limits.max_total_bytes and self._bound:
             self._bytes -= size
         if self._limits.max_topics and self._bound:
@@ -139,17 +143,17 @@ class Allowance:
         self.pending_topics += topics
 
     def settled(self, size: int, topics: int = 0) -> None:
-        """What was taken is visible, or was not added after all."""
+        """Ends a `take`: what was taken is visible, or was not added after all."""
         self.pending_bytes -= size
         self.pending_topics -= topics
 
     def want(self, size: int, topics: int = 0) -> None:
-        """Ask for a loan that covers this."""
+        """Ends the loan and asks the gateway for one that covers this."""
         self._wanted = max(self._wanted[0], size), max(self._wanted[1], topics)
         self._end()
 
     def wait(self, size: int, topics: int, go: Callable[[], None], refuse: Callable[[TopicsError], None]) -> None:
-        """`go` when this is covered; `refuse` when the gateway has said that there is no room for it."""
+        """Asks for a loan, and calls `go` when one covers this, or `refuse` when the gateway has no room for it."""
         self._waiting.append(Waiter(size, topics, go, refuse))
         self.want(size, topics)
 

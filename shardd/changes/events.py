@@ -1,4 +1,4 @@
-"""What is told of a topic when its changes commit. Who is told is not the affair of whoever changes it."""
+"""Topic events: reports of a topic's committed changes. Operations report them without knowing the listeners."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class TopicEvents(Protocol):
         """Records that routers copied became visible."""
 
     def restored(self, topic: Topic) -> None:
-        """Copies of an earlier life are back: who copies from them may go on."""
+        """The copies from before a restart are back: routers may copy from the topic again."""
 
     def jobs_changed(self, topic: Topic) -> None:
         """Jobs of a queue may have become claimable."""
 
     def deleted(self, topic: Topic) -> None:
-        """The topic is gone: whoever waits for it must not go on."""
+        """The topic was deleted: reads, pulls and claims that wait for it must end."""

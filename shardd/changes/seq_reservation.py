@@ -1,22 +1,22 @@
-"""Seqs are never used twice, also when the records that had them are gone (`memory` makes no such promise).
+"""Seq reservation: no seq names two records, even if the first record is lost (class `memory` does not promise this).
 
-Two classes acknowledge records that a stop may take: `ephemeral` on any stop, `disk` when the machine itself stops
-before the sync that follows. So their topics reserve seqs ahead in the log, and what is reserved counts as used after
-such a stop.
+Two classes acknowledge records that a stop may lose. `ephemeral` loses them on any stop. `disk` loses them if the
+machine stops before the next sync. Topics of these classes reserve seqs ahead in the log. After such a stop, reserved
+seqs count as used.
 
-An ephemeral topic logs a *ceiling* and goes on after it. A `disk` topic logs it with the boot of the machine it was
-made in, and only another boot makes a difference: as long as the machine is up, the kernel has all that was written. A
-checkpoint forgets the reservation of a topic of which everything is synced; the topic's next write makes a new one.
+An ephemeral topic logs a *ceiling* and continues after it. A `disk` topic logs the ceiling with the machine's boot id.
+The ceiling counts only in another boot: while the machine runs, the kernel keeps all that was written. A checkpoint
+drops the reservation of a topic whose frames are all synced; the topic's next write makes a new one.
 
-    process dies            the boot is the same: the topic goes on where its log ends
-    machine dies            it goes on after the ceiling; the jump is logged (`next_seq`) with the next reservation,
-                            and until then each start comes to it again
-    stopped in an orderly way    nothing is reserved any more: no jump, whatever the class
+    process dies     same boot: a `disk` topic continues where its log ends
+    machine dies     the topic continues after the ceiling. The next reservation logs the jump (`next_seq`); until
+                     then every start computes the same jump
+    orderly stop     nothing is reserved any more: no jump, for any class
 
-Records that an ephemeral topic has from a time when its class was another (those up to `Topic.logged_seq`) are in log
-and files, and stay. The ephemeral ones behind them count towards the caps, too, and push them out. A replay does not
-know of those, so what is pushed out is logged (a *floor*): it does not come back. This ends when none of the former are
-left, or when the topic is logged again and a checkpoint has them all.
+An ephemeral topic may hold records from a time when it had another class (those up to `Topic.logged_seq`). They are in
+log and files, and stay. Ephemeral records after them count towards the caps and evict them. A replay does not see the
+ephemeral records, so the eviction is logged (a *floor*), and the evicted records do not come back. Floors are logged
+until no such record is left, or until the topic is logged again and a checkpoint holds all of them.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from shardd.topic.config import TopicConfig
 from shardd.topic.topic import Topic
 
 BLOCK = 65_536
-"""Seqs reserved at a time."""
+"""Seqs per reservation."""
 
 
 def first(topic: Topic, staging: Staging) -> dict[str, Any]:
-    """The reservation that a new topic is created with: fields for its frame."""
-    if topic.config.durability != "disk":
+    """Reserves the first block of a new topic. Returns the fields for its TOPIC_CREATE frame; none unless `disk`."""
+    if not topic.config.durability.reserves_per_boot:
         return {}
     topic.ceiling, topic.reserved_in = BLOCK, staging.boot_id
     return {"ceiling": topic.ceiling, "boot": topic.reserved_in}
 
 
 def ahead(topic: Topic, count: int, staging: Staging) -> None:
-    """See to it that the next `count` seqs are reserved, where the topic's class needs that.
+    """Reserves the topic's next `count` seqs, if its class needs that.
 
-    What has to be reserved first waits for a sync, with everything that follows on the topic. A topic of class `disk`
-    therefore reserves the next block when half of one is used, which keeps nobody waiting.
+    If they are not reserved yet, the reservation waits for a sync, and so do the topic's later changes. To avoid that
+    wait, a topic of class `disk` reserves the next block in the background when half of the present one is used.
     """
     durability = topic.assigned_config.durability
-    if durability not in ("disk", "ephemeral"):
+    if not durability.reserves_seqs:
         return
-    boot = staging.boot_id if durability == "disk" else ""
+    boot = staging.boot_id if durability.reserves_per_boot else ""
     last = topic.next_seq - 1 + count
     if last > topic.ceiling or topic.reserved_in != boot:
         _reserve_first(topic, last + BLOCK, boot, staging)
@@ -60,10 +60,10 @@ def ahead(topic: Topic, count: int, staging: Staging) -> None:
 
 
 def pushed_out(topic: Topic, staging: Staging) -> None:
-    """After something was staged: log which lasting records it pushes out, if a replay would find them again.
+    """Logs the floor if staged records evict logged ones that a replay would bring back. Call it after staging.
 
-    It follows what pushes them out in the log. If a machine stops between the two, records are back that nothing had
-    to make room for; the other way round, they would be gone for nothing."""
+    The floor follows the evicting change in the log. If the machine stops between the two, logged records come back
+    and the records that evicted them do not exist. In the opposite order, logged records would be lost for nothing."""
     if topic.floor > topic.logged_seq:
         return
     floor = floor_after(topic, topic.assigned_config)
@@ -74,7 +74,7 @@ def pushed_out(topic: Topic, staging: Staging) -> None:
 
 
 def floor_after(topic: Topic, config: TopicConfig) -> int:
-    """The floor once all that is staged has come, as far as lasting records go for it."""
+    """The topic's floor once everything staged is visible, limited to one past the last logged record."""
     if topic.floor > topic.logged_seq:
         return topic.floor
     return min(topic.floor_after(config, topic.pending_records, topic.pending_bytes), topic.logged_seq + 1)
@@ -108,7 +108,7 @@ def _reserve_meanwhile(topic: Topic, ceiling: int, boot: str, staging: Staging) 
 
     frame = staging.control_frame(Kind.CEILING, topic.id, _fields(topic, ceiling, boot))
     staging.pin_copies(topic)
-    # Not through `staging.stage`: what follows on the topic need not wait for this.
+    # Not through `staging.stage`: the topic's later changes need not wait for this sync.
     staging.commits.stage(frame, requires_sync=True, commit=commit, undo=undo)
 
 

@@ -1,4 +1,7 @@
-"""How an operation changes a topic: staged now, seen later, or taken back (see `shardd.storage.group_commit`)."""
+"""Staging: an operation stages a change, which then commits (becomes visible) or is undone.
+
+See `shardd.storage.group_commit`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ to_json = msgspec.json.Encoder().encode
 
 
 class Staging:
-    """What every changing operation needs: the directory, the log, the clock, and who is told."""
+    """The parts that every changing operation needs: directory, log, clock, and the events to report changes to."""
 
     def __init__(
         self,
@@ -50,7 +53,7 @@ class Staging:
 
     @property
     def topics_held(self) -> int:
-        """Topics that are there or on their way, and those that this shard has been lent room for."""
+        """Number of topics that exist, are staged, or are lent to this shard and not taken."""
         return len(self.directory.assigned) + self.allowance.lent_topics
 
     def stage(
@@ -62,17 +65,20 @@ class Staging:
         commit: Callable[[Timing], None],
         undo: Callable[[TopicsError], None],
     ) -> Frame | None:
-        """One change of a topic. It waits for a sync if it asks to, or if an earlier change of the topic waits.
+        """Stages one change of a topic. Returns its frame, None if `encode` is None. Does not block.
 
-        Copies that routers made since the topic's last frame are *pinned* first: replay then knows where in the topic
-        they belong, and makes them again before it goes on."""
+        The change waits for a sync if `requires_sync`, or if an earlier change of the topic waits for one. `commit` or
+        `undo` is called once, later.
+
+        Copies that routers made since the topic's last frame are *pinned* first. Replay then knows where in the topic
+        they belong, and makes them again before it continues."""
         if encode is not None:
             self.pin_copies(topic)
         requires_sync = requires_sync or topic.sync_required_no > self.commits.synced_no
         topic.catalogued = None
 
         def committed(timing: Timing) -> None:
-            topic.catalogued = None  # a checkpoint may have looked at it between the two
+            topic.catalogued = None  # a checkpoint may have catalogued the topic between staging and commit
             commit(timing)
 
         number, frame = self.commits.stage(encode, requires_sync=requires_sync, commit=committed, undo=undo)
@@ -82,18 +88,18 @@ class Staging:
         return frame
 
     def check_deadline(self, request: Request) -> None:
-        """To be called before anything of a request is staged. Raises `503` if it came too late: its asker has given
-        it up, or is about to, and must be able to rely on that nothing comes of it."""
+        """Raises `503` if the request is past its deadline. Call it before anything of the request is staged: the asker
+        has given the request up, or is about to, and relies on `outcome: "not_done"`."""
         if request.deadline_ns and self.clock.monotonic() * 1e9 > request.deadline_ns:
             raise not_ready("the request came too late and was not carried out", outcome="not_done")
 
     def pin_copies(self, topic: Topic) -> None:
-        """To be called before anything about a topic is logged."""
+        """Logs a pin if the topic has unpinned copies. Call it before any frame of the topic is logged."""
         if topic.lane is not None and topic.lane.unpinned:
             self.pin(topic, topic.lane)
 
     def pin(self, topic: Topic, lane: Lane, *, exact: bool = True) -> None:
-        """Log where the lane's copies end. If they are not `exact`, they cannot be made again."""
+        """Logs where the lane's copies end. With `exact` False, replay cannot make these copies again."""
 
         def undo(error: TopicsError) -> None:
             lane.unpinned = before

@@ -1,1 +1,1 @@
-"""From the log into segments and a catalog; and what of those cannot be read. The way back is `shardd.recovery`."""
+"""Checkpoints: writes records of the log to segments and a catalog, and loads them. `shardd.recovery` reads the log."""

@@ -1,54 +1,54 @@
-"""Checkpoints: what the log holds moves into segments, and the log is trimmed.
+"""Checkpoints: write the records of the log to segments and a catalog, then trim the log.
 
-One checkpoint, step by step. Steps marked * run in a worker thread while the shard goes on; they touch only what `plan`
-gave them.
+Steps of one checkpoint. Those marked * run in a worker thread while the shard goes on; they use only the data of the
+plan.
 
-1   plan      the position: everything up to the log's last sync. For each topic: batches no segment has, deletions
-              that no file has, segments of which nothing is left, sealed segments that are due for the cold tier
+1   plan      the position: everything up to the log's last sync. For each topic: batches that no segment has, deletions
+              that no file has, segments without live records, sealed segments that are due for the cold tier
 2 * write     batches to the open segments, sealing and beginning segments as needed; sync
 3 * copy      segments to the cold tier: copy, sync, directory sync
-4 * commit    the catalog, with the deletions no file has: written, synced, renamed, directory synced
+4 * commit    the catalog, with the deletions that no file has: written, synced, renamed, directory synced
 5 * flag      the deletions that the catalog before this one listed, in place; sync
-6 * trim      what only the catalog before the last one needed: dead segments, hot copies, log files, old catalogs
-7   adopt     batches now have a place in a file, and give up their memory beyond the cache
+6 * trim      files that only the catalog before the last one needed: dead segments, hot copies, log files, old catalogs
+7   adopt     batches now have a place in a file, and free their memory beyond the cache
 
-Deletions reach the files one checkpoint late, so that no file is ever ahead of a catalog that may still be used: replay
-from that catalog would count records that were there at the time as deleted, and let the caps keep others instead.
+Deletions reach the files one checkpoint late, so that no file is ever ahead of a catalog that may still be used. Else a
+replay from that catalog would count records as deleted that were live then, and the caps would keep others instead.
 
-Steps 1 and 7 are done in slices, between which the shard serves (`planning`, `adopting`): a slice is `SLICE` topics
-that have changed since the last checkpoint, or `LOOK` that have not. Of the latter the catalog has what the last one
-had, as the same bytes. So each topic has a position of its own, that of its slice; where it is behind the plan's, the
-entry says so (`as_of`), and replay passes over the topic's frames up to there. No frame up to a synced position ever
-gets another number. A topic that is made meanwhile comes with the log, one that is deleted meanwhile goes with it; its
-files stay until the checkpoint after the next one, as for every deletion.
+Steps 1 and 7 run in slices, between which the shard serves (`planning`, `adopting`). A slice is `SLICE` topics that
+have changed since the last checkpoint, or `LOOK` topics that have not. The new catalog has the entries of unchanged
+topics as the same bytes as the last one. So each topic has its own position, that of its slice. If it is after the
+plan's position, the entry has it as `as_of`, and replay skips the topic's frames up to it. A frame up to a synced
+position never gets another number. A topic created between slices is in the log. A topic deleted between slices is
+deleted by the log, too; its files stay until the checkpoint after the next one, as for every deletion.
 
-What the next start finds if the process dies in
+If the process dies, the next start finds, by step:
 
-1-3   the old catalog and a log that reaches back to it; bytes beyond a segment's recorded size are cut off; files the
-      catalog does not name are removed
+1-3   the old catalog and a log that reaches back to it; bytes beyond a segment's recorded size are cut off; files that
+      the catalog does not name are removed
 4     the old or the new catalog, whole
-5-7   the new catalog; files it does not name are removed, deletions it lists are made again
+5-7   the new catalog; files that it does not name are removed, deletions that it lists are made again
 
-Records that are visible but not yet covered by the position may be in segments already; when their frames come again
-in replay, their seqs say that they are there.
+Visible records after the position may be in segments already. When replay finds their frames, it skips them by seq.
 
-A step up to the renaming of the catalog that fails (a full disk, say) abandons the checkpoint: what it wrote is removed
-at once, nothing is adopted, the log keeps what it has, and the next attempt begins from the start. From the renaming on
-the checkpoint counts, for the next start may find that catalog: it is adopted, and what failed of the rest is made up
-for by the next one. Nothing that the catalog before it needs is removed until then, so it does not matter if the device
-lost the new name. A segment that cannot be copied to the cold tier stays where it is.
+If a step up to the renaming of the catalog fails (disk full, for example), the checkpoint is abandoned. Its files are
+removed at once, nothing is adopted, the log keeps its frames, and the next attempt begins from the start.
 
-A start takes small topics from the catalog alone (`shardd.checkpoint.segment_summary`) and opens no file of theirs.
-Such a topic is `unchecked`, until one of these comes first:
+After the renaming the checkpoint counts, because the next start may find that catalog. It is adopted, and the next
+checkpoint repeats the steps that failed. Files that the catalog before it needs are removed only then, so the device
+may lose the new name without harm. A segment that cannot be copied to the cold tier stays in the hot tier.
 
-a request reads or changes it    its files are read and checked. Not sound: it is damaged, and what is in memory of it
-                                 is whole, see `shardd.recovery.quarantine`
-a frame of the log is about it   the same, before the frame counts. Not sound: it is set apart as what the catalog has
-                                 of it, and its frames are kept
-the first checkpoint             looks in its thread whether files are missing or too short
+A start loads small topics from the catalog alone (`shardd.checkpoint.segment_summary`) and opens none of their files.
+Such a topic is `unchecked`, until one of these happens:
 
-Topics that routers bring something into, and those with held frames, are always read from their files by the start, and
-so is everything by programs that work on a stopped service's files (`from_files`).
+a request reads or changes it    its files are read and checked. If they are damaged, so is the topic. Its records in
+                                 memory are whole, see `shardd.recovery.quarantine`
+a frame of the log is about it   its files are read and checked before the frame counts. If they are damaged, the topic
+                                 is unloaded: only its catalog entry is known, and its frames are kept
+the first checkpoint             its thread checks whether files are missing or too short
+
+A start always reads the files of topics with routers into them, and of topics with held frames. Programs that work on
+the files of a stopped service read the files of all topics (`from_files`).
 """
 
 from __future__ import annotations
@@ -100,9 +100,10 @@ from shardd.topic.topic import Topic
 _Result = TypeVar("_Result")
 SLICE = 32
 LOOK = 4096
-"""Topics that one slice plans or adopts, and that one looks at."""
+"""Number of topics that one slice plans or adopts, and that one slice examines."""
 Load = Callable[[Segment, int, dict[int, bytes], int | None], list[Batch]]
-"""Reads the batches of a segment: its size, the flags that the catalog lists, the check of the others."""
+"""Reads the batches of a segment. Arguments: the segment, its size, the flags that the catalog lists by first seq, the
+check of the other flags."""
 
 
 class Checkpoints:
@@ -118,14 +119,14 @@ class Checkpoints:
         self.quarantine = Quarantine(directory, clock, self._load_again)
         self.parts.met = self.quarantine.met
         self.to_salvage = ""
-        """A topic that is set apart whatever its files are like: `shardd.offline.salvage` looks at them itself."""
+        """Name of a topic that is left unloaded in any case: `shardd.offline.salvage` reads its files itself."""
         self.from_files = False
         """Read and check the files of every topic at the start."""
         self._entries: dict[int, dict[str, Any]] = {}
-        """What the catalog has of topics that are unchecked, until the log has been read."""
+        """Catalog entries of the unchecked topics, until the log has been read."""
         self._listed_of: tuple[list[Planned], int, dict[int, list[Batch]]] = [], -1, {}
         self.held: list[Buffer] = []
-        """Frames that follow what was loaded, and come before those of the log."""
+        """Held frames of loaded topics. They are replayed before the log."""
         self._cached: deque[Batch] = deque()
         self._cached_bytes = 0
         self._number = 0
@@ -133,7 +134,7 @@ class Checkpoints:
         self._doomed: list[Path] = []
         """Files that only the catalog before the newest may need."""
         self._dying: list[Path] = []
-        """Files that no topic needs, but the newest catalog still names."""
+        """Files that no topic needs but the newest catalog names."""
         self._listed: list[Planned] = []
         """Deletions in the newest catalog that no file has."""
         self._cold_used = False
@@ -142,16 +143,17 @@ class Checkpoints:
         """Size of the newest catalog."""
         self._looked_for_strays = False
         self.stored = 0
-        """Records and frames in segments, flags and rows of which a catalog may have to list."""
+        """Bytes that a catalog may need for flags and rows of all segments, see `_weight`."""
         self.settled = False
-        """Would another checkpoint remove nothing, unless something is logged?"""
+        """True if another checkpoint would remove nothing, unless more is logged."""
 
     # Boot
 
     def load(self) -> int:
-        """Fill the directory from the newest catalog. Returns the log position it was made at.
+        """Fill the directory from the newest catalog. Returns the frame number that the catalog was made at, 0 if there
+        is none.
 
-        Raises `CatalogError`, `SegmentError`, OSError.
+        Blocks. Raises `CatalogError`, `SegmentError`, OSError.
         """
         found = catalog.load(self._disk, self._path)
         if found is not None:
@@ -167,7 +169,7 @@ class Checkpoints:
         return self._frame_no
 
     def _load(self, entry: dict[str, Any]) -> Topic:
-        """A topic with what its files have, or set apart if they cannot be read."""
+        """The topic of a catalog entry, unloaded if its files cannot be read."""
         frames: list[Buffer] = []
         try:
             if entry["name"] == self.to_salvage:
@@ -190,7 +192,7 @@ class Checkpoints:
         return topic
 
     def replaying(self, header: Header) -> None:
-        """A frame of the log comes: the topic that it is about is checked before it counts. Raises `Exhausted`."""
+        """Check the topic of a log frame, if it is unchecked, before the frame is replayed. Raises `Exhausted`."""
         topic = self._directory.by_id.get(header.topic_id)
         if topic is None or not topic.unchecked or header.frame_no <= topic.as_of or header.kind == Kind.TOPIC_DELETE:
             return
@@ -207,12 +209,12 @@ class Checkpoints:
             self.quarantine.unloaded(apart, error)
 
     def replayed(self) -> None:
-        """The log has been read."""
+        """Called when the whole log has been replayed."""
         self._entries.clear()
 
     def first_use(self, name: str) -> None:
-        """A request is about this topic: if nobody has looked at its files yet, do, and set it apart if they are not
-        sound. Raises `Exhausted`."""
+        """Check the files of an unchecked topic before a request uses it. Quarantines it if they are damaged. Blocks.
+        Raises `Exhausted`."""
         topic = self._directory.visible.get(name)
         if topic is None or not topic.unchecked or topic.damage is not None:
             return
@@ -224,7 +226,7 @@ class Checkpoints:
             self.quarantine.set_apart(topic, error, lambda: self._check(topic))
 
     def _check(self, topic: Topic) -> None:
-        """Read the indexes and flags of a topic that is known from the catalog. Raises `SegmentError`."""
+        """Read the indexes and flags of a topic that was loaded from the catalog. Raises `SegmentError`."""
         for segment in topic.segments:
             probe = Segment(segment.directory, segment.first_seq, segment.created_ms, self.parts)
             listed = self._listed_in(segment)
@@ -238,7 +240,7 @@ class Checkpoints:
         topic.unchecked = False
 
     def _listed_in(self, segment: Segment) -> list[Batch]:
-        """Batches whose flags in the file may be half written."""
+        """Batches of a segment whose flags in the file may be half written."""
         listed, count, by_segment = self._listed_of
         if listed is not self._listed or count != len(listed):
             by_segment = {}
@@ -263,7 +265,7 @@ class Checkpoints:
         return topic
 
     def _load_again(self, topic: Topic) -> None:
-        """Bring back a topic that was set apart, if it can be read by now. Raises `SegmentError`."""
+        """Load an unloaded topic, if its files can be read by now. Raises `SegmentError`."""
         unloaded = topic.unloaded
         assert unloaded is not None
         frames = [*read_held(self._disk, unloaded.entry, unloaded.folder), *unloaded.frames]
@@ -272,14 +274,14 @@ class Checkpoints:
         self._load_from(topic, frames, None)
 
     def load_again(self, topic: Topic, load: Load) -> Topic:
-        """For `shardd.offline.salvage`: as much of a topic as can be read. Raises `SegmentError` for held frames that
-        cannot be read, or a log that makes no sense."""
+        """Load an unloaded topic with `load`, for `shardd.offline.salvage`. Returns the new object. Raises
+        `SegmentError` if the held frames cannot be read or replayed."""
         unloaded = topic.unloaded
         assert unloaded is not None
         try:
             frames = read_held(self._disk, unloaded.entry, unloaded.folder)
         except SegmentError as error:
-            raise SegmentError(f"{error}. It holds what was written last: restore the shard from a backup") from error
+            raise SegmentError(f"{error}. It has the newest records: restore the shard from a backup") from error
         return self._load_from(topic, [*frames, *unloaded.frames], load)
 
     def _load_from(self, topic: Topic, frames: list[Buffer], load: Load | None) -> Topic:
@@ -301,7 +303,7 @@ class Checkpoints:
         return again
 
     def store(self, topic: Topic) -> None:
-        """Bring what is in memory of a topic to segments that no catalog names yet. Raises OSError."""
+        """Write the batches of a topic to segments that no catalog names yet, and sync them. Blocks. Raises OSError."""
         plan = TopicPlan(topic, topic.config, {}, list(topic.segments))
         plan.batches = [(batch, batch.delete_flags()) for batch in topic.unstored()]
         folders: set[Path] = set()
@@ -318,16 +320,16 @@ class Checkpoints:
 
     @property
     def garbage(self) -> bool:
-        """Are there files that the next checkpoint can remove?"""
+        """True if the next checkpoints can remove files."""
         return bool(self._doomed or self._dying)
 
     @property
     def catalog_may_have(self) -> int:
-        """Bytes of the next catalog at most, as far as they follow from what there was at the last one."""
+        """An upper bound of the next catalog's bytes, as far as they follow from the last catalog and the segments."""
         return self.catalog_bytes + self.stored
 
     def _load_topic(self, entry: dict[str, Any], load: Load | None = None, *, known: bool = False) -> Topic:
-        """`known`: as the catalog has it, if that has enough."""
+        """The topic of a catalog entry. `known`: from the entry alone, if it has `index`. Raises `SegmentError`."""
         topic = Topic(entry["name"], entry["id"], entry["epoch"], from_map(entry["config"]))
         topic.as_of = entry.get("as_of", 0)
         listed = dict(entry["deleted"])
@@ -389,8 +391,8 @@ class Checkpoints:
         return self._cold
 
     def _strays(self, loaded: dict[int, Topic], dead: list[Path]) -> list[Path]:
-        """Segment files that no topic knows: left by a checkpoint that was not finished, or waiting to be removed. All
-        folders are listed, so this is no part of the start."""
+        """Segment files that no topic has: left by a checkpoint that was not finished, or waiting to be removed. Lists
+        all folders, which takes too long for the start."""
         strays = []
         dying = set(dead)
         for base in (self._path, self._cold):
@@ -411,13 +413,13 @@ class Checkpoints:
     # A checkpoint
 
     def plan(self, synced_no: int, last: bool = False) -> Plan:
-        """Step 1 at once, with the log synced up to frame `synced_no`."""
+        """Step 1 in one call, with the log synced up to frame `synced_no`."""
         return exhaust(self.planning(lambda: synced_no, last))
 
     def planning(self, synced: Callable[[], int], last: bool = False) -> Generator[None, None, Plan]:
-        """Step 1 in slices; `synced` says up to which frame the log is synced. The shard may go on between them.
+        """Step 1 in slices, between which the shard may go on. `synced` returns the number of the last synced frame.
 
-        `last`: nothing follows it but the end, so leases that are not in the log are written down, too."""
+        `last`: the shard stops after this checkpoint, so it also writes leases that are not in the log."""
         now = self._clock.now_ms()
         directory = self._directory
         plan = Plan(self._number + 1, synced(), directory.next_id, dict(directory.logs), directory.sessions.dump())
@@ -432,7 +434,7 @@ class Checkpoints:
         for topic in list(directory.visible.values()):
             looked += 1
             if directory.by_id.get(topic.id) is not topic:
-                continue  # deleted meanwhile, or read again
+                continue  # deleted or replaced since the list was made
             if topic.config.ttl_ms or topic.keys:
                 directory.expire_topic(topic, now)
             if isinstance(topic.catalogued, bytes) and not self._changes_by_itself(topic, now, last):
@@ -451,17 +453,17 @@ class Checkpoints:
         return plan
 
     def _changes_by_itself(self, topic: Topic, now: int, last: bool) -> bool:
-        """Does a topic to which nothing happened have to be planned all the same?"""
-        if topic.queue is not None or (last and topic.config.durability == "ephemeral"):
-            return True  # rows of a queue tell times
+        """True if a topic has to be planned although it has not changed."""
+        if topic.queue is not None or (last and not topic.config.durability.lasts):
+            return True  # the rows of a queue depend on the time
         if self._cold is None or not topic.segments:
             return False
         newest = topic.segments[-1]
         return not newest.sealed and now - newest.created_ms >= self._limits.segment_max_age_ms
 
     def _list_again(self, topics: list[TopicPlan]) -> None:
-        """Flags that are about to be written, of batches that are forgotten already: they may be half written when the
-        next start looks, so its catalog has to list them."""
+        """List again the flags of batches that have left their topics and that step 5 will write. The next start may
+        find them half written, so the catalog has to list them."""
         if not self._listed:
             return
         planned = {id(batch) for plan in topics for batch, _ in plan.deleted}
@@ -477,12 +479,12 @@ class Checkpoints:
                     plan.topic.catalogued = None
 
     def _cold_vanished(self) -> bool:
-        """Is nothing where cold segments were? A folder of that name must not be made then: the real one would come
-        back over it."""
+        """True if the cold folder is missing although it had segments. It must not be created then: the real one may be
+        mounted over it later."""
         return self._cold_used and self._cold is not None and not self._disk.list(self._cold / "topics")
 
     def _let_go(self, segments: list[Segment]) -> None:
-        """Nobody reads these any more."""
+        """Mark the files of segments that no topic reads any more for removal."""
         self._dying += files_of(segments)
         for segment in segments:
             self.parts.drop(segment.data_path)
@@ -499,7 +501,7 @@ class Checkpoints:
         whole.topics.append(plan)
         whole.entries.append(plan)
         whole.to_cold = whole.to_cold or bool(plan.cold)
-        # Deletions are listed until files have them; what cannot be moved now is tried again.
+        # Deletions are listed until files have them. Segments that cannot be moved now are tried again.
         done = topic.unloaded is None and topic.logged_no <= synced_no and not plan.deleted and not plan.cold
         topic.catalogued = plan if done else None
 
@@ -523,7 +525,8 @@ class Checkpoints:
         return plan
 
     def _due(self, topic: Topic) -> list[Segment]:
-        """Sealed segments that may leave the hot tier: neither among the newest few nor within the newest bytes."""
+        """Sealed segments that may leave the hot tier: those beyond both `hot_retain_segments` and `hot_retain_bytes`,
+        counted from the newest."""
         due: list[Segment] = []
         kept_bytes = 0
         sealed = [segment for segment in topic.segments if segment.sealed and not segment.cold]
@@ -534,8 +537,8 @@ class Checkpoints:
         return due
 
     def write(self, plan: Plan) -> None:
-        """Steps 2 to 6. Blocks: call it in a worker thread. Raises OSError; unless the plan is `committed`, nothing has
-        changed then."""
+        """Steps 2 to 6. Blocks: call it in a worker thread. Raises OSError; nothing has changed then, unless the plan
+        is `committed`."""
         try:
             self._write(plan)
         except OSError:
@@ -544,13 +547,14 @@ class Checkpoints:
             raise
 
     def abandon(self, plan: Plan) -> None:
-        """The plan was not carried out: its topics have to be planned again."""
+        """Drop a plan that was not committed, so that its topics are planned again."""
         for topic_plan in plan.topics:
             if topic_plan.topic.catalogued is topic_plan:
                 topic_plan.topic.catalogued = None
 
     def _undo(self, begun: list[tuple[Path, int]]) -> None:
-        """Remove what was written. What cannot be removed now is found by the next attempt, or the next start."""
+        """Remove the bytes that were written. The next attempt or the next start finds those that cannot be removed
+        now."""
         for path, size in reversed(begun):
             try:
                 if size:
@@ -605,7 +609,7 @@ class Checkpoints:
         plan.catalog_bytes = catalog.write(self._disk, self._path, plan.number, contents, version)
         plan.committed = True
         while plan.begun:
-            plan.begun.pop()  # one by one: to free many objects at once would keep the loop waiting
+            plan.begun.pop()  # one by one: freeing many objects in one call would keep the event loop waiting
         self._disk.sync_dir(self._path)
         self._flag(plan)
         plan.flagged = True
@@ -636,13 +640,13 @@ class Checkpoints:
         return total
 
     def _goes_on(self, segment: Segment) -> bool:
-        """Is everything there that batches are to follow? A file that is not whole is left as it is."""
+        """True if the segment's files are whole, so that batches may be appended. A damaged file is left as it is."""
         if not self._sound(segment):
             return False
         try:
             return self._disk.size(segment.index_path) >= segment.frames * ENTRY_SIZE
         except OSError:
-            return False  # it can be made from the segment
+            return False  # a missing index can be made from the segment
 
     def _sound(self, segment: Segment) -> bool:
         try:
@@ -663,7 +667,7 @@ class Checkpoints:
             raise SegmentError(f"{segment.data_path} has {size} bytes, but {segment.size} belong to it")
 
     def _hold(self, whole: Plan, plan: TopicPlan, folders: set[Path]) -> None:
-        """Frames of a topic that could not be read go to a file of their own, so that the log can be trimmed."""
+        """Write the frames of an unloaded topic to a file of its own, so that the log can be trimmed."""
         unloaded = plan.topic.unloaded
         assert unloaded is not None
         if unloaded.frames:
@@ -692,12 +696,12 @@ class Checkpoints:
         return offset - segment.size
 
     def _extend(self, plan: Plan, path: Path, size: int, buffers: list[bytes]) -> None:
-        """Append to a file of which `size` bytes count, and sync it."""
+        """Append to a file of which `size` bytes count, and sync it. Raises OSError."""
         plan.begun.append((path, size))
         file: File = self._disk.open(path) if size else self._disk.create(path)
         try:
             if size and self._disk.size(path) != size:
-                file.truncate(size)  # an attempt that was not finished
+                file.truncate(size)  # bytes of an attempt that was not finished
             if file.write(buffers) != sum(map(len, buffers)):
                 raise OSError(28, "the disk did not take a whole segment", str(path))
             file.sync()
@@ -705,8 +709,8 @@ class Checkpoints:
             file.close()
 
     def _flag(self, plan: Plan) -> None:
-        """Deletions that the catalog before this one lists go into the files, in place."""
-        # A copy in the cold tier was made before this: it is the one that counts from now on.
+        """Step 5: write the deletions that the catalog before this one lists to the files, in place."""
+        # Copies in the cold tier were made before this step, and are the valid ones from now on.
         moved = {id(segment): target for topic_plan in plan.topics for segment, target in topic_plan.cold}
         by_segment: dict[Path, list[tuple[int, bytes]]] = {}
         segments: dict[Path, Segment] = {}
@@ -767,15 +771,15 @@ class Checkpoints:
         return entry if places is None else {**entry, "index": index}
 
     def _trim(self, plan: Plan) -> None:
-        """Remove what nothing needs any more. What cannot be removed now is found again at the next start."""
+        """Step 6: remove files that are not needed any more. The next start finds those that cannot be removed now."""
         wal = self._path / "wal"
         files = [(first, name) for name in self._disk.list(wal) if (first := first_no_of(name)) is not None]
         unneeded = [wal / name for (_, name), (after, _) in pairwise(files) if after <= self._frame_no + 1]
         old = [n for n in catalog.numbers(self._disk, self._path) if n < plan.number - 1]
-        # An unfinished attempt may have left a file under a name that this one has used again.
+        # This checkpoint may have used the name of a file again that an unfinished attempt had left.
         needed = still_needed(plan, set(self._doomed)) if self._doomed else ()
         doomed = [path for path in self._doomed if path not in needed]
-        # Log files go oldest first: a log may lose its beginning, never its middle.
+        # Log files are removed oldest first: a log may lose its beginning, never its middle.
         for path in [*(self._path / catalog.file_name(n) for n in old), *unneeded, *doomed]:
             try:
                 self._disk.remove(path)
@@ -783,11 +787,12 @@ class Checkpoints:
                 continue
 
     def adopt(self, plan: Plan) -> None:
-        """Step 7 at once."""
+        """Step 7 in one call."""
         exhaust(self.adopting(plan))
 
     def adopting(self, plan: Plan) -> Generator[None, None, None]:
-        """Step 7 in slices. They let the plan go, too: to free a large one at once would take as long as several."""
+        """Step 7 in slices. They also free the plan, because freeing a large one in one call takes as long as several
+        slices."""
         logged = self._frame_no != plan.frame_no
         self._number, self._frame_no = plan.number, plan.frame_no
         self.catalog_bytes = plan.catalog_bytes
@@ -810,7 +815,7 @@ class Checkpoints:
             self._adopt_topic(plan.topics.pop())
             if len(plan.topics) % SLICE == 0:
                 self._release()
-                search_recent()  # or all of it would be searched at once at the end: more is freed here than is made
+                search_recent()  # else one long search at the end: slices free more than they make
                 yield
         self._release()
         self.settled = plan.trimmed and not (logged or self._doomed or self._dying or self._listed)
@@ -818,8 +823,8 @@ class Checkpoints:
 
     def _adopt_topic(self, plan: TopicPlan) -> None:
         topic = plan.topic
-        if topic.config.durability != "ephemeral" and topic.config is topic.assigned_config is plan.config:
-            topic.logged_seq = 0  # what it has from when it was ephemeral is in files now
+        if topic.config.durability.lasts and topic.config is topic.assigned_config is plan.config:
+            topic.logged_seq = 0  # records from the time when the topic was ephemeral are in files now
         if topic.catalogued is plan:
             topic.catalogued = plan.encoded
         if topic.unloaded is not None and plan.held:
@@ -852,13 +857,13 @@ class Checkpoints:
 
     def _cache(self, batch: Batch) -> None:
         if isinstance(batch.buffer, memoryview):
-            batch.buffer = None  # part of a log file that is mapped: it would keep its blocks when it is removed
+            batch.buffer = None  # part of a mapped log file, which would keep its blocks after its removal
             return
         self._cached.append(batch)
         self._cached_bytes += len(batch.buffer or b"")
 
     def _release(self) -> None:
-        """Let the oldest payloads go, beyond what the cache may hold; the files have them."""
+        """Free the oldest payloads beyond `cache_bytes`; the files have them."""
         while self._cached and self._cached_bytes > self._limits.cache_bytes:
             batch = self._cached.popleft()
             self._cached_bytes -= len(batch.buffer or b"")
@@ -866,14 +871,14 @@ class Checkpoints:
 
 
 def _filed(batch: Batch, flags: bytes) -> None:
-    """The file has these flags from now on."""
+    """Record that the file has these flags now."""
     new = flags_check(batch.first_seq, flags)
     segment_of(batch).check ^= batch.filed ^ new
     batch.filed = new
 
 
-def exhaust(slices: Generator[None, None, _Result]) -> _Result:
-    """All slices, one after the other."""
+def exhaust(slices: Generator[object, None, _Result]) -> _Result:
+    """Run all slices without a pause. Returns the generator's result."""
     while True:
         try:
             next(slices)
@@ -883,5 +888,6 @@ def exhaust(slices: Generator[None, None, _Result]) -> _Result:
 
 
 def _weight(segment: Segment) -> int:
-    """Bytes that a catalog may need for a segment: a flag for each record, rows and an index entry for each frame."""
+    """Bytes that a catalog may need for a segment: a flag for each record, and rows and an index entry for each
+    frame."""
     return segment.records + (64 + ENTRY_SIZE) * segment.frames

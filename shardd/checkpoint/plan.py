@@ -1,4 +1,4 @@
-"""What a checkpoint is going to write, and where everything is once that is done."""
+"""The plan of a checkpoint: the batches, deletions and entries that it writes, and their places after it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardd.topic.config import TopicConfig
 from shardd.topic.topic import Topic
 
 Planned = tuple[Batch, bytes]
-"""A batch, and its delete flags when the plan was made."""
+"""A batch, and its delete flags at the time of the plan."""
 
 
 @dataclass(slots=True)
@@ -27,11 +27,11 @@ class TopicPlan:
     cold: list[tuple[Segment, Path]] = field(default_factory=list)
     written: list[tuple[Segment, list[Entry]]] = field(default_factory=list)
     states: list[State] | None = None
-    """Of its batches, if it is small."""
+    """States of its batches, if the topic is small."""
     held: list[list[int]] = field(default_factory=list)
-    """Of a topic that is unloaded: `[number of its first frame, size]` of the file that was written."""
+    """Of an unloaded topic: `[number of the first frame, size]` of the file of held frames that was written."""
     encoded: bytes = b""
-    """Its entry in the catalog."""
+    """The topic's entry in the catalog."""
 
 
 @dataclass(slots=True)
@@ -42,27 +42,27 @@ class Plan:
     logs: dict[str, int]
     sessions: list[dict[str, Any]]
     topics: list[TopicPlan] = field(default_factory=list)
-    """Those that have changed."""
+    """Plans of the topics that have changed."""
     entries: list[bytes | TopicPlan] = field(default_factory=list)
-    """All there are."""
+    """Entries of all topics, those that have changed as their plans."""
     to_cold: bool = False
-    """Is anything to be moved there?"""
+    """True if a segment is to be moved to the cold tier."""
     dead: list[Path] = field(default_factory=list)
     listed: list[Planned] = field(default_factory=list)
     loaded: dict[int, Topic] | None = None
-    """All topics by id, for the first checkpoint of a process: it looks for files that no topic knows."""
+    """All topics by id, for the first checkpoint of a process, which looks for files that no topic has. Else None."""
     unflagged: set[int] = field(default_factory=set)
-    """Ids of segment objects whose delete flags could not be written: these files cannot be written to."""
+    """Ids of segment objects whose delete flags were not written, because their files are damaged or unreadable."""
     written_bytes: int = 0
     catalog_bytes: int = 0
     begun: list[tuple[Path, int]] = field(default_factory=list)
-    """Files that were written to, and how many bytes each had before."""
+    """Files that were written to, and the size of each before."""
     committed: bool = False
-    """The next start may find this catalog."""
+    """True if the next start may find this catalog."""
     flagged: bool = False
     trimmed: bool = False
     not_moved: list[tuple[Path, OSError]] = field(default_factory=list)
-    """Segments that the cold tier did not take."""
+    """Segments that could not be copied to the cold tier, with the errors."""
 
 
 def segment_of(batch: Batch) -> Segment:
@@ -71,7 +71,7 @@ def segment_of(batch: Batch) -> Segment:
 
 
 def places_of(plan: TopicPlan, known: list[State]) -> dict[int, list[tuple[Entry, State]]]:
-    """By id of the segment object, where the batches of a topic are once the plan is carried out."""
+    """By id of the segment object: the places of a topic's batches after the plan has been carried out."""
     waiting = iter(plan.batches)
     new = {
         id(batch): (id(segment), entry)
@@ -95,8 +95,8 @@ def _place(batch: Batch) -> tuple[int, Entry]:
 
 
 def checks_of(plan: TopicPlan) -> dict[int, int]:
-    """By id of the segment object: what its check in the catalog differs by from what it is. Frames that are written
-    come in, those that are listed go out."""
+    """By id of the segment object: XOR of its present check and its check in the catalog. Adds written frames and takes
+    out listed ones."""
     changes: dict[int, int] = {}
     for batch, _ in plan.deleted:
         segment = id(segment_of(batch))
@@ -109,7 +109,7 @@ def checks_of(plan: TopicPlan) -> dict[int, int]:
 
 
 def still_needed(plan: Plan, doomed: set[Path]) -> set[Path]:
-    """Which of these files the catalog of this checkpoint names for topics that have changed; of others, none is
+    """Those of the `doomed` files that the new catalog names for topics that have changed. No file of another topic is
     doomed."""
     needed: set[Path] = set()
     for topic_plan in plan.topics:

@@ -1,19 +1,18 @@
-"""What a catalog says of the batches in a small topic's segments, so that a start opens none of its files.
+"""The segment summary of a small topic: a catalog's copy of its segment indexes, so that a start opens no files.
 
-The entry of a topic with at most `FRAMES` frames in its segments has `index`, for each segment:
+The catalog entry of a topic with at most `FRAMES` frames in its segments has `index`, one row for each segment:
 
     [records, frames, places, partial]
-    places    eight numbers for each frame that may still have live records or flags to be written: seqs left out since
-              the frame before, bytes left out, length, count, first time since the first time of the frame before, last
-              time since the first, size, flags_at
-    partial   [first_seq, start, live bytes, flags] for those of them of which something is gone: records before `start`
-              are, and the flagged ones. `flags` is null if there are none, or if `deleted` lists them
+    places    eight numbers for each frame that may have live records or flags to be written: seqs skipped since the
+              frame before, bytes skipped, length, count, first time minus the first time of the frame before, last time
+              minus the first, size, flags_at
+    partial   [first_seq, start, live bytes, flags] for each of these frames that has lost records: those before `start`
+              and the flagged ones. `flags` is null if there are none, or if `deleted` lists them
 
-Larger topics have none: their files are opened by the start, which takes a time in proportion to their bytes.
+Larger topics have no summary. The start opens their files, which takes time in proportion to their bytes.
 
-A topic that was read from here has not been looked for on the disk. It is `unchecked` until it is used for the first
-time, by a request or by a frame of the log: then its files are read and checked as by a start that knows nothing of
-them, before anything else is done. See `shardd.checkpoint.checkpoint`.
+A topic that was loaded from its summary is `unchecked`: its files have not been opened. Before the first request or log
+frame uses it, its files are read and checked, as by a start without a summary. See `shardd.checkpoint.checkpoint`.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from shardd.topic.topic import Topic
 
 FRAMES = 128
 State = tuple[Batch, int, bytes | None, int]
-"""A batch as it was when it was looked at: `start`, flags (None: none, or they are listed), live bytes."""
+"""A batch and its state at the time of the plan: `start`, flags (None: none, or they are listed), live bytes."""
 Place = tuple[Entry, State]
 
 
 def states(topic: Topic, unstored: Iterable[Batch], listed: Iterable[Batch]) -> list[State] | None:
-    """What has to be known of a topic's batches, those that a segment is about to get (`unstored`) last; None if the
-    topic has too many."""
+    """The states of a topic's batches for the summary; None if the topic has too many frames, or flags that only the
+    file has. `unstored` are the batches that the checkpoint writes, `listed` those whose flags the catalog lists."""
     new = {id(batch) for batch in unstored}
     if sum(segment.frames for segment in topic.segments) + len(new) > FRAMES:
         return None
@@ -41,10 +40,10 @@ def states(topic: Topic, unstored: Iterable[Batch], listed: Iterable[Batch]) -> 
     found: list[State] = []
     for batch in topic.batches:
         if batch.stored is None and id(batch) not in new:
-            continue  # it does not last
+            continue  # in memory only, lost at a restart
         flags = None if batch.flags is None or id(batch) in apart else bytes(batch.flags)
         if batch.stored is not None and id(batch) not in apart and not _as_filed(batch, flags):
-            return None  # flags that nobody wrote: only the file has them
+            return None  # the file has flags that this process did not write
         found.append((batch, max(batch.start, min(topic.floor - batch.first_seq, batch.count)), flags, batch.live_size))
     return found
 
@@ -54,12 +53,12 @@ def _as_filed(batch: Batch, flags: bytes | None) -> bool:
 
 
 def forgotten(batch: Batch) -> State:
-    """Of a batch that is listed, but has left its topic."""
+    """The state of a listed batch that has left its topic."""
     return batch, batch.start, None, batch.live_size
 
 
 def packed(segment: Segment, records: int, frames: int, places: Iterable[Place]) -> list[Any]:
-    """The row of a segment. Its `places` in seq order."""
+    """The row of a segment with `records` and `frames` in all. `places` are in seq order."""
     numbers: list[int] = []
     partial: list[Any] = []
     seq, end, ts = segment.first_seq, 0, segment.created_ms
@@ -81,7 +80,8 @@ def packed(segment: Segment, records: int, frames: int, places: Iterable[Place])
 
 
 def unpacked(segment: Segment, size: int, check: int, row: list[Any], listed: Mapping[int, bytes]) -> Iterator[Batch]:
-    """The batches of a segment as a catalog has them: `size` bytes, and flags of this check without the listed ones."""
+    """The batches of a segment from its row in a catalog. `size` is the segment's bytes, `check` the check of its flags
+    without those in `listed`."""
     segment.records, segment.frames, numbers, partial = row
     segment.size, segment.check = size, check
     gone = {first_seq: rest for first_seq, *rest in partial} if partial else {}
@@ -94,7 +94,7 @@ def unpacked(segment: Segment, size: int, check: int, row: list[Any], listed: Ma
         if seq in gone:
             start, live_size, flags = gone[seq]
             batch.resume(start, listed.get(seq, flags), live_size)
-            if seq not in listed:  # else they may be half written: nothing of them counts until they are written
+            if seq not in listed:  # listed flags may be half written, so they do not count until they are written again
                 batch.written = batch.deleted
                 batch.filed = 0 if flags is None else flags_check(seq, flags)
         seq, end = seq + count, entry.offset + length

@@ -1,4 +1,4 @@
-"""What a catalog keeps of a topic besides its records."""
+"""The snapshot of a topic: its catalog fields besides its records."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ def _queue_fields(queue: Queue, durable: bool, last: bool) -> dict[str, Any]:
 
 
 def kept_fields(topic: Topic, last: bool) -> dict[str, Any]:
-    """What is kept of a topic besides its records. Of an ephemeral one, what a restart finds: the head that is lasting,
-    and the ceiling. `last`: how far it got exactly, and what is lost, so that its head does not move."""
-    ephemeral = topic.config.durability == "ephemeral"
+    """The catalog fields of a topic besides its records.
+
+    For an ephemeral topic they have the state that a restart finds: the lasting head, and the ceiling. With `last` they
+    have the exact head and the losses instead, so that the restart does not move the head.
+    """
+    lasts = topic.config.durability.lasts
     head, losses = topic.lasting_seq, topic.losses
     inner = Gaps([(first, min(end, head), reason) for first, end, reason in topic.gaps.ranges if first <= head])
-    if last and ephemeral:
+    if last and not lasts:
         lost = topic.last_live
         if lost > head and topic.floor > head:
             losses = Losses(list(losses.runs))
@@ -39,7 +42,7 @@ def kept_fields(topic: Topic, last: bool) -> dict[str, Any]:
         "losses": list(losses.runs),
         "last_ts": topic.last_ts,
         "last_write_ts": topic.last_write_ts,
-        "ceiling": topic.head_seq if last and ephemeral else max(topic.ceiling, head if ephemeral else 0),
+        "ceiling": topic.head_seq if last and not lasts else max(topic.ceiling, 0 if lasts else head),
         "reserved_in": topic.reserved_in,
         "keys": topic.keys.dump(),
         "queue": None if topic.queue is None else _queue_fields(topic.queue, topic.config.leases_durable, last),
@@ -51,7 +54,7 @@ def kept_fields(topic: Topic, last: bool) -> dict[str, Any]:
 
 
 def _posted(topic: Topic) -> dict[str, Any]:
-    """What only topics have whose records go to other topics, or that get some from there."""
+    """Fields of topics with transfers to other topics, or from them."""
     fields: dict[str, Any] = {}
     if topic.outbox:
         fields["letters"] = topic.outbox.dump(topic.alive)
@@ -61,7 +64,7 @@ def _posted(topic: Topic) -> dict[str, Any]:
 
 
 def _routed(topic: Topic) -> dict[str, Any]:
-    """What only topics have that routers bring something into."""
+    """Fields of topics with routers into them."""
     fields: dict[str, Any] = {}
     if topic.lane_visible is not None:
         fields["routers"] = topic.lane_visible.dump(topic.lane_visible.done)

@@ -1,1 +1,1 @@
-"""Who is told what, and when: reads, long polls, streams, and whose turn it is."""
+"""Delivery: diffs, long polls, reads of streams, and the scheduler that orders them."""

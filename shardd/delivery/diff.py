@@ -1,7 +1,7 @@
-"""Reads: the records after a cursor, rendered once per call.
+"""Diffs: the records after a seq, rendered as a JSON answer.
 
-The window of `limit` records is chosen before the node filter is applied, so an answer may be empty while the cursor
-advances.
+The window of `limit` records is chosen before the node filter is applied. An answer may therefore hold no records while
+its `next_from_seq` advances.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class DiffRequest(Struct):
 
 
 class Read(Struct, frozen=True):
-    """A checked and clamped diff request. `nodes` are the origins whose records are left out."""
+    """A diff request, checked and clamped. Records whose `node` is in `nodes` are left out."""
 
     from_seq: int
     limit: int
@@ -93,7 +93,9 @@ _encoder = msgspec.json.Encoder()
 
 
 def parse_diff(request: Request[Diff], limits: Limits) -> Read:
-    """Raises `400 invalid_request` for wrong types and for a seq that cannot be; other numbers are clamped."""
+    """The request's diff. Clamps `limit`, `wait_ms` and `max_batch_bytes`.
+
+    Raises `400 invalid_request` for wrong types, for a `from_seq` out of range, and for `from_seq` with `cursor`."""
     asked, request.ignored = _FORM.read(request.body)
     if asked.from_seq is not None and not 0 <= asked.from_seq <= MAX_U64:
         raise invalid(f"from_seq is {asked.from_seq}, but must be between 0 and {MAX_U64}", field="from_seq")
@@ -114,8 +116,8 @@ def parse_diff(request: Request[Diff], limits: Limits) -> Read:
 
 
 class Answer(Struct):
-    """A rendered diff. `empty`: no record passed, nothing was lost: a long poll may go on from `next_from_seq`.
-    Unless that is `head`, there is more to look at. `extra` is for the gateway."""
+    """A rendered diff. `empty` means no record passed and none was lost: a long poll may continue from
+    `next_from_seq`. If that is below `head`, more records are left to scan. `extra` is for the gateway."""
 
     body: bytes
     next_from_seq: int
@@ -153,7 +155,7 @@ def answer(topic: Topic, read: Read) -> Answer:
 
 
 def rows(piece: Slice, nodes: frozenset[bytes], tags: bool, meta: bool, make: Callable[..., T]) -> Iterable[T]:
-    """The records of a slice that come from none of `nodes`, made of seq, ts, node, tag, data, meta."""
+    """The records of a slice whose node is not in `nodes`; `make` builds each from seq, ts, node, tag, data, meta."""
     columns, start, stop = piece.columns, piece.start, piece.stop
     count = stop - start
     keep: Sequence[int] | None = _kept(columns.node, nodes, start, stop) if nodes else None
@@ -174,7 +176,7 @@ def rows(piece: Slice, nodes: frozenset[bytes], tags: bool, meta: bool, make: Ca
 
 
 def _kept(column: Column | None, nodes: frozenset[bytes], start: int, stop: int) -> list[bool] | None:
-    """Which records come from none of `nodes`; None for all of them."""
+    """A mask of the records whose node is not in `nodes`; None if that is all of them."""
     if column is None:
         return None
     if column.encoding == Encoding.CONSTANT:

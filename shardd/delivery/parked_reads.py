@@ -1,13 +1,13 @@
-"""Diffs, and the reads that feed streams: answered at once, or parked until there is something to answer with.
+"""Parked reads: diffs and reads of streams, answered at once or parked until records come.
 
 asked ──► answered                    records, a tombstone, or nothing and `wait_ms` 0
   │
-  └────► parked ──► answered          records came, or the time is up
+  └────► parked ──► answered          records came, or `wait_ms` has passed
               ├───► 404               the topic was deleted
-              ├───► 429               pressure holds the topic back, and the read is a stream's, which tells its client
-              └───► dropped           the caller went away
+              ├───► 429               a stream's read, while pressure holds the topic; the stream tells its client
+              └───► dropped           the caller disconnected
 
-Which topic's readers are answered first when there is much to do is up to `shardd.delivery.scheduler`.
+`shardd.delivery.scheduler` decides which topic's readers are answered first.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _Key = tuple[Hashable, int]
 
 
 class _Waiting:
-    """A parked read. `topic` is None once it is over; its entry in the heap of deadlines may outlive it."""
+    """A parked read. `topic` is None once the read is over; its entry may stay in the heap of deadlines."""
 
     __slots__ = ("ident", "key", "read", "respond", "since", "topic")
 
@@ -57,27 +57,27 @@ class Reads:
         self._clock = clock
         self._unsynced = unsynced
         self._ahead: dict[int, Topic] = {}
-        """Topics that have visible records which a strong read could not give out yet."""
+        """Topics whose visible records a strong read could not return yet, because no sync covers them."""
         self._limits = limits
         self._parked: dict[Hashable, _Waiting] = {}
         self._by_topic: dict[int, dict[Hashable, _Waiting]] = {}
         self._deadlines: list[tuple[float, int, _Waiting]] = []
         self.full: Callable[[Hashable], bool] = lambda caller: False
-        """Whether a caller has more replies on their way to it than it may; its reads stay parked meanwhile."""
+        """Whether a caller's unread replies fill its window. Its reads stay parked until `room_again`."""
         self._order = count()
         self._scheduler = scheduler
 
     def __len__(self) -> int:
-        """Parked reads."""
+        """Number of parked reads."""
         return len(self._parked)
 
     @property
     def next_deadline(self) -> float | None:
-        """When `expire` next has something to do, in monotonic seconds."""
+        """When `expire` next has work, in monotonic seconds; None without parked reads."""
         return self._deadlines[0][0] if self._deadlines else None
 
     def diff(self, topic: Topic, request: Request[Diff], caller: Hashable, respond: Respond) -> None:
-        """Answer a diff, or park it. `caller` names the peer."""
+        """Answers a diff, or parks it. `caller` names the peer. Raises `404` for an unknown cursor."""
         read = parse_diff(request, self._limits)
         if read.cursor is not None:
             cursor = topic.cursors.get(read.cursor)
@@ -87,7 +87,7 @@ class Reads:
         self._take(topic, read, request, caller, respond, touch=True)
 
     def feed(self, topic: Topic, request: Request[Feed], caller: Hashable, respond: Respond) -> None:
-        """The same for a read of `shardd.delivery.stream_reads`."""
+        """Answers or parks a read of `shardd.delivery.stream_reads`. Raises `429` if pressure holds the topic."""
         read = stream_read(request.options)
         if self._scheduler.holds(topic) and read.from_seq < topic.head_seq:
             raise self._scheduler.pressure.paced()
@@ -130,16 +130,16 @@ class Reads:
         return stream_answer(topic, read, head)
 
     def synced(self) -> None:
-        """A sync has ended. Those who wait for one to cover what they read have their turn."""
+        """Schedules the topics whose strong reads waited for a sync; one has just ended."""
         ahead, self._ahead = self._ahead, {}
         for topic in ahead.values():
             self._scheduler.ready(topic)
 
     def _serve(self, topic: Topic, since: float) -> int:
-        """Answer the reads of a topic that there is something for."""
+        """Answers the topic's parked reads that have something to return. Returns the number of rendered answers."""
         now = self._clock.now_ms()
         topic.expire(now)
-        # Those who ask for the same get the same bytes: rendered once, however many wait.
+        # Equal reads share one rendered answer, so the cost does not grow with the number of readers.
         rendered: dict[Read, Answer | SegmentError] = {}
         for waiting in list(self._by_topic[topic.id].values()):
             if self.full(waiting.key[0]):
@@ -157,8 +157,8 @@ class Reads:
         return len(rendered)
 
     def pace(self) -> None:
-        """Send those away who feed streams from topics that are held back: they tell their clients, and come again.
-        Who asked for a diff waits as long as it said."""
+        """Refuses the streams' reads of held topics with `429`. The streams tell their clients and ask again later.
+        Diffs stay parked until their `wait_ms` has passed."""
         for topic in self._scheduler.held():
             for waiting in list(self._by_topic.get(topic.id, {}).values()):
                 if isinstance(waiting.read, StreamRead):
@@ -166,7 +166,7 @@ class Reads:
                     waiting.respond(Reply(waiting.ident, error=self._scheduler.pressure.paced()))
 
     def expire(self) -> None:
-        """Answer the parked reads whose time is up with what there is."""
+        """Answers the parked reads whose `wait_ms` has passed, even without records. A full caller's read waits on."""
         now = self._clock.monotonic()
         while self._deadlines and self._deadlines[0][0] <= now:
             waiting = heappop(self._deadlines)[2]
@@ -180,7 +180,7 @@ class Reads:
                 waiting.respond(_reply(waiting.ident, self._look(topic, waiting.read), throttled))
 
     def room_again(self, caller: Hashable) -> None:
-        """A caller that was full is not any more."""
+        """Schedules the topics of the caller's parked reads: the caller is no longer full."""
         for topic in {waiting.topic.id: waiting.topic for waiting in self._of(caller) if waiting.topic}.values():
             self._scheduler.ready(topic)
 
@@ -191,20 +191,20 @@ class Reads:
         self.refuse(topic, topic_not_found(topic.name))
 
     def refuse(self, topic: Topic, error: TopicsError) -> None:
-        """Whoever waits for this topic waits in vain."""
+        """Answers all parked reads of the topic with `error`."""
         for waiting in list(self._by_topic.get(topic.id, {}).values()):
             self._over(waiting)
             waiting.respond(Reply(waiting.ident, error=error))
 
     def _look(self, topic: Topic, read: Read) -> Answer | SegmentError:
-        """A damaged file is bad news for who reads it, and for nobody else."""
+        """The read's answer, or the error of a damaged file, which concerns only the reads that need this file."""
         try:
             return self._answer(topic, read)
         except SegmentError as error:
             return error
 
     def cancel(self, caller: Hashable, ident: int) -> None:
-        """The caller went away. Nothing if the read is not parked (any more)."""
+        """Drops a parked read whose caller disconnected. Does nothing if the read is not parked."""
         waiting = self._parked.get((caller, ident))
         if waiting is not None:
             self._over(waiting)
@@ -219,12 +219,12 @@ class Reads:
             del self._by_topic[topic.id]
             self._scheduler.detach(topic, self._serve)
         if len(self._deadlines) > 64 and len(self._deadlines) > 4 * len(self._parked):
-            # Most deadlines are of reads that are over: drop them, or cancelled long polls would pile up.
+            # Most deadlines belong to reads that are over. Without this, cancelled long polls would pile up.
             self._deadlines = sorted(entry for entry in self._deadlines if entry[2].topic is not None)
 
 
 def _further(read: Read, found: Answer) -> Read:
-    """The read that goes on where `found` ended."""
+    """The read that continues where `found` ended."""
     if isinstance(read, StreamRead):
         assert found.extra is not None
         return msgspec.structs.replace(read, from_seq=found.next_from_seq, epoch=found.extra.epoch)
@@ -232,7 +232,7 @@ def _further(read: Read, found: Answer) -> Read:
 
 
 def _reply(ident: int, found: Answer | SegmentError, throttled_s: float = 0.0) -> Reply:
-    """`throttled_s`: how long there was something to answer with and the topic's turn had not come."""
+    """The reply for an answer or a damaged file. `throttled_s` is how long the answer waited for the topic's turn."""
     figures = {"throttle_wait_ms": round(throttled_s * 1000, 3)}
     if isinstance(found, SegmentError):
         return Reply(ident, performance=figures, error=damaged(found))

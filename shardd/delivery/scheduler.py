@@ -1,14 +1,14 @@
-"""Whose turn is it? Topics with delivery work to do: readers to wake, watches to feed, routers to run.
+"""Scheduler: the order in which topics get delivery work done, that is readers, watches and routers.
 
-Whoever delivers says so once for each topic (`attach`), and is called when the topic's turn has come:
+A deliverer attaches once to each topic, and is called when the topic's turn has come:
 
-    scheduler.attach(topic, deliver)                     from now on `deliver` is asked when there is something
-    scheduler.attach(topic, deliver, background=True)    the same for work that waits under pressure, as routers do
-    scheduler.ready(topic)                               there is something: called once for each write that commits
-    scheduler.detach(topic, deliver)                     nobody waits there any more
+    scheduler.attach(topic, deliver)                     call `deliver` when the topic is ready and has its turn
+    scheduler.attach(topic, deliver, background=True)    the same for work that waits under pressure, such as routers'
+    scheduler.ready(topic)                               the topic has something to deliver: called once per commit
+    scheduler.detach(topic, deliver)                     ends one `attach`
 
-However often a topic becomes ready, it is in the ready set at most once (and once more with its background work). A
-topic that nobody is attached to never is: then `ready` costs two look-ups.
+However often a topic becomes ready, it is in the ready set at most once, and once more for its background work. A topic
+without deliverers is never in the set: `ready` then costs two look-ups.
 
     idle ──ready──► gathering ──window over──► queued ──turn──► delivered, idle again
                         │                       │ ▲
@@ -16,11 +16,11 @@ topic that nobody is attached to never is: then `ready` costs two look-ups.
                         └─(no pressure:         ▼ │
                            at once)            held
 
-The ready set is a queue per band of priority. Bands are served by deficit round-robin: each turn of a band adds its
-weight to what it may spend, and serving a topic costs as much as there was to render for it. A topic that waits gains
-priority and moves up. It moves only upwards, to the end of the better band.
+The ready set is one queue per band of priority. Bands are served by deficit round-robin: each turn adds the band's
+weight to its credit, and serving a topic costs the number of answers rendered. A waiting topic gains priority and moves
+up to the end of a better band. It never moves down.
 
-Deliveries are made in slices of time, so that a long ready set never keeps requests from being taken.
+Deliveries are made in slices of time, so that a long ready set does not delay requests.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from shardd.delivery.priority import WEIGHTS, age_boost, band, effective_priorit
 from shardd.topic.topic import Topic
 
 SLICE = 0.002
-"""Seconds of delivery work in one go."""
+"""Seconds of delivery work in one call of `deliver`."""
 REBAND_INTERVAL = 0.25
-"""Seconds between looks at whose priority has grown by waiting: 25 points, a tenth of a band."""
+"""Seconds between updates of the bands of waiting topics. A wait gains 25 points in it, a tenth of a band."""
 MAX_DEBT = 8
-"""Turns that a band sits out at most after an expensive topic."""
+"""The most turns that a band misses after an expensive topic."""
 
 Deliver = Callable[[Topic, float], int]
-"""Takes the topic and since when (monotonic seconds) there has been something for it. Returns what it cost: how often
-something was rendered or passed on, 0 for nothing."""
+"""A deliverer: takes the topic and since when it has been ready (monotonic seconds). Returns the cost: the number of
+answers rendered or passed on, 0 for none."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerStatistics:
-    """How many topics wait where; `ready` by band, highest priority first."""
+    """How many works wait in each place; `ready` by band, highest priority first."""
 
     gathering: int
     ready: tuple[int, ...]
@@ -65,12 +65,12 @@ class Rounds:
         self._credit[0] = weights[0]
 
     def choose(self, queues: Sequence[Sized]) -> int | None:
-        """The queue whose turn it is; None if all are empty."""
+        """The index of the queue whose turn it is; None if all are empty."""
         if not any(queues):
             return None
         while not queues[self._at] or self._credit[self._at] <= 0:
             if not queues[self._at]:
-                # Turns that were not used are not saved up; what was overspent stays owed.
+                # An empty queue saves no credit; its debt stays.
                 self._credit[self._at] = min(self._credit[self._at], 0)
             self._at = (self._at + 1) % len(self._weights)
             self._credit[self._at] += self._weights[self._at]
@@ -81,7 +81,7 @@ class Rounds:
 
 
 class _Work:
-    """What is to be done for one topic, and where it waits: `place` is None while there is nothing to do."""
+    """The delivery work of one topic. `place` is the queue it waits in, None while there is nothing to do."""
 
     __slots__ = ("background", "deliveries", "place", "ready_at", "since", "topic")
 
@@ -91,9 +91,9 @@ class _Work:
         self.deliveries: list[Deliver] = []
         self.place: _Queue | None = None
         self.since = 0.0
-        """When there was something."""
+        """When the topic became ready, in monotonic seconds."""
         self.ready_at = 0.0
-        """When it could have been delivered: later, if it was to gather or was held."""
+        """When it could first have been delivered: later than `since` if it gathered or was held."""
 
     def move(self, place: _Queue | None) -> None:
         if self.place is not None:
@@ -111,7 +111,7 @@ class Scheduler:
         self._clock = clock
         self.pressure = pressure
         self._works: tuple[dict[int, _Work], dict[int, _Work]] = {}, {}
-        """By topic id: what is done always, and what is done in the background."""
+        """By topic id: the foreground works, and the background works."""
         self._gathering: _Queue = OrderedDict()
         self._bands: tuple[_Queue, ...] = tuple(OrderedDict() for _ in WEIGHTS)
         self._held: _Queue = OrderedDict()
@@ -120,20 +120,20 @@ class Scheduler:
         self._delays = 0.0
         self._served = 0
         self.more: Callable[[], None] = _nothing
-        """Called when something is left for later, by `deliver` or by those who wait: look when it is due."""
+        """Called when `deliver`, a read or a claim leaves work for later: look at `next_due` and deadlines again."""
 
     def __len__(self) -> int:
-        """Works to do, wherever they wait."""
+        """Number of works to do, wherever they wait."""
         return self.depth + len(self._gathering) + len(self._held)
 
     @property
     def depth(self) -> int:
-        """Works that could be done now."""
+        """Number of works that could be done now."""
         return sum(map(len, self._bands))
 
     @property
     def next_due(self) -> float | None:
-        """When `deliver` next has something to do, in monotonic seconds; None if nothing that waits has a time."""
+        """When `deliver` next has work, in monotonic seconds, 0.0 for now; None if it has none or pressure holds it."""
         if any(self._bands) or (self._held and not self.pressure.holding):
             return 0.0
         if self._gathering:
@@ -141,7 +141,7 @@ class Scheduler:
         return None
 
     def attach(self, topic: Topic, deliver: Deliver, *, background: bool = False) -> None:
-        """Call `deliver` whenever the topic is ready and its turn has come, until `detach`."""
+        """Calls `deliver` whenever the topic is ready and its turn has come, until `detach`."""
         works = self._works[background]
         work = works.get(topic.id)
         if work is None:
@@ -149,7 +149,7 @@ class Scheduler:
         work.deliveries.append(deliver)
 
     def detach(self, topic: Topic, deliver: Deliver, *, background: bool = False) -> None:
-        """Undo one `attach`."""
+        """Ends one `attach`."""
         work = self._works[background][topic.id]
         work.deliveries.remove(deliver)
         if not work.deliveries:
@@ -157,7 +157,7 @@ class Scheduler:
             del self._works[background][topic.id]
 
     def ready(self, topic: Topic) -> None:
-        """There is something to deliver. Nothing changes for a topic that waits for its turn already."""
+        """Queues the topic's work: there is something to deliver. Changes nothing if it waits for its turn already."""
         for works in self._works:
             work = works.get(topic.id)
             if work is not None and work.place is None:
@@ -165,26 +165,25 @@ class Scheduler:
                 work.move(self._gathering if self.pressure.coalesce_s else self._bands[self._band(work, 0.0)])
 
     def holds(self, topic: Topic) -> bool:
-        """Must deliveries of the topic wait until pressure falls?"""
+        """Whether the topic's deliveries must wait until pressure falls."""
         return self.pressure.holding and _is_low(topic)
 
     def held(self) -> list[Topic]:
-        """The topics that have something to deliver and must wait until pressure falls. Work in the background is not
-        meant."""
+        """The topics whose foreground work is ready and must wait until pressure falls."""
         return [work.topic for work in self._held if not work.background]
 
     def boost(self, topic: Topic) -> int:
-        """What the topic's priority has gained by waiting."""
+        """The priority that the topic has gained by waiting."""
         return age_boost(self.waited(topic))
 
     def waited(self, topic: Topic) -> float:
-        """Seconds that the topic's work has been waiting; 0 if there is none."""
+        """Seconds that the topic's work has been waiting; 0 if it has none."""
         waiting = [works[topic.id] for works in self._works if topic.id in works]
         now = self._clock.monotonic()
         return max((now - work.since for work in waiting if work.place is not None), default=0.0)
 
     def deliver(self) -> None:
-        """Serve who is ready, in order, for about a slice of time."""
+        """Serves ready topics in order, for about a slice of time. Calls `more` if work is left."""
         if not any(self._bands) and not self._gathering and not self._held:
             return
         now = self._clock.monotonic()
@@ -204,8 +203,8 @@ class Scheduler:
             self.more()
 
     def take_delay(self) -> float:
-        """How long topics had to wait since the last call, in seconds: the mean of those that were served, or the
-        present wait of one that was not, whichever is longer."""
+        """The delay since the last call, in seconds: the served works' mean wait, or the longest present wait at the
+        front of a band, whichever is longer."""
         now = self._clock.monotonic()
         served = self._delays / self._served if self._served else 0.0
         self._delays, self._served = 0.0, 0
@@ -248,7 +247,7 @@ class Scheduler:
 
 
 def _may_wait(work: _Work) -> bool:
-    """Must this wait while pressure is so high that somebody must?"""
+    """Whether this work waits while pressure holds."""
     return work.background or _is_low(work.topic)
 
 

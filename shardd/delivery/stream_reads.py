@@ -1,25 +1,25 @@
-"""Reads for streams: what SSE and WebSocket carry, rendered here once for all who watch the same.
+"""Stream reads: the payload of SSE events and WebSocket frames, rendered once for all equal watchers.
 
-The gateway keeps one read of each topic that is watched live (and for each set of options) waiting here, parked like a
-long poll (`shardd.delivery.parked_reads`). Its reply is a frame's payload, which the gateway hands to every watcher as
-it is; then it asks for what follows. What is written in between comes with the next reply, so replies grow as readers
-get slower, and there is never more than one on its way: nothing needs to be counted, paced or taken up again after a
-restart. Watchers that are behind read the same way without waiting.
+The gateway keeps one read parked for each topic watched live and each set of options, like a long poll
+(`shardd.delivery.parked_reads`). The reply is a frame's payload. The gateway passes it to every watcher unchanged, then
+asks for the next. Records written in between come with the next reply, so replies grow when readers are slower. At most
+one reply is in flight, so nothing has to be counted, paced or resumed after a restart. Watchers that are behind read
+the same way, without waiting.
 
-Options of the request, all of them checked by the gateway:
+Options of the request; the gateway has checked them:
 
-    from_seq  epoch    the position: the last seq seen, of which instance of the topic; epoch 0 if that is not known
-    limit     budget   most records, most payload bytes of a reply
+    from_seq  epoch    the position: the last seq seen and the topic's epoch; epoch 0 if it is not known
+    limit     budget   the most records and the most payload bytes of a reply
     nodes              records of these origins are left out
-    tags  meta  data   what each record shows besides `$seq`, `$ts`, `$node`
-    strong             records of `disk` topics only once a sync covers them
-    wait_ms            how long to wait for something; 0 not at all
-    touch              the read counts as use of the topic, whatever it brings
+    tags  meta  data   which fields each record has besides `$seq`, `$ts`, `$node`
+    strong             records of `disk` topics are returned only once a sync covers them
+    wait_ms            how long to wait for records; 0: answer at once
+    touch              the read counts as use of the topic, even if it returns nothing
 
-The reply's body is the payload `{"topic", "records", "from_seq", "to_seq", "head_seq"}`, empty if no record passed; raw
-line breaks inside `data` or `meta` are blanks in it, because an event stream cannot carry them. `extra` is
+The reply's body is the payload `{"topic", "records", "from_seq", "to_seq", "head_seq"}`, empty if no record passed. Raw
+line breaks inside `data` or `meta` become blanks, because an event stream cannot carry them. `extra` is
 
-    to  head  earliest  epoch    the new position, and what the topic is now
+    to  head  earliest  epoch    the new position and the topic's present state
     gap                          [gap_from, gap_to, reason, cause or nil] if records before this were lost, else absent
 """
 
@@ -46,7 +46,7 @@ class StreamRead(Read, frozen=True):
 
 
 class _Bare(Struct, gc=False, omit_defaults=True):
-    """A record of which only the metadata is wanted."""
+    """A record without `data`."""
 
     seq: int = msgspec.field(name="$seq")
     ts: int = msgspec.field(name="$ts")
@@ -84,7 +84,7 @@ def stream_read(asked: Feed) -> StreamRead:
 
 
 def stream_answer(topic: Topic, read: StreamRead, head: int) -> Answer:
-    """What a stream gets that has seen up to `read.from_seq`, of records up to `head`."""
+    """The answer for a stream that has seen records up to `read.from_seq`; it gets records up to `head`."""
     earliest, position = topic.earliest_seq, read.from_seq
     gap: tuple[int, int, str, str | None] | None = None
     if (read.epoch and read.epoch != topic.epoch) or position > topic.head_seq:
@@ -111,7 +111,7 @@ def stream_answer(topic: Topic, read: StreamRead, head: int) -> Answer:
     if records:
         body = _encode(_Payload(topic.name, records, position, to_seq, topic.head_seq if not read.strong else head))
         if b"\n" in body or b"\r" in body:
-            # JSON strings hold no raw line breaks, so these stand between tokens, where a blank means the same.
+            # JSON strings hold no raw line breaks. These are between tokens, where a blank means the same.
             body = body.replace(b"\n", b" ").replace(b"\r", b" ")
     extra = Fed(to_seq, head if read.strong else topic.head_seq, earliest, topic.epoch, gap)
     return Answer(body, to_seq, scanned, not records and gap is None, head, extra)

@@ -1,1 +1,1 @@
-"""Tools on the files of a stopped service: `python -m shardd.offline`."""
+"""Tools for the files of a stopped service: `python -m shardd.offline`."""

@@ -1,8 +1,8 @@
-"""`python -m shardd.offline verify|reshard|cut|salvage DATA`: work on the files of a stopped service.
+"""`python -m shardd.offline verify|reshard|cut|salvage DATA`: commands for the files of a stopped service.
 
-Started by the `topics` command, which holds the data directory's lock. Standard input has one JSON object: `shards`,
-`limits`, and what the command needs besides. Prints one JSON object per line: progress, then the result. Exit status: 0
-done, 1 problems found or not possible.
+The `topics` command starts it and holds the data directory's lock. Standard input has one JSON object: `shards`,
+`limits`, and the arguments of the command. Standard output has one JSON object per line: progress, then the result.
+Exit status: 0 done, 1 problems found or not possible.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def main() -> int:
     parser.add_argument("data", type=Path)
     options = parser.parse_args()
     job = json.load(sys.stdin)
-    # What is found is told as a result; standard output has results only.
+    # No log lines: problems are part of the result, and standard output has results only.
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     return _COMMANDS[options.command](options.data, job, Limits(**job["limits"]))
 

@@ -1,6 +1,7 @@
-"""Routers of a stopped service: the work of `shardd.process.router_tasks` for shards that one process has opened,
-without sockets, without waiting. `derive` makes again what had been copied before the stop; `forward` copies what is
-still to be copied.
+"""Routers of a stopped service: does the work of `shardd.process.router_tasks` for shards that one process has opened.
+
+It uses no sockets and never waits. `derive` makes the copies again that existed before the stop. `forward` makes the
+copies that are outstanding.
 """
 
 from __future__ import annotations
@@ -23,20 +24,21 @@ A = TypeVar("A")
 
 
 class Routers:
-    """All shards of a data directory, each recovered."""
+    """The routers of all shards of a data directory. Each shard has been recovered."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
         self._shards = shards
 
     def derive(self) -> None:
-        """Bring every topic to where it was at the last stop. Raises `RecoveryError` if one does not get there."""
+        """Make the copies of every topic again that existed at the last stop. Raises `RecoveryError` if a topic cannot
+        get them."""
         work = [(shard, restore) for shard in self._shards for restore in shard.restores()]
         idle = 0
         while work:
             shard, restore = work.pop(0)
             moved = self._step(restore)
             shard.flush()
-            # Twice around for cycles, which are looked at by each of their topics.
+            # A cycle needs two rounds without progress: each of its topics examines it.
             idle = 0 if moved else idle + 1
             if idle > 3 * (len(work) + 1):
                 raise RecoveryError(f'topic "{restore.name}": its routers cannot make their copies again')
@@ -60,7 +62,7 @@ class Routers:
             return True
 
     def forward(self) -> None:
-        """Copy what destinations have not got yet, as far as they take it."""
+        """Copy the outstanding records to all destinations, as far as the destinations accept them."""
         moved = True
         while moved:
             moved = False
@@ -75,7 +77,7 @@ class Routers:
                     try:
                         pulled = self._pull(lane)
                     except TopicsError:
-                        continue  # its source is gone; the next start removes its routers
+                        continue  # the source is gone; the next start removes its routers
                     shard.copier.copy(topic, pulled)
                     shard.flush()
                     moved = moved or lane.cursor > before
@@ -84,7 +86,7 @@ class Routers:
         return read(self._ask(Pull(lane.epoch, lane.cursor), lane.source))
 
     def _around(self, restore: Restore) -> list[Position]:
-        """From the topic to its source, and so on until there is none, or one that was met before."""
+        """Positions of the topic, its source, the source's source and so on, until there is none or one is repeated."""
         way = [restore.position]
         while (source := way[-1].source) is not None and source[0] not in {each.name for each in way}:
             found = self._ask(RouterPosition(source[1]), source[0]).extra
@@ -93,7 +95,8 @@ class Routers:
         return way
 
     def _ask(self, operation: Operation[A], topic: str) -> Reply[A]:
-        """Of operations that are answered at once. Raises `TopicsError`."""
+        """The reply of the shard that owns `topic`. Only for operations that are answered at once. Raises
+        `TopicsError`."""
         answers: list[Message] = []
         shard = self._shards[shard_of(topic, len(self._shards))]
         shard.handle(Request(0, operation, topic), "offline", answers.append)

@@ -1,19 +1,19 @@
-"""Another number of shards for a data directory, while the service is stopped.
+"""Reshard: changes the number of shards of a data directory while the service is stopped.
 
     reshard/shard-NN    the new shards, while they are made
-    reshard/old-NN      the old ones, once they are replaced
-    reshard.json        {"shards": N}: the new ones are whole; from here on there is only forward
+    reshard/old-NN      the old shards, after they have been replaced
+    reshard.json        {"shards": N}: the new shards are whole; from now on the only way is forward
 
 1  make       reshard/ is emptied; every topic and watch session is copied into its new shard, topics a piece at a
                time; synced
 2  decide     reshard.json: written, synced, renamed, directory synced
-3  exchange   one after the other: the old shard aside, the new one to its place; directories synced
-4  manifest   the new number
+3  exchange   for each shard: the old one is moved aside, the new one to its place; directories synced
+4  manifest   gets the new number
 5  clean up   reshard/ removed, then reshard.json
 
-If the process or the machine dies in 1, nothing has happened, and the next attempt starts over. From 2 on the next
-attempt goes on, whatever number it asks for, and the service refuses to start in between. An interrupted exchange may
-leave a shard under both names; going on exchanges it once more, which changes nothing.
+If the process or the machine dies in step 1, the data directory is unchanged and the next attempt starts over. From
+step 2 on the next attempt continues, regardless of the number it asks for, and the service refuses to start before. An
+interrupted exchange may leave a shard under both names. The next attempt exchanges it again, with the same result.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ DECISION = "reshard.json"
 MANIFEST = "manifest.json"
 
 Progress = Callable[[int, int], None]
-"""Called with (records copied, records there are)."""
+"""Called with (records copied, records in all)."""
 
 
 def shard_name(index: int) -> str:
@@ -58,9 +58,9 @@ class Reshard:
         self._limits = limits
 
     def run(self, shards: int, progress: Progress = lambda done, total: None) -> int:
-        """Bring the directory to `shards` shards, or finish what an earlier attempt had decided. Returns the number.
+        """Change the directory to `shards` shards, or finish an earlier attempt that had decided. Returns the number.
 
-        Raises `RecoveryError` for shards that cannot be read, OSError; the next attempt then goes on.
+        Blocks. Raises `RecoveryError` for shards that cannot be read, OSError. The next attempt then continues.
         """
         manifest = json.loads(bytes(self._disk.read(self._data / MANIFEST)))
         decided = self._decided()
@@ -72,7 +72,7 @@ class Reshard:
             self._write_json(DECISION, {"shards": shards})
             decided = shards
         else:
-            self._disk.sync_dir(self._data)  # a process that was killed may not have come to it
+            self._disk.sync_dir(self._data)  # the earlier process may have been killed before this sync
         self._exchange(decided)
         self._write_json(MANIFEST, {**manifest, "shards": decided})
         self._disk.remove_tree(self._staging)
@@ -102,7 +102,7 @@ class Reshard:
                     )
         total = sum(source.directory.counters()[1] for source in sources)
         copied = 0
-        # Ids above every id and epoch there ever was, so that a later topic of an old name has a higher epoch.
+        # Ids start above every earlier id and epoch, so that a later topic of an old name has a higher epoch.
         first_id = max(source.directory.next_id for source in sources)
         limits = self._limits.model_copy(update={"cold_dir": "", "cache_bytes": 0})
         for index in range(new):
@@ -164,7 +164,7 @@ class Reshard:
     # 5
 
     def _remove_cold(self) -> None:
-        """The cold copies of the old shards; the new ones have everything in the data directory."""
+        """Remove the cold folders of the old shards. The new shards have all files in the data directory."""
         if self._limits.cold_dir:
             cold = Path(self._limits.cold_dir)
             for name in self._disk.list(cold):
@@ -187,7 +187,7 @@ class Reshard:
 
 
 def copied_topic(topic: Topic, ident: int) -> Topic:
-    """The same topic under another id, without its records; `restored` is to be called when they are there."""
+    """A copy of a topic under another id, without its records. Call its `restored` when they have been added."""
     moved = Topic(topic.name, ident, topic.epoch, topic.config)
     moved.losses = Losses(list(topic.losses.runs))
     moved.last_ts, moved.last_write_ts = topic.last_ts, topic.last_write_ts

@@ -1,33 +1,34 @@
-"""Going back: topics of a stopped service as they were at a seq or at a time, for `topics restore`.
+"""Rewind: cuts topics of a stopped service back to a seq or to a time, for `topics restore`.
 
-**A cut is a deletion of everything behind it.** So readers, Spark, queues and routers need no rule of their own: what
-is deleted is gone for everybody, silently, and stays gone. What was deleted, done, evicted or expired before the cut
-was made stays so, too: there is no way to know all of it.
+**A cut is a deletion of all records behind it.** So readers, Spark, queues and routers need no rules of their own:
+deleted records are gone for all of them, without tombstones, and stay gone. Records that were deleted, done, evicted or
+expired before the cut was made do not come back. The files do not have all of them.
 
     what                    after a cut at seq S
-    records                 those up to S that there were
-    seqs                    all that had been given stay used, and `reserve` more: readers may have seen records that
-                            came after the files were copied. The next record gets a higher seq, so that no seq ever
+    records                 the live records up to S
+    seqs                    all seqs given out stay used, and `reserve` more: readers may have seen records that were
+                            written after the files were copied. The next record gets a higher seq, so that no seq ever
                             names two records, and no position of a reader is ahead of the topic
     idempotency keys        of writes that ended up to S; a repeated write that was cut, in whole or in part, is new
-    named cursors, watches  where they were: behind S they go on with the next record there will be
-    queue                   leases and deliveries of the jobs that are left. What went to a dead-letter topic behind the
-                            cut is in neither of the two
-    routers                 the destination's position goes back to before the first of its copies that was cut, and
-                            what its source has kept is copied again, once, with the present time
-    ephemeral topics        what they have from other classes, as after every restart
+    named cursors, watches  unchanged: those behind S go on with the next record that is written
+    queue                   leases and deliveries of the remaining jobs. A job that went to a dead-letter topic behind
+                            the cut is in neither topic
+    routers                 the destination's position goes back to before its first copy that was cut. The records that
+                            its source still has are copied again, once, with the present time
+    ephemeral topics        the records that they have from other classes, as after every restart
 
-A cut at a time keeps what has a commit time up to then. Commit times never decrease with seq, so that is a seq, too.
+A cut at a time keeps the records with a commit time up to it. Commit times never decrease with seq, so such a cut is
+also a cut at a seq.
 
-1  open    every shard, as a start would; copies that no file has are made again
-2  look    what each topic keeps; where routers go back to, while their sources still have everything
-3  cut     in memory; routers copy what they have to copy again
-4  write   three checkpoints: the first has the cut, the second takes the place of the catalog that did not have it, the
-           third removes the files of which nothing is left. Then the log: nothing in it is news, and no catalog that
-           may be fallen back to needs it
+1  open    every shard is opened as by a start; copies that no file has are made again
+2  look    the records that each topic keeps, and the new positions of routers, while their sources are still complete
+3  cut     in memory; then routers copy again
+4  write   three checkpoints: the first has the cut, the second replaces the catalog without the cut, the third removes
+           the files without live records. Then the log is removed: the catalogs have all of it, and none of them needs
+           it
 
-If the process dies anywhere, some shards are cut and some are not, so whoever starts it works on a copy that nobody
-uses before all is done. Doing it again gives the same records, under another reserve.
+If the process dies, some shards may be cut and others not. So the caller must run it on a copy that is not used before
+it has finished. Running it again gives the same records, with another reserve.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from shardd.clock import Clock
 from shardd.offline.offline_routers import Routers
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.routers.copy_plan import Append, Pulled, plan
-from shardd.shard import Shard
+from shardd.shard import opened_shard
 from shardd.storage.disk import Disk
 from shardd.topic.lane import Lane
 from shardd.topic.topic import Topic
@@ -55,7 +56,7 @@ _PIECE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """`seqs` and `times` (ms) of single topics, `until_ms` for those that are in neither; None: they stay whole."""
+    """The cuts to make: `seqs` and `times` (ms) of single topics, `until_ms` for all others. None leaves them whole."""
 
     seqs: Mapping[str, int] = field(default_factory=dict)
     times: Mapping[str, int] = field(default_factory=dict)
@@ -84,17 +85,15 @@ class _Planned:
 
 
 def cut(disk: Disk, paths: list[Path], clock: Clock, limits: Limits, cuts: Cuts) -> Iterator[dict[str, Any]]:
-    """Cut the topics of these shards, all of a data directory. Yields a map for each topic that has a cut: `topic`,
-    `upto` (last seq kept), `removed` records, `next_seq`.
+    """Cut topics of these shards, which are all shards of a data directory. Yields a map for each topic with a cut:
+    `topic`, `upto` (last seq kept), `removed` records, `next_seq`.
 
-    Raises `RecoveryError` for what cannot be read or was not asked for rightly, and then nothing has changed; OSError.
+    Blocks. Raises `RecoveryError` for files that cannot be read and cuts that are not possible, and then nothing has
+    changed; OSError.
     """
     shards = []
     for path in paths:
-        shard = Shard(disk, clock, path, limits)
-        shard.checkpoints.from_files = True
-        for _ in shard.recover():
-            pass
+        shard = opened_shard(disk, clock, path, limits, from_files=True)
         for topic in shard.directory.visible.values():
             if topic.damage is not None:
                 raise RecoveryError(f'topic "{topic.name}" is damaged: {topic.damage.reason}')
@@ -152,7 +151,7 @@ def _look(topic: Topic, upto: int, topics: Mapping[str, Topic], cuts: Cuts) -> _
 
 
 def _copies_after(topic: Topic, seq: int) -> int:
-    """How many records behind `seq` were brought by routers."""
+    """Number of records behind `seq` that routers have copied into the topic."""
     copies = 0
     for batch in reversed(topic.batches):
         if batch.last_seq <= seq:
@@ -165,8 +164,8 @@ def _copies_after(topic: Topic, seq: int) -> int:
 
 
 def _before_copies(lane: Lane, source: Topic, copies: int) -> int:
-    """The source seq after which the lane made its last `copies` ones. What the source has lost does not matter: it is
-    not copied again."""
+    """The source seq after which the lane made its last `copies` copies. Records that the source has lost do not
+    matter: they are not copied again."""
     if not copies:
         return lane.cursor
     span = copies
@@ -183,7 +182,7 @@ def _before_copies(lane: Lane, source: Topic, copies: int) -> int:
 
 
 def _made(lane: Lane, source: Topic, after: int) -> int:
-    """How many copies there are of what the source has behind `after`, up to the lane's cursor."""
+    """Number of copies of the source's records behind `after`, up to the lane's cursor."""
     made, at = 0, after
     while at < lane.cursor:
         pieces, upto = source.pieces(at + 1, lane.cursor, _PIECE_RECORDS, _PIECE_BYTES)
@@ -202,14 +201,14 @@ def _apply(planned: _Planned) -> int:
     removed = topic.delete_after(planned.upto)
     topic.skip(planned.head + 1)
     topic.durable_head = topic.head_seq
-    # By time where there is one: of the last writes, all records may have been deleted.
+    # A cut at a time selects keys by time: all records of the last writes may have been deleted.
     ms, upto = planned.ms, planned.upto
     keys = topic.keys.dump()
     topic.keys.load([key for key in keys if (key[1] + key[2] - 1 <= upto if ms is None else key[3] <= ms)])
     if removed:
         live = [batch for batch in topic.batches if batch.live]
         topic.last_write_ts = live[-1].last_ts if live else None
-        # Letters that are cut have to come again if their source still has them. What is left may come twice then.
+        # Transfers that were cut must arrive again if their source still has them. Others may then arrive twice.
         topic.arrivals.last.clear()
     if topic.queue is not None:
         topic.queue.settle(topic.floor, -1, topic.alive)

@@ -1,20 +1,20 @@
-"""Bringing back a topic whose files are damaged, while the service is stopped: `topics salvage TOPIC`.
+"""Salvage: rebuilds a topic whose files are damaged, while the service is stopped. `topics salvage TOPIC` runs it.
 
-What is whole stays, with its seqs, times and deletions; what is not becomes a gap that readers are told of (`reason`
-`mixed`: the contract has no word for damage), or, with a backup, is taken from there: records that were deleted after
-the backup was made and stood in what is damaged are there again.
+Undamaged records stay, with their seqs, times and deletions. Damaged ones become a gap, which readers see as a
+tombstone (`reason` `mixed`: the contract has no reason for damage). With a backup, the damaged seqs are taken from it
+instead. Records of these seqs that were deleted after the backup was made are then live again.
 
-1  open      the shard as a start would, the topic set apart
-2  look      every frame of its segments: the whole ones, and which seqs are in none. A frame is looked for at every
-             eighth byte, so that one bad frame takes none with it. Flag bytes that are neither set nor clear are taken
-             for the nearer of the two; flags whose check is wrong all the same are told
-3  rebuild   the topic as the catalog has it, with these frames, and replay what followed: held frames, the log
-4  copy      into segments of a new topic id, synced. No catalog names them yet
-5  decide    a catalog with the new id in place of the old one
-6  remove    two checkpoints more, and the old files go
+1  open      opens the shard as a start would, with the topic unloaded
+2  look      finds the valid frames of its segments, and the seqs that are in none. It looks for a frame at every eighth
+             byte, so that a bad frame does not hide the next one. A flag byte that is neither set nor clear counts as
+             the nearer of the two; if the check of the flags is still wrong, that is reported
+3  rebuild   loads the topic's catalog entry with these frames, then replays the held frames and the log
+4  copy      writes them to segments of a new topic id, synced. No catalog names them yet
+5  decide    writes a catalog with the new id in place of the old one
+6  remove    makes two more checkpoints, which remove the old files
 
-If the process dies before 5, nothing has changed, and files that no catalog names are overwritten or removed; after it,
-the topic is sound, and a start does the rest. Needs as much free space as the topic has records.
+If the process dies before step 5, the topic has not changed, and files that no catalog names are overwritten or
+removed. After step 5 the topic is sound, and the next start does the rest. Needs free space for a copy of the topic.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from shardd.changes.seq_reservation import BLOCK
 from shardd.clock import Clock
 from shardd.offline.reshard import PIECE_BYTES, copied_batch, copied_topic
 from shardd.recovery.wal_scan import RecoveryError
-from shardd.shard import Shard
+from shardd.shard import Shard, opened_shard
 from shardd.storage.batch import FINAL_LEVEL, Batch
 from shardd.storage.disk import Disk, ReadOnlyDisk
 from shardd.storage.errors import SegmentError
@@ -45,7 +45,8 @@ Range = tuple[int, int]
 
 @dataclass(slots=True)
 class _Found:
-    """What was found in a topic's segments. `lost` ranges of seqs, both ends included; `restored` from the backup."""
+    """The findings in a topic's segments: `problems`, `lost` ranges of seqs with both ends included, and the number of
+    records `restored` from the backup."""
 
     problems: list[str] = field(default_factory=list)
     lost: list[Range] = field(default_factory=list)
@@ -55,16 +56,12 @@ class _Found:
 def salvage(
     disk: Disk, path: Path, clock: Clock, limits: Limits, name: str, backup: tuple[Path, Path] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Salvage a topic of a stopped shard; `backup` is the shard of a backup that has it, and its cold folder. Yields
-    what was done: `{"kind": "sound"}`, or `salvaged` with `problems`, `lost`, `kept` and `restored`.
+    """Salvage a topic of a stopped shard. `backup` has the shard's folder in a backup, and its cold folder.
 
-    Raises `RecoveryError` if it is not possible, and then nothing has changed; OSError.
+    Yields one map, of `kind` `sound`, or `salvaged` with `problems`, `lost`, `kept` and `restored`. Blocks. Raises
+    `RecoveryError` if it is not possible, and then nothing has changed; OSError.
     """
-    shard = Shard(disk, clock, path, limits)
-    shard.checkpoints.from_files = True
-    shard.checkpoints.to_salvage = name
-    for _ in shard.recover():
-        pass
+    shard = opened_shard(disk, clock, path, limits, from_files=True, to_salvage=name)
     topic = shard.directory.visible.get(name)
     if topic is None:
         raise RecoveryError(f'there is no topic "{name}"')
@@ -75,7 +72,7 @@ def salvage(
             "it gracefully, and try again"
         )
     if topic.unloaded is None:
-        yield {"kind": "sound", "topic": name}  # it has no files
+        yield {"kind": "sound", "topic": name}  # the topic has no files
         return
     source = None if backup is None else _backed_up(disk, backup, clock, limits, topic)
     found = _Found()
@@ -101,10 +98,8 @@ def salvage(
 
 def _backed_up(disk: Disk, backup: tuple[Path, Path], clock: Clock, limits: Limits, topic: Topic) -> Topic:
     path, cold = backup
-    shard = Shard(ReadOnlyDisk(disk), clock, path, limits.model_copy(update={"cold_dir": str(cold)}))
-    shard.checkpoints.from_files = True
-    for _ in shard.recover():
-        pass
+    limits = limits.model_copy(update={"cold_dir": str(cold)})
+    shard = opened_shard(ReadOnlyDisk(disk), clock, path, limits, from_files=True)
     source = shard.directory.visible.get(topic.name)
     if source is None or source.epoch != topic.epoch:
         raise RecoveryError(f'{path} does not have this topic "{topic.name}": it was made later, or made again since')
@@ -117,7 +112,7 @@ def _backed_up(disk: Disk, backup: tuple[Path, Path], clock: Clock, limits: Limi
 
 
 def _rebuilt(shard: Shard, disk: Disk, topic: Topic, found: _Found, source: Topic | None) -> Topic:
-    """The topic, visible in place of the one that was set apart, without what is lost."""
+    """The topic without the lost records, visible in place of the unloaded one. Raises `RecoveryError`."""
     unloaded = topic.unloaded
     assert unloaded is not None
     entry = unloaded.entry
@@ -152,7 +147,7 @@ def _rebuilt(shard: Shard, disk: Disk, topic: Topic, found: _Found, source: Topi
 
 
 def _tell(topic: Topic, lost: list[Range]) -> None:
-    """Make the lost seqs gaps; those in front of the first live record were lost there."""
+    """Make the lost seqs gaps. Those before the first live record become losses."""
     known = topic.gaps.ranges
     ranges = [*known, *((a, b, "mixed") for first, last in lost for a, b in _without(first, last, known))]
     topic.gaps = Gaps(sorted(ranges))
@@ -180,8 +175,8 @@ def _whole(
     end: int,
     found: _Found,
 ) -> tuple[list[Batch], list[Range]]:
-    """The batches of a segment that are whole, and the seqs between its first one and `end` that are in none of them
-    though they may have had a record."""
+    """The undamaged batches of a segment, and the ranges of seqs up to `end` that are lost: in no batch, though they
+    may have had a record."""
     known: list[Range] | None = None
     try:
         probe = Segment(segment.directory, segment.first_seq, segment.created_ms, segment.parts)
@@ -212,7 +207,7 @@ def _whole(
 
 
 def _frames(view: memoryview, first_seq: int, end: int) -> Iterator[Batch]:
-    """Every whole batch, in seq order."""
+    """Yield every valid batch in the file, in seq order."""
     raw = bytes(view)
     offset = raw.find(MAGIC)
     while offset != -1:
@@ -239,7 +234,7 @@ def _batch(frame: bytes, header: Header) -> Batch:
 
 
 def _taken(source: Topic, ident: int, first: int, upto: int) -> Iterator[Batch]:
-    """What the backup has of these seqs."""
+    """Yield batches with the backup's records from `first` to `upto`."""
     while first <= upto:
         pieces, looked = source.pieces(first, upto, _PIECE_RECORDS, PIECE_BYTES)
         for piece in pieces:

@@ -1,7 +1,8 @@
-"""Looking at a shard's files without changing them: every frame, every checksum, every index entry."""
+"""Verify: checks every frame, checksum and index entry of a shard's files, without changing them."""
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from proto.format.frame import FrameError, check
 from proto.model.limits import Limits
 from shardd.clock import Clock
 from shardd.recovery.wal_scan import RecoveryError
-from shardd.shard import Shard
+from shardd.shard import Shard, open_shard, opened_shard
 from shardd.storage.disk import Disk, ReadOnlyDisk
 from shardd.storage.errors import SegmentError
 from shardd.storage.segment import Segment, StoredFrame, read_index
@@ -18,7 +19,7 @@ from shardd.storage.segment import Segment, StoredFrame, read_index
 
 @dataclass(slots=True)
 class Report:
-    """What was found in one shard. `problems` name path, offset and what is wrong; `notes` are no damage."""
+    """The findings in one shard. `problems` name path, offset and error; `notes` are not damage."""
 
     shard: str
     topics: int = 0
@@ -35,22 +36,26 @@ class Report:
 
 
 def opened(disk: Disk, path: Path, clock: Clock, limits: Limits) -> Shard:
-    """A shard as its files have it, without touching them. Raises `RecoveryError`, OSError."""
-    shard = Shard(ReadOnlyDisk(disk), clock, path, limits)
-    shard.checkpoints.from_files = True
-    for _ in shard.recover():
-        pass
-    return shard
+    """A shard recovered from its files, which stay unchanged. Blocks. Raises `RecoveryError`, OSError."""
+    return opened_shard(ReadOnlyDisk(disk), clock, path, limits, from_files=True)
+
+
+def _counted(opening: Generator[tuple[int, int], None, Shard], report: Report) -> Shard:
+    """Opens a shard, and counts the frames of its log."""
+    while True:
+        try:
+            next(opening)
+        except StopIteration as end:
+            shard: Shard = end.value
+            return shard
+        report.log_frames += 1
 
 
 def verify(disk: Disk, path: Path, clock: Clock, limits: Limits) -> Report:
-    """Check a stopped shard."""
+    """Check the files of a stopped shard. Blocks. Problems are in the report, also a failed recovery."""
     report = Report(path.name)
-    shard = Shard(ReadOnlyDisk(disk), clock, path, limits)
-    shard.checkpoints.from_files = True
     try:
-        for _ in shard.recover():
-            report.log_frames += 1
+        shard = _counted(open_shard(ReadOnlyDisk(disk), clock, path, limits, from_files=True), report)
     except (RecoveryError, OSError) as error:
         report.problems.append(str(error))
         return report
@@ -76,7 +81,8 @@ def verify(disk: Disk, path: Path, clock: Clock, limits: Limits) -> Report:
 
 
 def _check_segment(disk: Disk, segment: Segment) -> int:
-    """Every frame of a segment against its checksum and its index entry. Returns how many there are."""
+    """Check every frame of a segment against its checksum and its index entry. Returns the number of frames. Raises
+    `SegmentError`, OSError."""
     entries = read_index(disk, segment, segment.size)
     view = disk.read(segment.data_path)
     seq = segment.first_seq
@@ -88,7 +94,7 @@ def _check_segment(disk: Disk, segment: Segment) -> int:
         if (header.first_seq, header.count, header.length) != (entry.first_seq, entry.count, entry.length):
             raise SegmentError(f"{segment.index_path}: the entry for seq {entry.first_seq} is not what the frame says")
         if header.first_seq < seq:
-            raise SegmentError(f"{segment.data_path}, offset {entry.offset}: seq {header.first_seq} comes again")
+            raise SegmentError(f"{segment.data_path}, offset {entry.offset}: seq {header.first_seq} is repeated")
         seq = entry.last_seq + 1
         StoredFrame(segment, entry).load()
     return len(entries)
@@ -98,5 +104,5 @@ def _check_order(report: Report, topic: str, batches: list[tuple[int, int]]) -> 
     end = 0
     for first_seq, count in batches:
         if first_seq <= end:
-            report.problems.append(f'topic "{topic}": seq {first_seq} comes twice')
+            report.problems.append(f'topic "{topic}": seq {first_seq} is repeated')
         end = first_seq + count - 1

@@ -1,1 +1,1 @@
-"""One module for each kind of request on topics. Queues and routers have folders of their own."""
+"""Operations: one module for each kind of request on topics. Queues and routers have their own folders."""

@@ -1,7 +1,7 @@
-"""Appends: checked, given their seqs, staged as one frame, answered when they commit.
+"""Appends: each is checked, given its seqs, staged as one frame, and answered when it commits.
 
-By class: `disk` and `memory` commit when the kernel has the frame, `fsync` when the device has it. `ephemeral` leaves
-no frame.
+`disk` and `memory` writes commit when the kernel has the frame, `fsync` writes when the device has it. `ephemeral`
+writes leave no frame.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Writes:
         self._pressure = pressure
         self._unsynced = unsynced
         self._pending_growth = 0
-        """Bytes that staged writes add when they commit."""
+        """The most bytes that staged writes add when they commit."""
 
     def append(self, request: Request[Append], respond: Respond) -> None:
         write, columns = parse_write(request, self._staging.limits)
@@ -46,17 +46,10 @@ class Writes:
         topic = self._staging.directory.assigned.get(request.topic)
         created = topic is None
         if topic is None:
-            config = _lazy_config(request.topic, write)
-            check_inline(write.config, request.options)
-            _check_delays(held_back, config, request.topic)
-            _check_room(None, config, columns, request.topic)
-            if not letters:
-                check_topics(self._staging.topics_held, request.options, self._staging.limits)
-            grows_by = self._growth(None, config, columns, request.options)
-            self._admit(None, config, columns, write)
-            if letters and not self._lent(grows_by, 1, request, respond):
+            made = self._first(request, write, columns, held_back, respond)
+            if made is None:
                 return
-            topic = self._create(request.topic, config, by_itself=bool(letters))
+            topic, grows_by = made
         else:
             topic.expire(now)
             if letters and self._known(topic, letters, request, respond):
@@ -79,8 +72,26 @@ class Writes:
         seq_reservation.ahead(topic, columns.count, self._staging)
         self._stage(topic, columns, grows_by, created, request, respond)
 
+    def _first(
+        self, request: Request[Append], write: Write, columns: Columns, held_back: list[int] | None, respond: Respond
+    ) -> tuple[Topic, int] | None:
+        """The topic that this write creates, and the bytes by which it grows. None if letters have to wait for room."""
+        letters = request.options.letters is not None
+        config = _lazy_config(request.topic, write)
+        check_inline(write.config, request.options)
+        _check_delays(held_back, config, request.topic)
+        _check_room(None, config, columns, request.topic)
+        if not letters:
+            check_topics(self._staging.topics_held, request.options, self._staging.limits)
+        grows_by = self._growth(None, config, columns, request.options)
+        self._admit(None, config, columns, write)
+        if letters and not self._lent(grows_by, 1, request, respond):
+            return None
+        return self._create(request.topic, config, by_itself=letters), grows_by
+
     def _growth(self, topic: Topic | None, config: TopicConfig, columns: Columns, options: Append) -> int:
-        """Bytes by which this write may make the shard grow. Raises `429` if there is no room for them."""
+        """The most bytes that this write adds to the shard. Raises `429` if there is no room for them; for letters, the
+        allowance decides instead."""
         held = 0 if topic is None else topic.bytes + topic.pending_bytes
         needed = growth(columns.size(0, columns.count) + RECORD_OVERHEAD * columns.count, held, config)
         if options.letters is None:
@@ -89,8 +100,8 @@ class Writes:
         return needed
 
     def _lent(self, size: int, topics: int, request: Request[Append], respond: Respond) -> bool:
-        """Take what letters from an outbox need from this shard's allowance. False if they have to wait for it: then
-        the request is looked at again, or refused with `429`."""
+        """Takes what letters from an outbox need from the shard's allowance. Returns False if they must wait for it:
+        the request is then appended again when it is covered, or refused with `429`."""
         allowance = self._staging.allowance
         if allowance.covers(size, topics):
             allowance.take(size, topics)
@@ -113,7 +124,8 @@ class Writes:
         return self._topics.create(name, config, lambda topic, timing: over(), lambda error: over())
 
     def _answered(self, topic: Topic, key: bytes, request: Request[Append], respond: Respond, now: int) -> bool:
-        """A write with a key that was used before is not written again; it gets the answer of the first one."""
+        """Whether the idempotency key was used before. If so, nothing is written, and the write gets the first one's
+        answer, now or when the first one has committed."""
         topic.keys.expire(now + topic.ahead_ms - topic.assigned_config.idempotency_window_ms)
 
         def answer(error: TopicsError | None) -> None:
@@ -130,8 +142,9 @@ class Writes:
         return topic.keys.wait(key, answer)
 
     def _known(self, topic: Topic, letters: Letters, request: Request[Append], respond: Respond) -> bool:
-        """A batch from another topic's outbox: is some of it here already? Then the answer says which, and none is
-        written. Raises `409` if jobs are sent to a log, `503` while the same source's last batch is on its way."""
+        """Whether some letters of a batch from another topic's outbox are here already. If so, the answer lists them as
+        `known`, and none is written. Raises `409` for jobs sent to a log, and `503` while a batch of the same source is
+        staged."""
         if request.options.jobs and topic.queue is None:
             raise not_a_queue(topic.name)
         source, seqs = letters
@@ -143,8 +156,8 @@ class Writes:
         return bool(known)
 
     def _admit(self, topic: Topic | None, config: TopicConfig, columns: Columns, write: Write) -> None:
-        """`429 throttled` for what goes to the log, if too many writes wait or the disk is nearly full."""
-        if config.durability == "ephemeral":
+        """Raises `429 throttled` for a logged write, if too many writes wait or the disk is nearly full."""
+        if not config.durability.logged:
             return
         commits = self._staging.commits
         if commits.depth >= self._staging.limits.wal_queue_max and not write.disable_backpressure:
@@ -186,10 +199,10 @@ class Writes:
             ts = columns.ts
             assert isinstance(ts, int)
             topic.last_write_ts = ts
-            if durability == "disk" and not source:
+            if durability.acks_before_sync and not source:
                 self._unsynced.wrote(topic, number, first_seq)
             self._staging.events.written(topic)
-            if durability != "fsync":
+            if not durability.acks_synced:
                 timing = Timing(timing.write_ms)
             respond(_answer(topic, first_seq, columns.count, created, False, request, timing))
             if source:
@@ -213,8 +226,8 @@ class Writes:
             number = frame_no
             return encode_batch(columns, topic.id, first_seq, frame_no=frame_no, synced_no=synced_no)
 
-        logged = None if durability == "ephemeral" else encode
-        requires_sync = durability == "fsync" or (bool(source) and durability == "disk")
+        logged = encode if durability.logged else None
+        requires_sync = durability.reaches_device if source else durability.acks_synced
         kept = self._staging.stage(topic, logged, requires_sync=requires_sync, commit=commit, undo=undo)
         seq_reservation.pushed_out(topic, self._staging)
 
@@ -225,7 +238,7 @@ def _tell(waiters: list[Waiter], error: TopicsError | None) -> None:
 
 
 def _key(body: str | None, header: str | None) -> bytes:
-    """The idempotency key of a write; the body's wins over the header's. b"" for none."""
+    """The idempotency key of a write, b"" for none. The body's key takes precedence over the header's."""
     key = header if body is None else body
     if not key:
         return b""
@@ -245,7 +258,7 @@ def _check_delays(delays: list[int] | None, config: TopicConfig, name: str) -> N
 
 
 def _lazy_config(name: str, write: Write) -> TopicConfig:
-    """The configuration of a topic that this write creates, or `404` if it must not."""
+    """The configuration of the topic that this write creates. Raises `404` if the write must not create it."""
     config = apply(name, None, write.config or ConfigPatch())
     if write.create is False or (write.create is None and not config.auto_create):
         raise topic_not_found(name)
@@ -253,7 +266,8 @@ def _lazy_config(name: str, write: Write) -> TopicConfig:
 
 
 def _check_room(topic: Topic | None, config: TopicConfig, columns: Columns, name: str) -> None:
-    """A topic that refuses instead of evicting: `422 topic_full`, or `400 record_too_large` for what never fits."""
+    """Checks the caps of a topic with `discard: "reject"`. Raises `422 topic_full`, or `400 record_too_large` for a
+    write that never fits."""
     if config.discard != "reject" or not (config.cap_records or config.cap_bytes):
         return
     size = columns.size(0, columns.count) + RECORD_OVERHEAD * columns.count

@@ -1,7 +1,7 @@
-"""Writes: from a request body to the columns of one batch.
+"""Append requests: from a request body to the columns of one batch.
 
-Nothing here runs once per record in Python: fields are pulled out, measured and joined by C code, and `data` and
-`meta` stay the bytes they were sent as.
+No Python code runs once per record: C code extracts, measures and joins the fields. `data` and `meta` stay the bytes
+that the client sent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from shardd.topic.config import ConfigPatch
 
 _ABSENT = Raw(b"")
 _SMALLEST_META = 5 * (MAX_META_KEYS + 1)
-"""No object with more than `MAX_META_KEYS` keys is shorter: each takes at least `"":1,`."""
+"""Bytes. No object with more than `MAX_META_KEYS` keys is shorter: a key takes at least `"":1,`."""
 
 
 class WriteRecord(Struct, gc=False):
@@ -46,7 +46,7 @@ class Write(Struct):
 
 
 class _Outline(Struct):
-    """A write whose records are not looked at."""
+    """A write whose records are not parsed."""
 
     records: Raw
     node: str | None = None
@@ -62,7 +62,7 @@ class _Records(Struct):
 
 _SMALLEST_RECORD = len(b'{"data":1},')
 _BUILT_ANYWAY = 4
-"""Times the most records of a write that are built without a second look."""
+"""A body that may hold up to this many times the allowed records is parsed without counting them first."""
 _BEHIND = re.compile(r"trailing characters \(byte (\d+)\)")
 _COMMA = ord(",")
 _FORM = Form(Write, ConfigPatch)
@@ -73,9 +73,9 @@ _count_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def parse_write(request: Request[Append], limits: Limits) -> tuple[Write, Columns]:
-    """What it says, and its records as a batch whose `ts` is still 0.
+    """The write, and its records as one batch whose `ts` is still 0.
 
-    Option `stamped`: the engine has added to each `meta`, which may be larger for that.
+    With option `stamped`, the engine has added to each `meta`: it may be larger than a client's.
 
     Raises `400 invalid_request`, `batch_too_large` or `record_too_large`.
     """
@@ -104,10 +104,10 @@ def parse_write(request: Request[Append], limits: Limits) -> tuple[Write, Column
 
 
 def _parse(body: bytes, most: int, masked: int) -> tuple[Write, list[str]]:
-    """The request, and the names of what it says in vain.
+    """The write, and the names of its ignored fields.
 
-    A body that may hold far more records than `most` is refused before any of them is built: an object in Python takes
-    many times the eleven bytes of `{"data":1},`, and a gzip body of 128 KB holds six million.
+    A body with far more records than `most` is refused before any record is built. A Python object takes many times the
+    eleven bytes of `{"data":1},`, and a gzip body of 128 KB holds six million of them.
 
     Raises `400 invalid_request`, `batch_too_large`."""
     slack = _BUILT_ANYWAY * most
@@ -122,15 +122,15 @@ def _parse(body: bytes, most: int, masked: int) -> tuple[Write, list[str]]:
 
 
 def most_records(body: bytes) -> int:
-    """No more records than this are in a body: each is an object and has `data`, which may be spelled with escapes."""
+    """An upper bound of a body's records. Each is an object and has `data`, which may be spelled with escapes."""
     return min(body.count(b"{"), body.count(b'"data"') + body.count(rb"\u006") + body.count(rb"\u007"))
 
 
 def has_at_most(array: bytes, most: int) -> bool:
     """Whether a JSON array, known to be well-formed, has at most `most` elements; `most` is 1 or more.
 
-    Walks from one to the next without building any, as far as it must: the parser is asked for one value, and its error
-    says where it stumbled over what follows."""
+    Walks from element to element without building any, and stops after `most`. The parser is asked for one value; its
+    error says at which byte the next one follows."""
     view = memoryview(array)
     at = 1
     for _ in range(most):
@@ -139,9 +139,9 @@ def has_at_most(array: bytes, most: int) -> bool:
         except msgspec.DecodeError as error:
             found = _BEHIND.search(str(error))
             if found is None:
-                # A lone surrogate, or the end of an empty array.
+                # The element has a lone surrogate, or the array is empty.
                 return array.strip(b"[] \t\r\n") == b"" or has_at_most(Mask(array).text, most)
-            at += int(found[1]) - 1  # it tells where it was after the first byte too many
+            at += int(found[1]) - 1  # the error gives the position after the first trailing byte
         if array[at] != _COMMA:
             return True
         at += 1
@@ -158,7 +158,7 @@ def _batch_too_large(most: int, **counted: int) -> TopicsError:
 
 
 def delays(write: Write) -> list[int] | None:
-    """How long each job is held back, ms; None if none is. Raises `400 invalid_request`."""
+    """Each job's delay in ms; None if no job is delayed. Raises `400 invalid_request`."""
     asked = list(map(attrgetter("delay_ms"), write.records))
     if asked.count(None) == len(asked):
         return None
@@ -186,7 +186,7 @@ def _check_sizes(data: list[int], meta: list[int] | None, limits: Limits) -> Non
 
 
 def _text(values: list[Any], default: str | None, name: str, limit: int) -> Column | None:
-    """A column of tags or nodes. `default` stands in where a record has none."""
+    """The column of tags or nodes, None if there are none. A record without a value gets `default`."""
     missing = values.count(None)
     if default is not None:
         if len(default.encode()) > limit:
@@ -221,7 +221,7 @@ def _meta(values: list[Raw], limits: Limits | None) -> tuple[Column | None, list
     if not any(sizes):
         return None, None
     cells: list[Any] = list(map(bytes, values))
-    # An explicit null means the same as a left-out meta.
+    # An explicit null means the same as an absent meta.
     cells = list(map({b"null": None, b"": None}.get, cells, cells))
     if cells.count(None) == len(cells):
         return None, None

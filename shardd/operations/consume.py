@@ -1,17 +1,16 @@
-"""One record at a time through a named cursor: what the line protocols of the gateway ask for.
+"""Consume: reads of one record at a time through a named cursor, for the gateway's line protocols.
 
-    take    hand out the record after the cursor and move the cursor onto it, as one change
-    peek    show the record after the cursor
-    step    move the cursor onto the record after it
+    take    return the record after the cursor and move the cursor to it, as one change
+    peek    return the record after the cursor
+    step    move the cursor to the record after it
 
-A record is found behind where the cursor *will* be once every move on its way has committed, so two takers never get
-the same one, however many wait for one sync. Records that are gone are passed over; a cursor never moves past what
-nobody could have had.
+The search starts from where the cursor *will* be once all staged moves have committed. So two takers never get the same
+record, however many wait for one sync. Deleted records are skipped. A cursor never moves past the head.
 
-If the process dies before the move is in the log, the record is handed out again and nobody had it. If it dies after
-that and before the answer is out, that one record is lost to its taker: at most one for each connection.
+If the process dies before the move is in the log, the record was not delivered, and the next take returns it. If it
+dies between the log and the answer, the taker loses that record: at most one for each connection.
 
-The answer's body is the record's `data`; without a record there is no `extra`.
+The answer's body is the record's `data`. Without a record there is no `extra`.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from shardd.topic.cursors import check_count, check_name, moved
 from shardd.topic.topic import Topic
 
 _Found = tuple[int, bytes, Record]
-"""Seq, data, and the `extra` of the answer."""
+"""Seq, data, and `extra` of the answer."""
 
 
 class Consume:
@@ -94,12 +93,12 @@ class Consume:
 
         fields = {"name": name, "seq": seq, "ts": now, "force": False}
         frame = self._staging.control_frame(Kind.CURSOR, topic.id, fields)
-        requires_sync = topic.assigned_config.durability == "fsync"
+        requires_sync = topic.assigned_config.durability.acks_synced
         self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
 
 
 def _next(topic: Topic, position: int) -> _Found | None:
-    """The first live record after `position`."""
+    """The first live record after `position`; None if there is none."""
     slices, _ = topic.window(max(position + 1, topic.earliest_seq), 1, MAX_U64)
     if not slices:
         return None

@@ -1,4 +1,4 @@
-"""Named cursors moved, shown, listed and deleted. Changes wait for a sync if the topic's class says so."""
+"""Cursor operations: move, show, list and delete named cursors. Changes wait for a sync only in class `fsync`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Cursors:
         topic.moving.begin(name, asked.seq if asked.force else max(asked.seq, before))
 
         def commit(timing: Timing) -> None:
-            # Decided here, in commit order, because another move may have been on its way.
+            # Decided here, in commit order, because another move may have been staged before this one.
             topic.moving.ended(name)
             cursor = topic.cursors[name] = moved(topic.cursors.get(name), asked.seq, bool(asked.force), now)
             body = {"topic": topic.name, **entry(name, cursor, topic.head_seq)}
@@ -39,7 +39,7 @@ class Cursors:
 
         fields = {"name": name, "seq": asked.seq, "ts": now, "force": bool(asked.force)}
         frame = self._staging.control_frame(Kind.CURSOR, topic.id, fields)
-        requires_sync = topic.assigned_config.durability == "fsync"
+        requires_sync = topic.assigned_config.durability.acks_synced
         self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
 
     def delete(self, request: Request[CursorDelete], respond: Respond) -> None:
@@ -59,7 +59,7 @@ class Cursors:
             refuse(request.id, respond, error)
 
         frame = self._staging.control_frame(Kind.CURSOR, topic.id, {"name": name, "seq": None})
-        requires_sync = topic.assigned_config.durability == "fsync"
+        requires_sync = topic.assigned_config.durability.acks_synced
         self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
 
     def get(self, request: Request[CursorGet], respond: Respond) -> None:

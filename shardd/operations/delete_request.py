@@ -1,4 +1,4 @@
-"""Delete requests: which records are meant."""
+"""Delete requests: which records to delete."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FORM = Form(DeleteRequest)
 
 
 def parse_delete(request: Request[DeleteRecords]) -> tuple[int | None, Match | None]:
-    """`before_seq` and `match`, at least one of them not None. Raises `400 invalid_request`."""
+    """The request's `before_seq` and `match`; at least one is not None. Raises `400 invalid_request`."""
     asked, request.ignored = _FORM.read(request.body)
     if asked.before_seq is None and asked.match is None:
         raise invalid("a deletion needs before_seq, match or both", field="before_seq")

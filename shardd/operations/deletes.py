@@ -1,4 +1,4 @@
-"""Records deleted: below a seq, or by tag. Waits for a sync if the topic's class says so."""
+"""Record deletions: below a seq, by tag, or both. A deletion waits for a sync only in class `fsync`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Deletes:
                     return
             self._delete(topic, what, request, respond)
             if not in_time:
-                self._staging.commits.flush()  # the group of requests that it came with is over
+                self._staging.commits.flush()  # the request's group has been flushed before
 
         in_time = self._indexing.after(topic, match, delete, partial(refuse, request.id, respond))
 
@@ -72,7 +72,7 @@ class Deletes:
 
         durability = topic.assigned_config.durability
         frame = None
-        if durability != "ephemeral" or topic.floor <= topic.logged_seq:
+        if durability.logged or topic.floor <= topic.logged_seq:
             fields = {"before": before_seq, "match": match, "bound": bound, "now": now + topic.ahead_ms}
             frame = self._staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
-        self._staging.stage(topic, frame, requires_sync=durability == "fsync", commit=commit, undo=undo)
+        self._staging.stage(topic, frame, requires_sync=durability.acks_synced, commit=commit, undo=undo)

@@ -1,6 +1,7 @@
-"""Rog logs: their names and how many partitions each has. The messages are in the partitions' topics, which may live
-in any shard; the definition lives in the shard that the log's name belongs to, and it alone decides which of two
-creators was first.
+"""Rog logs: the name and number of partitions of each.
+
+The messages are in the partitions' topics, which may be in any shard. The definition is in the shard that owns the
+log's name. That shard alone decides which of two concurrent creations was first.
 
 A definition is a frame of kind LOGDEF and an entry of the catalog. It never changes and is never removed.
 """
@@ -22,12 +23,12 @@ class Logs:
         self._coming: set[str] = set()
 
     def find(self, request: Request[LogFind], respond: Respond) -> None:
-        """How many partitions a log has."""
+        """Answers with a log's number of partitions, 0 for an unknown log."""
         respond(Reply(request.id, extra=Partitions(self._logs.get(request.topic, 0))))
 
     def create(self, request: Request[LogCreate], respond: Respond) -> None:
-        """Option `partitions`. The answer says `created`, False for a log that is there or on its way. Waits for a
-        sync."""
+        """Creates a log; option `partitions`. The answer's `created` is False for a log that exists or is staged. A
+        creation waits for a sync."""
         name, partitions = request.topic, request.options.partitions
         if name in self._logs or name in self._coming:
             respond(Reply(request.id))

@@ -1,9 +1,9 @@
-"""Making a large tag index without keeping everybody waiting: a few batches at a time, as the scheduler's work.
+"""Tag indexing: builds a large tag index a few batches at a time, as work of the scheduler, so that it blocks nothing.
 
-The first deletion by tag of a topic needs the tags of all its records, which takes a second for five million. So it
-waits until the index is there, others of the same topic behind it, and the shard goes on meanwhile. So does the first
-deletion by a prefix, which needs the tags sorted. Nothing of this is on disk: if the process dies, the deletion was
-never answered and has not happened. A frame that is damaged is found before anything is logged.
+A topic's first deletion by tag needs the tags of all records, which takes a second for five million. The first deletion
+by a prefix needs the tags sorted. Such a deletion waits until the index is ready, with the topic's later ones behind
+it, while the shard serves other requests. The index is not on disk. If the process dies, the waiting deletion was
+neither answered nor carried out. A damaged frame is found before anything is logged.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from shardd.topic.tag_index import Match
 from shardd.topic.topic import Topic
 
 AT_ONCE = 16_384
-"""So many records are indexed, or tags sorted, on the spot: about 3 ms."""
+"""Up to this many records are indexed, or tags sorted, at once: about 3 ms."""
 STEP = 8
-"""Batches of about a thousand records."""
+"""Batches per step, of about a thousand records each."""
 
 Waiting = tuple[str, Callable[[], None], Callable[[TopicsError], None]]
-"""The kind of match, and what to do when the index is made for it, or cannot be."""
+"""The kind of match, and the callbacks for when the index is ready for it, or has failed."""
 
 
 class Indexing:
@@ -35,8 +35,8 @@ class Indexing:
     def after(
         self, topic: Topic, match: Match, then: Callable[[], None], failed: Callable[[TopicsError], None]
     ) -> bool:
-        """Call `then` when the tag index has all of the topic; returns whether that was at once. If not, `failed` may
-        be called instead. Raises `SegmentError`."""
+        """Calls `then` when the tag index covers the topic. Returns whether that was at once; if not, `failed` may be
+        called instead. Raises `SegmentError`."""
         op, _ = match
         if topic.id not in self._waiting:
             if topic.unindexed(op) <= AT_ONCE:
@@ -50,7 +50,7 @@ class Indexing:
         return False
 
     def _step(self, topic: Topic, since: float) -> int:
-        """A little more for the first who waits; then whoever needs no more has his turn, in order."""
+        """Indexes one step for the first waiting deletion, then runs in order the deletions whose index is ready."""
         waiting = self._waiting[topic.id]
         error = self._go_on(topic, waiting[0][0])
         while waiting and (error is not None or not topic.unindexed(waiting[0][0])):
@@ -67,7 +67,7 @@ class Indexing:
         return STEP
 
     def _go_on(self, topic: Topic, op: str) -> TopicsError | None:
-        if self._directory.assigned.get(topic.name) is not topic:  # deleted, or about to be
+        if self._directory.assigned.get(topic.name) is not topic:  # deleted, or its deletion is staged
             return topic_not_found(topic.name)
         try:
             topic.index(STEP if topic.unindexed(op) > AT_ONCE else None, op)

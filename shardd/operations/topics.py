@@ -1,4 +1,4 @@
-"""Topics created, configured and deleted. All three wait for a sync, whatever the class."""
+"""Topic operations: create, configure and delete. All three wait for a sync, in any class."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Topics:
         topic = self._directory.assigned.get(request.topic)
         self._staging.space.check(topic)
         if topic is not None and request.options.if_absent:
-            patch = ConfigPatch()  # only for a topic that has to be made
+            patch = ConfigPatch()  # `if_absent`: the config applies only to a topic that this request creates
         if topic is None:
 
             def created(topic: Topic, timing: Timing) -> None:
@@ -53,23 +53,23 @@ class Topics:
         before, logged_before = topic.assigned_config, topic.logged_seq
         ceiling, reserved_in = topic.ceiling, topic.reserved_in
         topic.assigned_config = config
-        if before.durability == "disk" != config.durability:
+        if before.durability.reserves_per_boot and not config.durability.reserves_per_boot:
             topic.reserve_nothing()
-        if config.durability == "ephemeral" and before.durability != "ephemeral":
+        if before.durability.logged and not config.durability.logged:
             topic.logged_seq = topic.next_seq - 1
         now = self._staging.clock.now_ms()
         topic.held_at.append(now)
 
         def commit(timing: Timing) -> None:
             topic.held_at.popleft()
-            # What the old settings had taken stays gone, whatever the new ones say.
+            # Records that expired under the old settings stay gone, whatever the new settings say.
             topic.expire(now)
             topic.config = config
-            if config.durability == "ephemeral" != before.durability:
+            if before.durability.lasts and not config.durability.lasts:
                 topic.part()
             topic.expire(now)
             topic.evict()
-            # The change waited for a sync, and everything visible was written before it.
+            # This change waited for a sync, and everything visible was written before it.
             topic.durable_head = topic.head_seq
             respond(_configured(False, topic.name, config, request.id, timing))
 
@@ -79,7 +79,7 @@ class Topics:
             topic.held_at.pop()
             refuse(request.id, respond, error)
 
-        # `now` and `next_seq` make a replay come to the same floors: what expired before, and what was never logged.
+        # A replay computes the same floors from `now` (what had expired) and `next_seq` (what was never logged).
         fields = {
             "config": as_map(config),
             "now": now + topic.ahead_ms,
@@ -91,7 +91,8 @@ class Topics:
         self._staging.stage(topic, frame, requires_sync=True, commit=commit, undo=undo)
 
     def create(self, name: str, config: TopicConfig, created: Created, failed: Callable[[TopicsError], None]) -> Topic:
-        """Stage a new topic. It may be written to at once: what is staged on it commits or fails after it."""
+        """Stages a new topic and returns it. It may be written to at once: changes staged on it commit or fail after
+        it."""
         check_topic(name)
         ident = self._directory.new_id()
         topic = Topic(name, ident, ident, config)

@@ -1,4 +1,4 @@
-"""The operations on watch sessions (`shardd.topic.watch_session` has what a session is)."""
+"""Operations on watch sessions (see `shardd.topic.watch_session`)."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ _decode_topics = msgspec.json.Decoder(dict[str, Position]).decode
 
 
 class SessionControl:
-    """The operations on sessions; `proto.ipc.operations` has what they are asked with. The request's
-    `topic` is the wid.
+    """Session control. The request's `topic` is the wid; `proto.ipc.operations` has the fields of requests and answers.
 
-    session_make    the positions are the body
-    session_open    404 if there is none, 401 if it is another's
+    session_make    the body has the positions
+    session_open    404 for no session, 401 for another owner's
     session_move    body {wid: [generation, {topic: position}]}
     """
 
@@ -35,7 +34,7 @@ class SessionControl:
         self._directory = staging.directory
         self._sessions = staging.directory.sessions
         self._making: Counter[bytes] = Counter()
-        """Sessions that are on their way to be made, by owner."""
+        """Number of staged creations, by owner."""
 
     def resolve(self, request: Request[operations.WatchResolve], respond: Respond) -> None:
         now = self._staging.clock.now_ms()
@@ -88,7 +87,7 @@ class SessionControl:
         session.used_ms = self._staging.clock.now_ms()
 
         def commit(timing: Timing) -> None:
-            # Not before what is staged: moves that were told earlier are among it.
+            # Answered in commit order, because the client's earlier moves may still be staged.
             sessions, owned = len(self._sessions), self._sessions.owned_by(session.owner)
             shown, topics = dict(session.options), {name: (*at,) for name, at in session.topics.items()}
             about = operations.SessionFound(sessions, owned, shown, topics, session.generation)
@@ -136,11 +135,11 @@ class SessionControl:
         respond(self._counted(request.id, request.options.owner))
 
     def collect(self) -> None:
-        """End the sessions that nobody used for the ttl."""
+        """Ends the sessions that have been idle for the ttl."""
         ended = self._sessions.idle(self._staging.clock.now_ms() - self._staging.limits.watch_session_ttl_ms)
         if not ended:
             return
-        # Gone at once; if the frame is lost, a restart brings them back for another ttl.
+        # They end before the frame is written; if it is lost, a restart brings them back for another ttl.
         fields = {"ended": ended}
         self._sessions.apply(fields)
         frame = self._staging.control_frame(Kind.SESSION, 0, fields)
@@ -152,7 +151,7 @@ class SessionControl:
 
 
 def _check_room(held: int, room: int | None, limit: str, most: int) -> None:
-    """Raises `429 throttled` for one more than there is room for here."""
+    """Raises `429 throttled` if there is no room for one session more than `held`."""
     if room is not None and held + 1 > room:
         raise TopicsError(
             ErrorCode.THROTTLED,

@@ -1,1 +1,1 @@
-"""Being a process: the loop, its sockets, the other shards, tasks. What the shard does is in `shardd.shard`."""
+"""The shard's process: its event loop, sockets, links to the other shards, and tasks. `shardd.shard` has the rest."""

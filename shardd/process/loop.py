@@ -1,7 +1,7 @@
-"""A shard as a process: its loop, its socket, its control link.
+"""The shard's event loop, with its socket and its control link.
 
-All messages that are there are taken as one group, handled, written with one system call and answered: the busier the
-shard, the larger its groups.
+The loop takes all messages that have arrived as one group, handles them, writes them to the log with one system call,
+and answers them. The busier the shard, the larger the groups.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from proto.ipc.control import (
     Start,
     Stop,
 )
+from proto.ipc.link import Links
 from proto.ipc.message import Cancel, Message, MessageError, Reply, Request, Taken, decode
 from proto.ipc.transport import ControlLink, MessageSocket
 from proto.model.limits import Limits
@@ -45,17 +46,17 @@ from proto.process.orphan import die_with_parent
 from shardd.clock import SystemClock
 from shardd.delivery.pressure import SAMPLE_INTERVAL
 from shardd.garbage_collector import calm, search
-from shardd.process.peers import Peers
+from shardd.process.peers import Peers, links
 from shardd.process.reply_queue import Replies
 from shardd.process.router_tasks import Forward
 from shardd.recovery.wal_scan import RecoveryError
-from shardd.shard import Shard
+from shardd.shard import Shard, open_shard
 from shardd.storage.disk import RealDisk
 
 PROGRESS_INTERVAL = 0.1
 CHECKPOINT_RETRY = 5.0
 ROOM_RETRY = 1.0
-"""Between checkpoints that are made because the disk is nearly full."""
+"""Seconds between checkpoints that are made because the disk is nearly full."""
 MAINTENANCE_INTERVAL = 10.0
 """Seconds."""
 _Result = TypeVar("_Result")
@@ -69,7 +70,7 @@ class Server:
         self._socket = socket
         self._replies = Replies(socket.send, window_bytes, time.monotonic)
         self._deferred: dict[bytes, deque[Request]] = {}
-        """Requests of askers that are full, in order."""
+        """Requests of askers whose reply window is full, in order."""
         self._patience_s = limits.request_timeout_ms / 1000
         shard.reads.full = self._replies.full
         self._earlier = trio.Event()
@@ -138,8 +139,8 @@ class Server:
         self._replies.send(peer, message.encode())
 
     async def _deliver(self) -> None:
-        """What is due at some time rather than after a group of requests: parked reads that are over, deliveries that
-        were to gather, and those that were more than fits into one slice."""
+        """Make deliveries that are due by time and not after a group of requests: parked reads whose wait is over,
+        deliveries held back to gather records, and those that did not fit into one slice."""
         while True:
             self._earlier = trio.Event()
             due = self._shard.next_due
@@ -167,7 +168,8 @@ class Server:
             self._shard.sample(trio.current_time() - due)
 
     async def _checkpoint(self) -> None:
-        """Checkpoints, when enough was logged or enough time has passed; a failed one is tried again later."""
+        """Make checkpoints until cancelled, when enough was logged or enough time has passed. A failed one is repeated
+        after a pause."""
         shard = self._shard
         while True:
             with trio.move_on_after(self._interval):
@@ -202,7 +204,7 @@ class Server:
 
 
 async def in_slices(slices: Generator[None, None, _Result]) -> _Result:
-    """All slices; in between, other tasks go on."""
+    """Run all slices, and let other tasks run in between. Returns the generator's result."""
     while True:
         try:
             next(slices)
@@ -213,31 +215,34 @@ async def in_slices(slices: Generator[None, None, _Result]) -> _Result:
 
 
 async def _to_the_end(slices: Generator[None, None, None]) -> None:
-    """As `in_slices`, also when the shard is to stop: what is begun must be whole before the next checkpoint."""
+    """Run all slices as `in_slices`, also when cancelled: they must be complete before the next checkpoint."""
     with trio.CancelScope(shield=True):
         await in_slices(slices)
 
 
-async def _recover(shard: Shard, link: ControlLink) -> int:
-    """Replay, telling the supervisor how far it is. Returns the bytes there were to read."""
+async def _recover(opening: Generator[tuple[int, int], None, Shard], link: ControlLink) -> tuple[Shard, int]:
+    """Recover the shard, and report the progress to the supervisor. Returns the shard, and the bytes of the log."""
     await link.send(Progress("open", 0, 0))
     done = total = 0
     last = time.monotonic()
-    for done, total in shard.recover():
+    while True:
+        try:
+            done, total = next(opening)
+        except StopIteration as end:
+            return end.value, total
         if time.monotonic() - last >= PROGRESS_INTERVAL:
             await link.send(Progress("replay", done, total))
             last = time.monotonic()
-    return total
 
 
-async def _obey(link: ControlLink, peers: Peers, scope: trio.CancelScope) -> None:
-    """Until the supervisor says stop, or is gone."""
+async def _obey(link: ControlLink, others: Links, scope: trio.CancelScope) -> None:
+    """Handle the supervisor's messages until it sends `Stop`. Ends the process if the supervisor is gone."""
     while True:
         message = await link.receive()
         if message is None:
-            os._exit(1)  # the supervisor is gone; nobody may use this process any more
+            os._exit(1)  # the supervisor is gone; this process must not serve without it
         if isinstance(message, Shards):
-            peers.update(message.parsed())
+            others.update(message.parsed())
         elif isinstance(message, Ping):
             await link.send(Pong())
         elif isinstance(message, Stop):
@@ -256,22 +261,22 @@ async def main(descriptor: int) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     path = Path(start.data_dir) / f"shard-{start.index:02d}"
     limits = Limits(**start.limits)
-    shard = Shard(RealDisk(), SystemClock(), path, limits)
     window_bytes = window(limits.memory_bytes, start.shards)
-    peers = Peers(shard, start.index, start.shards, limits.request_timeout_ms / 1000, window_bytes)
-    peers.update(Shards(start.states).parsed())
+    others = links(start.shards, limits.request_timeout_ms / 1000, window_bytes)
+    others.update(Shards(start.states).parsed())
     with trio.CancelScope() as serving:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_obey, link, peers, serving)
-            gc.disable()  # nothing that is read back is garbage
+            nursery.start_soon(_obey, link, others, serving)
+            gc.disable()  # recovery makes no garbage cycles
             try:
-                total = await _recover(shard, link)
+                shard, total = await _recover(open_shard(RealDisk(), SystemClock(), path, limits), link)
             except (RecoveryError, OSError) as error:
                 log.error("recovery_failed", reason=str(error))
                 await link.send(Failed(f"shard {start.index}: {error}"))
                 serving.cancel()
                 return EXIT_PERMANENT
             calm()
+            peers = Peers(shard, start.index, others)
             shard.hold_room()
             outcome = shard.outcome
             if outcome.cut_path is not None:
@@ -285,7 +290,7 @@ async def main(descriptor: int) -> int:
             socket = MessageSocket.router(start.endpoint)
             await nursery.start(Server(shard, socket, limits, window_bytes).run)
             await nursery.start(peers.run)
-            # From here on the other shards may ask this one, and this one them.
+            # From here on this shard and the other shards may send requests to each other.
             await link.send(Progress("derive", total, total))
             forward = Forward(shard, peers)
             await nursery.start(forward.restore)

@@ -1,7 +1,7 @@
-"""The other shards, and how to ask them.
+"""Peers: requests from this shard to all shards, including itself.
 
-A shard asks another exactly as the gateway does: a request with an operation, a topic and options, a reply. A shard
-that asks itself takes the same way without the socket, so whoever asks need not know where a topic lives.
+A shard asks another one as the gateway does: a request with an operation, a topic and options, and a reply. A request
+to itself takes the same way without the socket, so callers need not know which shard owns a topic.
 """
 
 from __future__ import annotations
@@ -19,37 +19,41 @@ from shardd.shard import Shard
 
 A = TypeVar("A")
 _PHASES = ("derive", "ready")
-"""A shard answers the others from the moment its own log is read."""
+"""Phases in which a shard answers the others: from the moment its own log has been read."""
+
+
+def links(shards: int, timeout_s: float, window_bytes: int = window(DEFAULT_BYTES, 1)) -> Links:
+    """To all shards. They learn which shards there are also while this one is read back."""
+    return Links(shards, timeout_s, _PHASES, window_bytes=window_bytes)
 
 
 class Peers:
-    """All shards as one of them sees them. `run` serves the links."""
+    """All shards, as seen by shard `index`. `run` serves the links until cancelled, `update` takes their states."""
 
-    def __init__(
-        self, shard: Shard, index: int, shards: int, timeout_s: float, window_bytes: int = window(DEFAULT_BYTES, 1)
-    ) -> None:
+    def __init__(self, shard: Shard, index: int, links: Links) -> None:
         self.index = index
         self._shard = shard
-        self._links = Links(shards, timeout_s, _PHASES, window_bytes=window_bytes)
-        self.run = self._links.run
-        self.update = self._links.update
+        self._links = links
+        self.run = links.run
+        self.update = links.update
 
     def index_of(self, topic: str) -> int:
         """The shard that owns a topic."""
         return shard_of(topic, len(self._links.states))
 
     def reachable(self, index: int) -> bool:
-        """Can this shard be asked now?"""
+        """True if shard `index` answers requests now."""
         return index == self.index or self._links.states[index].phase in _PHASES
 
     @property
     def one_failed(self) -> bool:
-        """Is there a shard that cannot start, and is tried again now and then only?"""
+        """True if a shard cannot start, so that the supervisor tries it again only now and then."""
         return any(state.phase == "failed" for state in self._links.states)
 
     async def request(self, index: int, operation: Operation[A], topic: str, body: bytes = b"") -> Reply[A]:
-        """A shard's reply. Raises the error it replied, or `503 not_ready` when it does not serve, goes away before
-        it has answered or stays silent; the request may then have taken effect all the same."""
+        """Send a request to shard `index` and wait for its reply. Returns the reply. Raises the error in the reply.
+        Raises `503 not_ready` if the shard does not serve, goes away before it answers, or exceeds the timeout; the
+        request may then have taken effect."""
         reply = await (
             self._own(operation, topic, body) if index == self.index else self._ask(index, operation, topic, body)
         )

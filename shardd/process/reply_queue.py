@@ -1,12 +1,12 @@
-"""Replies on their way to askers: the gateway, the other shards.
+"""The reply queues: flow control of replies to askers, which are the gateway and the other shards.
 
-Each asker says now and then how many bytes of replies it has taken (`Taken`). Beyond a window of what it has not, its
-replies stay here, in order; while any do, it is *full*: its requests are not looked at, and its parked reads are not
-rendered. So an asker that hangs, or is given replies faster than it takes them, costs this process its window and what
-it has parked, and delays no other asker.
+Each asker reports now and then how many bytes of replies it has taken (`Taken`). Replies beyond a window of bytes not
+taken wait here, in order. While any wait, the asker is *full*: its requests are not handled, and its parked reads are
+not rendered. So an asker that hangs, or takes replies too slowly, costs this process one window and its parked reads,
+and delays no other asker.
 
-An asker that is gone never says so. One that is full and has taken nothing for as long as a request may take is
-forgotten: whatever it asked for is given up by then.
+An asker does not report that it is gone. An asker that is full and has taken nothing for the duration of a request
+timeout is forgotten: its requests have timed out by then.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 
 SMALL_BYTES = 4 << 10
-"""Replies up to this are not counted."""
+"""Replies of up to this many bytes are not counted."""
 
 
 class _Asker:
@@ -25,7 +25,7 @@ class _Asker:
         self.on_way = 0
         self.queue: deque[list[bytes]] = deque()
         self.since = 0.0
-        """When it last took something, or became full."""
+        """When the asker last took bytes, or became full, in monotonic seconds."""
 
 
 class Replies:
@@ -36,7 +36,7 @@ class Replies:
         self._askers: dict[Hashable, _Asker] = {}
 
     def send(self, peer: bytes, frames: list[bytes]) -> None:
-        """Send a reply, or keep it until there is room."""
+        """Send a reply, or queue it until the asker's window has room."""
         size = len(frames[1]) if len(frames) > 1 else 0
         asker = self._askers.get(peer)
         if asker is None:
@@ -52,7 +52,7 @@ class Replies:
             self._hand_over(peer, asker, frames, size)
 
     def _fits(self, asker: _Asker, size: int) -> bool:
-        # An asker does not speak of less than an eighth of the window.
+        # An asker does not report less than an eighth of the window.
         return size <= SMALL_BYTES or asker.on_way * 8 < self._most or asker.on_way + size <= self._most
 
     def _hand_over(self, peer: bytes, asker: _Asker, frames: list[bytes], size: int) -> None:
@@ -65,7 +65,8 @@ class Replies:
         return asker is not None and bool(asker.queue)
 
     def taken(self, peer: bytes, size: int) -> bool:
-        """An asker took that much; whether it was full and is not any more."""
+        """Count `size` bytes as taken by an asker, and send queued replies. Returns True if it was full and no longer
+        is."""
         asker = self._askers.get(peer)
         if asker is None:
             return False
@@ -83,7 +84,7 @@ class Replies:
         return True
 
     def forget_silent(self, for_s: float) -> list[Hashable]:
-        """Forget who is full and took nothing for so long; returns them."""
+        """Forget the askers that are full and have taken nothing for `for_s` seconds. Returns them."""
         before = self._monotonic() - for_s
         gone = [peer for peer, asker in self._askers.items() if asker.queue and asker.since <= before]
         for peer in gone:

@@ -1,14 +1,14 @@
-"""Forwarding: who asks which source when, so that every lane of this shard moves on.
+"""The router tasks: pull records from sources, so that every lane of this shard moves on.
 
-    restore   after a stop, a task for each topic with routers makes again what was copied before
-              (`shardd.routers.copy_recovery`). Topics whose source is in a shard that cannot start wait for it, and the
+    restore   after a stop, one task for each topic with routers makes its earlier copies again
+              (`shardd.routers.copy_recovery`). Topics whose source is in a shard that cannot start wait for it; the
               others are served meanwhile
-    pull      a task for each source: one request for all lanes that are in step with it, however many
-    catch up  a task for a lane that is not: it was made behind the pull's position, its topic was full, or it is held.
-              It pulls for itself, with growing pauses while nothing fits, until it is in step again
+    pull      one task for each source: one request for all lanes that are in step with the pull
+    catch up  one task for each lane that is not in step: it began before the pull's position, its topic was full, or it
+              is held. The task pulls for this lane alone, with growing pauses while nothing fits, until it is in step
 
-A source is asked again as soon as it has answered, and answers when it has something. A source that does not exist any
-more takes its routers with it: that is how a deletion that was interrupted is finished.
+A source is asked again as soon as it has answered; it answers when it has records. If a source does not exist any more,
+its routers are removed. This also finishes a deletion that was interrupted.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from shardd.topic.topic import Topic
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
 DAMAGED_PAUSE_S = 1.0
 ASK_AGAIN_S = 0.02
-"""While a source is being restored itself, or its shard is away."""
+"""Seconds between requests to a source that is being restored itself, or whose shard is away."""
 SLICE_S = 0.001
-"""How long copying goes on before others get their turn."""
+"""Seconds of copying before other tasks get their turn."""
 RESTORED_AT_A_TIME = 16
 log = structlog.get_logger()
 
 
 class _SourcePull:
-    """One source, and the topics in step with it. `at` is the position that is asked for, -1 before the first."""
+    """One source, and the topics in step with it. `at` is the position of the pull, -1 before the first one."""
 
     def __init__(self, source: str, epoch: int) -> None:
         self.source = source
@@ -56,18 +56,18 @@ class Forward:
         self._copier: Copier = shard.copier
         self._pulls: dict[tuple[str, int], _SourcePull] = {}
         self._behind: set[int] = set()
-        """Ids of topics that a task brings up."""
+        """Ids of topics that have a catch-up task."""
         self._blocked: set[str] = set()
-        """Names of topics to be restored that wait for a shard which does not answer."""
+        """Names of topics whose restore waits for a shard that does not answer."""
         self._nursery: trio.Nursery | None = None
         shard.routing.changed = self.changed
 
     async def restore(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Bring every topic to where it was at the last stop.
+        """Make the copies of every topic again that existed at the last stop.
 
-        Has started when the shard may serve: when that is done, or when all that is left waits for a shard that cannot
-        start. Topics that wait are refused until all of them are done, and no checkpoint is made: the log keeps
-        everything, and a process that dies meanwhile begins again.
+        Reports as started when the shard may serve: when all topics are restored, or when all others wait for a shard
+        that cannot start. Topics that wait are refused until all of them are restored, and no checkpoint is made. So
+        the log keeps all frames, and a process that dies meanwhile begins again.
         """
         restores = self._shard.restores()
         places = trio.CapacityLimiter(RESTORED_AT_A_TIME)
@@ -127,7 +127,7 @@ class Forward:
                     self._blocked.add(restore.name)
 
     async def _around(self, restore: Restore) -> list[Position]:
-        """From the topic to its source, and so on until there is none, or one that was met before."""
+        """Positions of the topic, its source, the source's source and so on, until there is none or one is repeated."""
         way = [restore.position]
         while (source := way[-1].source) is not None and source[0] not in {each.name for each in way}:
             way.append(await self._position(*source))
@@ -152,7 +152,7 @@ class Forward:
                 self._nursery = None
 
     def changed(self, topic: Topic) -> None:
-        """The routers into a topic are others now."""
+        """Called when the routers into a topic have changed. Places the topic again."""
         lane = topic.lane
         for pull in self._pulls.values():
             if pull.members.get(topic.id) is not None and (lane is None or _source(lane) != (pull.source, pull.epoch)):
@@ -161,7 +161,7 @@ class Forward:
             self._place(topic, lane)
 
     def _place(self, topic: Topic, lane: Lane) -> None:
-        """In step with its source's pull, or behind it with a task of its own."""
+        """Add the topic to its source's pull, or start a catch-up task if it is behind the pull."""
         assert self._nursery is not None
         key = _source(lane)
         pull = self._pulls.get(key)
@@ -196,7 +196,8 @@ class Forward:
                 await self._copy_all(pull, pulled)
 
     async def _ask(self, source: str, lane: Lane, after: int, members: list[tuple[Topic, Lane]]) -> Pulled | None:
-        """None if the source cannot be asked now, after a pause, or is gone, after its routers were removed."""
+        """Pull from the source behind `after`. Returns None, after a pause, if the source cannot be asked now or is
+        gone; if it is gone, its routers are removed first."""
         try:
             return await self._pull(lane, after, wait=True)
         except TopicsError as error:
@@ -204,14 +205,14 @@ class Forward:
                 log.info("routers_removed", source=source, reason="their source does not exist any more")
                 for topic, _ in members:
                     if not topic.lane or topic.lane.held:
-                        continue  # whoever deletes the source removes them
+                        continue  # the deletion of the source, which is in progress, removes its routers
                     self._shard.routing.drop(topic)
                 self._shard.flush()
             await trio.sleep(DAMAGED_PAUSE_S if is_damage(error) else ASK_AGAIN_S)
             return None
 
     def _present(self, pull: _SourcePull) -> list[tuple[Topic, Lane]]:
-        """The members that still are."""
+        """The members that still belong to the pull, with their lanes. Removes the others."""
         found = []
         for ident, topic in list(pull.members.items()):
             if _is_of(topic, pull) and self._shard.directory.by_id.get(ident) is topic and topic.lane is not None:
@@ -244,7 +245,7 @@ class Forward:
         return _is_of(topic, pull) and self._shard.directory.by_id.get(topic.id) is topic
 
     def _copy(self, topic: Topic, pulled: Pulled) -> bool:
-        """False if not everything could be copied."""
+        """Copy the pulled records to the topic. Returns False if not all could be copied."""
         lane = topic.lane
         assert lane is not None
         if lane.held or lane.cursor < pulled.after or topic.damage is not None:
@@ -268,7 +269,7 @@ class Forward:
                     try:
                         pulled = await self._pull(lane, lane.cursor, wait=False)
                     except TopicsError:
-                        pulled = None  # the pull notices, too, and decides
+                        pulled = None  # the source's pull gets the same error and handles it
                     if pulled is not None and self._exists(topic, pull) and topic.lane is lane:
                         self._copy(topic, pulled)
                         self._shard.flush()

@@ -1,20 +1,19 @@
-"""Claims: who gets which jobs, now or when there are some; and acks, nacks and extends.
+"""Claims: which claimer gets which jobs, and when; and acks, nacks and extends.
 
-A claim of a queue without `claim_jitter_ms` is served at once. Otherwise the first claimer opens a window, and when it
-closes all claimers that came in it are served in one pass: each gets a share in proportion to its `max`, dealt in turn
+A claim of a queue without `claim_jitter_ms` is served at once. With it, the first claim opens a window. When the window
+closes, all claims that came in it are served in one pass. Each gets a share in proportion to its `max`, dealt in turn
 in the order of arrival.
 
-Claims with `wait_ms` wait for jobs that long, and streams (`work_take`) until there are jobs and they hold less than
-their `max`. What makes jobs claimable opens a window too (one without width, unless there is jitter), so that all of
-them share fairly. A claim that finds others waiting joins them, behind.
+A claim with `wait_ms` waits that long for jobs. A stream (`work_take`) waits until there are jobs and it holds less
+than its `max`. Newly claimable jobs open a window too, of zero length without jitter, so that all waiting claims get
+fair shares. A claim that finds others waiting joins behind them.
 
-A client that leaves while its claim waits is taken out. One that leaves at the moment its jobs are on their way to it
-(`cancel` comes after the answer) gives them back, and the delivery does not count: nothing is held for it.
+A claim whose client disconnects while it waits is removed. If the client disconnects after its jobs were sent (`cancel`
+follows the answer), the jobs become claimable again and the delivery does not count.
 
-An ack is a deletion (see `shardd.queues.job_deletion`), as durable as the queue's class says. All other changes are
-LEASE frames if `leases_durable`, and in memory only if not (see `shardd.topic.job_table`). If the process dies before
-the frame is written, nothing happened and nobody was told; after it, the change is there whether or not the answer got
-out.
+An ack is a deletion (see `shardd.queues.job_deletion`), as durable as the queue's class. All other changes are LEASE
+frames if `leases_durable`, else in memory only (see `shardd.topic.job_table`). If the process dies before the frame is
+written, the change did not happen and was not answered. If it dies later, the change holds, answered or not.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ from shardd.topic.outbox import Transfer
 from shardd.topic.topic import Topic
 
 REMEMBERED = 10_000
-"""Jobs of claims that had to wait, which come back if the client turns out to be gone."""
+"""The most sent jobs of waiting claims that are remembered, to take them back if the client has disconnected."""
 
 
 class Claims:
@@ -71,10 +70,10 @@ class Claims:
         self._cohorts: dict[int, Cohort] = {}
         self._by_key: dict[Hashable, Cohort] = {}
         self._sent: OrderedDict[Hashable, tuple[Topic, list[tuple[int, int]]]] = OrderedDict()
-        """Of the latest claims that had to wait and got jobs: their seqs and tokens."""
+        """Topic, seqs and tokens sent to the latest claims that had to wait."""
         self._jobs_sent = 0
 
-    # Who waits
+    # Waiting claims
 
     def claim(self, request: Request[Claim], caller: Hashable, respond: Respond) -> None:
         asked = parse_claim(request, self._staging.limits)
@@ -82,13 +81,14 @@ class Claims:
         self._take(topic, Claimer(asked, "", (caller, request.id), request.id, respond))
 
     def work_open(self, request: Request[WorkOpen], caller: Hashable, respond: Respond) -> None:
-        """A stream begins, or is refused. Options: `node`, `max`, `lease_ms` (None: the topic's)."""
+        """Checks that a stream may begin. Options: `node`, `max`, `lease_ms` (None: the topic's)."""
         self._stream_claim(request)
         self._topic(request)
         respond(Reply(request.id))
 
     def work_take(self, request: Request[WorkTake], caller: Hashable, respond: Respond) -> None:
-        """Jobs for the stream in option `stream`, once there are some and it may hold more; none after a while."""
+        """Claims jobs for the stream in option `stream`. Waits until there are some and it may hold more, at most
+        `cohorts.STREAM_WAIT_S`."""
         topic = self._topic(request)
         queue = self._current(topic)
         stream = request.options.stream
@@ -102,7 +102,7 @@ class Claims:
         return asked
 
     def work_close(self, request: Request[WorkClose], caller: Hashable, respond: Respond) -> None:
-        """The stream is gone: what it holds is claimable at once."""
+        """Ends a stream: the jobs that it holds are claimable at once."""
         topic = self._topic(request)
         queue = self._current(topic)
         held: dict[int, Job] = {seq: queue.jobs[seq] for seq in queue.close_stream(request.options.stream)}
@@ -136,7 +136,7 @@ class Claims:
         self._scheduler.more()
 
     def cancel(self, caller: Hashable, ident: int) -> None:
-        """The caller went away. It gets nothing, or what it was sent just now comes back."""
+        """Removes the claim of a caller that disconnected, or takes back the jobs that were just sent to it."""
         key = (caller, ident)
         cohort = self._by_key.get(key)
         if cohort is not None:
@@ -156,7 +156,7 @@ class Claims:
         return topic, leases
 
     def _take_back(self, topic: Topic, leases: list[tuple[int, int]]) -> None:
-        """Jobs on their way to a client that is gone. Those that it had all the same, and used, stay as they are."""
+        """Releases jobs sent to a client that has disconnected. Jobs that it received and changed keep their state."""
         queue = topic.queue
         if queue is None or self._staging.directory.assigned.get(topic.name) is not topic:
             return
@@ -176,7 +176,7 @@ class Claims:
             self._cohorts.pop(cohort.topic.id, None)
 
     def refuse(self, topic: Topic, error: TopicsError) -> None:
-        """Whoever waits for jobs of this topic waits in vain."""
+        """Answers all waiting claims of the topic with `error`."""
         cohort = self._cohorts.get(topic.id)
         if cohort is None:
             return
@@ -185,14 +185,14 @@ class Claims:
             refuse(claimer.ident, claimer.respond, error)
 
     def changed(self, topic: Topic) -> None:
-        """There may be jobs, or room for some; or the topic is gone."""
+        """Opens the topic's window: jobs may be claimable, a stream may have room, or the topic may be gone."""
         cohort = self._cohorts.get(topic.id)
         if cohort is not None and cohort.due is None:
             cohort.due = self._clock.monotonic() + topic.config.claim_jitter_ms / 1000
 
     @property
     def next_due(self) -> float | None:
-        """When `deliver` next has something to do, in monotonic seconds."""
+        """When `deliver` next has work, in monotonic seconds; None without waiting claims."""
         times = []
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         for cohort in self._cohorts.values():
@@ -206,7 +206,7 @@ class Claims:
         return min(times, default=None)
 
     def deliver(self) -> None:
-        """Serve the cohorts whose window is closed."""
+        """Serves the cohorts whose window has closed, and answers the claims whose wait is over."""
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         for cohort in list(self._cohorts.values()):
             topic, queue = cohort.topic, cohort.topic.queue
@@ -226,14 +226,14 @@ class Claims:
                 try:
                     self._serve(topic, list(cohort.claimers.values()), cohort)
                 except SegmentError:
-                    continue  # the topic is set apart, and whoever waits is told
+                    continue  # the topic is quarantined, and `refuse` answers its claims
             for claimer in [c for c in cohort.claimers.values() if c.deadline <= now]:
                 self._leave(cohort, claimer)
                 self._answer(topic, claimer, [], Timing())
         self._staging.commits.flush()
 
     def written(self) -> None:
-        """Write what was staged outside of a group of requests."""
+        """Writes what was staged outside of a group of requests, then delivers."""
         self._staging.commits.flush()
         self.deliver()
 
@@ -246,7 +246,7 @@ class Claims:
         return topic
 
     def look(self, request: Request) -> tuple[Topic, Queue]:
-        """The queue that a request names, as of now. Raises 404, 409."""
+        """The queue that a request names, with expired leases and records settled. Raises `404`, `409`."""
         topic = self._topic(request)
         return topic, self._current(topic)
 
@@ -260,7 +260,7 @@ class Claims:
         return queue
 
     def _serve(self, topic: Topic, claimers: list[Claimer], cohort: Cohort | None = None) -> None:
-        """One pass: jobs to all of these. The patient ones are answered only if they got some."""
+        """Serves all these claimers in one pass. A patient claimer is answered only if it got jobs."""
         queue = self._current(topic)
         wants = [claimer.wants(queue) for claimer in claimers]
         before: Saved = {}
@@ -285,7 +285,7 @@ class Claims:
                 self._leave(cohort, claimer)
                 if part and not claimer.stream:
                     self._remember(claimer, topic, part)
-        if doomed:  # before the answers, which count what is left
+        if doomed:  # before the answers, because these count the ready jobs
             self._doomed(topic, doomed)
         targets = sorted({transfer.target for transfer in doomed.values()}) if topic.config.auto_create else []
 
@@ -299,10 +299,11 @@ class Claims:
 
         self._change(topic, before, done, failed)
         if found and len(found) < sum(wants) and queue.ready(topic.records):
-            self.changed(topic)  # the byte budget was used up
+            self.changed(topic)  # the pass ended at its byte budget: another one follows
 
     def _pick(self, topic: Topic, queue: Queue, count: int, before: Saved) -> tuple[list[Found], dict[int, Transfer]]:
-        """Up to `count` jobs: reclaimed ones first, lowest seq first. And those that were delivered too often."""
+        """Up to `count` jobs, reclaimed ones first, each group by seq; and the dead letters found: jobs that have had
+        `max_deliveries`."""
         found: list[Found] = []
         doomed: dict[int, Transfer] = {}
         budget = MAX_BATCH_BYTES
@@ -325,8 +326,8 @@ class Claims:
     def _answer(
         self, topic: Topic, claimer: Claimer, part: list[Claimed], timing: Timing, dead_letters: Sequence[str] = ()
     ) -> None:
-        """`dead_letters` are topics that dead letters are on their way to, and that are made if they do not exist: the
-        gateway sees to that before the client has its answer."""
+        """Answers a claimer. `dead_letters` are the topics that dead letters are ordered to. The gateway creates the
+        missing ones before it answers the client."""
         part.sort(key=_seq)
         if claimer.stream:
             claimer.respond(Reply(claimer.ident, to_json(part), extra=Jobs(tuple(map(_seq, part)))))
@@ -390,7 +391,7 @@ class Claims:
     def extend(self, request: Request[Extend], caller: Hashable, respond: Respond) -> None:
         asked, tokens = parse_hold(request, self._staging.limits)
         if asked.lease_ms is None:
-            raise invalid("lease_ms is missing: for how long, from now on, in ms", field="lease_ms")
+            raise invalid("lease_ms is missing: send the lease's new duration from now on, in ms", field="lease_ms")
         topic = self._topic(request)
         queue = self._current(topic)
         deadline = self._clock.now_ms() + clamped_lease(asked.lease_ms)
@@ -435,20 +436,22 @@ class Claims:
         try:
             age = longest_wait(topic, queue, self._clock.now_ms())
         except SegmentError:
-            age = 0  # a file that cannot be read is this queue's trouble, and told by those that need its jobs
+            age = 0  # the statistics do not fail for one damaged file; requests for its jobs report it
         return [topic.name, counts["ready"], counts["in_flight"], queue.dead_lettered, transfers, age]
 
     def _change(
         self, topic: Topic, before: Saved, done: Callable[[Timing], None], failed: Callable[[TopicsError], None]
     ) -> None:
-        """Leases have changed, from what `before` has of them. Logged if they are durable, else done."""
+        """Logs changed leases if they are durable, else calls `done` at once. `before` is the jobs' previous state, for
+        undo."""
         queue = topic.queue
         assert queue is not None
         config = topic.assigned_config
+        durability = config.durability
         if not before:
             done(Timing())
             return
-        if config.durability == "ephemeral":
+        if not durability.logged:
             done(Timing())
             return
         if not config.leases_durable and queue.unlogged:
@@ -457,7 +460,7 @@ class Claims:
 
         def commit(timing: Timing) -> None:
             queue.unlogged = not config.leases_durable
-            done(timing if config.durability == "fsync" else Timing(timing.write_ms))
+            done(timing if durability.acks_synced else Timing(timing.write_ms))
 
         def undo(error: TopicsError) -> None:
             for seq, saved in before.items():
@@ -466,12 +469,12 @@ class Claims:
 
         if config.leases_durable:
             fields: dict[str, Any] = {"rows": list(map(queue.row, before))}
-            requires_sync = config.durability == "fsync"
+            requires_sync = durability.acks_synced
         else:
-            # From now on the leases that the last stop left in the catalog are out of date. Once that has reached the
-            # device, no crash can bring them back.
+            # The leases that the last stop left in the catalog are now out of date. Once this frame is on the device,
+            # no crash can bring them back.
             fields = {"forget": True}
-            requires_sync = config.durability != "memory"
+            requires_sync = durability.reaches_device
         frame = self._staging.control_frame(Kind.LEASE, topic.id, fields)
         self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
 
@@ -481,5 +484,5 @@ def _seq(job: Claimed) -> int:
 
 
 def held(topics: Iterable[Topic]) -> int:
-    """Leases in flight, of all these."""
+    """Number of leases in flight in all these topics."""
     return sum(topic.queue.in_flight for topic in topics if topic.queue is not None)

@@ -1,4 +1,4 @@
-"""Those who wait for jobs of one queue together, and how much each of them gets."""
+"""Cohorts: the claims that wait together for jobs of one queue, and the share that each gets."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from shardd.topic.job_table import Queue
 from shardd.topic.topic import Topic
 
 STREAM_WAIT_S = 15.0
-"""A stream that waited so long for jobs is told that there are none, and asks again."""
+"""A stream that has waited this long for jobs gets an empty answer, and asks again."""
 
 
 class Claimer:
-    """One that waits for jobs. `stream` is empty for a poller; a `patient` one would rather wait than get none."""
+    """One claim. `stream` names its stream, empty for a poller. A `patient` claimer waits instead of getting none."""
 
     __slots__ = ("deadline", "ident", "key", "lease_ms", "max", "node", "patience_s", "respond", "stream")
 
@@ -40,7 +40,7 @@ class Claimer:
 
 
 class Cohort:
-    """Those who wait at one queue; `due` is when its window closes, None while none is open."""
+    """The claimers that wait for one queue. `due` is when its window closes, None while no window is open."""
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
@@ -49,7 +49,7 @@ class Cohort:
 
 
 def shares(wants: list[int], available: int) -> list[int]:
-    """How many of `available` jobs each gets: in proportion to what it wants, what is left over one by one."""
+    """How many of the `available` jobs each claimer gets: in proportion to its want, the remainder one by one."""
     total = sum(wants)
     if available >= total:
         return list(wants)

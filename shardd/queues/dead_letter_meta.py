@@ -1,4 +1,4 @@
-"""What a record is sent as to another topic: a dead letter gets stamps in its `meta`, a redrive loses them again."""
+"""Dead-letter stamps: members added to a record's `meta` when it is dead-lettered, and removed when it is redriven."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def origin(found: Found) -> str | None:
     try:
         return apply(_origin, meta)[0].origin
     except msgspec.DecodeError:
-        return None  # somebody else's member of that name
+        return None  # a member of that name that a client wrote
 
 
 def body(queue: str, found: Sequence[Found], deliveries: Sequence[int], create: bool) -> bytes:
-    """The append that makes the copies. `deliveries` as in `shardd.topic.outbox.Transfer`."""
+    """The body of the append that copies the records. `deliveries` as in `shardd.topic.outbox.Transfer`."""
     records = [_record(queue, each, times) for each, times in zip(found, deliveries, strict=True)]
     return _encode({"records": records, "create": create})
 
@@ -57,13 +57,13 @@ def _meta(found: Found) -> bytes:
 
 
 def _stamped(queue: str, found: Found, deliveries: int) -> bytes:
-    """A JSON object with the stamps behind its own members."""
+    """The record's `meta` with the stamps after its own members."""
     stamp = _encode(dict(zip(STAMPS, (queue, deliveries, found[0]), strict=True)))
     own = _meta(found).strip()
     return stamp if own in (b"", b"null") or not own[1:-1].strip() else own[:-1] + b"," + stamp[1:]
 
 
 def _unstamped(meta: bytes) -> bytes:
-    """The object without its stamps; b"" if nothing is left."""
+    """`meta` without the stamps; b"" if no member is left."""
     left = {name: value for name, value in _members(meta).items() if name not in STAMPS}
     return _encode(left) if left else b""

@@ -1,7 +1,7 @@
-"""Deletion of records by their seqs: jobs that are acked, and whatever has arrived elsewhere.
+"""Job deletion: deletes records by their seqs, namely acked jobs and transfers that have arrived at their target.
 
-One RECORD_DELETE frame with the `seqs`, as durable as the topic's class says. If the process dies before the frame is
-written, nothing happened and nobody was told; after it, the records are gone whether or not the answer got out.
+A deletion is one RECORD_DELETE frame with the `seqs`, as durable as the topic's class. If the process dies before the
+frame is written, nothing was deleted and nothing answered. If it dies later, the records are gone, answered or not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from shardd.storage.group_commit import Timing
 from shardd.topic.topic import Topic
 
 Saved = dict[int, tuple[Any, ...] | None]
-"""By seq, what a job was before its state changed (see `Job.saved`); None for one that was fresh."""
+"""By seq, a job's state before a change (see `Job.saved`); None for a job that was fresh."""
 
 
 def remove(
@@ -30,8 +30,10 @@ def remove(
     dead_lettered: int = 0,
     requires_sync: bool = False,
 ) -> None:
-    """Delete records, ascending seqs. Jobs among them are DELETING, and were what `before` says. `dead_lettered` of
-    them are counted as such. `requires_sync`: wait for the device also where the class does not."""
+    """Stages the deletion of records; `seqs` ascend. Calls `done` or `failed` once.
+
+    Jobs among them are DELETING; `before` is their state before that, for undo. `dead_lettered` is added to the queue's
+    counter. With `requires_sync`, the deletion waits for a sync in any class."""
     queue = topic.queue
     durability = topic.assigned_config.durability
     now = staging.clock.now_ms()
@@ -48,8 +50,8 @@ def remove(
             for seq in seqs:
                 queue.drop(seq)
             staging.events.jobs_changed(topic)
-        # `disk` promises no sync: that this change had to wait for one is not the client's affair.
-        done(timing if durability == "fsync" else Timing(timing.write_ms))
+        # `disk` promises no sync, so an answer does not report the time of one.
+        done(timing if durability.acks_synced else Timing(timing.write_ms))
 
     def undo(error: TopicsError) -> None:
         topic.held_at.pop()
@@ -60,9 +62,9 @@ def remove(
         failed(error)
 
     frame = None
-    if durability != "ephemeral" or topic.floor <= topic.logged_seq:
+    if durability.logged or topic.floor <= topic.logged_seq:
         fields = {"before": None, "match": None, "bound": topic.head_seq + 1, "now": now + topic.ahead_ms, "seqs": seqs}
         if dead_lettered and queue is not None:
             fields["dead_lettered"] = queue.dead_lettered
         frame = staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
-    staging.stage(topic, frame, requires_sync=requires_sync or durability == "fsync", commit=commit, undo=undo)
+    staging.stage(topic, frame, requires_sync=requires_sync or durability.acks_synced, commit=commit, undo=undo)

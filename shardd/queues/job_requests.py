@@ -1,4 +1,4 @@
-"""Requests about jobs: what claim, ack, nack and extend may say, and the records that are handed out."""
+"""Job requests: parsing of claim, ack, nack and extend, and the jobs that a claim returns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from shardd.topic.topic import Topic
 MAX_DELAY_MS = 86_400_000
 LEASE_PREFIX = "lease_"
 STALE = -1
-"""The token of a malformed lease id: no lease has it."""
+"""The token of a malformed lease id. No lease has this token."""
 
 
 class ClaimRequest(Struct):
@@ -44,7 +44,7 @@ class HoldRequest(Struct):
 
 
 class Claimed(Struct, gc=False):
-    """A job as it is handed out."""
+    """A job in a claim's answer."""
 
     seq: int = msgspec.field(name="$seq")
     lease_id: str
@@ -64,7 +64,7 @@ _HOLD = Form(HoldRequest)
 
 
 def parse_claim(request: Request[Claim], limits: Limits) -> ClaimRequest:
-    """Raises `400 invalid_request`. Numbers are clamped; a `lease_ms` of None stands for the topic's."""
+    """The request's claim, its numbers clamped; `lease_ms` None means the topic's. Raises `400 invalid_request`."""
     asked, request.ignored = _CLAIM.read(request.body)
     check_claim(asked, limits)
     return asked
@@ -79,7 +79,9 @@ def check_claim(asked: ClaimRequest, limits: Limits) -> None:
 
 
 def parse_hold(request: Request[Ack | Nack | Extend], limits: Limits) -> tuple[HoldRequest, list[int | None]]:
-    """The request, and per seq the token to look for, or None. Raises `400 invalid_request` or `batch_too_large`."""
+    """The request, and per seq the token of its lease id, None without lease ids.
+
+    Raises `400 invalid_request` or `batch_too_large`."""
     asked, request.ignored = _HOLD.read(request.body)
     _check_node(asked.node, limits)
     if not asked.seqs:
@@ -115,7 +117,7 @@ def clamped_delay(asked: HoldRequest) -> int:
 
 
 def bound(asked: Struct, name: str, old_name: str) -> int | None:
-    """A seq that a request may call by either name. Raises `400` for two that differ."""
+    """A seq that a request may give under either name; None if absent. Raises `400` for two different values."""
     found: list[int | None] = [getattr(asked, each) for each in (name, old_name)]
     if None not in found and found[0] != found[1]:
         raise invalid(f"{old_name} is the old name of {name}: send one of them", field=old_name)
@@ -153,23 +155,24 @@ def token_of(text: str) -> int:
 
 
 def new_tokens(count: int) -> Sequence[int]:
-    """Random, so that none comes again after a restart."""
+    """`count` random tokens. Random, so that none repeats after a restart."""
     return struct.unpack(f"<{count}Q", os.urandom(8 * count))
 
 
 def one(topic: Topic, seq: int) -> Found | None:
-    """The record of a seq; None if it is gone."""
+    """The record with this seq; None if it is gone."""
     pieces, _ = topic.window(seq, 1, 0, upto=seq)
     return next((found for piece in pieces for found in rows(piece, frozenset(), True, True, _found)), None)
 
 
 def fresh(topic: Topic, start: int, known: Callable[[int], bool], count: int, budget: int) -> tuple[list[Found], int]:
-    """Up to `count` records from `start` on that nobody knows of yet, and where to go on."""
+    """Up to `count` records from seq `start` on for which `known` is False, and the seq to continue at. `budget` limits
+    their bytes."""
     found: list[Found] = []
     limit = count
     while len(found) < count and start <= topic.head_seq and budget > 0:
         pieces, last = topic.window(start, limit, budget)
-        limit = 256  # after a restart, all of those may be known
+        limit = 256  # after a restart, a whole window may be known records
         start = last + 1
         for piece in pieces:
             for each in rows(piece, frozenset(), True, True, _found):
@@ -183,8 +186,8 @@ def fresh(topic: Topic, start: int, known: Callable[[int], bool], count: int, bu
 
 
 def longest_wait(topic: Topic, queue: Queue, now_ms: int) -> int:
-    """For how long the oldest job that could be claimed has been there, ms; 0 if there is none. A job that was
-    published with a delay counts from its end on."""
+    """Age of the oldest claimable job in ms; 0 if there is none. The age of a job with a publish delay counts from the
+    delay's end."""
     if not queue.ready(topic.records):
         return 0
     found, queue.cursor = fresh(topic, queue.cursor, queue.jobs.__contains__, 1, MAX_BATCH_BYTES)

@@ -1,7 +1,7 @@
-"""Peek: look at the jobs of a queue without leasing any. It changes nothing, so there is nothing to lose.
+"""Peek: shows the jobs of a queue without leasing any. It changes nothing.
 
-Jobs come in the order of their seqs, whatever their state, a page at a time. What is on its way out by an ack is left
-out. Lease ids are never shown: whoever may look may not thereby ack what somebody else holds.
+Jobs come in the order of their seqs, in any state, a page at a time. Jobs that an ack is deleting are left out. Lease
+ids are never shown: otherwise a key that may only read could ack another client's jobs.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class PeekRequest(Struct):
 
 
 class Peeked(Struct, gc=False):
-    """`state` is ready, in_flight (with `node` and `deadline`, ms), delayed (with `due`, ms: claimable from then on) or
-    dead_lettering (with `dead_letter`, the topic it is on its way to: for a redrive, the queue it came from)."""
+    """A job in a peek's answer. `state` is ready, in_flight (with `node` and `deadline`, ms), delayed (with `due`, ms:
+    claimable from then on) or dead_lettering (with `dead_letter`, its target: for a redrive, the queue of origin)."""
 
     seq: int = msgspec.field(name="$seq")
     ts: int = msgspec.field(name="$ts")
@@ -56,7 +56,9 @@ class Peeking:
         self._claims = claims
 
     def peek(self, request: Request[PeekJobs], respond: Respond) -> None:
-        """Body: `first_seq`, `max`. Go on at `next_seq` while there is `more`. Raises 400, 404, 409 as claim does."""
+        """Answers a page of jobs. Body: `first_seq`, `max`. The next page starts at `next_seq`, if `more`.
+
+        Raises `400`, `404`, `409` as claim does."""
         asked, request.ignored = _FORM.read(request.body)
         start = bound(asked, "first_seq", "from_seq") or 0
         most = clamped(asked.max or DEFAULT_MAX, 1, self._limits.max_claim)

@@ -1,8 +1,8 @@
-"""Redrive: dead letters go back to the queue they came from, as fresh jobs without the stamps of their death.
+"""Redrive: moves dead letters back to the queue they came from, as fresh jobs without dead-letter stamps.
 
-They take the way of dead letters, backwards (see `shardd.topic.outbox`), so each is in one of the two topics whoever
-dies when, and repeating a redrive moves none twice. An answer without an error is given when all have arrived, and are
-gone here.
+Redriven letters use the outbox like dead letters (see `shardd.topic.outbox`). So each letter survives in one of the two
+topics whichever process dies, and a repeated redrive moves none twice. The redrive is answered without error once all
+letters have arrived and are deleted here.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from shardd.topic.topic import Topic
 
 DEFAULT_MAX = 100
 LOOKED_AT = 1000
-"""Records that are looked at in one piece."""
+"""The most records scanned at a time."""
 _FREE = (State.READY, State.DELAYED, State.SCHEDULED)
 
 
 class RedriveRequest(Struct):
-    """`queue` is where the letters came from, and go. Both bounds are inclusive; they used to be called `from_seq` and
-    `to_seq`."""
+    """`queue` is the queue that the letters came from and go back to. Both bounds are inclusive; their old names are
+    `from_seq` and `to_seq`."""
 
     queue: str
     first_seq: int | None = None
@@ -55,9 +55,10 @@ class Redrive:
         self._mover = mover
 
     def redrive(self, request: Request[operations.Redrive], respond: Respond) -> None:
-        """Go on at `next_seq` while there is `more`. Raises `400`, `403` for a queue outside the key's prefixes, `404`;
-        `404`, `409` and `422` also for what the queue answers, and then nothing more was moved. `503`: the queue's
-        shard did not answer, and the redrive goes on as soon as it does."""
+        """Orders the letters to the queue and answers when they have arrived. Continues at `next_seq`, if `more`.
+
+        Raises `400`; `403` for a queue outside the key's prefixes; `404`. Passes on the queue's `404`, `409` and `422`:
+        no further letter is moved then. `503`: the queue's shard did not answer; the mover continues when it does."""
         asked, request.ignored = _FORM.read(request.body)
         target = check_topic(asked.queue)
         check_target(target, request.options, "queue")
@@ -91,7 +92,8 @@ class Redrive:
 
 
 def _picked(topic: Topic, queue: str, match: Match | None, start: int, stop: int, most: int) -> tuple[list[int], int]:
-    """Up to `most` letters from `queue` that nobody holds, and where to go on."""
+    """Up to `most` letters from `queue` that are neither leased nor being deleted or transferred, and the seq to
+    continue at."""
     taken = topic.outbox.transfers.keys() | topic.outbox.ordered
     jobs = {} if topic.queue is None else topic.queue.jobs
     seqs: list[int] = []

@@ -1,9 +1,8 @@
-"""The mover: carries out what outboxes say (see `shardd.topic.outbox`), batch by batch, for as long as the shard lives.
+"""The mover: sends the transfers of all outboxes to their targets, batch by batch (see `shardd.topic.outbox`).
 
-A target that is away, or refuses, is asked again after a pause of 50 ms to 5 s, and meanwhile keeps only what goes
-there. What it says no to for a reason of its own goes elsewhere if it can: a dead letter to the topic that its queue
-names by now, or back to the queue if that names none any more. A redrive then stays where it was, and who asked for it
-is told why.
+It asks a target that is unreachable or refuses again after a pause of 50 ms to 5 s. Transfers to other targets do not
+wait for it. A refused dead letter goes to the topic that its queue names now, if that is another one, or back to the
+queue if it names none any more. A refused redrive stays where it was, and its request gets the error.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Seconds."""
 BATCH_RECORDS = 1000
 _UNCERTAIN = (ErrorCode.NOT_READY, ErrorCode.INTERNAL)
-"""It may have done what it was asked for."""
+"""Errors after which the target may have stored the records or not."""
 log = structlog.get_logger()
 
 
@@ -49,8 +48,8 @@ class Asking(Protocol):
 
 
 class TransferWaiter:
-    """Letters whose fate somebody waits for. `over` is called once, with the seqs that arrived, and an error if the
-    others will not, or not before somebody gave up waiting."""
+    """Transfers that a request waits for. `over` is called once, with the seqs that arrived. It also gets an error if
+    the others will not arrive, or if the target did not answer."""
 
     def __init__(self, seqs: set[int], over: Callable[[list[int], TopicsError | None], None]) -> None:
         self.left = seqs
@@ -59,29 +58,29 @@ class TransferWaiter:
 
 
 class Mover:
-    """`flush` writes what was staged outside of a group of requests."""
+    """The mover of one shard. `flush` writes what was staged outside of a group of requests."""
 
     def __init__(self, staging: Staging, flush: Callable[[], None]) -> None:
         self._staging = staging
         self._flush = flush
         self._topics: dict[int, Topic] = {}
         self._leaving: set[tuple[int, str]] = set()
-        """(Topic's id, target) of batches that have arrived and are being deleted."""
+        """(Topic id, target) of batches that have arrived and whose deletion is staged."""
         self._single: set[tuple[int, str]] = set()
-        """Of targets that refused a batch: they are sent letter by letter, until the outbox is empty."""
+        """(Topic id, target) whose batch was refused: its records go one by one until the outbox is empty."""
         self._waiters: dict[int, list[TransferWaiter]] = {}
         self.refused: set[str] = set()
-        """Targets that refused, or were away, at the last `carry`."""
+        """Targets that refused, or did not answer, at the last `carry`."""
         self._more = trio.Event()
 
     def recovered(self) -> None:
-        """Take up what an earlier process began."""
+        """Takes up the transfers of an earlier process. Called once after recovery."""
         for topic in self._staging.directory.visible.values():
             if topic.unrestored:
                 continue
             if topic.queue is not None:
                 for seq, job in topic.queue.jobs.items():
-                    if job.state is State.DOOMED and job.node:  # logs of releases without outboxes say it so
+                    if job.state is State.DOOMED and job.node:  # the form in logs of releases without outboxes
                         topic.outbox.transfers.setdefault(seq, Transfer(job.node, job.deliveries))
             self._take_up(topic)
 
@@ -96,7 +95,7 @@ class Mover:
     # 1
 
     def order(self, topic: Topic, transfers: dict[int, Transfer], waiter: TransferWaiter | None = None) -> None:
-        """Log that these records go elsewhere, and see to it."""
+        """Logs that these records go to their targets; `carry` sends them once that has committed."""
         outbox, queue = topic.outbox, topic.queue
         outbox.ordered |= transfers.keys()
         if queue is not None:
@@ -121,7 +120,7 @@ class Mover:
         self._log(topic, {"letters": rows(transfers)}, commit, undo)
 
     def _call_back(self, topic: Topic, seqs: list[int], error: TopicsError) -> None:
-        """These stay where they are, because of `error`."""
+        """Logs that these records stay where they are, because of `error`."""
 
         def commit(timing: Timing) -> None:
             topic.outbox.call_back(seqs, topic.queue)
@@ -129,7 +128,7 @@ class Mover:
             self._staging.events.jobs_changed(topic)
 
         def undo(failure: TopicsError) -> None:
-            pass  # it will be refused again
+            pass  # the transfers stay in the outbox, and the target refuses them again
 
         self._log(topic, {"called_back": seqs}, commit, undo)
 
@@ -141,13 +140,13 @@ class Mover:
         undo: Callable[[TopicsError], None],
     ) -> None:
         durability = topic.assigned_config.durability
-        frame = None if durability == "ephemeral" else self._staging.control_frame(Kind.LEASE, topic.id, fields)
-        self._staging.stage(topic, frame, requires_sync=durability in ("disk", "fsync"), commit=commit, undo=undo)
+        frame = self._staging.control_frame(Kind.LEASE, topic.id, fields) if durability.logged else None
+        self._staging.stage(topic, frame, requires_sync=durability.reaches_device, commit=commit, undo=undo)
 
     # 2, 3
 
     async def run(self, peers: Asking) -> None:
-        """Carry for ever."""
+        """Calls `carry` until cancelled. Pauses for targets that refused, and blocks while there is nothing to do."""
         paused: dict[str, tuple[float, float]] = {}
         while True:
             self._more = trio.Event()
@@ -165,7 +164,8 @@ class Mover:
                     await self._more.wait()
 
     async def carry(self, peers: Asking, skipped: set[str] | frozenset[str] = frozenset()) -> bool:
-        """One batch of each outbox to each of its targets but the `skipped` ones. Returns whether anything got on."""
+        """Sends one batch of each outbox to each of its targets, except the `skipped` ones. Returns whether any record
+        was moved or dropped."""
         self.refused = set()
         progress = False
         for ident, topic in list(self._topics.items()):
@@ -174,7 +174,7 @@ class Mover:
                 self._settled(topic, (), list(topic.outbox.transfers), None)
                 continue
             if topic.damage is not None:
-                continue  # they wait until its files can be read
+                continue  # its transfers wait until the topic's files can be read
             for target, transfers in _by_target(topic).items():
                 if target not in skipped | self.refused and (ident, target) not in self._leaving:
                     progress |= await self._send(peers, topic, target, transfers)
@@ -188,7 +188,7 @@ class Mover:
         try:
             found, gone = _batch(topic, sorted(transfers), 1 if single else BATCH_RECORDS)
         except SegmentError:
-            return False  # the topic is set apart from now on
+            return False  # the topic is quarantined from now on
         if gone:
             topic.outbox.gone(gone)
             self._settled(topic, (), gone, None)
@@ -230,7 +230,7 @@ class Mover:
         self._flush()
 
     def _remove(self, topic: Topic, target: str, seqs: list[int], dead: int) -> None:
-        """They have arrived, so they go here; `dead` is 1 for each that counts as dead-lettered."""
+        """Deletes records that have arrived. `dead` is 1 for dead letters, which are counted, 0 for redriven ones."""
         queue = topic.queue
         before: Saved = {}
         if queue is not None:
@@ -249,12 +249,12 @@ class Mover:
             self._leaving.discard((topic.id, target))
             self._more.set()
 
-        requires_sync = topic.assigned_config.durability in ("disk", "fsync")
+        requires_sync = topic.assigned_config.durability.reaches_device
         counted = dead * len(seqs)
         remove(self._staging, topic, seqs, before, done, failed, dead_lettered=counted, requires_sync=requires_sync)
         self._flush()
 
-    # Who waits
+    # Waiters
 
     def _settled(
         self, topic: Topic, arrived: list[int] | tuple[()], lost: list[int] | tuple[()], error: TopicsError | None
@@ -279,7 +279,7 @@ class Mover:
 
 
 def _by_target(topic: Topic) -> dict[str, dict[int, Transfer]]:
-    """Transfers by target. Redrives and dead letters to the same one take turns."""
+    """Transfers by target. Of a target with both redrives and dead letters, only the kind of the first transfer."""
     found: dict[str, dict[int, Transfer]] = {}
     for seq, transfer in topic.outbox.transfers.items():
         same = found.setdefault(transfer.target, {})
@@ -289,7 +289,7 @@ def _by_target(topic: Topic) -> dict[str, dict[int, Transfer]]:
 
 
 def _batch(topic: Topic, seqs: list[int], most: int) -> tuple[list[Found], list[int]]:
-    """The records of the first seqs, as many as may go at once; and which of them are gone."""
+    """The records of the first seqs, at most `most` and MAX_BATCH_BYTES; and the seqs among them that are gone."""
     found: list[Found] = []
     gone: list[int] = []
     budget = MAX_BATCH_BYTES

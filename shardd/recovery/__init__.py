@@ -1,1 +1,1 @@
-"""From files back to memory after a stop of any kind."""
+"""Recovery: rebuilds the shard's state from its log after a stop of any kind, and quarantines damaged topics."""

@@ -1,22 +1,21 @@
-"""Topics whose files cannot be read are set apart: their trouble stays with them, and everything else goes on.
+"""Quarantine: topics whose files cannot be read are refused, while all other topics are served.
 
     sound ───► damaged     a read of a file failed, or its bytes were not those written; or its delete flags were not,
-      ▲           │        when they were read for the first time after a start. What is in memory of the topic is
-      │           │        whole, so checkpoints go on with it; batches go to a new segment, never into a bad file
-      └───────────┘        a look, at most every 5 to 60 s and only when somebody asks for the topic, found them whole
-    start ───► unloaded    files that the start has to read were missing, too short or damaged; of those it passes over,
-      ▲           │        see `shardd.checkpoint`. Known is the catalog's entry only. It is carried from catalog to
-      │           │        catalog as it is, and so that nothing of the log is lost, the topic's frames behind it go to
-      │           │        a file of their own (`held`) before the log is trimmed
-      └───────────┘        a look, as above, or a start, read everything: the entry, what is held, the log
+      ▲           │        when they were read for the first time after a start. The topic's data in memory is whole, so
+      │           │        checkpoints include it; batches go to a new segment, never to a damaged file
+      └───────────┘        a new attempt, at most every 5 to 60 s and only for a request about the topic, succeeded
+    start ───► unloaded    files that the start has to read were missing, too short or damaged; for files that it does
+      ▲           │        not read, see `shardd.checkpoint`. Only the catalog's entry is known. Each new catalog copies
+      │           │        it unchanged. The topic's frames behind it are written to a file of their own (`held`) before
+      │           │        the log is trimmed, so that no frame is lost
+      └───────────┘        a new attempt, as above, or a start, read everything: the entry, the held frames, the log
 
-Of a topic that is set apart nothing is served but its state; it can be deleted. Whoever waits for it is told `503
-not_ready`, `reason: "damaged"`; paths are in the log only. Routers into it or out of it wait. A topic that routers
-bring something into, and that is unloaded, comes back by a start only, because its copies may have to be made again.
-Running out of descriptors or memory is no damage.
+A quarantined topic serves only its state, and can be deleted. Requests that wait for it get `503 not_ready`, `reason:
+"damaged"`; paths are only in the log. Routers into it or out of it wait. An unloaded topic with routers into it comes
+back only by a start, because its copies may have to be made again. Running out of descriptors or memory is not damage.
 
-If the process dies: `damaged` is found again by whoever reads, `unloaded` by the next start. The file of held frames is
-written and synced before the catalog that names it, as segments are; one that no catalog names is removed.
+If the process dies, the next read finds `damaged` again, and the next start finds `unloaded`. The file of held frames
+is written and synced before the catalog that names it, like segments. A file that no catalog names is removed.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from shardd.topic.directory import Directory
 from shardd.topic.topic import Topic
 
 LONGEST_LOOK_S = 60.0
-"""How long, after damage was found again and again, nobody looks whether it is gone."""
+"""Longest pause in seconds between attempts to read a damaged topic."""
 READING = frozenset[type](
     (
         operations.Append,
@@ -68,12 +67,12 @@ READING = frozenset[type](
         operations.RouterDelete,
     )
 )
-"""Operations that a topic which is set apart refuses."""
+"""Operations that a quarantined topic refuses."""
 log: Any = structlog.get_logger()
 
 
 def read_held(disk: Disk, entry: dict[str, Any], folder: Path) -> list[Buffer]:
-    """The frames that followed the entry. Raises `SegmentError`."""
+    """The held frames of an unloaded topic. Blocks. Raises `SegmentError`."""
     frames: list[Buffer] = []
     for path, (_, size) in zip(held_files(entry, folder), entry.get("held", ()), strict=True):
         try:
@@ -96,7 +95,7 @@ def found(frame: Buffer) -> Found:
 
 
 def defer(topic: Topic, header: Header, frame: Buffer) -> None:
-    """A frame of the log about a topic that is unloaded: kept until the topic can be read."""
+    """Keep a log frame of an unloaded topic until the topic can be read."""
     assert topic.unloaded is not None
     topic.unloaded.frames.append(frame)
     if header.kind == Kind.BATCH:
@@ -105,7 +104,8 @@ def defer(topic: Topic, header: Header, frame: Buffer) -> None:
 
 
 class Quarantine:
-    """`load_again` reads an unloaded topic from its files and makes it visible, or raises `SegmentError`."""
+    """The quarantined topics of a shard. `load_again` reads an unloaded topic from its files and makes it visible, or
+    raises `SegmentError`."""
 
     def __init__(self, directory: Directory, clock: Clock, load_again: Callable[[Topic], None]) -> None:
         self._directory = directory
@@ -122,11 +122,12 @@ class Quarantine:
         return len(self._apart)
 
     def met(self, path: Path, error: SegmentError, look: Callable[[], object]) -> None:
-        """A file could not be read. `look` raises `SegmentError` while that is so. From any thread."""
+        """Quarantine the topic of a file that could not be read. `look` raises `SegmentError` while that is so. May be
+        called from any thread."""
         ident = int(path.parent.name, 16)
         topic = self._directory.by_id.get(ident)
         if topic is None:
-            self._early[ident] = error, look  # it is being loaded
+            self._early[ident] = error, look  # the topic is being loaded
         elif topic.damage is None:
             self.set_apart(topic, error, look)
 
@@ -142,11 +143,11 @@ class Quarantine:
         )
 
     def unloaded(self, topic: Topic, error: SegmentError) -> None:
-        """It could not be read at the start."""
+        """Quarantine a topic that the start could not read."""
         self.set_apart(topic, error, lambda: self._load_again(topic))
 
     def recovered(self) -> None:
-        """All topics are visible: those whose damage was met on the way are set apart."""
+        """Quarantine the topics whose damage was found before they were visible. Called when all topics are visible."""
         for ident, (error, look) in self._early.items():
             topic = self._directory.by_id.get(ident)
             if topic is not None and topic.damage is None:
@@ -154,13 +155,13 @@ class Quarantine:
         self._early.clear()
 
     def fresh(self) -> list[Topic]:
-        """Topics that were set apart since the last call: whoever waits for them is to be told."""
+        """Topics that were quarantined since the last call. The caller must refuse the requests that wait for them."""
         fresh, self._fresh = self._fresh, []
         return [topic for topic in fresh if topic.damage is not None]
 
     def check(self, name: str) -> bool:
-        """Before a topic is used: if it is set apart and it is time, look again. True if it is whole again. Raises `503
-        not_ready`."""
+        """Try to read a quarantined topic again, if the pause is over. Call it before a topic is used. Returns True if
+        the topic has just become whole. Raises `503 not_ready` if it is still quarantined."""
         topic = self._directory.visible.get(name)
         if topic is None or topic.damage is None:
             return False
@@ -182,7 +183,7 @@ class Quarantine:
 
 
 def refusal(topic: Topic) -> TopicsError:
-    """The answer to whoever asks for a topic that is set apart."""
+    """The `503` answer to requests about a quarantined topic."""
     return not_ready(
         f'files of topic "{topic.name}" cannot be read; other topics are served. The log of the service says which',
         reason="damaged",
@@ -191,5 +192,5 @@ def refusal(topic: Topic) -> TopicsError:
 
 
 def is_damage(error: TopicsError) -> bool:
-    """Was it refused because the topic is set apart?"""
+    """True if the request was refused because the topic is quarantined."""
     return (error.detail or {}).get("reason") == "damaged"

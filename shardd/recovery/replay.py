@@ -1,9 +1,9 @@
-"""What each kind of frame does to the directory when the log is read back.
+"""Replay: applies each kind of log frame to the directory when the log is read back.
 
-Frames that a snapshot covers already may come again: batches that are there, changes of topics that are gone. They
-change nothing, because seqs and ids only ever go up.
+The log may have frames that the snapshot already covers: batches that exist, changes of topics that are gone. They
+change nothing, because seqs and ids only increase.
 
-Frames that follow copies which are not here are put off until those are made again (`shardd.routers.copy_recovery`).
+Frames that follow missing copies are deferred until the copies are made again (`shardd.routers.copy_recovery`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shardd.topic.topic import Topic
 
 
 def replay(directory: Directory, found: Found) -> None:
-    """Apply one frame. Raises `RecoveryError` for a frame that is whole but contradicts those before it."""
+    """Apply one frame, or defer it. Raises `RecoveryError` for a valid frame that contradicts those before it."""
     header, buffer = found.header, found.buffer
     try:
         if header.kind == Kind.RESCUED:
@@ -61,7 +61,7 @@ def replay(directory: Directory, found: Found) -> None:
 
 
 def replay_deferred(directory: Directory, topic: Topic, header: Header, buffer: Buffer) -> None:
-    """A frame that was put off, and whose turn has come. Raises `RecoveryError`."""
+    """Apply a deferred frame, when the copies before it exist. Raises `RecoveryError`."""
     topic.catalogued = None
     try:
         if header.kind == Kind.ROUTER:
@@ -73,7 +73,7 @@ def replay_deferred(directory: Directory, topic: Topic, header: Header, buffer: 
 
 
 def _nonsense(header: Header, error: Exception) -> RecoveryError:
-    return RecoveryError(f"frame {header.frame_no} of the log is whole but makes no sense: {error!r}")
+    return RecoveryError(f"frame {header.frame_no} of the log is valid but contradicts earlier ones: {error!r}")
 
 
 def _apply(directory: Directory, topic: Topic, header: Header, buffer: Buffer) -> None:
@@ -112,12 +112,12 @@ def _batch(topic: Topic, header: Header, buffer: Buffer) -> None:
 
 
 def _router(topic: Topic, fields: dict[str, Any]) -> bool:
-    """False for a pin of copies that are not here: what follows in the topic has to wait for them."""
+    """Apply a ROUTER frame. Returns False for a pin of missing copies: it and the topic's later frames are deferred."""
     if "pin" in fields:
         lane = topic.lane
         if lane is None or fields["version"] != lane.version:
-            return True  # the catalog was made after the routers had changed
-        if fields["head"] >= topic.next_seq and topic.config.durability != "ephemeral":
+            return True  # the catalog already has a later change of the routers
+        if fields["head"] >= topic.next_seq and topic.config.durability.lasts:
             return False
         lane.cursor = lane.done = max(lane.cursor, fields["pin"])
         lane.stopped = lane.waits = fields.get("stopped", False)
@@ -136,14 +136,14 @@ def _change(directory: Directory, topic: Topic, header: Header, fields: dict[str
         topic.expire(fields["now"])
         before = topic.config.durability
         topic.config = topic.assigned_config = from_map(fields["config"])
-        if before != "ephemeral":
+        if before.logged:
             topic.skip(fields["next_seq"])
         elif topic.next_seq < fields["next_seq"]:
-            # Written while the topic was ephemeral, and so not in the log.
+            # These seqs were written while the topic was ephemeral, so the log does not have them.
             topic.lose_tail(fields["next_seq"] - 1)
-        if before == "disk" != topic.config.durability:
+        if before.reserves_per_boot and not topic.config.durability.reserves_per_boot:
             topic.reserve_nothing()
-        # Ephemeral records that are not in the log may have pushed out some that are: gone once is gone for good.
+        # Ephemeral records, which the log does not have, may have evicted logged ones. Those must not come back.
         topic.losses.add(fields.get("lost", -1), "cap")
         topic.expire(fields["now"])
         topic.lose_below(fields.get("floor", 0), "cap")

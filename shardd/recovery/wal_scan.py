@@ -1,9 +1,9 @@
-"""Reading the WAL back after a stop of any kind.
+"""The WAL scan: reads the log back after a stop of any kind.
 
-At the place where frame N is expected in a file, exactly one row applies:
+At the offset where frame N is expected in a file, exactly one row applies:
 
     found there                                             decision
-    the next file that is not empty starts at N             go on in that file; what follows here was given up
+    the next file that is not empty starts at N             go on in that file; the bytes that follow were given up
     a valid frame numbered N                                KEEP
     end of the last file                                    END
     a frame of another format version                       REFUSE: start the release that wrote it
@@ -11,8 +11,8 @@ At the place where frame N is expected in a file, exactly one row applies:
       says that N had been synced                           REFUSE: damage, with path and offset
     anything else                                           CUT here; nothing after it was ever synced
 
-CUT removes later files, last one first, then truncates this one and syncs, so that dying in between and recovering
-again comes to the same end.
+CUT removes the later files, last one first, then truncates this file and syncs. If the process dies in between, the
+next recovery gives the same result.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from shardd.storage.wal import first_no_of
 
 
 class RecoveryError(Exception):
-    """The files cannot be trusted or understood. Nothing was changed; a restart will not help."""
+    """The files are damaged, or of an unknown version. No record was changed, and a restart will not help."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A valid frame: where its bytes are, and how far the scan is."""
+    """A valid frame: its header and bytes, and the progress of the scan in bytes."""
 
     header: Header
     buffer: memoryview
@@ -42,7 +42,7 @@ class Found:
 
 @dataclass(slots=True)
 class Outcome:
-    """Where the log ends: the number the next frame gets, the file to go on in (None: start one), and what was cut."""
+    """The end of the log: the number of the next frame, the file to append to (None: create one), and what was cut."""
 
     next_no: int = 1
     resume: str | None = None
@@ -52,21 +52,21 @@ class Outcome:
     cut_reason: str = ""
     replayed_bytes: int = 0
     replayed_records: int = 0
-    """What the frames have that were found."""
+    """Bytes and records of the frames that were found."""
 
 
 def scan(disk: Disk, directory: Path, outcome: Outcome, after_no: int = 0) -> Iterator[Found]:
-    """Every valid frame after `after_no` in order; `outcome` is complete when the iterator is.
+    """Yield every valid frame after `after_no`, in order. `outcome` is complete when the iterator is exhausted.
 
-    `after_no` had been synced when a snapshot was made of everything up to it. Raises `RecoveryError`.
+    `after_no` is the last frame that the snapshot covers; it had been synced by then. Blocks. Raises `RecoveryError`.
     """
     for name in disk.list(directory):
-        if name.endswith(".tmp"):  # a file that never got its name
+        if name.endswith(".tmp"):  # a rescue that died before its rename
             disk.remove(directory / name)
     files = [(first, name) for name in disk.list(directory) if (first := first_no_of(name)) is not None]
     outcome.next_no = max(files[-1][0] if files else 1, after_no + 1)
     for at in range(len(files) - 1, -1, -1):
-        if not disk.size(directory / files[at][1]):  # says nothing, see `shardd.storage.wal`
+        if not disk.size(directory / files[at][1]):  # an empty file has no meaning, see `shardd.storage.wal`
             disk.remove(directory / files.pop(at)[1])
     while len(files) > 1 and files[1][0] <= after_no + 1:
         del files[0]
@@ -114,7 +114,7 @@ def scan(disk: Disk, directory: Path, outcome: Outcome, after_no: int = 0) -> It
 
 
 def _refuse_short_log(directory: Path, outcome: Outcome, after_no: int) -> None:
-    """A log that ends before its snapshot would give numbers to new frames that older ones had."""
+    """Refuse a log that ends before its snapshot: new frames would get the numbers of older ones."""
     if outcome.resume is not None and outcome.next_no <= after_no:
         raise RecoveryError(
             f"{directory}: the log ends with frame {outcome.next_no - 1}, but the snapshot was made when frame "
@@ -129,14 +129,15 @@ def _refuse_damage(
         witness = _witness(data, start, number)
         if witness is not None:
             raise RecoveryError(
-                f"{path}, offset {offset}: frame {number} is damaged ({error}), and it was whole once: a frame in "
-                f"{candidate.name} at offset {witness} was written after it had been synced. "
+                f"{path}, offset {offset}: frame {number} is damaged ({error}), but it had been synced: a frame in "
+                f"{candidate.name} at offset {witness} was written after that. "
                 "Restore the file from a backup"
             )
 
 
 def _witness(view: memoryview, start: int, number: int) -> int | None:
-    """Offset of a valid frame at or after `start` that says frame `number` had been synced."""
+    """Offset of a valid frame at or after `start` that says that frame `number` had been synced; None if there is
+    none."""
     raw = view.obj if isinstance(view.obj, (bytes, bytearray)) else bytes(view)
     at = raw.find(MAGIC, start)
     while at != -1:

@@ -1,3 +1,4 @@
-"""Copies from one topic into another: planned, made, and made again after a stop. When a source is asked is for
-`shardd.process.router_tasks`.
+"""Routers: copies from one topic into another, planned, made, and made again after a stop.
+
+`shardd.process.router_tasks` decides when a source is asked.
 """

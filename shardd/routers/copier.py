@@ -1,7 +1,7 @@
-"""Copying: plans become records of the destination, without a frame in the log.
+"""The copier: turns plans into records of the destination, without a frame in the log.
 
-A copy is a staged change like any other (see `shardd.storage.group_commit`), only that it leaves no frame: it becomes
-visible when the destination's earlier changes are, and is taken back if they are. Its commit time is when it is copied.
+A copy is a staged change without a frame (see `shardd.storage.group_commit`). It becomes visible after the
+destination's earlier changes, and is undone if they are. Its commit time is the time of copying.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ class Copier:
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
         self.copied_bytes = 0
-        """What copies hold that were made since the shard started. They are in memory until a checkpoint."""
+        """Bytes of the copies made since the shard started. Copies are in memory until a checkpoint."""
         self.copied_records = 0
 
     def copy(self, topic: Topic, pulled: Pulled) -> bool:
-        """Take as much as there is room for. False if that was not everything: the topic refuses instead of evicting,
-        the disk is nearly full, or there is no room under the cap over all topics."""
+        """Stages as many of the pulled records' copies as there is room for. Returns False if some are left: the topic
+        refuses instead of evicting, the disk is nearly full, or the allowance does not cover them."""
         lane = topic.lane
         assert lane is not None
-        # Copies are in no log, but the next checkpoint puts them where room is kept for what makes room.
-        if self._staging.space.low and topic.assigned_config.durability != "ephemeral":
+        # Copies are in no log, but the next checkpoint would write them into the space reserved for deletions.
+        if self._staging.space.low and topic.assigned_config.durability.logged:
             return False
         made, everything = self.fitting(topic, lane, pulled)
         whole = _growth(topic, made)
         lent = self._staging.allowance.covers(whole)
         if not lent:
             made = self._covered(topic, lane, pulled, made)
-        if made.steps and topic.assigned_config.durability != "ephemeral":
+        if made.steps and topic.assigned_config.durability.logged:
             size = sum(step.columns.size(0, step.columns.count) for step in made.steps if isinstance(step, Append))
             if not self._staging.space.takes(topic, size, made.seqs):
                 return False
@@ -55,7 +55,7 @@ class Copier:
         return everything and lent
 
     def _covered(self, topic: Topic, lane: Lane, pulled: Pulled, made: Plan) -> Plan:
-        """As much of a plan as the shard may add by itself."""
+        """The longest part of the plan that the allowance covers."""
         seqs = range(lane.cursor + 1, made.upto + 1)
 
         def too_much(target: int) -> bool:
@@ -64,9 +64,9 @@ class Copier:
         return plan(lane, pulled, lane.cursor + bisect_left(seqs, True, key=too_much))
 
     def _stops(self, topic: Topic, lane: Lane) -> None:
-        """The log is told where a lane has to wait, and when it goes on: a restart copies nothing that there was no
-        room for. A first wish is not worth a frame, since mostly a loan follows it at once."""
-        if not lane.stopped and topic.assigned_config.durability != "ephemeral":
+        """Logs that the lane waits, with its position, so that a restart copies nothing that there was no room for.
+        `_lasts` logs when it continues. The first wait of a lane is not logged: mostly a loan follows at once."""
+        if not lane.stopped and topic.assigned_config.durability.logged:
             lane.stopped = True
             self._staging.pin(topic, lane)
 
@@ -76,7 +76,7 @@ class Copier:
             self._staging.pin(topic, lane)
 
     def fitting(self, topic: Topic, lane: Lane, pulled: Pulled, *, restoring: bool = False) -> tuple[Plan, bool]:
-        """What the topic has room for, and whether that is everything."""
+        """The plan for what fits under the topic's caps, and whether that is everything pulled."""
         made = plan(lane, pulled, pulled.upto, restoring=restoring)
         if self._fits(topic, made):
             return made, True
@@ -100,10 +100,10 @@ class Copier:
         )
 
     def stage(self, topic: Topic, lane: Lane, made: Plan, taken: int) -> None:
-        """Give the copies their seqs; the next flush makes them visible, or the sync that earlier changes wait for.
-        `taken` bytes of the shard's allowance are for them.
+        """Gives the copies their seqs and stages them. They become visible with the next flush, or with the sync that
+        the topic's earlier changes wait for. `taken` is their share of the allowance, in bytes.
 
-        What cannot be made again, because the source has lost records already, is put between two pins."""
+        Copies that cannot be made again, because the source has lost records, are put between two pins."""
         if made.holes and lane.unpinned:
             self._staging.pin(topic, lane)
         self._stage(topic, lane, made, taken)
@@ -121,7 +121,7 @@ class Copier:
                 lane.done = made.upto
                 topic.catalogued = None
             return
-        if topic.assigned_config.durability == "ephemeral":
+        if not topic.assigned_config.durability.lasts:
             seq_reservation.ahead(topic, made.seqs, self._staging)
         ts = topic.commit_time(self._staging.clock.now_ms())
         topic.next_seq += made.seqs
@@ -148,7 +148,7 @@ class Copier:
         seq_reservation.pushed_out(topic, self._staging)
 
     def carry_out(self, topic: Topic, lane: Lane, made: Plan, ts: int) -> None:
-        """Make the copies visible at the end of the topic."""
+        """Appends the copies to the topic, visible at once."""
         for step in made.steps:
             if isinstance(step, Append):
                 step.columns.ts = ts
@@ -165,11 +165,11 @@ class Copier:
             lane.routers[name].forwarded += count
 
     def made_again(self, topic: Topic) -> None:
-        """Copies of an earlier life are back: who copies from them may go on."""
+        """Releases the topic's pulls: its copies from before the stop are back."""
         topic.durable_head = topic.head_seq
         self._staging.events.restored(topic)
 
 
 def _growth(topic: Topic, made: Plan) -> int:
-    """The most by which these copies make the topic grow."""
+    """The most bytes that these copies add to the topic."""
     return growth(made.size, topic.bytes + topic.pending_bytes, topic.assigned_config) if made.records else 0

@@ -1,17 +1,17 @@
-"""Copies: what a lane makes of its source's records. Plain functions from values to a plan; nothing is changed here.
+"""Copy plans: what a lane makes of its source's records. Plain functions from values to a plan, without side effects.
 
 A plan lists, in order, batches to append and seqs to leave out:
 
-    what is met in the source                     arithmetic lane              other lanes
+    in the source                                 arithmetic lane              other lane
     a record                                      a copy for every router      a copy for every router it matches
     a deleted record, still in its batch          a deleted copy               nothing
     seqs without records: deleted                 as many seqs left out        nothing
-    seqs without records: lost to cap, age, …     left out, told as lost       as many as it can have been, told as lost
+    seqs without records: lost to cap, age, …     left out, reported lost      the most copies possible, reported lost
 
-A lane with `allow_cycle` does not tell what was lost: in a cycle, the gap would go round for ever.
+A lane with `allow_cycle` does not report losses: in a cycle, the gap would circulate for ever.
 
-While the seqs of copies that readers have seen are being restored (`restoring`), lanes that are not arithmetic cannot
-go past a hole: how many copies it had is not known. The plan ends there and says so (`source_truncated`).
+While copies are restored whose seqs readers have seen (`restoring`), a lane that is not arithmetic cannot pass a hole:
+the number of copies it had is unknown. The plan ends there, with `source_truncated` set.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _FRESH = bytes(1 if hops < MAX_HOPS else 0 for hops in range(256))
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """A part of a source: its records with seqs in (`after`, `upto`], as far as there are any. `lost` are ranges of
-    seqs that it lost against its writers' will; `head` is the last seq that may be forwarded."""
+    """A part of a source: its records with seqs in (`after`, `upto`]. `lost` are the ranges of seqs that it lost other
+    than by deletion; `head` is the last seq that may be forwarded."""
 
     after: int
     upto: int
@@ -51,7 +51,7 @@ class Pulled:
     pieces: list[Piece]
     lost: list[tuple[int, int]]
     settled: bool = True
-    """Whether the source itself is what it was at the last stop."""
+    """Whether the source itself is fully restored after the last stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,8 @@ class Skip:
 
 @dataclass(slots=True)
 class Plan:
-    """`upto` is where the lane's cursor is afterwards; `seqs`, `records` and `size` are what the plan takes."""
+    """The copies to make. `upto` is the lane's cursor afterwards; `seqs`, `records` and `size` (bytes) are what they
+    use in the destination."""
 
     upto: int
     steps: list[Append | Skip] = field(default_factory=list)
@@ -78,11 +79,11 @@ class Plan:
     size: int = 0
     source_truncated: bool = False
     holes: bool = False
-    """Records were missing, and how many copies they would have had is not known: this plan cannot be made again."""
+    """Records were missing, and the number of copies they had is unknown: this plan cannot be made again."""
 
 
 def plan(lane: Lane, pulled: Pulled, target: int, *, restoring: bool = False) -> Plan:
-    """What the lane does with what was pulled, from its cursor up to source seq `target`."""
+    """The lane's plan for the pulled records, from its cursor up to source seq `target`."""
     target = min(target, pulled.upto)
     made = Plan(lane.cursor)
     exact = restoring and not lane.arithmetic
@@ -121,7 +122,7 @@ def plan(lane: Lane, pulled: Pulled, target: int, *, restoring: bool = False) ->
 
 
 def _miss(made: Plan, lane: Lane, pulled: Pulled, first: int, last: int) -> None:
-    """The source has no records `first` to `last`."""
+    """Plans the seqs `first` to `last`, which have no records in the source."""
     at = first
     for low, high in pulled.lost:
         low, high = max(low, at), min(high, last)
@@ -175,7 +176,7 @@ def _copy(made: Plan, lane: Lane, piece: Piece, first: int, last: int) -> None:
 
 
 def _interleaved(found: list[tuple[Columns, Sequence[int], bytes | None]]) -> tuple[Columns, bytes | None]:
-    """Copies of several routers in the order of their records, and for each record in the order of the routers."""
+    """The copies of several routers, ordered by record, then by router."""
     if len(found) == 1:
         columns, _, flags = found[0]
         return columns, flags
@@ -189,7 +190,7 @@ def _interleaved(found: list[tuple[Columns, Sequence[int], bytes | None]]) -> tu
 
 
 def _joined(steps: list[Append | Skip]) -> list[Append | Skip]:
-    """Neighbouring batches as one: a group of small writes to the source makes one batch here."""
+    """The steps with neighbouring batches merged: a group of small writes to the source makes one batch here."""
     joined: list[Append | Skip] = []
     run: list[Append] = []
 
@@ -213,11 +214,11 @@ def _joined(steps: list[Append | Skip]) -> list[Append | Skip]:
     return joined
 
 
-# What one router takes, and how it changes it
+# The records that one router forwards, and its changes to them
 
 
 def _kept(router: Router, columns: Columns, flags: bytes | None) -> Sequence[int] | None:
-    """1 for each record that the router forwards; None for all."""
+    """A mask with 1 for each record that the router forwards; None if it forwards all."""
     masks: list[Sequence[int]] = []
     if flags is not None:
         masks.append(flags.translate(_LIVE))
@@ -245,7 +246,7 @@ def _matching(router: Router, columns: Columns) -> Sequence[int]:
     cells = list(column.cells(0, count))
     if op == "Eq":
         return bytes(map(operator.eq, cells, repeat(text)))
-    # An absent tag becomes one that no prefix begins: 0xFF is no UTF-8, and the empty prefix is looked at below.
+    # An absent tag becomes one that starts with no prefix: 0xFF is not UTF-8. `present` covers the empty prefix.
     present = column.present(0, count)
     filled = map({None: b"\xff"}.get, cells, cells) if column.validity is not None else cells
     found = bytes(map(bytes.startswith, filled, repeat(text)))
@@ -253,7 +254,7 @@ def _matching(router: Router, columns: Columns) -> Sequence[int]:
 
 
 def _carried(lane: Lane, router: Router, columns: Columns, seqs: Sequence[int]) -> Columns:
-    """The columns as they arrive: with the router's mark, without what it clears, one hop further."""
+    """The columns of the copies: with the router's stamp, without the cleared tags and nodes, one hop added."""
     count = columns.count
     meta = columns.meta
     if router.config.guarantee == "exactly_once":
@@ -271,9 +272,9 @@ def _carried(lane: Lane, router: Router, columns: Columns, seqs: Sequence[int]) 
 
 
 def _stamped(lane: Lane, router: Router, columns: Columns, seqs: Sequence[int]) -> Column:
-    """`meta` with `_topics_router`, in front of what the writer had put there."""
+    """`meta` with `_topics_router` in front of the writer's own members."""
     count = columns.count
-    # Names have no character that JSON or a format would have to escape.
+    # Names hold no character that JSON or a format string would have to escape.
     form = (
         f'{{"_topics_router":{{"router":"{router.name}","source":"{lane.source}","epoch":{lane.epoch},'
         f'"seq":%d,"key":"{router.name}/{lane.epoch}/%d"}}'
@@ -292,7 +293,7 @@ def _stamped(lane: Lane, router: Router, columns: Columns, seqs: Sequence[int]) 
 
 
 def _without_stamp(meta: bytes) -> bytes:
-    """A member of that name that a writer put somewhere: it is reserved."""
+    """`meta` without a `_topics_router` member anywhere in it: the name is reserved."""
     members = msgspec.json.decode(meta, type=dict[str, Raw])
     members.pop("_topics_router", None)
     return msgspec.json.encode(members)

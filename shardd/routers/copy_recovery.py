@@ -1,24 +1,28 @@
-"""Making copies again after a stop, so that every seq a reader has seen names the record it named before.
+"""Copy recovery: makes copies again after a stop, so that every seq a reader has seen names the same record as before.
 
-Copies are in no log, but what came after them in their topic is. Replay stops in a topic where the log says that copies
-belong there that no checkpoint has (a *pin*), and keeps the topic's later frames (`Topic.deferred`). Once the other
-shards can be asked, what the pin stands for is made again, the frames up to the next pin are replayed, and so on; what
-was copied after the last frame follows. Only then is the shard ready. So caps, deletions and configurations meet the
-same records in the same order as before.
+Copies are in no log, but their topic's later frames are. A *pin* is a frame that marks where copies belong that no
+checkpoint has. The steps:
 
-What the source has lost since then cannot be copied again:
+    1. Replay stops in a topic at its first pin, and keeps the topic's later frames (`Topic.deferred`).
+    2. Once the other shards answer, the pin's copies are made again, and the frames up to the next pin replayed.
+    3. Step 2 repeats for every pin.
+    4. The copies made after the last frame follow. Only then is the shard ready.
 
-    what the lane is     what happens
-    arithmetic           its seqs stay empty: silently where it was deleted, told as lost otherwise; nothing moves
-    other                from the first record that is missing on, the copies' seqs are told as lost, up to the pin, and
-                         at the end up to the most that can have been used; everything the source still has is then
-                         copied anew, with seqs nobody has seen. Readers may get a record twice, never another one
-                         under its seq.
-    the source is gone   told as lost, up to the last pin; its routers are removed
+So caps, deletions and configurations apply to the same records in the same order as before.
 
-A topic is *settled* when its source is and it has caught up with it. The topics of a cycle would wait for each other
-for ever, so each of them also looks around the cycle: if all have caught up, twice with the same positions, then there
-was a moment between at which nothing was left to do.
+Records that the source has lost since then cannot be copied again:
+
+    lane                 decision
+    arithmetic           their seqs stay empty: silently if deleted, else reported as lost; no other seq changes
+    other                from the first missing record on, the copies' seqs are reported as lost: up to the pin, and at
+                         the end up to the most that can have been used. All records that the source still has are then
+                         copied again under seqs that no reader has seen. Readers may get a record twice, never another
+                         record under its seq.
+    the source is gone   reported as lost, up to the last pin; its routers are removed
+
+A topic is *settled* when its source is settled and it has caught up with it. The topics of a cycle would wait for each
+other for ever. So each also reads the positions around its cycle, twice. If all have caught up and no position has
+changed, then nothing was left to do at a moment between the two reads.
 """
 
 from __future__ import annotations
@@ -47,18 +51,18 @@ def position(topic: Topic) -> Position:
 
 
 def _moves(at: Position, source: Position) -> bool:
-    """Is there something of the source that a topic can take, or has not looked at?"""
+    """Whether the source has records that the topic can take, or has not asked for."""
     return (at.cursor < source.head and not at.source_truncated) or (not at.idle and at.asked != source.head)
 
 
 def closed(way: Sequence[Position]) -> bool:
-    """Does a way from a topic to its source, to that one's and so on lead back to where it began?"""
+    """Whether a path from a topic to its source, and so on, leads back to its start."""
     return bool(way) and way[-1].source is not None and way[-1].source[0] == way[0].name
 
 
 def still(first: Sequence[Position], second: Sequence[Position]) -> bool:
-    """Two looks around a cycle: can nothing move any more? Either nothing is left to do, or what some topic waits for
-    was lost."""
+    """Whether nothing in a cycle can move any more, from two reads of its positions. Then nothing is left to do, or a
+    topic waits for lost records."""
     if first != second or not closed(first):
         return False
     return not any(_moves(each, source) for each, source in zip(first, [*first[1:], first[0]], strict=True))
@@ -68,7 +72,7 @@ Replay = Callable[[Topic, Deferred], None]
 
 
 class Restore:
-    """One topic that is being restored. Ask its source, hand over the answer with `take`, until `done`."""
+    """The restoration of one topic. The caller pulls from its source and passes each answer to `take`, until `done`."""
 
     def __init__(
         self, topic: Topic, copier: Copier, directory: Directory, clock: Clock, boot_id: str, replay: Replay
@@ -84,7 +88,7 @@ class Restore:
         self._quiet = False
         self.done = False
         self.displaced = False
-        """Seqs were given up. A checkpoint must keep that before anybody sees what comes after them."""
+        """Seqs were given up. A checkpoint must save that before readers see later seqs."""
 
     @property
     def name(self) -> str:
@@ -96,16 +100,16 @@ class Restore:
 
     @property
     def lane(self) -> Lane | None:
-        """What to ask for: its source, epoch and cursor. None if no router is left."""
+        """The lane with source, epoch and cursor to pull from. None if no router is left."""
         lane = self._topic.lane
         return lane if lane is not None and lane.routers else None
 
     def take(self, pulled: Pulled) -> bool:
-        """What the source has after the lane's cursor. False if it had nothing that helps: ask again a little later."""
+        """Takes what the source has after the lane's cursor. Returns False if nothing moved: pull again later."""
         lane = self.lane
         assert lane is not None
-        if self._topic.config.durability == "ephemeral" and not self._topic.deferred:
-            self._finish()  # a restart took what there was; the rest comes by the ordinary way
+        if not self._topic.config.durability.lasts and not self._topic.deferred:
+            self._finish()  # the restart lost the topic's records; ordinary copying brings the rest
             return True
         before = lane.cursor
         try:
@@ -119,7 +123,7 @@ class Restore:
     def _take(self, lane: Lane, pulled: Pulled) -> bool:
         while (pin := self._pin()) is not None:
             seq, head, ts, exact, stopped = pin
-            if head <= self._topic.head_seq or self._topic.config.durability == "ephemeral":
+            if head <= self._topic.head_seq or not self._topic.config.durability.lasts:
                 head, lane.cursor = self._topic.head_seq, max(lane.cursor, seq)
             elif not exact and not lane.arithmetic:
                 self._displaced = True
@@ -131,18 +135,18 @@ class Restore:
                 elif made.upto < seq:
                     if pulled.head >= seq or not (pulled.settled or self._quiet):
                         return False
-                    self._displaced = True  # the source is not what it was: its files were replaced, say
+                    self._displaced = True  # the source has changed, for example because its files were replaced
             lane.stopped = lane.waits = stopped
             self._go_on(lane, head, ts)
             if self.lane is not lane:
-                return True  # a router was changed: there may be another source, or none
+                return True  # a replayed frame changed the lane: its source may be another, or none
         return self._end(lane, pulled)
 
     def _append(self, lane: Lane, made: Plan, head: int, ts: int) -> None:
-        """Copies that end at `head` at the latest."""
+        """Appends a plan's copies, if they end at `head` or before."""
         room = head - self._topic.head_seq
         if made.seqs > room:
-            # The source cannot have grown below the pin, so this is no copy of it that we know: give up on exactness.
+            # The source cannot have grown below the pin, so these are not the former copies: give up on exactness.
             made.source_truncated = True
             made.steps, made.upto = [], lane.cursor
             return
@@ -152,7 +156,7 @@ class Restore:
         lane.cursor = made.upto
 
     def _go_on(self, lane: Lane, head: int, ts: int) -> None:
-        """The pin is passed: its copies are there, or told as lost. Replay what follows it."""
+        """Passes the pin: reports its missing copies as lost, then replays the frames up to the next pin."""
         topic = self._topic
         if topic.head_seq < head:
             self._copier.carry_out(topic, lane, Plan(lane.cursor, [Skip(head - topic.head_seq, lost=True)]), ts)
@@ -165,8 +169,8 @@ class Restore:
             hold(topic)
 
     def _pin(self) -> tuple[int, int, int, bool, bool] | None:
-        """Source seq, own head and commit time that the next deferred frame stands for, whether the copies can be made
-        again, and whether nothing was copied after it; None if it is no pin."""
+        """The next deferred frame as a pin: source seq, own head, commit time, whether its copies can be made again,
+        and whether the lane stopped there; None if it is no pin."""
         if not self._topic.deferred:
             return None
         header, buffer = self._topic.deferred[0]
@@ -179,13 +183,13 @@ class Restore:
         return fields["pin"], fields["head"], fields["ts"], fields["exact"], fields.get("stopped", False)
 
     def _end(self, lane: Lane, pulled: Pulled) -> bool:
-        """Nothing is deferred: what was copied since the last frame. True if something changed."""
+        """Makes the copies that followed the last frame; nothing is deferred. Returns whether something changed."""
         topic = self._topic
-        if topic.config.durability == "ephemeral":
+        if not topic.config.durability.lasts:
             self._finish()
             return True
         if lane.stopped and not self._displaced:
-            self._finish()  # there was no room for more; it goes on by the ordinary way when there is
+            self._finish()  # there was no room for more; ordinary copying continues when there is
             return True
         if self._goal is None and (pulled.settled or self._quiet):
             self._goal = pulled.head
@@ -197,7 +201,7 @@ class Restore:
             moved = made.upto > lane.cursor
             lane.cursor = made.upto
             self._displaced = made.source_truncated
-            if not everything:  # it was full then, too
+            if not everything:  # the topic was as full before the stop
                 self._finish()
                 return True
         lane.source_truncated = self._displaced
@@ -206,7 +210,7 @@ class Restore:
             if burnt:
                 self._copier.carry_out(topic, lane, Plan(lane.cursor, [Skip(burnt, lost=True)]), now)
             self.displaced = True
-            self._finish()  # what the source still has is copied by the ordinary way, from the lane's cursor
+            self._finish()  # ordinary copying takes what the source still has, from the lane's cursor
             return True
         topic.next_seq = topic.head_seq + 1
         if self._goal is not None and lane.cursor >= self._goal:
@@ -215,25 +219,26 @@ class Restore:
         return moved
 
     def looked(self, first: Sequence[Position], second: Sequence[Position]) -> bool:
-        """Twice around the cycle that this topic may be in. True if nothing moves there and this topic is to go on."""
+        """Takes two reads of the positions around the topic's cycle. Returns whether nothing moves there and this topic
+        is the one to continue."""
         nothing_moves = still(first, second)
-        # While others wait for something that was lost, they go on first.
+        # Topics that wait for lost records continue first.
         self._quiet = nothing_moves and (bool(self._topic.deferred) or all(each.idle for each in first))
         return self._quiet
 
     def source_gone(self) -> None:
-        """The source does not exist any more: what it had is lost."""
+        """Passes all pins and ends: the source no longer exists, so its records are lost."""
         while (pin := self._pin()) is not None and (lane := self.lane) is not None:
             self._go_on(lane, pin[1], pin[2])
         self.nothing_left()
 
     def source_unreadable(self, head: int) -> None:
-        """The source ends at `head`, but cannot be read now. This topic must not wait for it: the copies that no file
-        has are told as lost, and made anew, with other seqs, when the source can be read."""
+        """Passes all pins and ends: the source ends at `head`, but cannot be read now. The topic must not wait for it.
+        Copies that no file has are reported as lost. They are copied under new seqs when the source can be read."""
         while (pin := self._pin()) is not None and (lane := self.lane) is not None:
             self._go_on(lane, pin[1], pin[2])
         lane, topic = self.lane, self._topic
-        if lane is not None and topic.config.durability != "ephemeral":
+        if lane is not None and topic.config.durability.lasts:
             burnt = lane.copies_of(lane.cursor + 1, max(head, lane.cursor))
             if burnt:
                 ts = topic.commit_time(self._clock.now_ms())
@@ -242,13 +247,16 @@ class Restore:
         self._finish()
 
     def nothing_left(self) -> None:
-        """No router is left to copy for."""
+        """Ends the restoration, because no router is left."""
         self._finish()
 
     def _finish(self) -> None:
         topic = self._topic
         topic.held_at.clear()
-        if self._directory.complete(topic, self._clock.now_ms(), self._boot_id) and topic.config.durability == "disk":
+        if (
+            self._directory.complete(topic, self._clock.now_ms(), self._boot_id)
+            and topic.config.durability.reserves_per_boot
+        ):
             self.displaced = True
         topic.catalogued = None
         topic.lane_visible = topic.lane

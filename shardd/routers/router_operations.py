@@ -1,9 +1,8 @@
-"""Routers of this shard: those whose destination is here. Made, changed, deleted, listed.
+"""Router operations: creates, changes, deletes and lists the routers whose destination is in this shard.
 
-The gateway decides what may be (it alone sees the routers of all shards) and asks one shard after the other; see
-`gateway.api.router_graph`. Every change is one frame that holds the destination's whole lane as it is from then on, and
-waits for a sync. Before a router goes, its copies are saved by a checkpoint: what it forwarded stays, whatever happens
-to the source afterwards.
+The gateway decides which routers are allowed, because it alone sees the routers of all shards. It asks one shard after
+the other (`gateway.api.router_graph`). Every change is one frame with the destination's whole new lane, and waits for a
+sync. Before a router is deleted, a checkpoint saves its copies, so they stay whatever happens to the source.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from shardd.topic.topic import Topic
 
 LONGEST_HOLD_S = 60.0
 LOOK = 4096
-"""Topics that are looked at without a break."""
+"""Topics visited between two breaks."""
 Waiter = Callable[[TopicsError | None], None]
 
 _Put = Request[RouterPut]
@@ -50,15 +49,15 @@ class Routing:
         self._staging = staging
         self._directory = staging.directory
         self.unsaved: list[Waiter] = []
-        """Who waits for a checkpoint that keeps all copies there are now."""
+        """The callbacks for the next checkpoint, which saves all present copies."""
         self._holds: deque[tuple[float, Lane]] = deque()
         self._saving: tuple[list[Waiter], list[Lane]] = [], []
         self.changed: Callable[[Topic], None] = lambda topic: None
-        """Called when a topic's lane is another one now: somebody may have to begin to copy, or to stop."""
+        """Called when a topic's lane has changed: its router task may have to start or stop."""
 
     def source(self, request: Request[RouterSource], respond: Respond) -> None:
-        """A topic that is to be a source: its epoch, and the position that a router made now starts at. Everything up
-        to there is on the device."""
+        """Answers with the epoch of a future source and the head at which a new router starts. Waits until everything
+        up to that head is on the device."""
         topic = self._directory.find(request.topic)
 
         def commit(timing: Timing) -> None:
@@ -73,10 +72,10 @@ class Routing:
             self._staging.stage(topic, None, requires_sync=True, commit=commit, undo=undo)
 
     def put(self, request: Request[RouterPut], respond: Respond) -> None:
-        """Options: `router`, `config`, and of the source `epoch` and `head`.
+        """Creates or changes a router. Options: `router`, `config`, and the source's `epoch` and `head`.
 
-        A router that gets another source is the same router, with a lane that begins at the head of the new one. What
-        it copied from the old source is saved before, as when a router is deleted."""
+        A router that gets another source remains the same router; its lane starts at the new source's head. A
+        checkpoint saves the copies from the old source first, as for a deletion."""
         options = request.options
         name, config = options.router, from_map(options.config)
 
@@ -120,7 +119,7 @@ class Routing:
         else:
             since = options.head if before is None else before.since
             router = Router(name, config, since, now, forwarded)
-            # In place, so that the order of routers, which is that of copies, stays.
+            # In place, to keep the order of routers, which is the order of their copies.
             changed = lane.changed({**lane.routers, name: router})
         created = before is None if options.created is None else options.created
 
@@ -133,7 +132,7 @@ class Routing:
         self._staging.commits.flush()
 
     def delete(self, request: Request[RouterDelete], respond: Respond) -> None:
-        """Options: `router`; the topic is its destination. Its copies are saved first."""
+        """Deletes a router, once a checkpoint has saved its copies. Option `router`; the topic is its destination."""
         name = request.options.router
 
         def remove(error: TopicsError | None) -> None:
@@ -159,16 +158,16 @@ class Routing:
         self._when_saved(None if topic is None else topic.lane, remove)
 
     def _when_saved(self, lane: Lane | None, then: Waiter) -> None:
-        """Call `then` as soon as a checkpoint keeps every copy of the lane; at once if one does already."""
+        """Calls `then` when a checkpoint has saved every copy of the lane; at once if one has already."""
         if lane is None or not lane.unsaved or lane.held:
             then(None)
         else:
-            # From now on nothing is added, so that what is saved is everything.
+            # On hold, the lane adds no copies, so the checkpoint saves all of them.
             self._hold(lane, True)
             self.unsaved.append(then)
 
     def drop(self, topic: Topic) -> None:
-        """The source does not exist any more: nor do the routers from it."""
+        """Removes the topic's routers, because their source no longer exists."""
         lane = topic.lane
         if lane is not None and lane.routers:
             self._change(
@@ -197,12 +196,13 @@ class Routing:
         frame = self._staging.control_frame(Kind.ROUTER, topic.id, fields)
         self._staging.stage(topic, frame, requires_sync=True, commit=commit, undo=undo)
         topic.lane = changed
-        changed.unpinned = False  # what the old one had was pinned just now
+        changed.unpinned = False  # staging this change has pinned the old lane's copies
         if before is not None:
             before.gone = True
 
     def hold(self, request: Request[RouterHold], respond: Respond) -> None:
-        """Before a source is deleted: stop copying from it, and save what was copied; or (`release`) go on.
+        """Stops copying from a source that is about to be deleted, and answers when a checkpoint has saved the copies;
+        with `release`, resumes copying.
 
         Options: `source`, `release`.
         """
@@ -230,7 +230,7 @@ class Routing:
             self._holds.append((self._staging.clock.monotonic(), lane))
 
     def expire(self) -> None:
-        """Let go of what is on hold for long: whoever wanted to delete something is gone."""
+        """Ends holds older than `LONGEST_HOLD_S`: the deletion they were made for has been given up."""
         oldest = self._staging.clock.monotonic() - LONGEST_HOLD_S
         while self._holds and self._holds[0][0] <= oldest:
             self._holds.popleft()[1].held = False
@@ -238,7 +238,7 @@ class Routing:
     # Saving
 
     def saving(self) -> Generator[None, None, None]:
-        """A checkpoint of at least what there is now begins; in slices of `LOOK` topics."""
+        """Notes the lanes that the checkpoint which now begins saves. Yields after every `LOOK` topics."""
         self._saving = self.unsaved, []
         self.unsaved = []
         for looked, topic in enumerate(list(self._directory.visible.values()), 1):
@@ -250,7 +250,8 @@ class Routing:
                 yield
 
     def saved(self, error: OSError | None) -> None:
-        """It has ended."""
+        """Calls the waiters: the checkpoint has ended. With `error`, its lanes are unsaved again, and the waiters get
+        `503`."""
         waiting, lanes = self._saving
         self._saving = [], []
         refusal = None
@@ -269,11 +270,11 @@ class Routing:
     # Looking
 
     def waiting(self) -> int:
-        """How many routers wait because `max_total_bytes` is reached."""
+        """Number of routers that wait because `max_total_bytes` is reached."""
         return sum(len(topic.lane.routers) for topic in self.destinations() if topic.lane and topic.lane.waits)
 
     def destinations(self) -> list[Topic]:
-        """Topics that routers bring something into."""
+        """The topics that are the destination of a router."""
         return [
             topic
             for topic in self._directory.visible.values()
@@ -281,12 +282,12 @@ class Routing:
         ]
 
     def routers(self) -> dict[str, Router]:
-        """All routers that are visible here, by name."""
+        """The shard's visible routers, by name."""
         lanes = [topic.lane_visible for topic in self._directory.visible.values() if topic.lane_visible is not None]
         return {name: router for lane in lanes for name, router in lane.routers.items()}
 
     def graph(self, request: Request[RouterGraph], respond: Respond) -> None:
-        """All routers of this shard, for the gateway: `[name, config, made_ms]` each."""
+        """Answers the gateway with the shard's visible routers, `[name, config, made_ms]` each."""
         rows = tuple(
             (name, as_map(router.config), router.made_ms)
             for topic in self._directory.visible.values()
@@ -296,7 +297,7 @@ class Routing:
         respond(Reply(request.id, extra=Graph(rows)))
 
     def get(self, request: Request[RouterGet], respond: Respond) -> None:
-        """Options: `router`. `extra` says whether it is here."""
+        """Answers with one router. Options: `router`. `found` is False if it is not in this shard."""
         topic = self._directory.visible.get(request.topic)
         lane = None if topic is None else topic.lane_visible
         router = None if lane is None else lane.routers.get(request.options.router)
@@ -310,7 +311,8 @@ class Routing:
             respond(Reply(request.id, to_json(shown), extra=RouterFound(True)))
 
     def list(self, request: Request[RouterList], respond: Respond) -> None:
-        """Options: `prefix`, `prefixes`, `source`, `dest`, `after`, `page_size`."""
+        """Answers a page of routers, sorted by name. Options: `prefix`, `prefixes`, `source`, `dest`, `after`,
+        `page_size`."""
         options = request.options
         prefixes = options.prefixes
         every = self.routers()

@@ -1,12 +1,12 @@
-"""The source's side of routers: records as they are in their batches, for shards whose topics copy them.
+"""The source's side of routers: answers pulls, with which destinations' shards read batches to copy.
 
-A pull is answered at once if there is something after its position, and parked otherwise; all that wait on a topic are
-answered when it grows. Only what is on the device is given out: what a destination has copied can then never vanish
-from its source, whichever machine stops when. A `disk` record therefore waits for the sync that follows its
-acknowledgement anyway; nobody waits for the router.
+A pull is answered at once if there are records after its position, else parked. When a topic grows, all its parked
+pulls are answered. A pull returns only records on the device. So copied records never vanish from their source,
+whichever machine stops. A `disk` record therefore waits for the sync that follows its acknowledgement. Its writer does
+not wait for the router.
 
-How far a topic is on the device: while a sync runs, what was visible when it began is noted, and counts when it has
-ended. `fsync` topics show only what is synced; ephemeral ones have nothing on the device, and never use a seq twice.
+The head on the device is known from syncs: the visible head is noted when a sync begins, and counts when it has ended.
+`fsync` topics show only synced records. Ephemeral ones have nothing on the device, and never use a seq twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Respond = Callable[[Message], None]
 PULL_RECORDS = 8192
 PULL_BYTES = 4 << 20
 MAX_PARKED_S = 20.0
-"""A pull that was parked for this long is answered with nothing: its asker may be gone."""
+"""A pull parked this long is answered without records: its asker may be gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +51,15 @@ class Pulls:
     # What is on the device
 
     def grown(self, topic: Topic) -> None:
-        """Records became visible."""
-        if topic.config.durability in ("fsync", "ephemeral"):
+        """Notes that records became visible."""
+        if topic.config.durability.final_when_visible:
             self._ready[topic.id] = topic
         else:
             self._unsynced[topic.id] = topic
 
     def copied(self, topic: Topic, head_before: int) -> None:
-        """Copies became visible. Their source is on the device, and they are as good as it if nothing before them
-        waits."""
+        """Notes that copies became visible. Their source is on the device, so they count as on the device too, unless
+        earlier records of the topic wait for a sync."""
         if forwardable(topic, head_before) == head_before:
             topic.durable_head = topic.head_seq
             self._ready[topic.id] = topic
@@ -67,7 +67,7 @@ class Pulls:
             self._unsynced[topic.id] = topic
 
     def ready(self, topic: Topic) -> None:
-        """Whoever waits for this topic is served by the next `wake`."""
+        """Lets the next `wake` answer the topic's parked pulls."""
         self._ready[topic.id] = topic
 
     def sync_begins(self) -> None:
@@ -86,7 +86,9 @@ class Pulls:
     # Pulling
 
     def pull(self, topic: Topic | None, request: Request[operations.Pull], caller: Hashable, respond: Respond) -> None:
-        """Options: `epoch` of the topic that is meant, `after` which seq, `wait` for records if there are none."""
+        """Answers a pull, or parks it. Options: `epoch` of the topic, `after` which seq, `wait` for records.
+
+        Raises `404` if the topic does not exist or has another epoch."""
         options = request.options
         if topic is None or topic.epoch != options.epoch:
             raise topic_not_found(request.topic)
@@ -99,7 +101,7 @@ class Pulls:
         respond(_answer(topic, request))
 
     def wake(self) -> None:
-        """Answer those whose topic has grown."""
+        """Answers the parked pulls whose topic has grown."""
         if not self._ready:
             return
         ready, self._ready = self._ready, {}
@@ -121,13 +123,13 @@ class Pulls:
         self.refuse(topic, topic_not_found(topic.name))
 
     def refuse(self, topic: Topic, error: TopicsError) -> None:
-        """Whoever waits for this topic waits in vain."""
+        """Answers all parked pulls of the topic with `error`."""
         for waiting in list(self._parked.get(topic.id, {}).values()):
             self._over(waiting)
             waiting.respond(Reply(waiting.request.id, error=error))
 
     def cancel(self, caller: Hashable, ident: int) -> None:
-        """The asker went away. Nothing if it has no pull parked."""
+        """Drops the parked pull of an asker that disconnected. Does nothing if it has none."""
         for of_topic in self._parked.values():
             waiting = of_topic.get((caller, ident))
             if waiting is not None:
@@ -142,13 +144,13 @@ class Pulls:
 
 
 def forwardable(topic: Topic, head: int | None = None) -> int:
-    """The last seq that may be given to routers, of what is visible up to `head`."""
+    """The last seq up to `head` that routers may copy: any visible one of an `ephemeral` topic, else one on disk."""
     head = topic.head_seq if head is None else head
-    return head if topic.config.durability in ("fsync", "ephemeral") else min(topic.durable_head, head)
+    return head if topic.config.durability.final_when_visible else min(topic.durable_head, head)
 
 
 def _answered(topic: Topic, request: Request[operations.Pull]) -> Reply:
-    """The same where no caller takes care of damage."""
+    """The answer to a pull, or an error reply for a damaged file. For callers that do not catch `SegmentError`."""
     try:
         return _answer(topic, request)
     except SegmentError as error:
@@ -168,7 +170,7 @@ def _answer(topic: Topic, request: Request[operations.Pull]) -> Reply:
 
 
 def _joined(pieces: list[Piece]) -> list[Piece]:
-    """Neighbours as one: a group of small writes travels as one frame."""
+    """The pieces with neighbours merged: a group of small writes is sent as one frame."""
     joined: list[Piece] = []
     run: list[Piece] = []
     for piece in pieces:
@@ -191,7 +193,7 @@ def _one(run: list[Piece]) -> Piece:
 
 
 def _lost(topic: Topic, after: int, upto: int) -> list[tuple[int, int]]:
-    """Ranges in (after, upto] that the topic lost, or never had for the same reason."""
+    """Ranges in (after, upto] that the topic lost, or never received because its own source had lost them."""
     ranges = []
     if after + 1 < topic.evict_floor:
         ranges.append((after + 1, min(topic.evict_floor - 1, upto)))
@@ -200,7 +202,7 @@ def _lost(topic: Topic, after: int, upto: int) -> list[tuple[int, int]]:
 
 
 def read(reply: Reply[operations.Pulled]) -> Pulled:
-    """A pull's reply, on the side that asked."""
+    """Decodes a pull's reply, on the destination's side. Raises `TopicsError` if the reply has no positions."""
     extra = reply.extra
     if extra is None:
         raise TopicsError(ErrorCode.INTERNAL, "a pull was answered without its positions")

@@ -1,1 +1,1 @@
-"""Bytes on the device: the log, segments, catalogs, and room for them. What they mean is for `shardd.topic`."""
+"""Storage: the log, segments and catalogs as bytes on disk, and free space. `shardd.topic` has what they mean."""

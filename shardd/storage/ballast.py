@@ -1,26 +1,27 @@
-"""Room on the disk that a shard holds for its next checkpoint, in files that have nothing in them.
+"""Ballast: disk blocks that a shard reserves for its next checkpoint, in files without content.
 
-    shard-NN/ballast-<n>     blocks, allotted but never written; what counts is their number
+    shard-NN/ballast-<n>     blocks that are allocated and never written; only their number matters
 
-A checkpoint is what makes room, so it must never lack any. A shard therefore holds as many bytes as its next checkpoint
-may write (`shardd.storage.free_space` counts them), and takes in nothing that it cannot hold room for. A file is in one
-of two states:
+Checkpoints free disk space, so a checkpoint must never run out of it. A shard reserves as many bytes as its next
+checkpoint may write (`shardd.storage.free_space` counts them). It refuses writes that it cannot reserve space for. A
+file is in one of two states:
 
-    held       its blocks are its own; nobody else can use them
-    given up   its size is still that of what it held, its blocks are free: to be used by this shard's checkpoint
+    held       the file owns its blocks; no other file can use them
+    given up   the file keeps its size and its blocks are free, for this shard's checkpoint
 
-What is given up is still *promised*: every shard subtracts it, for all shards of the data directory, from what the
-system calls free (`promised`). So while one shard's checkpoint uses its room, no other takes in writes because of it.
+Bytes that are given up stay *promised*. Every shard subtracts the promised bytes of all shards of the data directory
+from the free bytes that the system reports (`promised`). So no shard accepts writes into the space that another shard's
+checkpoint is using.
 
-A checkpoint, and what a process that dies at any step leaves behind:
+Steps of a checkpoint. A process that dies leaves the files as the last step left them:
 
-    begins      all files are given up; what comes meanwhile is held in a new one
-    succeeds    files that were given up are removed
-    fails       they are held again, as far as there is room
+    begins      all files are given up; space for writes during the checkpoint is held in a new file
+    succeeds    the files that were given up are removed
+    fails       they are held again, as far as there is space
 
-The next start holds again whatever files it finds, and the files are removed at an orderly stop. A file system that
-cannot allot blocks without writing (ZFS) leaves every file given up: then all of it is promised, which comes to the
-same as long as nothing but topics writes there.
+The next start holds again all files that it finds. An orderly stop removes them. On a file system that cannot allocate
+blocks without writing (ZFS), every file stays given up. All bytes are then promised, which has the same effect as long
+as only topics writes to that file system.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ class Ballast:
         self._current: Path | None = None
         self._number = 0
         self.held = 0
-        """Bytes in files that are held."""
+        """Bytes of the files that are held."""
         self._held: dict[Path, int] = {}
 
     def begin(self) -> None:
-        """Hold what an earlier process left."""
+        """Hold the files that an earlier process left."""
         for name in self._disk.list(self._path):
             if name.startswith(PREFIX) and name[len(PREFIX) :].isdecimal():
                 self._number = max(self._number, int(name[len(PREFIX) :]))
@@ -52,7 +53,7 @@ class Ballast:
         self.hold_again()
 
     def grow(self, size: int) -> bool:
-        """Hold so many bytes more. False if there is no room for them."""
+        """Hold `size` more bytes. Returns False if the disk has no space for them."""
         if self._current is None:
             self._number += 1
             self._current = self._path / f"{PREFIX}{self._number}"
@@ -66,13 +67,13 @@ class Ballast:
         return True
 
     def give_up(self) -> bool:
-        """Let go of the room, not of the promise. False if there was none."""
+        """Free the blocks of all held files; their bytes stay promised. Returns False if no file was held."""
         freed = bool(self._held)
         for path, size in self._held.items():
             try:
                 self._disk.vacate(path)
             except OSError:
-                continue  # it keeps its blocks: nothing was freed, nothing is lost
+                continue  # the file keeps its blocks: nothing was freed, nothing is lost
             self._given_up[path] = size
         self._held.clear()
         self._current = None
@@ -80,7 +81,7 @@ class Ballast:
         return freed
 
     def hold_again(self) -> None:
-        """Hold what was given up, as far as there is room."""
+        """Hold again the files that were given up, as far as the disk has space."""
         for path, size in list(self._given_up.items()):
             try:
                 self._disk.allot(path, size)
@@ -91,7 +92,7 @@ class Ballast:
             self.held += size
 
     def used(self) -> None:
-        """What was given up has served its purpose, or nobody needs it any more."""
+        """Remove the files that were given up: the checkpoint has succeeded, or the shard stops."""
         for path in list(self._given_up):
             try:
                 self._disk.remove(path)
@@ -100,13 +101,13 @@ class Ballast:
             del self._given_up[path]
 
     def end(self) -> None:
-        """The shard stops: nothing is held any more."""
+        """Release everything. Called when the shard stops."""
         self.give_up()
         self.used()
 
 
 def promised(disk: Disk, data: Path) -> tuple[int, int]:
-    """Bytes that the shards below `data` have given up and not yet done with; and how many shards there are."""
+    """Bytes that the shards below `data` have promised, and the number of those shards. Raises OSError."""
     shards = [name for name in disk.list(data) if name.startswith("shard-")]
     total = 0
     for shard in shards:

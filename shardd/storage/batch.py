@@ -1,4 +1,4 @@
-"""A batch in memory: a frame, where it is, and which of its records are still live."""
+"""A batch in memory: one frame, its location, and which of its records are live."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from shardd.storage.errors import SegmentError
 FINAL_LEVEL = 2
 FINAL_RECORDS = 512
 FINAL_BYTES = 256 << 10
-"""Batches of this many records or bytes are never merged."""
+"""Batches with at least `FINAL_RECORDS` records or `FINAL_BYTES` bytes are never merged."""
 FEW = 64
-"""Up to so many records are counted one by one, rather than all of the batch anew."""
+"""Up to this many deleted records are subtracted one by one; more make the whole batch be counted again."""
 
 _LIVE = bytes(0 if byte == DELETED else 1 for byte in range(256))
 
@@ -26,17 +26,17 @@ class Stored(Protocol):
 
     @property
     def segment(self) -> Any:
-        """The segment it is in."""
+        """The segment that holds the frame."""
 
     def load(self) -> memoryview:
-        """The frame's bytes, whole. Valid as long as the view is held."""
+        """All bytes of the frame. They stay valid as long as the view is referenced."""
 
 
 class Batch:
-    """Consecutive records, of which those before `start` are gone and those flagged in `flags` are deleted.
+    """Consecutive records. Those before position `start` are gone, those flagged in `flags` are deleted.
 
-    `buffer` is the frame in memory, None if only the file has it; `stored` is where the file has it, None if the log is
-    the only place. `live` records with `live_size` bytes are left.
+    `buffer` is the frame in memory, None if only a segment file has it. `stored` is its place in that file, None if
+    only the log has it. `live` records with `live_size` bytes are left.
     """
 
     __slots__ = (
@@ -61,9 +61,9 @@ class Batch:
         self.buffer = buffer
         self.stored: Stored | None = None
         self.written = 0
-        """`deleted` as the file has it."""
+        """The value of `deleted` that the file's flags give."""
         self.filed = 0
-        """The check of the delete flags that the file has, see `shardd.storage.segment`."""
+        """The check of the file's delete flags, see `shardd.storage.segment`."""
         self.first_seq = first_seq
         self.count = count
         ts = columns.ts
@@ -78,7 +78,7 @@ class Batch:
     def of_file(
         cls, stored: Stored, first_seq: int, count: int, times: tuple[int, int], size: int, flags: bytes
     ) -> Batch:
-        """A batch that only a segment has; `flags` are its delete flags there."""
+        """Make a batch that only a segment file has. `flags` are its delete flags in that file."""
         batch = cls.__new__(cls)
         batch.buffer = None
         batch.stored = stored
@@ -97,7 +97,7 @@ class Batch:
         return batch
 
     def resume(self, start: int, flags: bytes | None, live_size: int) -> None:
-        """What is gone of it, as somebody remembers: nothing is read."""
+        """Restore which records are gone from saved values. Reads no records."""
         self.start = start
         self.flags = None if flags is None else bytearray(flags)
         self.live = self.count - start if flags is None else self.mask(start, self.count).count(1)
@@ -105,11 +105,11 @@ class Batch:
 
     @property
     def deleted(self) -> int:
-        """How many records are flagged."""
+        """Number of records that are flagged as deleted."""
         return 0 if self.flags is None else self.flags.count(DELETED)
 
     def flag(self, flags: bytes) -> None:
-        """Delete what these flags say, besides what is deleted already."""
+        """Delete the records that `flags` marks, in addition to those already deleted."""
         self.delete([place for place, byte in enumerate(flags) if byte == DELETED])
 
     @property
@@ -118,7 +118,7 @@ class Batch:
 
     @property
     def first_live(self) -> int | None:
-        """Seq of the first record that is left."""
+        """Seq of the first live record; None if there is none."""
         if not self.live:
             return None
         if self.flags is None:
@@ -134,24 +134,25 @@ class Batch:
         return self.first_seq + len(self.flags.rstrip(bytes([DELETED]))) - 1
 
     def columns(self) -> Columns:
-        """The records. Raises the error of the file."""
+        """The records as columns. Raises `SegmentError` if the file cannot be read."""
         if self.buffer is not None:
             return decode_batch(self.buffer)
         assert self.stored is not None
         return decode_batch(self.stored.load())
 
     def mask(self, start: int, stop: int) -> bytes:
-        """1 for each record of the range that is not deleted, 0 for the others."""
+        """One byte per record from `start` to before `stop`: 0 if it is deleted, else 1."""
         if self.flags is None:
             return b"\1" * (stop - start)
         return bytes(self.flags[start:stop]).translate(_LIVE)
 
     def delete_flags(self) -> bytes:
-        """One byte per record, as a file has them. What was lost is not deleted: the topic's floor tells that."""
+        """One byte per record, in the form of the file. Records before `start` are not flagged: the topic's floor tells
+        about them."""
         return bytes(self.count) if self.flags is None else bytes(self.flags)
 
     def cut(self, start: int) -> None:
-        """Everything before the `start`-th record is gone."""
+        """Drop all records before position `start`. Does nothing if they are gone already."""
         if start <= self.start:
             return
         self.start = start
@@ -161,7 +162,7 @@ class Batch:
             self._recount()
 
     def delete(self, positions: Sequence[int]) -> None:
-        """Flag records as deleted. Positions that are gone already change nothing."""
+        """Flag records as deleted. Positions that are gone already do not change the counts."""
         if self.flags is None:
             self.flags = bytearray(self.count)
         columns = self._countable() if len(positions) <= FEW else None
@@ -177,7 +178,7 @@ class Batch:
             self.flags[position] = DELETED
 
     def delete_from(self, start: int) -> None:
-        """Flag the `start`-th record and all that follow as deleted."""
+        """Flag the record at position `start` and all that follow as deleted."""
         if self.flags is None:
             self.flags = bytearray(self.count)
         self.flags[start:] = bytes([DELETED]) * (self.count - start)
@@ -187,8 +188,8 @@ class Batch:
             self._recount()
 
     def _countable(self) -> Columns | None:
-        """The records, for counting only. None if the file is damaged: what nobody can read must still be able to go,
-        so its bytes are then taken in proportion to its records."""
+        """The records, for counting only. None if the file cannot be read: such records must still be removable, so
+        callers then estimate bytes in proportion to the number of records."""
         try:
             return self.columns()
         except SegmentError:
@@ -206,9 +207,9 @@ class Batch:
             self.live_size = sum(compress(columns.sizes(self.start, self.count), mask)) + RECORD_OVERHEAD * self.live
 
     def start_to_lose(self, records: int, size: int) -> int:
-        """Where to cut so that at least `records` live ones and `size` live bytes go, and no more than needed.
+        """The position to cut at so that at least `records` live records and `size` live bytes go, and no more.
 
-        At most everything: `count` if even that is not enough.
+        Returns `count`, which drops the whole batch, if even that is not enough.
         """
         if records >= self.live or size >= self.live_size:
             return self.count
@@ -219,7 +220,7 @@ class Batch:
         return places[gone] if gone < len(places) else self.count
 
     def _worth(self, size: int) -> int:
-        """How many live records, from the first on, have `size` bytes together."""
+        """The least number of live records, from the first on, that have at least `size` bytes together."""
         columns = self._countable()
         start = self.start
         if columns is None:
@@ -234,7 +235,7 @@ class Batch:
         return bisect_left(list(accumulate((s + RECORD_OVERHEAD for s in sizes), initial=0)), size)
 
     def expired(self, oldest_ts: int) -> int:
-        """How many records, from the batch's beginning, have a commit time before `oldest_ts`."""
+        """Number of records, from the batch's beginning, with a commit time before `oldest_ts` (ms)."""
         if self.last_ts < oldest_ts:
             return self.count
         if self.first_ts >= oldest_ts:
@@ -244,7 +245,7 @@ class Batch:
 
 
 def merged(batches: Sequence[Batch], topic_id: int, level: int) -> Batch:
-    """Neighbouring batches as one, with what is gone of them still gone."""
+    """Merge neighbouring batches into one. Records that are gone or deleted stay so. Raises `SegmentError`."""
     columns = merge([batch.columns() for batch in batches])
     first_seq = batches[0].first_seq
     whole = Batch(encode_batch(columns, topic_id, first_seq).head, first_seq, columns, level)
@@ -257,7 +258,7 @@ def merged(batches: Sequence[Batch], topic_id: int, level: int) -> Batch:
 
 
 def fitting(columns: Columns, start: int, stop: int, budget: int) -> int:
-    """How many records from `start` on have at most `budget` bytes together."""
+    """Number of records from position `start` on, up to `stop`, that have at most `budget` bytes together."""
 
     def size_up_to(end: int) -> int:
         return columns.size(start, end)

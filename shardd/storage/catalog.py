@@ -1,4 +1,4 @@
-"""The catalog: what a shard knows besides payloads, as of a position in its log.
+"""The catalog: the state of a shard except payloads, as of a position in its log.
 
     catalog-<n, 20 digits>.cbor
 
@@ -7,17 +7,20 @@
          4     4  version   FORMAT_VERSION, or HELD_VERSION
          8     8  length    bytes of the CBOR that follows
         16     8  checksum  XXH3-64 of it
-        24        CBOR map: frame_no, next_id, topics
+        24        CBOR map: frame_no, next_id, topics, sessions, logs
 
-Written under another name, synced, renamed, directory synced. The one before stays until the next one is there, and
-with it everything it refers to; so a catalog that cannot be read falls back to it and to a longer piece of log.
+A catalog is valid iff the magic is right, `length` bytes follow the header, and their checksum is `checksum`.
 
-What is found                                  decision
+It is written to `.cbor.tmp`, synced and renamed; then the directory is synced. The catalog before it stays until the
+next one is durable, with every file that it refers to. So if the newest catalog is damaged, recovery uses the one
+before and replays more of the log.
+
+Found on disk                                  decision
 no catalog                                     start from the log's beginning
-the newest is whole                            use it
-the newest is not whole, the one before is     use that one, remove the newest
-none is whole                                  REFUSE
-a whole one of another version                 REFUSE
+the newest is valid                            use it
+the newest is not valid, the one before is     use that one, remove the newest
+none is valid                                  REFUSE
+a valid one of another version                 REFUSE
 """
 
 from __future__ import annotations
@@ -37,13 +40,14 @@ MAGIC = b"TPCC"
 HEAD = struct.Struct("<4sIQQ")
 assert HEAD.size == 24
 PIECES = 256
-"""So many pieces are joined at a time."""
+"""Number of encoded pieces that are joined into one chunk."""
 HELD_VERSION = 2
-"""Of a catalog in which the frames of a topic that cannot be read are held: earlier releases would lose them."""
+"""Version of a catalog with held frames of topics that cannot be read. Earlier releases, which would lose these
+frames, refuse it."""
 
 
 class CatalogError(Exception):
-    """No catalog can be trusted. Nothing was changed."""
+    """No catalog is valid, or its version is not known. No catalog was changed."""
 
 
 def file_name(number: int) -> str:
@@ -57,7 +61,7 @@ def number_of(name: str) -> int | None:
 
 
 def _head(major: int, count: int) -> bytes:
-    """What CBOR puts in front of an array (4) or a map (5) of so many items."""
+    """The CBOR head of an array (`major` 4) or a map (5) with `count` items."""
     for code, size in ((24, 1), (25, 2), (26, 4), (27, 8)):
         if count < 24:
             return bytes([major << 5 | count])
@@ -67,16 +71,18 @@ def _head(major: int, count: int) -> bytes:
 
 
 def array(items: list[bytes]) -> list[bytes]:
-    """An array of items that are encoded, in pieces."""
+    """A CBOR array of encoded items, as pieces to be joined."""
     return [_head(4, len(items)), *items]
 
 
 def write(
     disk: Disk, directory: Path, number: int, contents: dict[str, list[bytes]], version: int = FORMAT_VERSION
 ) -> int:
-    """Give a catalog its name; it is durable when the directory has been synced. `contents` has encoded values, in
-    pieces: one call over all of a large catalog would keep every other thread waiting. Returns its size. Raises
-    OSError, and then it is not there."""
+    """Write, sync and rename a catalog. It is durable once the caller has synced the directory.
+
+    `contents` maps names to encoded values in pieces: encoding a large catalog in one call would keep every other
+    thread waiting. Returns the file's size in bytes. Blocks. Raises OSError, and then the catalog does not exist.
+    """
     pieces = [_head(5, len(contents))]
     for name, value in contents.items():
         pieces += (cbor2.dumps(name), *value)
@@ -107,12 +113,15 @@ def write(
 
 
 def numbers(disk: Disk, directory: Path) -> list[int]:
-    """Numbers of the catalogs there are, oldest first."""
+    """Numbers of the catalogs in `directory`, oldest first."""
     return [number for name in disk.list(directory) if (number := number_of(name)) is not None]
 
 
 def load(disk: Disk, directory: Path) -> tuple[int, dict[str, Any]] | None:
-    """The newest catalog that is whole, with its number; None if there was never one. Raises `CatalogError`."""
+    """Number and contents of the newest valid catalog; None if there is no catalog. Raises `CatalogError`.
+
+    Removes `.tmp` files, and catalogs newer than the one returned.
+    """
     for name in disk.list(directory):
         if name.endswith(".tmp"):
             disk.remove(directory / name)

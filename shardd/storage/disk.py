@@ -1,12 +1,12 @@
-"""The door to data files. Nothing else in the shard opens, writes, renames or removes a file.
+"""The disk: the only module of the shard that opens, writes, renames or removes data files.
 
-What callers may rely on, and what the fault-injecting disk of the tests takes away where it is not promised:
+Callers may rely on these promises. The fault-injecting disk of the tests takes away everything beyond them:
 
-- bytes of a `write` survive the death of the process at once, and the death of the machine after `sync`;
-- a created, renamed or removed name, of a file or a directory, survives the death of the machine only after `sync_dir`
-  of the directory it is in;
-- a write may be short: the number of bytes taken is returned, the rest is the caller's to handle;
-- after a failed `sync` the bytes since the last good one may be on the device or not; trying again proves nothing.
+- The bytes of a `write` survive the death of the process at once, and the death of the machine after `sync`.
+- A created, renamed or removed name, of a file or a directory, survives the death of the machine only after `sync_dir`
+  of its parent directory.
+- A write may be short: it returns the number of bytes taken, and the caller handles the rest.
+- After a failed `sync` the bytes since the last good one may be on the device or not. A second try proves nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ IOV_MAX = 1024
 
 
 def is_full(error: OSError) -> bool:
-    """Does the error say that the disk, or this user's share of it, is full?"""
+    """True if the error says that the disk or the user's quota is full (ENOSPC, EDQUOT)."""
     return error.errno in (ENOSPC, EDQUOT)
 
 
@@ -36,13 +36,13 @@ class File(Protocol):
     """A file opened for appending."""
 
     def write(self, buffers: Sequence[Buffer]) -> int:
-        """Append the buffers; returns how many bytes were taken. Raises OSError."""
+        """Append the buffers. Returns the number of bytes taken. Raises OSError."""
 
     def write_at(self, offset: int, data: bytes) -> None:
         """Overwrite bytes in place. Raises OSError; a short write is an error too."""
 
     def sync(self) -> None:
-        """fdatasync. Blocks: call it in a worker thread. Raises OSError."""
+        """Call fdatasync. Blocks: call it in a worker thread. Raises OSError."""
 
     def truncate(self, size: int) -> None: ...
 
@@ -51,47 +51,48 @@ class File(Protocol):
 
 class Disk(Protocol):
     def boot_id(self) -> str:
-        """Names the time since the machine was started: while it is the same, what was written is still there."""
+        """Identifies the current boot of the machine. While it is the same, bytes written without a sync are intact."""
 
     def make_dir(self, path: Path) -> None:
-        """Create the directory and its parents, whose names are not durable yet; nothing if it is there."""
+        """Create the directory and its parents, whose names are not durable yet. Does nothing if it exists."""
 
     def list(self, path: Path) -> list[str]:
-        """Names in a directory, sorted; empty if there is none."""
+        """Names in a directory, sorted; empty if the directory does not exist."""
 
     def size(self, path: Path) -> int: ...
 
     def free(self, path: Path) -> int:
-        """Bytes that may still be written to the file system that `path` is on. Raises OSError."""
+        """Bytes that unprivileged users may still write to the file system of `path`. Raises OSError."""
 
     def allot(self, path: Path, size: int) -> None:
-        """A file of `size` bytes, new or as it is, that has all its blocks. Raises OSError if there is no room."""
+        """Allocate all blocks of a file of `size` bytes; creates the file if needed. Raises OSError if there is no
+        room."""
 
     def vacate(self, path: Path) -> None:
-        """Give the blocks of such a file back; its size stays."""
+        """Free the blocks of an allotted file. Its size stays. Raises OSError."""
 
     def allotted(self, path: Path) -> tuple[int, int]:
-        """Size of such a file, and bytes that it has blocks for."""
+        """Size of an allotted file, and the bytes that it has blocks for. Raises OSError."""
 
     def create(self, path: Path) -> File:
-        """A new empty file; an existing one is emptied."""
+        """Create an empty file, for appending. An existing file is emptied."""
 
     def open(self, path: Path) -> File:
-        """An existing file, to append to and overwrite in."""
+        """Open an existing file for appending and overwriting."""
 
     def read(self, path: Path) -> memoryview:
-        """The whole file, read-only. Stays readable after the file is removed."""
+        """The whole file, read-only. The view stays readable after the file is removed."""
 
     def read_part(self, path: Path, offset: int, size: int) -> bytes:
-        """So many bytes from there on, fewer if the file ends before. Raises OSError."""
+        """`size` bytes from `offset` on, fewer if the file ends before. Raises OSError."""
 
     def replace(self, source: Path, target: Path) -> None:
-        """Rename a file, or a directory to a name that is free."""
+        """Rename a file, replacing `target`; or rename a directory to a name that is free."""
 
     def remove(self, path: Path) -> None: ...
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory and all that is in it; nothing if it is not there."""
+        """Remove a directory and its contents. Does nothing if it does not exist."""
 
     def sync_dir(self, path: Path) -> None: ...
 
@@ -127,7 +128,8 @@ class _RealFile:
 
 
 def _not_a_link(path: str | Path, flags: int) -> int:
-    """Root may verify what another user may write to: no link is followed, and a FIFO is not waited for."""
+    """Open without following a symbolic link and without waiting for a FIFO. Root may verify a directory that another
+    user can write to."""
     return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
@@ -137,7 +139,7 @@ class RealDisk:
             with open("/proc/sys/kernel/random/boot_id") as file:
                 return file.read().strip()
         except OSError:
-            return os.urandom(16).hex()  # of no use to the next process, which then must be careful
+            return os.urandom(16).hex()  # never equal to another one, so the next process assumes a new boot
 
     def make_dir(self, path: Path) -> None:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -195,7 +197,7 @@ class RealDisk:
     def read_part(self, path: Path, offset: int, size: int) -> bytes:
         descriptor = _not_a_link(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return os.pread(descriptor, size, offset)  # short at the end only: these are files, not sockets
+            return os.pread(descriptor, size, offset)  # a regular file: short only at its end
         finally:
             os.close(descriptor)
 
@@ -218,7 +220,7 @@ class RealDisk:
 
 
 class _Untouched:
-    """A file that takes everything and keeps nothing."""
+    """A file that accepts every write and stores nothing."""
 
     def write(self, buffers: Sequence[Buffer]) -> int:
         return sum(map(len, buffers))
@@ -237,7 +239,7 @@ class _Untouched:
 
 
 class ReadOnlyDisk:
-    """Another disk, read but never changed: what recovery would mend stays as it is."""
+    """A disk that reads from another disk and drops every change. Recovery on it leaves the files as they are."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk

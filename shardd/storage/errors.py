@@ -1,7 +1,7 @@
-"""What goes wrong when a topic's files are read: bad news for who reads them, and for nobody else.
+"""Errors of reading a topic's files. Only requests about that topic fail; other topics are served.
 
 SegmentError   bytes are missing, or not those that were written; or the system cannot read them
-Exhausted      the process or the machine has nothing left to read them with: the files may be fine
+Exhausted      the process or the machine lacks descriptors or memory to read them; the files may be intact
 """
 
 from __future__ import annotations
@@ -19,33 +19,35 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class SegmentError(Exception):
-    """A segment's bytes are not what was written there. Says where."""
+    """A segment's bytes are missing or not those that were written. The message names the path and, for a frame, the
+    offset."""
 
 
 class Exhausted(SegmentError):
-    """A file could not be opened for want of descriptors or memory."""
+    """A file could not be opened because descriptors or memory ran out."""
 
 
 def exhausted(error: OSError) -> bool:
-    """Is it the process or the machine that has not got enough, rather than the file?"""
+    """True if the process or the machine ran out of descriptors or memory, which says nothing about the file."""
     return error.errno in _EXHAUSTED
 
 
 def unreadable(path: Path, error: OSError) -> SegmentError:
-    """The system's refusal to read a file, as bad news of that file."""
+    """The `SegmentError` for a file that the system could not read; `Exhausted` if resources ran out."""
     kind = Exhausted if exhausted(error) else SegmentError
     return kind(f"{path}: {error.strerror or error}")
 
 
 def damaged(error: SegmentError) -> TopicsError:
-    """What a client learns of it. The log has more: see `shardd.recovery.quarantine`."""
+    """The `503` answer to a client. Logs `resources_exhausted` for `Exhausted`; `shardd.recovery.quarantine` logs
+    damage."""
     if isinstance(error, Exhausted):
         _log.error(
             "resources_exhausted",
             reason=str(error),
             remedy="raise LimitNOFILE of the service, or its memory; other requests go on",
         )
-        return not_ready("a file could not be opened for want of descriptors or memory", reason="exhausted")
+        return not_ready("a file could not be opened: the service is out of descriptors or memory", reason="exhausted")
     return not_ready(
         "files of this topic cannot be read; other topics are served. The log of the service says which",
         reason="damaged",

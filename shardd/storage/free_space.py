@@ -1,32 +1,37 @@
-"""Whether the disk has room for more, and the room that is kept for what makes room again.
+"""Admission by free space: whether the disk has room for a write, and the space reserved for checkpoints.
 
-Two things must hold before a shard takes in a write, a configuration or copies (`check`):
+A shard accepts a write, a configuration or copies (`check`) only if two conditions hold:
 
     free - promised  >=  TOPICS_MIN_FREE_BYTES      of the disk, over all shards (`promised`: `shardd.storage.ballast`)
-    held             >=  needed                     of this shard: its next checkpoint has its room already
+    held             >=  needed                     of this shard: its next checkpoint has its space already
 
-Deletions, positions of readers and checkpoints are never refused: they are small, and are what makes room again.
+Deletions, positions of readers and checkpoints are never refused: they are small, and they free space.
 
-**What is needed.** At most what the next checkpoint can write, which is the sum of
+**What is needed.** An upper bound of what the next checkpoint can write, the sum of
 
-    what each write taken in since the last checkpoint adds to segments: its bytes, `PER_RECORD`, `PER_FRAME` if it is
-    large enough not to be merged with its neighbours, and once for each topic `PER_TOPIC` for its files
+    what each write accepted since the last checkpoint adds to segments: its bytes, `PER_RECORD`, `PER_FRAME` if it is
+    too large to be merged with its neighbours, and once for each topic `PER_TOPIC` for its files
     the catalog: the last one's bytes, two for every byte of other frames logged since, a flag for each stored record
     `FIXED`
 
-**Why it is enough.** Let F be free bytes minus what is promised but not written yet, of all N shards on the disk. Only
-what `check` lets in takes from F, for a checkpoint writes into what its shard had held. A shard looks at the system
-after 100 ms, or when it has taken in TOPICS_MIN_FREE_BYTES / 2N since its last look; so all together take at most
-half of the least from F after the first of them sees that there is less. So F stays above the other half, and each
-checkpoint finds what it was promised. What other programs write is not covered by this; they can take F, and what is
-given up at that moment, never what is held.
+**Why it is enough.** N is the number of shards on the disk. F is the free bytes minus the bytes that are promised and
+not written yet.
 
-**When the disk is full all the same** (`full`): what the log could not take is cut back. A group of deletions and the
-like is written again after the ballast has been given up, anything else is answered `429`. Until the next checkpoint
-has held it again, the shard counts as low.
+1. Only writes that `check` accepts reduce F. A checkpoint writes into space that its shard had held.
+2. A shard asks the system for the free bytes after 100 ms, or when it has accepted TOPICS_MIN_FREE_BYTES / 2N bytes
+   since it last asked.
+3. So after the first shard sees less than TOPICS_MIN_FREE_BYTES, all shards together take at most half of it from F.
+4. F stays above the other half, and each checkpoint finds the space it was promised.
 
-While the disk is low, checkpoints follow each other (`shardd.shard`), because only the second one after a deletion can
-remove what the catalog before the last one needed.
+Writes of other programs are not covered. They can take F and the bytes that are given up at that moment, but never the
+bytes that are held.
+
+**If the disk is full nevertheless** (`full`), the log is cut back to its last whole frame. A group that has only
+deletions and the like is written again after the ballast has been given up. Any other group is answered `429`. The
+shard counts as low until the next checkpoint holds the ballast again.
+
+While the disk is low, checkpoints follow each other (`shardd.shard`): only the second checkpoint after a deletion can
+remove the files that the catalog before the last one refers to.
 """
 
 from __future__ import annotations
@@ -47,24 +52,26 @@ LOOK_INTERVAL = 0.1
 """Seconds."""
 RETRY_AFTER_MS = 5000
 FIXED = 1 << 20
-"""For the catalog's growth by deletions and positions, and for their frames."""
+"""Bytes for the catalog's growth by deletions and positions, and for their frames."""
 STEP = 4 << 20
-"""By so much what is held grows, as long as there is plenty."""
+"""Bytes by which the held space grows at a time, while the disk has enough."""
 PER_RECORD = 48
-"""Offsets in four columns and their validity, a time, hops and a flag; the row of a key."""
+"""Bytes of a record besides its contents: offsets in four columns and their validity, a time, hops, a flag, and the row
+of a key."""
 PER_FRAME = 512
-"""Header, checksum, padding and index entry of a batch that is not merged, and of what it keeps apart."""
+"""Bytes of header, checksum, padding and index entry of a batch that is not merged, and of the batches that it
+separates."""
 PER_TOPIC = 5 * 4096
-"""A folder, two files whose last block is not full, an entry of the catalog."""
+"""Bytes of a folder, of two files whose last block is not full, and of a catalog entry."""
 FILLING = frozenset({Kind.BATCH, Kind.TOPIC_CREATE, Kind.TOPIC_CONFIG, Kind.LOGDEF})
-"""Frames that may not use what is held."""
+"""Kinds of frames that may not use the held space."""
 
 
 class Filled(Protocol):
-    """What a write goes to: a topic."""
+    """The destination of a write, a topic."""
 
     counted_in: int
-    """The checkpoint that room for its files is counted for."""
+    """Number of the checkpoint for which space for its files is counted."""
 
 
 class Space:
@@ -79,23 +86,24 @@ class Space:
         self._free: int | None = None
         self._shards = 1
         self._taken = 0
-        """Bytes taken in since the last look."""
+        """Bytes accepted since the system was last asked."""
         self._base = FIXED
         self._since = 0
-        """Needed for what came since the checkpoint that was begun last, or since the last good one if none is on."""
+        """Bytes needed for writes since the last checkpoint began. After a failed one: since the last good one."""
         self._under_way = 0
-        """Needed by the checkpoint that is being made."""
+        """Bytes needed by the checkpoint that is in progress."""
         self._round = 0
         self._refused = False
         self.refused_total = 0
         self.wanted: Callable[[], None] = lambda: None
-        """Called when a checkpoint may make room."""
+        """Called when a checkpoint may free space."""
 
-    # What there is
+    # Free space
 
     @property
     def free_bytes(self) -> int | None:
-        """For users without privileges, at most 100 ms old; None if the system does not say."""
+        """Bytes free for unprivileged users minus the promised ones, at most 100 ms old; None if the system gives an
+        error."""
         if self._clock.monotonic() - self._looked_at >= LOOK_INTERVAL:
             self._look()
         return self._free
@@ -107,49 +115,51 @@ class Space:
             free = self._disk.free(self._path)
             elsewhere, shards = promised(self._disk, self._path.parent)
         except OSError:
-            self._free = None  # a disk that does not answer shows itself when it is written to
+            self._free = None  # if the disk has failed, the next write to it reports that
             return
         self._free = max(free - elsewhere, 0)
         self._shards = max(shards, 1)
 
     @property
     def needed(self) -> int:
-        """Bytes that the next checkpoint may write, besides what one that is on its way has been given."""
+        """Bytes that the next checkpoint may write, without those of a checkpoint in progress."""
         return self._base + self._since
 
     @property
     def short(self) -> bool:
-        """Is less held than the next checkpoint may need?"""
+        """True if less is held than the next checkpoint may need."""
         return self._ballast is not None and self._ballast.held < self.needed
 
     @property
     def low(self) -> bool:
-        """Is the disk nearly full, is not all held that is needed, or found the last write no room?"""
+        """True if the disk is nearly full, if less is held than needed, or if the last write was refused while the disk
+        is `scarce`."""
         return bool(self._min) and (self._below(self._min) or self.short or (self._refused and self.scarce))
 
     @property
     def scarce(self) -> bool:
-        """Will the disk be nearly full soon? Other shards may be waiting for what this one can remove."""
+        """True if less than twice TOPICS_MIN_FREE_BYTES is free. Other shards may wait for files that this one can
+        remove."""
         return bool(self._min) and self._below(2 * self._min)
 
     def _below(self, least: int) -> bool:
         free = self.free_bytes
         return free is not None and free < least
 
-    # What comes in
+    # Writes
 
     def check_write(self, columns: Columns, topic: Filled | None) -> None:
-        """Raises `429 throttled` if there is no room for a write."""
+        """Reserve space for a write. Raises `429 throttled` if there is none."""
         keyed = len(columns.key) + PER_RECORD if columns.key else 0
         self.check(topic, columns.size(0, columns.count) + keyed, columns.count)
 
     def check(self, topic: Filled | None, size: int = 0, records: int = 0) -> None:
-        """Raises `429 throttled` if there is no room for `records` with `size` bytes in all."""
+        """Reserve space for `records` with `size` bytes in all. Raises `429 throttled` if there is none."""
         if not self.takes(topic, size, records):
             raise self.refusal()
 
     def takes(self, topic: Filled | None, size: int, records: int) -> bool:
-        """Is there room for so much? Then it is taken."""
+        """Reserve space for `records` with `size` bytes in all. Returns False if there is none."""
         if not self._min:
             return True
         needs = self._cost(topic, size, records)
@@ -173,7 +183,7 @@ class Space:
         return size + PER_RECORD * records + PER_FRAME * large + 2 * 4096 * files + (PER_TOPIC if fresh else 0)
 
     def _hold(self, needed: int) -> bool:
-        """See to it that so much is held."""
+        """Hold at least `needed` bytes. Returns False if the disk has no space for that."""
         ballast = self._ballast
         if ballast is None or needed <= ballast.held:
             return True
@@ -187,13 +197,13 @@ class Space:
         return False
 
     def logged(self, frame: Frame) -> None:
-        """A frame that is no batch was staged: the catalog may grow by what it says."""
+        """Count a staged frame that is not a batch: the catalog may grow by its contents."""
         self._since += 2 * len(frame)
         if self.short and not self._below(self._min):
             self._hold(self.needed)
 
     def refusal(self) -> TopicsError:
-        """The answer for what finds no room."""
+        """The `429` answer to a write that has no room."""
         self.refused_total += 1
         return TopicsError(
             ErrorCode.THROTTLED,
@@ -203,10 +213,11 @@ class Space:
             retry_after_ms=RETRY_AFTER_MS,
         )
 
-    # What makes room
+    # Checkpoints
 
     def begin(self, logged_bytes: int, records: int, topics: int) -> None:
-        """Hold room from now on. So much was read back from the log, and no file has it yet."""
+        """Start to hold space. The arguments count what recovery replayed from the log and no segment has yet:
+        `topics` is the number of topics with such batches."""
         if not self._min:
             return
         self._since += 2 * logged_bytes + PER_RECORD * records + PER_TOPIC * topics
@@ -215,13 +226,13 @@ class Space:
         self._hold(self.needed)
 
     def end(self) -> None:
-        """The shard has stopped in an orderly way."""
+        """Release the held space. Called at an orderly stop."""
         if self._ballast is not None:
             self._ballast.end()
             self._ballast = None
 
     def checkpoint_begins(self) -> None:
-        """From now on the checkpoint may use what was held for it."""
+        """Give up the held space for the checkpoint that begins, and hold space for the next one."""
         self._round += 1
         self._under_way, self._since = self._since, 0
         if self._ballast is not None:
@@ -229,7 +240,8 @@ class Space:
             self._hold(self.needed)
 
     def checkpoint_ended(self, good: bool, base: int) -> None:
-        """What it was given has been used, or is held again; the next one needs at least `base` bytes."""
+        """Remove the ballast of the checkpoint, or hold it again if the checkpoint failed. The next checkpoint needs at
+        least `base` bytes."""
         if good:
             self._base = FIXED + base
         else:
@@ -243,7 +255,8 @@ class Space:
             self._hold(self.needed)
 
     def full(self, frames: list[Frame]) -> bool:
-        """The log could not take these frames. True if it should try again: room was given up for them."""
+        """Called when the disk has no space for these frames. Returns True if the ballast was given up for them, so
+        that the log should try again."""
         self._looked_at = float("-inf")
         self.wanted()
         if self._ballast is None or any(frame.head[KIND_AT] in FILLING for frame in frames):

@@ -1,14 +1,14 @@
-"""Group commit: what is staged together is written together, what waits for a sync shares one.
+"""Group commit: changes staged together are written together, and changes that wait for a sync share one.
 
     staged ──write──► written ──(no need to wait)──► committed
        │                 │
        │                 └──(requires sync)── sync ─► committed
        └──write fails──► undone  ◄──── sync fails
 
-Operations change the shard's *assigned* state when they stage (next seq, names that will exist) and its *visible*
-state when they commit. `undo` takes the assigned state back; undos run newest first. A change to something of which a
-change waits for a sync must require one as well, so that commits on one topic keep their order; that is the caller's
-part (`sync_required_no`).
+An operation changes the shard's *assigned* state (next seq, names that will exist) when it stages, and its *visible*
+state when it commits. `undo` takes the assigned state back; undos run newest first. While a change of a topic waits for
+a sync, further changes of the topic must require one too. So commits on one topic keep their order. The caller sees to
+that (`sync_required_no`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SYNC_BOUNDS_US = (50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 1
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long a change took: `write_ms` in the kernel's hands, `sync_ms` waiting for the device (0 if it need not)."""
+    """Duration of a change: `write_ms` for the write call, `sync_ms` waiting for the device (0 if it need not)."""
 
     write_ms: float = 0.0
     sync_ms: float = 0.0
@@ -62,19 +62,19 @@ class Commits:
         self._synced_at = 0.0
         self.depth_peak = 0
         self.after_sync: Callable[[], None] = _nothing
-        """Called when a sync has ended and its changes are committed or undone."""
+        """Called after a sync, when its changes are committed or undone."""
         self.sync_begins: Callable[[], None] = _nothing
         self.sync_ended: Callable[[bool], None] = lambda good: None
-        """Called around each sync. A good one covers everything that was visible when it began."""
+        """Called around each sync. A good sync covers everything that was visible when it began."""
         self.logged: Callable[[Frame], None] = lambda frame: None
-        """Called with each frame that is staged and no batch."""
+        """Called with each staged frame that is not a batch."""
         self.out_of_room: Callable[[], TopicsError] | None = None
-        """Makes the answer for what a full disk did not take."""
+        """Makes the error for changes that failed because the disk is full."""
         self.sync_counts = [0] * (len(SYNC_BOUNDS_US) + 1)
         self.sync_sum_us = 0.0
 
     def rotate(self) -> None:
-        """Begin a new file of the log as soon as everything is synced."""
+        """Begin a new log file as soon as everything is synced."""
         self._wal.rotate()
 
     @property
@@ -83,21 +83,21 @@ class Commits:
 
     @property
     def dirty(self) -> bool:
-        """Is anything written that no sync covers?"""
+        """True if frames are written that no sync covers."""
         return self._wal.dirty
 
     @property
     def depth(self) -> int:
-        """Changes that wait for a sync."""
+        """Number of changes that wait for a sync, including staged ones."""
         return len(self._waiting) + self._staged_requiring_sync
 
     @property
     def oldest_wait_s(self) -> float:
-        """How long the first of them has been waiting."""
+        """Seconds for which the oldest written change has been waiting for a sync."""
         return self._clock.monotonic() - self._waiting[0].written_at if self._waiting else 0.0
 
     def widen(self, seconds: float) -> None:
-        """Under pressure, let more changes gather before a sync, also those that wait for it: for so much longer."""
+        """Wait `seconds` longer before each sync, also for changes that wait for it, so that more share one."""
         self._widening = seconds
 
     def stage(
@@ -108,8 +108,9 @@ class Commits:
         commit: Callable[[Timing], None],
         undo: Callable[[TopicsError], None],
     ) -> tuple[int, Frame | None]:
-        """One change, as one frame; with no `encode`, a change that leaves no frame and shares the fate of the one
-        before it. Exactly one of `commit` and `undo` is called, `commit` in stage order."""
+        """Stage one change as one frame. Without `encode` the change has no frame and shares the outcome of the frame
+        before it. Exactly one of `commit` and `undo` is called, `commit` in stage order. Returns the frame's number and
+        the frame."""
         frame: Frame | None = None
         number = self._wal.next_no - 1
         if encode is not None:
@@ -121,7 +122,8 @@ class Commits:
         return number, frame
 
     def flush(self) -> None:
-        """Write what is staged. Commits what need not wait; the rest waits for `run`."""
+        """Write the staged frames, then commit the changes that require no sync. The others wait for `run`. If the
+        write fails, all are undone."""
         staged, self._staged = self._staged, []
         self._staged_requiring_sync = 0
         if not staged:
@@ -157,10 +159,11 @@ class Commits:
         return TopicsError(ErrorCode.NOT_READY, f"{error}; {message}", {"reason": reason}, retry_after_ms=1000)
 
     async def run(self) -> None:
-        """Sync for ever: at once for those who wait, after a pause for those who do not.
+        """Sync until cancelled: at once if a change waits for it, else after a pause.
 
-        The pause is the group-commit window, but syncs are at least four times as far apart as the last one took, so
-        that syncing never takes more than a fifth of a busy shard's time. Under pressure the window is wider, for both.
+        The pause lasts for the group-commit window, and at least until four times the last sync's duration has passed
+        since that sync. So these syncs take at most a fifth of a busy shard's time. Under pressure the window is wider
+        in both cases.
         """
         while True:
             await self._work.wait()
@@ -191,7 +194,7 @@ class Commits:
                 self._urgent.set()
 
     def sync_now(self) -> None:
-        """Write and sync in this thread, for callers that have no event loop to wait in or are about to stop."""
+        """Write and sync in this thread. Blocks. For callers without an event loop, and for the stop."""
         self.flush()
         if self._wal.dirty and self._wal.read_only is None:
             job = self._wal.begin_sync()
@@ -219,7 +222,7 @@ class Commits:
         if error is not None:
             self._failed(error)
         if not self._wal.dirty and self._wal.read_only is None:
-            # Everything that is visible has been synced, or written again and synced.
+            # All visible changes are synced now, if need be after they were written to a new file.
             self.sync_begins()
             self.sync_ended(True)
         self.after_sync()
@@ -239,7 +242,7 @@ class Commits:
         try:
             self._wal.rescue(lambda number: number not in numbers)
         except WalError:
-            pass  # the log is read-only now, and says so to everyone who asks
+            pass  # the log is read-only now: every later write raises the reason
         _undo_all(given_up, self._failure(WalError("a sync of the write-ahead log failed", error)))
 
 

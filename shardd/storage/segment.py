@@ -1,16 +1,18 @@
-"""Segments: a topic's batches in files of their own, out of the log's way.
+"""Segments: the batches of one topic in files of its own, so that log files can be removed.
 
     topics/<id, 16 hex digits>/seg-<first seq, 20 digits>.data    batch frames back to back (`proto.format.frame`)
     topics/<id>/seg-<first seq>.idx                               one entry per frame; can be made from .data
 
-Delete flags are outside of the frames' checksums, because they change in place. The **check** of a frame's flags is 0
-if none is set, else XXH3-64 of its first seq (u64) and the flags; that of a segment is the XOR of its frames', so a
-deletion costs two small hashes, whatever the segment holds. The catalog has it for each segment, without the frames
-whose flags the catalog lists in full: only those may be written between this catalog and the next one, so a stop in the
-middle of that makes no difference to what is checked. Flags that do not fit are damage, never records that come back.
+The catalog says how many bytes of a `.data` file count. Bytes after them are from a write that was not finished; they
+are cut off before the next write. Only delete flags change in place.
 
-How many bytes of a `.data` file count is written in the catalog; what follows is an attempt that was never finished,
-and is cut off before the next one. Nothing in a segment changes but delete flags.
+Delete flags are therefore outside of the frames' checksums. The **check** of a frame's flags is 0 if none is set, else
+XXH3-64 of its first seq (u64) and the flags. The check of a segment is the XOR of its frames' checks, so a deletion
+costs two small hashes, independent of the segment's size.
+
+The catalog has the check of each segment, over all frames but those whose flags it lists in full. Only listed flags may
+be written between this catalog and the next one. So a stop during that write does not change what is checked. Flags
+that do not match the check are damage; the deleted records do not come back.
 
 An index entry, little-endian:
 
@@ -21,8 +23,8 @@ An index entry, little-endian:
         20     4  count      records
         24     8  first_ts   ms
         32     8  last_ts    ms
-        40     8  size       what the records count towards the topic's bytes
-        48     4  flags_at   where the delete flags begin, from the frame's start
+        40     8  size       bytes that the records count in the topic's `bytes`
+        48     4  flags_at   offset of the delete flags from the frame's start
         52     4  reserved   0
         56     8  checksum   XXH3-64 of the 56 bytes before
 """
@@ -86,7 +88,7 @@ def flags_check(first_seq: int, flags: bytes) -> int:
 
 
 class _Part:
-    """Bytes of a file from `start` on, and the offsets of the frames among them that were found whole."""
+    """Bytes of a file from `start` on, and the offsets of the frames in them whose checksums were verified."""
 
     __slots__ = ("checked", "data", "start")
 
@@ -97,13 +99,13 @@ class _Part:
 
 
 class Parts:
-    """What was read last of segment files, one part of each; the least recently used ones are let go beyond
-    `max_bytes`.
+    """A cache of segment files: the part read last of each file, up to `max_bytes` in all, least recently used first
+    out.
 
-    A read takes a descriptor for as long as it lasts and nothing after it, so how many topics are read never meets a
-    limit of the process; and a file that is cut short under it is an error of that read. (A map would cost a
-    descriptor and one of the system's maps per file, and end the process where bytes are missing.) Records are often
-    counted and cut one by one: a part's frames are checked once, not each time.
+    A read holds a descriptor only while it runs, so the number of topics being read meets no limit of the process. If a
+    file is cut short meanwhile, only that read fails. (A memory map would cost a descriptor and one of the system's
+    maps per file, and end the process where bytes are missing.) Records are often counted and cut one by one, so a
+    part's frames are checked once, not at each access.
     """
 
     def __init__(self, disk: Disk, max_bytes: int = PARTS_BYTES) -> None:
@@ -112,10 +114,12 @@ class Parts:
         self._parts: OrderedDict[Path, _Part] = OrderedDict()
         self._bytes = 0
         self.met: Callable[[Path, SegmentError, Callable[[], object]], None] = lambda path, error, look: None
-        """Told of each file that could not be read, and how to look whether it still cannot."""
+        """Called for each file that could not be read: path, error, and a function that tries the read again and raises
+        `SegmentError` if it fails."""
 
     def frame(self, path: Path, entry: Entry, size: int) -> memoryview:
-        """The frame that the entry names, in a file of which `size` bytes count. Raises `SegmentError`."""
+        """The frame of `entry` in a file of which `size` bytes count. Blocks for a read if it is not cached. Raises
+        `SegmentError`."""
         try:
             return self._frame(path, entry, size)
         except Exhausted:
@@ -173,7 +177,7 @@ def _check(path: Path, entry: Entry, view: memoryview) -> None:
 
 
 class Segment:
-    """One pair of files. `size` bytes and `entries` count; `sealed` when nothing will be added any more."""
+    """One pair of files. `size` bytes and `frames` index entries count. `sealed` when no frame will be added."""
 
     def __init__(self, directory: Path, first_seq: int, created_ms: int, parts: Parts) -> None:
         self.first_seq = first_seq
@@ -184,7 +188,7 @@ class Segment:
         self.frames = 0
         self.last_seq = first_seq - 1
         self.check = 0
-        """Of the delete flags that the file has."""
+        """The check of the file's delete flags."""
         self.sealed = False
         self.cold = False
         self.parts = parts
@@ -195,7 +199,7 @@ class Segment:
 
     @property
     def data_path(self) -> Path:
-        if self._data_path is None:  # of most segments, nobody asks for it
+        if self._data_path is None:  # made on demand: most segments are not read
             self._data_path = self.directory / f"seg-{self.first_seq:020d}.data"
         return self._data_path
 
@@ -204,11 +208,11 @@ class Segment:
         return self.directory / f"seg-{self.first_seq:020d}.idx"
 
     def load(self, entry: Entry) -> memoryview:
-        """The frame's bytes. Raises `SegmentError` if they are not those the index names."""
+        """The frame's bytes. Raises `SegmentError` if they are not the batch that the index names."""
         return self.parts.frame(self.data_path, entry, self.size)
 
     def grown(self, entries: list[Entry]) -> None:
-        """Entries were written and synced."""
+        """Count entries whose frames have been written and synced."""
         for entry in entries:
             self.size = entry.offset + entry.length
             self.records += entry.count
@@ -222,7 +226,7 @@ class Segment:
 
 
 class StoredFrame:
-    """Where a batch is: a frame of a segment."""
+    """The place of a batch: one frame of a segment."""
 
     __slots__ = ("entry", "segment")
 
@@ -236,7 +240,7 @@ class StoredFrame:
 
 
 def sealed_frame(batch: Batch, flags: bytes) -> Frame:
-    """A batch in memory as it goes into a segment, with its delete flags."""
+    """The segment frame of a batch in memory, with its delete flags."""
     buffer = batch.buffer
     assert buffer is not None
     header = Header(buffer)
@@ -259,9 +263,10 @@ def entry_of(batch: Batch, frame: Frame, offset: int) -> Entry:
 
 
 def read_index(disk: Disk, segment: Segment, size: int) -> list[Entry]:
-    """The entries of the first `size` bytes of a segment, from its index or, if that does not fit, from its frames.
+    """The entries of the first `size` bytes of a segment.
 
-    Raises `SegmentError` for damage, OSError.
+    They come from the index file, or from the frames if the index is missing or does not fit. Blocks. Raises
+    `SegmentError` for damage, OSError.
     """
     entries = _from_index(disk, segment, size)
     return _from_data(disk, segment, size) if entries is None else entries
@@ -322,9 +327,11 @@ def _from_data(disk: Disk, segment: Segment, size: int) -> list[Entry]:
 def load_batches(
     disk: Disk, segment: Segment, size: int, listed: Container[int] = (), expected: int | None = None
 ) -> list[Batch]:
-    """The batches of a segment as the catalog knows it: `size` bytes, and with flags whose check is `expected` but for
-    the frames with first seqs in `listed`; None where an older release wrote the catalog. Raises `SegmentError`,
-    OSError."""
+    """The batches in the first `size` bytes of a segment.
+
+    `expected` is the check of the delete flags in the catalog, without the frames whose first seqs are in `listed`;
+    None if an older release wrote the catalog. Blocks. Raises `SegmentError` for damage, OSError.
+    """
     entries = read_index(disk, segment, size)
     view = disk.read(segment.data_path)
     if len(view) < size:

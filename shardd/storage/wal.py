@@ -1,28 +1,32 @@
 """The write-ahead log of one shard: frames of all topics in commit order, in files `wal-<first frame no>.log`.
 
-Files hold frames back to back from byte 0 (layout: `proto.format.frame`). Frame numbers go up by one over all files.
-A file is synced to its end before the next one is begun, so only the newest can hold frames that are not on the device.
-A file whose successor holds frames from M on counts only up to frame M-1: what follows in it was given up. An empty
-successor says nothing: it may be one whose making failed half-way.
+A file has frames back to back from byte 0 (layout: `proto.format.frame`). Frame numbers go up by one over all files. A
+file is synced to its end before the next one is created. So only frames of the newest file can be missing on the
+device. If the successor of a file begins with frame M, the file counts only up to frame M-1: the frames after it were
+given up. An empty successor has no meaning: its creation may have failed half-way.
 
-Life of a frame:
+States of a frame:
 
-    staged     made, numbered, in memory only           `stage`
+    staged     encoded, numbered, in memory only        `stage`
     written    handed to the kernel                     `flush`      survives the death of the process
     synced     on the device                            `end_sync`   survives the death of the machine
 
-When a write fails, the file is cut back to its last whole frame, and the staged frames are forgotten; but if the disk
-is full and room can be made for them (`full`), they are written again. When a sync fails, nobody knows what the device
-holds of the frames since the last good sync, and asking again would lie (the kernel has dropped the error). So those
-frames are split: the ones whose sender waits for the sync are given up, the ones already acknowledged are written
-again, renumbered, to a new file, which is synced before it gets its name. If that does not work either, the log is
-read-only until the process is started again.
+When a write fails, the file is cut back to its last whole frame and the staged frames are dropped. If the disk is full
+and `full` frees space, they are written again.
+
+When a sync fails, the device may have any of the frames since the last good sync. A second fsync would report success,
+because the kernel has dropped the error. The log therefore splits those frames:
+
+1. Frames whose sender waits for the sync are given up.
+2. Frames that were already acknowledged are renumbered and written to a new file.
+3. The new file is synced, then renamed to its final name.
+4. If any of this fails, the log is read-only until the process is started again.
 
 Where the process may die, and what recovery then finds:
 
     in `flush`                  a partial last frame: torn, cut
-    in `_rotate`                the old file alone, or an empty one behind it: both fine
-    in `rescue`, before rename  the old file whole, a `.tmp` that is removed
+    in `_rotate`                the old file alone, or followed by an empty one: both are valid
+    in `rescue`, before rename  the old file whole, and a `.tmp` that recovery removes
     in `rescue`, after rename   the new file, which supersedes the old one's tail
 """
 
@@ -50,7 +54,7 @@ def first_no_of(name: str) -> int | None:
 
 
 class WalError(Exception):
-    """The log could not take frames. `cause` is the system's word for why."""
+    """The log could not write frames. `cause` is the system's error, if there is one."""
 
     def __init__(self, message: str, cause: OSError | None = None) -> None:
         super().__init__(message if cause is None else f"{message}: {cause.strerror or cause}")
@@ -69,7 +73,8 @@ class WalStatistics:
 
 @dataclass(slots=True)
 class SyncJob:
-    """What one sync covers. `run` blocks and may be called in a thread; everything else of the log may not."""
+    """One sync: the file, and the last frame number that it covers. `run` blocks and may be called in a worker thread;
+    no other method of the log may."""
 
     file: File
     upto_no: int
@@ -80,8 +85,8 @@ class SyncJob:
 
 class Wal:
     def __init__(self, disk: Disk, directory: Path, *, next_no: int, max_bytes: int, resume: str | None = None) -> None:
-        """`resume` names the file to go on in, whose frames up to `next_no - 1` are whole. They are synced now, if a
-        process that was killed had not come to it. Raises OSError."""
+        """`resume` names the file to append to, which is valid up to frame `next_no - 1`. It is synced now, because the
+        process that wrote it may have been killed before its sync. Blocks. Raises OSError."""
         self._disk = disk
         self._directory = directory
         self._max_bytes = max_bytes
@@ -89,8 +94,8 @@ class Wal:
         self.synced_no = next_no - 1
         self.read_only: str | None = None
         self.full: Callable[[list[Frame]], bool] = lambda frames: False
-        """Called when the disk has no room for these frames, with none for what must be written. True if there may be
-        some now."""
+        """Called when the disk has no space for these frames; the list is empty for writes that must not fail. Returns
+        True if it freed space."""
         self._rotation_wanted = False
         self._staged: list[Frame] = []
         self._unsynced: deque[tuple[int, Frame]] = deque()
@@ -109,16 +114,16 @@ class Wal:
 
     @property
     def dirty(self) -> bool:
-        """Are there written frames that no sync has covered?"""
+        """True if frames are written that no sync covers."""
         return bool(self._unsynced)
 
     @property
     def size(self) -> int:
-        """Bytes in the current file."""
+        """Size of the current file in bytes."""
         return self._size
 
     def stage(self, encode: Callable[[int, int], Frame]) -> tuple[int, Frame]:
-        """Number and make the next frame: `encode(frame_no, synced_no)`. Returns its number and the frame."""
+        """Number the next frame and encode it with `encode(frame_no, synced_no)`. Returns the number and the frame."""
         number = self.next_no
         frame = encode(number, self.synced_no)
         self._staged.append(frame)
@@ -126,8 +131,8 @@ class Wal:
         return number, frame
 
     def flush(self) -> None:
-        """Hand all staged frames to the kernel, in one system call unless there are very many. Raises `WalError`,
-        and then none of them is in the log."""
+        """Write all staged frames, in one system call unless there are very many. Raises `WalError`, and then none of
+        them is in the log."""
         staged, self._staged = self._staged, []
         if not staged:
             return
@@ -154,7 +159,7 @@ class Wal:
         self._unsynced.extend(zip(range(first_no, self.next_no), staged, strict=True))
 
     def _write(self, buffers: list[bytes], size: int) -> None:
-        """All of it, or nothing. Raises OSError."""
+        """Write all bytes or none. Raises OSError. If the cut fails, the log becomes read-only."""
         try:
             written = self._file.write(buffers)
             if written != size:
@@ -170,13 +175,13 @@ class Wal:
         try:
             self._file.truncate(self._size)
         except OSError as error:
-            # File systems that never write in place need room for this, too.
+            # A copy-on-write file system needs free space even to truncate.
             if not is_full(error) or not self.full([]):
                 raise
             self._file.truncate(self._size)
 
     def begin_sync(self) -> SyncJob:
-        """Everything written so far. One job at a time."""
+        """A job that syncs everything written so far. The caller runs one job at a time."""
         return SyncJob(self._file, self._written_no)
 
     @property
@@ -184,9 +189,9 @@ class Wal:
         return self.next_no - 1 - len(self._staged)
 
     def end_sync(self, job: SyncJob) -> None:
-        """The job ran without an error: what it covers is on the device. A file that is full is ended here.
+        """Mark the job's frames as synced; call it when `run` raised no error. Ends a file that is full.
 
-        Raises OSError if the little that was written to a full file meanwhile cannot be synced.
+        Raises OSError if frames that were written to a full file during the job cannot be synced.
         """
         self._syncs += 1
         self._mark_synced(job.upto_no)
@@ -194,7 +199,7 @@ class Wal:
             self._rotate()
 
     def rotate(self) -> None:
-        """Begin a new file as soon as everything is synced, so that this one can be removed one day."""
+        """Begin a new file as soon as everything is synced, so that a checkpoint can remove the current one."""
         self._rotation_wanted = bool(self._size)
         if self._rotation_wanted and not self.dirty:
             self._rotate()
@@ -211,7 +216,7 @@ class Wal:
         try:
             file = self._create(self.synced_no + 1)
         except OSError:
-            # The old file will do until there is room for a new one. If the new name stays, it names an empty file.
+            # The log goes on in the old file. If the new name cannot be removed, it names an empty file.
             try:
                 self._disk.remove(self._directory / file_name(self.synced_no + 1))
             except OSError:
@@ -223,8 +228,8 @@ class Wal:
         self._rotations += 1
 
     def rescue(self, keep: Callable[[int], bool]) -> None:
-        """After a failed sync: write the unsynced frames for which `keep(frame_no)` holds to a new file, give up the
-        others. Raises `WalError` if that fails too; the log is read-only then."""
+        """After a failed sync, write the unsynced frames for which `keep(frame_no)` is true to a new file. Gives up the
+        others. Blocks. Raises `WalError` if that fails too; the log is then read-only."""
         kept = [frame for number, frame in self._unsynced if keep(number)]
         first_no = self.synced_no + 1
         fields = {"given_up": len(self._unsynced) - len(kept)}
@@ -255,7 +260,7 @@ class Wal:
         self._rotations += 1
 
     def _write_new(self, path: Path, buffers: list[bytes], size: int) -> File:
-        """A new file, synced. Raises OSError, and then there is none."""
+        """Write and sync a new file. Raises OSError, and then the file does not exist."""
         try:
             file = self._disk.create(path)
             if file.write(buffers) != size:
@@ -273,7 +278,7 @@ class Wal:
         self.read_only = reason
 
     def close(self) -> None:
-        """Sync and close. Raises OSError if the last sync fails."""
+        """Sync and close. Blocks. Raises OSError if the last sync fails."""
         if self.dirty:
             self._file.sync()
         self._file.close()

@@ -1,1 +1,1 @@
-"""What one topic is, in memory, and all topics by name. Changing it is for `shardd.changes` and the operations."""
+"""The state of a topic in memory, and the directory of all topics. `shardd.changes` and the operations change it."""

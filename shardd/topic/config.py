@@ -1,4 +1,4 @@
-"""Topic configuration: what a client may send, what is stored, how the one becomes the other."""
+"""Topic configuration: the stored form, the patch that a client sends, and how a patch is applied."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from proto.model.body import Form
+from proto.model.durability import BY_NAME, Durability, DurabilityName
 from proto.model.errors import ErrorCode, TopicsError, invalid
 from proto.model.limits import MAX_U64
 from proto.model.names import check_topic
 
-Durability = Literal["ephemeral", "memory", "disk", "fsync"]
-CLASSES: tuple[Durability, ...] = ("ephemeral", "memory", "disk", "fsync")
 MAX_PRIORITY = 1000
 MIN_LEASE_MS, MAX_LEASE_MS = 100, 86_400_000
 MAX_CLAIM_JITTER_MS = 5000
 
 
 class TopicConfig(Struct, frozen=True):
-    """The whole configuration of a topic, in the order it is echoed. Durations in ms, sizes in bytes, 0 = off."""
+    """The configuration of a topic. Answers have the fields in this order. Durations in ms, sizes in bytes, 0 = off."""
 
     type: Literal["log", "queue"] = "log"
     ttl_ms: int = 0
@@ -28,7 +27,7 @@ class TopicConfig(Struct, frozen=True):
     cap_bytes: int = 0
     discard: Literal["old", "reject"] = "old"
     durable: bool = False
-    durability: Durability = "disk"
+    durability: Durability = Durability.DISK
     priority: int | None = None
     auto_priority: bool = True
     auto_create: bool = True
@@ -42,7 +41,8 @@ class TopicConfig(Struct, frozen=True):
 
 
 class ConfigPatch(Struct, frozen=True, forbid_unknown_fields=True):
-    """A configuration as sent. A field left out, or null where null means nothing, keeps what is."""
+    """A configuration as the client sends it. A missing field keeps its value, as does a null field that cannot be
+    null."""
 
     type: Literal["log", "queue"] | None = None
     ttl_ms: int | None = None
@@ -50,7 +50,7 @@ class ConfigPatch(Struct, frozen=True, forbid_unknown_fields=True):
     cap_bytes: int | None = None
     discard: Literal["old", "reject"] | None = None
     durable: bool | None = None
-    durability: Durability | None = None
+    durability: DurabilityName | None = None
     priority: int | UnsetType | None = UNSET
     auto_priority: bool | None = None
     auto_create: bool | None = None
@@ -75,9 +75,9 @@ PATCH = Form(ConfigPatch, ConfigPatch)
 
 
 def apply(topic: str, current: TopicConfig | None, patch: ConfigPatch) -> TopicConfig:
-    """The configuration `topic` has after `patch`; `current` is None for a topic that is being created.
+    """The configuration of `topic` after `patch`. `current` is None while the topic is being created.
 
-    Raises `400 invalid_request` for a value no topic may have, `409 topic_exists_incompatible` for a changed type.
+    Raises `400 invalid_request` for a value that is not allowed, `409 topic_exists_incompatible` for a changed type.
     """
     fields: dict[str, Any] = {}
     for name in ConfigPatch.__struct_fields__:
@@ -100,19 +100,22 @@ def apply(topic: str, current: TopicConfig | None, patch: ConfigPatch) -> TopicC
         check_topic(target, "dead_letter")
         if target == topic:
             raise invalid("dead_letter must name another topic than the queue itself", field="dead_letter")
-    if "durability" not in fields and "durable" in fields:
-        fields["durability"] = "fsync" if fields["durable"] else "disk"
+    if "durability" in fields:
+        fields["durability"] = BY_NAME[fields["durability"]]
+    elif "durable" in fields:
+        fields["durability"] = Durability.FSYNC if fields["durable"] else Durability.DISK
     base = current or TopicConfig()
     config = msgspec.structs.replace(base, **fields)
-    config = msgspec.structs.replace(config, durable=config.durability == "fsync")
+    config = msgspec.structs.replace(config, durable=config.durability.acks_synced)
     return config
 
 
 def as_map(config: TopicConfig) -> dict[str, Any]:
-    """For the log."""
-    return msgspec.structs.asdict(config)
+    """The configuration as a map for the log."""
+    return {**msgspec.structs.asdict(config), "durability": config.durability.value}
 
 
 def from_map(fields: dict[str, Any]) -> TopicConfig:
-    """From the log. Fields of a later release are ignored, missing ones take their defaults."""
+    """The configuration of a map from the log. Ignores fields of later releases; missing fields take their
+    defaults."""
     return msgspec.convert(fields, TopicConfig)

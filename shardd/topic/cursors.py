@@ -1,6 +1,6 @@
-"""Named cursors: durable positions of consumers, kept with their topic and deleted with it.
+"""Named cursors: durable positions of consumers, stored with their topic and deleted with it.
 
-A cursor never moves backwards unless it is forced to. Its name is any text of up to 255 bytes.
+A cursor moves backwards only when the request has `force`. Its name is any text of 1 to 255 bytes of UTF-8.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Cursor(Struct):
 
 
 class Moving:
-    """Where cursors will be once every move that is on its way has committed. Nothing may be handed out twice, so
-    whoever hands out records looks here, not at the cursors as they are seen."""
+    """Assigned positions of cursors: where they will be when all staged moves have committed. Operations that hand out
+    records use these and not the visible positions, so that no record is handed out twice."""
 
     __slots__ = ("_moves",)
 
     def __init__(self) -> None:
         self._moves: dict[str, tuple[int, int]] = {}
-        """Position and how many moves are on their way, for the cursors that have some."""
+        """Assigned position and number of staged moves, of each cursor that has any."""
 
     def position(self, name: str, cursor: Cursor | None) -> int:
         move = self._moves.get(name)
@@ -43,27 +43,28 @@ class Moving:
         return name in self._moves
 
     def new(self, cursors: Mapping[str, Cursor]) -> int:
-        """How many are on their way that there are not yet."""
+        """Number of cursors that staged moves will create."""
         return sum(name not in cursors for name in self._moves)
 
     def begin(self, name: str, seq: int) -> None:
         self._moves[name] = (seq, self._moves.get(name, (0, 0))[1] + 1)
 
     def ended(self, name: str) -> None:
-        """A move committed."""
+        """A move has committed."""
         seq, under_way = self._moves.pop(name)
         if under_way > 1:
             self._moves[name] = (seq, under_way - 1)
 
     def undone(self, name: str, before: int) -> None:
-        """The newest move did not happen; `before` is where the cursor was going to be without it."""
+        """The newest move was undone. `before` is the assigned position before that move."""
         _, under_way = self._moves.pop(name)
         if under_way > 1:
             self._moves[name] = (before, under_way - 1)
 
 
 def check_count(cursors: Mapping[str, Cursor], moving: Moving, name: str, most: int) -> None:
-    """Raises `429 throttled` for one more cursor than a topic may have; one that exists may always move."""
+    """Raises `429 throttled` if `name` would be one cursor more than a topic may have. A cursor that exists may always
+    move."""
     if not most or name in cursors or name in moving:
         return
     if len(cursors) + moving.new(cursors) >= most:
@@ -104,7 +105,7 @@ def check_position(request: CursorRequest, head_seq: int) -> None:
 
 
 def moved(current: Cursor | None, seq: int, force: bool, ts_ms: int) -> Cursor:
-    """Where a cursor is after it was asked to go to `seq`."""
+    """The cursor after a request to move it to `seq`."""
     if current is not None and seq < current.seq and not force:
         return current
     return Cursor(seq, ts_ms)
@@ -120,7 +121,7 @@ def entry(name: str, cursor: Cursor, head_seq: int) -> dict[str, Any]:
 
 
 def page(cursors: dict[str, Cursor], head_seq: int, after: str, size: int) -> tuple[list[dict[str, Any]], bool]:
-    """Up to `size` entries behind `after`, by name; and whether there are more."""
+    """Up to `size` entries whose names follow `after`, in order of names; and whether there are more."""
     names = sorted(cursors)
     start = bisect_right(names, after) if after else 0
     chosen = names[start : start + size]

@@ -1,4 +1,4 @@
-"""A topic that is set apart, as the topic itself knows it. What becomes of it is for `shardd.recovery.quarantine`."""
+"""The damage of a quarantined topic, as stored in the topic. `shardd.recovery.quarantine` decides what follows."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from typing import Any
 from proto.format.frame import Buffer, Header
 
 FIRST_LOOK_S = 5.0
-"""How long after damage was found nobody looks whether it is gone."""
+"""First pause in seconds between attempts to read a damaged topic."""
 
 
 @dataclass(slots=True)
 class Damage:
-    """What is wrong with a topic's files, for the log, and when to look again."""
+    """The damage of a topic's files: the reason for the log, and the time of the next attempt to read them."""
 
     reason: str
     since_ms: int
     look: Callable[[], object]
-    """Raises `SegmentError` while it is."""
+    """Tries the read again. Raises `SegmentError` while the damage persists."""
     pause_s: float = FIRST_LOOK_S
     due: float = 0.0
 
 
 @dataclass(slots=True)
 class Unloaded:
-    """A topic of which only the catalog's `entry` is known. `frames` of the log follow it and what is held already."""
+    """A topic of which only the catalog's `entry` is known. `frames` of the log follow the entry and the held
+    frames."""
 
     entry: dict[str, Any]
     folder: Path
@@ -35,7 +36,7 @@ class Unloaded:
 
     @property
     def held(self) -> list[Path]:
-        """Files of frames that followed the entry, in order."""
+        """Files of held frames, in order."""
         return held_files(self.entry, self.folder)
 
     def next_file(self) -> Path:

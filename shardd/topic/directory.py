@@ -1,7 +1,7 @@
-"""The shard's topics by name and by id, and what they hold together.
+"""The directory: the shard's topics by name and by id, and their total records and bytes.
 
-Two views: `assigned` is what the names will be once everything staged has committed, and only writes look at it;
-`visible` is what readers see.
+It has two views. `visible` has the names that readers see. `assigned` has the names as they will be when everything
+staged has committed; only writes use it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Sequence
 
+from proto.model.durability import Durability
 from proto.model.errors import topic_not_found
 from shardd.topic import name_ranges
-from shardd.topic.config import CLASSES
 from shardd.topic.topic import Topic, Totals, hold
 from shardd.topic.watch_session import Sessions
 
@@ -27,14 +27,16 @@ class Directory:
         self._names: list[str] = []
         self._next_id = 1
         self.graveyard: list[Topic] = []
-        """Deleted topics whose files may still be there."""
+        """Deleted topics whose files may still exist."""
         self.logs: dict[str, int] = {}
-        """Rog logs: how many partitions each has."""
+        """Rog logs: number of partitions by name."""
         self.snapshot_id = 0
-        """Topics with a smaller id that are not here were deleted before the snapshot this directory came from."""
+        """A topic with a smaller id that is not in `by_id` was deleted before the snapshot that this directory was
+        loaded from."""
 
     def new_id(self) -> int:
-        """Ids are never used twice, also across restarts: they are in the log. The first one doubles as epoch."""
+        """A new topic id. Ids are in the log, so none is used twice, also across restarts. A topic's first id is also
+        its epoch."""
         ident = self._next_id
         self._next_id += 1
         return ident
@@ -47,7 +49,7 @@ class Directory:
         self._next_id = max(self._next_id, ident + 1)
 
     def recovered(self, now_ms: int, boot_id: str) -> None:
-        """Everything is read back: what a restart ends has ended, and what there is may be written to."""
+        """Called when everything is read back: ends what a restart ends, and makes the topics writable."""
         for topic in self.visible.values():
             if topic.unloaded is not None:
                 continue
@@ -60,12 +62,13 @@ class Directory:
         self.assigned = dict(self.visible)
 
     def complete(self, topic: Topic, now_ms: int, boot_id: str) -> bool:
-        """Everything of this topic is read back. True if seqs were given up that records may have had."""
+        """Called when a topic's frames are all read back. Returns True if seqs were given up that lost records may have
+        had."""
         head = topic.head_seq
-        if topic.config.durability == "ephemeral":
+        if not topic.config.durability.lasts:
             topic.lose_tail(topic.ceiling)
             topic.logged_seq = topic.head_seq
-        elif topic.config.durability == "disk" and topic.reserved_in not in ("", boot_id):
+        elif topic.config.durability.reserves_per_boot and topic.reserved_in not in ("", boot_id):
             topic.skip(topic.ceiling + 1)
         topic.next_seq = max(topic.next_seq, topic.head_seq + 1)
         topic.durable_head = topic.head_seq
@@ -94,7 +97,7 @@ class Directory:
         self.graveyard.append(topic)
 
     def replace(self, topic: Topic, other: Topic) -> None:
-        """Another object for the same topic."""
+        """Replace the object of a topic by another one."""
         self.hide(topic)
         self.graveyard.remove(topic)
         self.show(other)
@@ -102,42 +105,43 @@ class Directory:
             self.assigned[topic.name] = other
 
     def find(self, name: str) -> Topic:
-        """The visible topic, or `404 topic_not_found`."""
+        """The visible topic. Raises `404 topic_not_found`."""
         topic = self.visible.get(name)
         if topic is None:
             raise topic_not_found(name)
         return topic
 
     def changing(self, name: str) -> Topic:
-        """As `find`, for a change. A topic whose deletion is on its way counts as gone: in the log, nothing may follow
-        that."""
+        """The topic as `find` gives it, for a change. Raises `404 topic_not_found` also while a deletion is staged: no
+        frame of the topic may follow its deletion in the log."""
         topic = self.find(name)
         if self.assigned.get(name) is not topic:
             raise topic_not_found(name)
         return topic
 
     def page(self, prefix: str, after: str, size: int, prefixes: Sequence[str] = ()) -> tuple[list[Topic], bool]:
-        """Up to `size` topics whose names follow `after` and begin with `prefix`, and with one of `prefixes` where
-        there are any, in order; and whether there are more."""
+        """Up to `size` topics in order of names, and whether there are more. Names follow `after` and begin with
+        `prefix`; if `prefixes` is not empty, they also begin with one of those."""
         names, more = name_ranges.page(self._names, name_ranges.distinct(prefix, prefixes), after, size)
         return [self.visible[name] for name in names], more
 
     def counters(self) -> tuple[int, int, int]:
-        """Topics, live records, live bytes."""
+        """Number of topics, live records and live bytes."""
         return len(self.visible), self.totals.records, self.totals.bytes
 
     def by_class(self) -> dict[str, int]:
         counts = Counter(topic.config.durability for topic in self.visible.values())
-        return {name: counts.get(name, 0) for name in CLASSES}
+        return {durability.value: counts[durability] for durability in Durability}
 
     def expire(self, now_ms: int) -> None:
-        """Bring every topic up to `now_ms`: what is older than a TTL or an idempotency window goes."""
+        """Expire records older than their topic's TTL, and keys older than its idempotency window, in all topics."""
         for topic in self.visible.values():
             if topic.config.ttl_ms or topic.keys:
                 self.expire_topic(topic, now_ms)
 
     def jumped(self, ms: int) -> None:
-        """The clock is ahead of what it was a moment ago, by no time that has passed: what was to last goes on to."""
+        """The clock was set ahead by `ms`. Moves leases, delays, keys and sessions with it, so that they last as long
+        as before."""
         for topic in self.visible.values():
             topic.ahead_ms = max(topic.ahead_ms - ms, 0)
             topic.catalogued = None

@@ -1,8 +1,7 @@
-"""Seqs of a topic that never got a record, between others that did: told to readers as tombstones.
+"""Gaps: seqs of a topic that never got a record, between seqs that did. Readers get them as tombstones.
 
-Only routers leave such gaps, when the source had lost records before they were copied. What a topic itself loses, it
-loses from its front (`shardd.topic.tombstones`); a gap that reaches the front goes there, too. A batch never spans a
-gap.
+Only routers leave gaps, when the source has lost records before they were copied. A topic loses its own records from
+its front (`shardd.topic.tombstones`). A gap that reaches the front moves there, too. A batch never spans a gap.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ class Gaps:
         self._lasts = [last for _, last, _ in self.ranges]
 
     def add(self, first: int, last: int, reason: str) -> None:
-        """Seqs `first` to `last` are skipped, behind all others."""
+        """Add the gap of seqs `first` to `last`. They must follow all other gaps."""
         if self.ranges and self.ranges[-1][1] == first - 1 and self.ranges[-1][2] == reason:
             first = self.ranges.pop()[0]
             self._lasts.pop()
@@ -28,19 +27,19 @@ class Gaps:
         self._lasts.append(last)
 
     def at(self, seq: int) -> tuple[int, str] | None:
-        """Where the gap that `seq` is in ends, and its reason; None if it is in none."""
+        """Last seq and reason of the gap that contains `seq`; None if it is in no gap."""
         place = bisect_left(self._lasts, seq)
         if place == len(self.ranges) or self.ranges[place][0] > seq:
             return None
         return self.ranges[place][1], self.ranges[place][2]
 
     def next_after(self, seq: int) -> int | None:
-        """Where the first gap at or after `seq` begins."""
+        """First seq of the first gap that ends at or after `seq`; None if there is none."""
         place = bisect_left(self._lasts, seq)
         return self.ranges[place][0] if place < len(self.ranges) else None
 
     def below(self, floor: int) -> list[tuple[int, str]]:
-        """Take out the gaps that end before `floor`; their ends and reasons."""
+        """Remove the gaps that end before `floor`. Returns their last seqs and reasons."""
         if not self.ranges or self.ranges[0][1] >= floor:
             return []
         place = bisect_left(self._lasts, floor)

@@ -1,9 +1,9 @@
-"""Idempotency keys of one topic: which write a key stood for.
+"""Idempotency keys of one topic: which write each key belongs to.
 
     unknown ──write staged──► pending ──committed──► done ──window over──► unknown
                                  └──────undone───────────────────────────► unknown
 
-A second write with a pending key waits for the first one's fate and shares it.
+A second write with a pending key waits for the outcome of the first write and shares it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from itertools import takewhile
 from proto.model.errors import TopicsError
 
 Waiter = Callable[[TopicsError | None], None]
-"""Called with None when the write it waits for has committed, else with why it has not."""
+"""Called with None when the write it waits for has committed, or with the error if it was undone."""
 
 
 class Keys:
-    """Done keys are kept in commit order, which is the order they run out in."""
+    """Keys of one topic. Done keys are in commit order, which is the order in which they expire."""
 
     __slots__ = ("_done", "_pending")
 
@@ -30,12 +30,12 @@ class Keys:
         return bool(self._done)
 
     def find(self, key: bytes) -> tuple[int, int] | None:
-        """First seq and number of records of the write that had this key."""
+        """First seq and number of records of the committed write with this key; None if there is none."""
         done = self._done.get(key)
         return None if done is None else done[:2]
 
     def wait(self, key: bytes, waiter: Waiter) -> bool:
-        """Join the write with this key that is on its way. False if there is none."""
+        """Wait for the pending write with this key. Returns False if there is none."""
         waiters = self._pending.get(key)
         if waiters is None:
             return False
@@ -46,7 +46,7 @@ class Keys:
         self._pending[key] = []
 
     def done(self, key: bytes, first_seq: int, count: int, ts_ms: int) -> list[Waiter]:
-        """The write has committed (or was found in the log). Returns who waited for it."""
+        """The write has committed, or was found in the log. Returns the waiters of its key."""
         self._done.pop(key, None)
         self._done[key] = (first_seq, count, ts_ms)
         return self._pending.pop(key, [])
@@ -55,15 +55,15 @@ class Keys:
         return self._pending.pop(key, [])
 
     def expire(self, oldest_ts: int) -> None:
-        """Forget what was committed before `oldest_ts`."""
+        """Remove the keys of writes that committed before `oldest_ts` (ms)."""
         gone = list(takewhile(lambda entry: entry[1][2] < oldest_ts, self._done.items()))
         for key, _ in gone:
             del self._done[key]
         if gone and not self._done:
-            self._done = {}  # a dict never shrinks by itself
+            self._done = {}  # removals do not give a dict's memory back
 
     def shift(self, ms: int) -> None:
-        """The clock was set: they last as long as before."""
+        """The clock was set ahead by `ms`. Moves the keys with it, so that they last as long as before."""
         self._done = {key: (first, count, ts + ms) for key, (first, count, ts) in self._done.items()}
 
     def dump(self) -> list[tuple[bytes, int, int, int]]:

@@ -1,7 +1,7 @@
-"""What a queue knows of its jobs besides their records: who holds which, until when, and how often it was delivered.
+"""The job table of one queue: the lease holder, deadline and number of deliveries of each job.
 
-A job is a record of the queue's topic. One that was never handed out is *fresh* and has no entry here, unless it was
-published with a delay. The others:
+A job is a record of the queue's topic. A job that was never delivered is *fresh*. It has no entry in the table, unless
+it was published with a delay. The other jobs:
 
     state      event → next state
     SCHEDULED  its time has come → READY
@@ -11,21 +11,22 @@ published with a delay. The others:
     DOOMED     its copy is in another topic → DELETING · it is called back → READY
     DELETING   its deletion committed → no entry · its deletion failed → as before
 
-There is no timer per job: what is over is collected when somebody looks (`expire`). Heaps are cleaned lazily: an entry
-counts only if its job still has the token it was pushed with, and its time has come. `ready` is arithmetic: live
-records less the entries that are not READY. So a claim costs the jobs it takes, however many wait or are held.
+No job has a timer: `expire` collects the leases and delays that are over. Heaps are cleaned lazily: a heap entry counts
+only if its job still has the token it was pushed with, and its time has come. `ready` is computed: live records minus
+the entries that are not READY. So the cost of a claim depends on the jobs it takes, not on those that wait or are held.
 
-A token stands for one *delivery*. Each delivery has a new one, and `extend` keeps it: a worker holds the one of its
-claim, however often it asks for more time.
+A token identifies one *delivery*. Each delivery has a new token, and `extend` keeps it, so a worker needs only the
+token of its claim.
 
-As rows, `[seq, state, deliveries, node, token, until]`, entries are in LEASE frames and in the catalog. A row replaces
-what an earlier one of its seq said, so reading a log twice changes nothing. Fresh jobs need no position on disk: after
-a restart the search for them begins at the topic's floor and passes over what has an entry. So a row that is missing
-can never lose a job; it only makes it claimable.
+LEASE frames and the catalog have entries as rows, `[seq, state, deliveries, node, token, until]`. A row replaces the
+earlier rows of its seq, so replaying a log twice changes nothing. Fresh jobs need no position on disk: after a restart
+the search for them begins at the topic's floor and skips jobs with an entry. So a missing row never loses a job; the
+job is then claimable.
 
-With `leases_durable` every change is a row in the log before it is answered. Otherwise rows are written at a graceful
-stop only, and the first change after a start writes `forget`: a crash from then on takes them all, but for SCHEDULED
-jobs, whose times are logged with their records and go into every catalog, and DOOMED ones (see `shardd.topic.outbox`).
+With `leases_durable`, every change is a row in the log before it is answered. Without it, rows are written only at a
+graceful stop, and the first change after a start writes `forget`. A crash after that loses all rows except two kinds.
+SCHEDULED jobs stay: their times are logged with their records and are in every catalog. DOOMED jobs stay, too (see
+`shardd.topic.outbox`).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from typing import Any
 
 Row = list[Any]
 SLACK = 1000
-"""Dead entries that a heap may have before it is made anew, besides as many as live ones."""
+"""A heap is rebuilt when it has more dead entries than live ones plus this many."""
 
 
 class State(IntEnum):
@@ -51,13 +52,14 @@ class State(IntEnum):
 
 _DELAYED = (State.DELAYED, State.SCHEDULED)
 _TIMED = (State.LEASED, *_DELAYED)
-"""What ends by itself."""
+"""States that end by time."""
 _KEPT = (State.DOOMED, State.SCHEDULED)
-"""What does not depend on leases: a crash never takes it."""
+"""States that do not depend on leases: a crash never loses them."""
 
 
 class Job:
-    """`until` is the deadline of a lease, or when a delay ends, ms. `stream` is the stream it was pushed to, or ""."""
+    """An entry of the table. `until` is the deadline of the lease or the end of the delay, in ms since 1970. `stream`
+    is the stream that the job was pushed to, or ""."""
 
     __slots__ = ("deliveries", "node", "state", "stream", "token", "until")
 
@@ -71,7 +73,7 @@ class Job:
 
     @property
     def wakes_at(self) -> int:
-        """The first ms at which it is claimable."""
+        """The first ms at which the job is claimable."""
         return self.until + 1 if self.state is State.LEASED else self.until
 
     def saved(self) -> tuple[Any, ...]:
@@ -85,11 +87,11 @@ class Queue:
         """No fresh job has a seq below this one."""
         self.dead_lettered = 0
         self.unlogged = False
-        """Has this process changed anything that the log does not have?"""
+        """True if this process has made changes that are not in the log."""
         self.streams: dict[str, int] = {}
-        """Leases held by each stream that is open."""
+        """Number of leases that each open stream holds."""
         self.rows_at = 0
-        """Time of the newest row that was read back."""
+        """Time of the newest row that was read back, in ms."""
         self.holes = 0
         """`Topic.holes` when the entries were last compared with the records."""
         self._counts = dict.fromkeys(State, 0)
@@ -106,13 +108,13 @@ class Queue:
         return sum(self._counts[state] for state in _DELAYED)
 
     def ready(self, records: int) -> int:
-        """Claimable jobs, of `records` live ones. Call `expire` before."""
+        """Number of claimable jobs, if the topic has `records` live records. Call `expire` before."""
         return records - len(self.jobs) + self._counts[State.READY]
 
-    # Time and removals
+    # Expiry and removal
 
     def expire(self, now_ms: int) -> None:
-        """Leases and delays that are over by now."""
+        """Make jobs READY whose lease or delay is over at `now_ms`."""
         while self._timers and self._timers[0][0] <= now_ms:
             _, seq, token = heappop(self._timers)
             job = self.jobs.get(seq)
@@ -122,11 +124,11 @@ class Queue:
 
     @property
     def next_wake(self) -> int | None:
-        """When something may become claimable by itself, ms; None if nothing will."""
+        """The earliest ms at which a lease or delay may end; None if there is none."""
         return self._timers[0][0] if self._timers else None
 
     def settle(self, floor: int, holes: int, alive: Callable[[int], bool]) -> None:
-        """Forget jobs whose records are gone: those below `floor`, and any other if `holes` changed."""
+        """Remove entries of jobs whose records are gone: those below `floor`, and all others if `holes` has changed."""
         while self._tracked and self._tracked[0] < floor:
             self.drop(heappop(self._tracked))
         self.cursor = max(self.cursor, floor)
@@ -136,22 +138,22 @@ class Queue:
                 self.drop(seq)
 
     def drop(self, seq: int) -> None:
-        """The record is gone."""
+        """Remove the entry of a job whose record is gone, if it has one."""
         job = self.jobs.pop(seq, None)
         if job is not None:
             self._counts[job.state] -= 1
             self._left(job)
 
     def offer_again(self) -> None:
-        """What was taken out by `pop_ready`, and could not be handed out because its record was not to be read."""
+        """Offer the READY jobs again that `pop_ready` has taken out. Called when their records could not be read."""
         for seq in [seq for seq, job in self.jobs.items() if job.state is State.READY]:
             heappush(self._reclaim, seq)
 
     # Changes
 
     def pop_ready(self) -> int | None:
-        """Take out the lowest READY seq; None if there is none. Whoever takes it changes its state, or it is lost to
-        claims until its next change. May name a seq twice before its state changes."""
+        """Take out and return the lowest READY seq; None if there is none. The caller must change the job's state, else
+        no claim finds the job until its next change. May return a seq twice before its state changes."""
         while self._reclaim:
             seq = heappop(self._reclaim)
             job = self.jobs.get(seq)
@@ -160,7 +162,7 @@ class Queue:
         return None
 
     def first_ready(self) -> int | None:
-        """What `pop_ready` would take out."""
+        """The seq that `pop_ready` would return, left in."""
         while self._reclaim:
             job = self.jobs.get(self._reclaim[0])
             if job is not None and job.state is State.READY:
@@ -169,7 +171,7 @@ class Queue:
         return None
 
     def lease(self, seq: int, node: str, token: int, deadline: int, stream: str) -> Job:
-        """Hand a job out, once more."""
+        """Lease a job to `node` until `deadline` (ms). Counts one more delivery. Returns the entry."""
         job = self._entry(seq)
         job.deliveries += 1
         job.node, job.token, job.until = node, token, deadline
@@ -181,7 +183,7 @@ class Queue:
         return job
 
     def schedule(self, first_seq: int, due: Sequence[int], now_ms: int) -> None:
-        """Jobs that have just come, and from when on each may be handed out, ms; 0 for at once."""
+        """Add the delays of new jobs. `due` has for each seq the ms from which on it is claimable, 0 for at once."""
         for seq, until in enumerate(due, first_seq):
             if until > now_ms:
                 job = self._entry(seq)
@@ -189,38 +191,39 @@ class Queue:
                 self._move(seq, job, State.SCHEDULED)
 
     def holder(self, seq: int, node: str, token: int | None) -> Job | None:
-        """The job, if this node holds its live lease; `token` None: whichever."""
+        """The job if `node` holds its live lease with `token`, else None. A `token` of None matches any."""
         job = self.jobs.get(seq)
         if job is None or job.state is not State.LEASED or job.node != node or token not in (None, job.token):
             return None
         return job
 
     def ackable(self, seq: int, node: str, token: int | None) -> Job | None:
-        """The job, if this node was the last to get it, also after its lease ended while nobody else got it."""
+        """The job if `node` was the last to get it with `token`, else None. The lease may have ended, as long as no
+        other node got the job. A `token` of None matches any."""
         job = self.jobs.get(seq)
         if job is None or job.state not in (State.LEASED, State.READY) or not job.node or job.node != node:
             return None
         return job if token in (None, job.token) else None
 
     def extend(self, seq: int, job: Job, deadline: int) -> None:
-        """Held until another time by the same holder, with the token of its delivery: a worker knows no other."""
+        """Move the deadline of a lease. The token stays: it is the only one that the worker knows."""
         job.until = deadline
         heappush(self._timers, (job.wakes_at, seq, job.token))
         self._trim()
 
     def release(self, seq: int, job: Job, due_ms: int, now_ms: int) -> None:
-        """Back to the queue, claimable from `due_ms` on. Its holder holds it no more."""
+        """End a lease. The job is claimable from `due_ms` on."""
         job.node, job.until = "", due_ms
         self._move(seq, job, State.DELAYED if due_ms > now_ms else State.READY)
 
     def doom(self, seq: int) -> None:
-        """On its way to another topic, and nobody's."""
+        """Reserve a job for its move to another topic. It has no holder."""
         job = self._entry(seq)
         job.node = ""
         self._move(seq, job, State.DOOMED)
 
     def cancel_transfer(self, seq: int) -> None:
-        """It goes nowhere after all."""
+        """Make a DOOMED job READY again: its transfer was called back."""
         job = self.jobs.get(seq)
         if job is not None and job.state is State.DOOMED:
             self._move(seq, job, State.READY)
@@ -229,7 +232,7 @@ class Queue:
         self._move(seq, job, State.DELETING)
 
     def undo(self, seq: int, before: tuple[Any, ...] | None) -> None:
-        """As `Job.saved` told it was; None for a job that was fresh."""
+        """Restore a job from the value of `Job.saved`; None makes it fresh again."""
         job = self.jobs.get(seq)
         if job is None:
             return
@@ -244,12 +247,13 @@ class Queue:
             self.streams[stream] += 1
 
     def close_stream(self, stream: str) -> list[int]:
-        """Seqs it holds leases of."""
+        """Forget a stream. Returns the seqs of the jobs that it holds leases of."""
         held = self.streams.pop(stream, 0)
         return [seq for seq, job in self.jobs.items() if job.stream == stream] if held else []
 
     def shift(self, ms: int) -> None:
-        """The clock was set, or is not what it was when the rows were written: leases and delays end later by `ms`."""
+        """End leases and delays `ms` later. Called when the clock was set, or when it differs from the clock that the
+        rows were written by."""
         if not ms:
             return
         for job in self.jobs.values():
@@ -265,7 +269,7 @@ class Queue:
         return [seq, int(job.state), job.deliveries, job.node, job.token, job.until]
 
     def apply(self, fields: dict[str, Any]) -> None:
-        """What a LEASE frame says."""
+        """Apply the fields of a LEASE frame or of a catalog."""
         if fields.get("forget"):
             for seq in [seq for seq, job in self.jobs.items() if job.state not in _KEPT]:
                 self.drop(seq)
@@ -278,12 +282,12 @@ class Queue:
         self.rows_at = max(self.rows_at, fields.get("at", 0))
 
     def dump(self, everything: bool) -> dict[str, Any]:
-        """For a catalog. `everything` False: only what survives a crash although leases do not."""
+        """Rows for a catalog. With `everything` False, only jobs in states that do not depend on leases."""
         rows = []
         for seq, job in self.jobs.items():
             if everything or job.state in _KEPT:
                 row = self.row(seq)
-                if job.state is State.DELETING:  # not gone yet, and if its frame is lost it has to come back
+                if job.state is State.DELETING:  # if the frame of its deletion is lost, it must come back
                     row[1] = int(State.READY)
                 rows.append(row)
         return {"rows": rows, "dead_lettered": self.dead_lettered}

@@ -1,20 +1,20 @@
-"""A lane: everything that routers bring into one topic. It belongs to its destination, which has at most one.
+"""The lane of a destination topic: its routers and their position in the source. A topic has at most one lane.
 
-A destination has one source, so its routers share one position in it, and what they copy is a function of the source's
-records alone: record by record, and for each record router by router. That is why copies need no place in the log:
-they can be made again, with the same seqs, from where the last checkpoint was.
+A destination has one source, so its routers share one position in it. The copies are a function of the source's records
+alone: record by record, and for each record router by router. So copies are not in the log: recovery makes them again,
+with the same seqs, from the position of the last checkpoint.
 
     cursor      source seq up to which copies were given seqs            (assigned, see `shardd.storage.group_commit`)
-    done        the same for copies that are visible; what a checkpoint keeps
-    head        the destination's last seq when copies were last given some
-    unpinned    seqs were given since the log was last told; see `shardd.changes.transactions`
-    version     raised with every change of a router, and kept in its frame: replay then knows which frames the
-                catalog it began with has seen
+    done        the same for copies that are visible; a checkpoint stores it
+    head        the destination's last seq when copies were last given seqs
+    unpinned    seqs were given since the log last had the position; see `shardd.changes.transactions`
+    version     raised with every change of a router, and stored in its frame: replay then knows which frames the
+                catalog already contains
 
-A change makes a new `Lane`: the old one stays what is visible until the change commits.
+A change of routers makes a new `Lane`. The old one stays visible until the change commits.
 
-A lane is *arithmetic* if none of its routers has a filter or counts hops: each source seq then takes the same number of
-destination seqs, also when its record is gone. Of other lanes only the records themselves tell how many they take.
+A lane is *arithmetic* if none of its routers has a filter or counts hops. Each source seq then takes the same number of
+destination seqs, also when its record is gone. In other lanes the number depends on the records themselves.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from proto.model.router import RouterConfig, as_map, from_map
 
 @dataclass(slots=True)
 class Router:
-    """`since` is the source seq from which on it forwards (exclusive), `forwarded` how many records it has."""
+    """One router of a lane. It forwards records behind source seq `since`, and has forwarded `forwarded` records."""
 
     name: str
     config: RouterConfig
     since: int
     made_ms: int = 0
-    """When it got this configuration. Of two routers of a name, which a crash may leave, the later one counts."""
+    """Time at which the router got this configuration, in ms. A crash may leave two routers of one name; the later one
+    counts."""
     forwarded: int = 0
     match: Match | None = None
 
@@ -47,32 +48,32 @@ class Router:
 class Lane:
     source: str
     epoch: int
-    """Of the source: a topic of its name that was created later is another topic."""
+    """Epoch of the source. A topic of the same name that was created later is another topic."""
     cursor: int
     done: int
     version: int
     routers: dict[str, Router] = field(default_factory=dict)
-    """Without any, the destination is free for another source."""
+    """Routers by name. If there are none, the destination may get another source."""
     head: int = 0
     ts: int = 0
     """Commit time of the last copies, in ms."""
     unpinned: bool = False
     unsaved: bool = False
-    """There are copies that no checkpoint has."""
+    """True if there are copies that no checkpoint has."""
     settled: bool = True
-    """Whether everything there was at the last stop has been copied again."""
+    """True when all copies that existed at the last stop have been made again."""
     source_truncated: bool = False
-    """While it is not settled: its source has lost something, and it waits to know how far the source goes."""
+    """While the lane is not settled: the source has lost records, and the lane waits for the source's head."""
     asked: int = -1
-    """While it is not settled: how far its source was when that was of no help."""
+    """While the lane is not settled: the source's head at the last attempt that did not settle it."""
     waits: bool = False
-    """Is there no room under the cap over all topics for what comes next?"""
+    """True if the cap over all topics has no room for the next copies."""
     stopped: bool = False
-    """The same, and the log knows."""
+    """True if the lane `waits` and the log has this state."""
     held: bool = False
-    """Whether the source is about to be deleted: nothing more is copied."""
+    """True while the source is about to be deleted: no more records are copied."""
     gone: bool = False
-    """Whether this lane has been taken away from its topic."""
+    """True if this lane has been removed from its topic."""
 
     @property
     def arithmetic(self) -> bool:
@@ -83,16 +84,16 @@ class Lane:
         return any(router.config.allow_cycle for router in self.routers.values())
 
     def copies_of(self, first: int, last: int) -> int:
-        """The most copies that the source's records `first` to `last` can have."""
+        """The largest number of copies that the source's records `first` to `last` can have."""
         return sum(max(last - max(first, router.since + 1) + 1, 0) for router in self.routers.values())
 
     def changed(self, routers: dict[str, Router]) -> Lane:
-        """This lane with other routers. Nothing may be unpinned."""
+        """A new lane with these routers. Requires that the lane is not `unpinned`."""
         unsaved = self.unsaved or self.done != self.cursor
         return replace(self, version=self.version + 1, routers=routers, done=self.cursor, unsaved=unsaved)
 
     def dump(self, cursor: int) -> dict[str, Any]:
-        """For catalog and log, with the position that they are to have."""
+        """The lane as a map for the catalog or the log, with the position `cursor`."""
         return {
             "source": self.source,
             "epoch": self.epoch,
@@ -104,7 +105,7 @@ class Lane:
 
 
 def load(fields: dict[str, Any]) -> Lane:
-    """From catalog or log."""
+    """The lane of a map from the catalog or the log."""
     routers = {
         name: Router(name, from_map(config), since, made_ms, forwarded)
         for name, config, since, made_ms, forwarded in fields["routers"]

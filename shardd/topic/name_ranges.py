@@ -1,4 +1,4 @@
-"""Ranges of sorted names: those that begin with one of several prefixes, without looking at any other."""
+"""Ranges of sorted names: finds the names with one of several prefixes by bisection, without reading the others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ AFTER_ALL = "\x7f"
 
 
 def distinct(prefix: str, prefixes: Sequence[str]) -> list[str]:
-    """The prefixes of names that begin with `prefix` and with one of `prefixes` (none: any name), in order and none
-    of them the beginning of another."""
+    """The prefixes of all names that begin with `prefix` and with one of `prefixes` (if empty, any name). They are
+    sorted, and none is a prefix of another."""
     both = [prefix if prefix.startswith(each) else each for each in prefixes if _related(prefix, each)]
     found: list[str] = []
     for each in sorted(both if prefixes else [prefix]):
@@ -25,8 +25,8 @@ def _related(one: str, other: str) -> bool:
 
 
 def page(names: Sequence[str], prefixes: Sequence[str], after: str, size: int) -> tuple[list[str], bool]:
-    """Up to `size` of the sorted `names` that begin with one of the `distinct` prefixes and follow `after`, and
-    whether there are more."""
+    """Up to `size` of the sorted `names` that follow `after` and begin with one of `prefixes`, and whether there are
+    more. `prefixes` is a result of `distinct`."""
     found: list[str] = []
     for start, stop in _spans(names, prefixes, after):
         found += names[start : min(stop, start + size + 1 - len(found))]

@@ -1,28 +1,36 @@
-"""Records on their way from one topic to another, which may live in another shard: dead letters, and redrives of them.
+"""The outbox of a topic: dead letters, and redrives of them, that move to another topic, maybe of another shard.
 
     source                                              target
     1  an order: a LEASE frame with the transfers (`letters`)
                               ── append, with the source's id and seqs ──►
-                                                        2  the records, and in the same frame whose and which they are
-                              ◄──────────── done, or: I have these ────────
+                                                        2  the records, with the source's id and seqs in the same frame
+                              ◄──────────── done, or: these are here ──────
     3  a deletion of these seqs
 
-The next batch for a target leaves when 3 of the one before is committed. So a target need remember nothing but the last
-batch of each source, for as long as it lives itself, and no window bounds how long a source may be away in between.
-Orders, arrivals and deletions wait for the device where the topic's class ever does (`disk`, `fsync`).
+The next batch for a target leaves when step 3 of the batch before is committed. So a target stores only the last batch
+of each source, as long as the target exists. A source may be away for any time in between. Orders, arrivals and
+deletions wait for a sync if the topic's class is `disk` or `fsync`.
 
-    who dies                    what happens
+    a process dies              what happens
     source before 1             nothing was begun
-    source between 1 and 3      the order is found at the start, the target is asked again, and says what it has
-    target before 2             it is asked again
-    target after 2              the same, and it says that it has them
+    source between 1 and 3      the start finds the order; the source asks the target again, which says what it has
+    target before 2             the source asks again
+    target after 2              the source asks again, and the target says that it has the records
     source, machine crash       what 3 had deleted stays deleted; no seq comes twice (`shardd.changes.seq_reservation`)
 
-A copy of a source's shard that is older than its target's (a backup takes shards one after the other) finds its letters
-known, or sends them a second time if others have followed since: never does one get lost.
+A backup copies one shard after the other, so the copy of a source's shard may be older than the copy of its target's.
+The target then knows the records, or gets them a second time if later batches have replaced them: none is lost.
 
-A record in the outbox stays where it is, and visible, until it has arrived. A job among them is DOOMED: no claim gets
-it. A record that is deleted, evicted or expires on its way need not be sent any more.
+A record in the outbox stays in its topic, and visible, until it has arrived. If it is a job, it is DOOMED: no claim
+gets it. A record that is deleted, evicted or expired in the meantime is not sent any more.
+
+The idempotency key of an arrived batch, little-endian:
+
+    offset  size  field
+         0     1  mark     0xFF
+         1    16  name     XXH3-128 of the source's name
+        17     8  epoch    of the source
+        25   8 n  seqs     of the n records in the source
 """
 
 from __future__ import annotations
@@ -36,32 +44,33 @@ import xxhash
 from shardd.topic.job_table import Queue
 
 MARK = b"\xff"
-"""Begins the idempotency key of a batch that arrived. No client's key does: those are UTF-8."""
+"""First byte of the idempotency key of an arrived batch. No client's key begins with it, because those are UTF-8."""
 _SOURCE = 24
 
 
 class Transfer(NamedTuple):
-    """Where a record goes. `deliveries` of a dead letter is how often it was handed out; a redrive has 0."""
+    """The target of a record. `deliveries` is the number of deliveries of a dead letter; 0 for a redrive."""
 
     target: str
     deliveries: int
 
 
 class Outbox:
-    """The transfers of one topic by seq, their orders committed. `queue` is the topic's, if it is one."""
+    """The transfers of one topic by seq, whose orders are committed. `queue` arguments are the topic's queue, if it is
+    one."""
 
     __slots__ = ("ordered", "transfers")
 
     def __init__(self) -> None:
         self.transfers: dict[int, Transfer] = {}
         self.ordered: set[int] = set()
-        """Of whom orders are staged."""
+        """Seqs whose orders are staged."""
 
     def __bool__(self) -> bool:
         return bool(self.transfers)
 
     def apply(self, fields: dict[str, Any], queue: Queue | None) -> None:
-        """What a LEASE frame or a catalog says."""
+        """Apply the fields of a LEASE frame or of a catalog."""
         for seq, target, deliveries in fields.get("letters", ()):
             self.transfers[seq] = Transfer(target, deliveries)
             if queue is not None:
@@ -69,20 +78,20 @@ class Outbox:
         self.call_back(fields.get("called_back", ()), queue)
 
     def call_back(self, seqs: Iterable[int], queue: Queue | None) -> None:
-        """They go nowhere. Jobs among them may be handed out again."""
+        """Remove the transfers of these seqs. Jobs among them are claimable again."""
         for seq in seqs:
             self.transfers.pop(seq, None)
             if queue is not None:
                 queue.cancel_transfer(seq)
 
     def gone(self, seqs: Iterable[int]) -> None:
-        """They have been deleted."""
+        """Remove the transfers of records that have been deleted."""
         if self.transfers:
             for seq in seqs:
                 self.transfers.pop(seq, None)
 
     def dump(self, alive: Callable[[int], bool]) -> list[list[Any]]:
-        """For a catalog."""
+        """Rows of the transfers whose records are alive, for a catalog."""
         return rows({seq: transfer for seq, transfer in self.transfers.items() if alive(seq)})
 
 
@@ -91,17 +100,18 @@ def rows(transfers: dict[int, Transfer]) -> list[list[Any]]:
 
 
 def source_id(name: str, epoch: int) -> bytes:
-    """The same for one instance of a topic for ever, wherever it lives."""
+    """The id of one instance of a topic, 24 bytes: XXH3-128 of the name, and the epoch. It never changes, in whichever
+    shard the topic is."""
     return xxhash.xxh3_128_digest(name.encode()) + struct.pack("<Q", epoch)
 
 
 def arrival_key(source: bytes, seqs: Collection[int]) -> bytes:
-    """The idempotency key of a batch that has these records of a source."""
+    """The idempotency key of a batch with the records `seqs` of a source."""
     return MARK + source + struct.pack(f"<{len(seqs)}Q", *seqs)
 
 
 class Arrivals:
-    """What came last from each source."""
+    """The last batch that arrived from each source, as its seqs."""
 
     __slots__ = ("last", "pending")
 
@@ -111,12 +121,12 @@ class Arrivals:
         """Sources of batches that are staged."""
 
     def add(self, key: bytes) -> None:
-        """A batch with such a key is there."""
+        """Record the arrival of the batch with this key."""
         source, packed = key[len(MARK) : len(MARK) + _SOURCE], key[len(MARK) + _SOURCE :]
         self.last[source] = struct.unpack(f"<{len(packed) // 8}Q", packed)
 
     def dump(self) -> list[bytes]:
-        """Keys, one for each source, for a catalog."""
+        """The key of the last batch of each source, for a catalog."""
         return [arrival_key(source, seqs) for source, seqs in self.last.items()]
 
     def load(self, keys: Iterable[bytes]) -> None:

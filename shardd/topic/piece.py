@@ -9,7 +9,7 @@ from proto.format.frame import Columns
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """`flags` are the records' delete flags, None if none is deleted."""
+    """One piece. `flags` are the delete flags of its records, None if none is deleted."""
 
     first_seq: int
     columns: Columns

@@ -1,7 +1,8 @@
-"""The tag index of one topic: in which batches a tag occurs. Built when a deletion first asks, kept up lazily.
+"""The tag index of one topic: the batches in which each tag occurs. The first deletion by tag builds it, later ones
+extend it.
 
-Batches rather than records, because then sets do the work: a batch of a thousand records costs as much as it has
-different tags. Which records of a batch carry a tag is looked up in the batch.
+It indexes batches and not records, so that a batch costs one entry per distinct tag. The records of a batch that carry
+a tag are found in the batch itself.
 """
 
 from __future__ import annotations
@@ -15,32 +16,32 @@ from typing import Any
 from proto.format.frame import Column, Columns, Encoding
 
 RUN = 32_768
-"""Tags that are sorted at a time: some milliseconds."""
+"""Number of tags that are sorted at a time, which takes some milliseconds."""
 
 
 class TagIndex:
-    """`upto` is the last seq that is indexed. A batch is known by a seq of it, so it may be merged into a larger one.
+    """`upto` is the last seq that is indexed. The index names a batch by one of its seqs, so batches may be merged.
 
-    Batches of which nothing is left stay in until the index is made anew: `entries` tells how many there are in all.
+    Entries of batches without live records stay until the index is rebuilt. `entries` counts all entries.
     """
 
     def __init__(self) -> None:
         self.upto = 0
         self.entries = 0
-        # Most tags occur in one batch only: they cost a place in the dict and no object.
+        # A tag that occurs in one batch, as most do, needs no array.
         self._places: dict[bytes, int | array[int]] = {}
-        # In sorted runs and not sorted yet, once somebody has asked for a prefix.
+        # Sorted runs and tags not sorted yet. None until the first search for a prefix.
         self._runs: list[list[bytes]] | None = None
         self._unsorted: list[bytes] = []
 
     def add(self, first_seq: int, columns: Columns, start: int, mask: bytes | None) -> None:
-        """Index the records of a batch from its `start`-th on: those that `mask` has a 1 for, or all."""
+        """Index the records of a batch from position `start` on. `mask` has a 1 for each to index; None indexes all."""
         self.upto = first_seq + columns.count - 1
         if columns.tag is None:
             return
         place = first_seq + start
         tags = _distinct(columns.tag, start, columns.count, mask)
-        new = tags.difference(self._places)  # not `-`, which would walk through all that are known
+        new = tags.difference(self._places)  # needs no set of all known tags, unlike `-`
         for tag in tags - new:
             known = self._places[tag]
             if isinstance(known, int):
@@ -53,11 +54,11 @@ class TagIndex:
             self._unsorted += new
 
     def equal(self, tag: bytes) -> Set[bytes]:
-        """The tag, if it occurs."""
+        """The set of this tag, empty if it does not occur."""
         return {tag} if tag in self._places else set()
 
     def starting_with(self, prefix: bytes) -> Set[bytes]:
-        """The tags that start with `prefix`."""
+        """The known tags that start with `prefix`. Sorts the unsorted ones first."""
         while self.unsorted:
             self.sort()
         found: set[bytes] = set()
@@ -70,11 +71,11 @@ class TagIndex:
 
     @property
     def unsorted(self) -> int:
-        """How many tags `starting_with` would have to sort first."""
+        """Number of tags that `starting_with` would have to sort first."""
         return len(self._places) if self._runs is None else len(self._unsorted)
 
     def sort(self) -> None:
-        """Sort some of them."""
+        """Sort up to `RUN` of the unsorted tags."""
         if self._runs is None:
             self._runs, self._unsorted = [], list(self._places)
         chosen = self._unsorted[-RUN:]
@@ -85,7 +86,7 @@ class TagIndex:
         self._runs[-1].sort()
 
     def places(self, tags: Set[bytes]) -> list[int]:
-        """A seq of each batch that may have one of these tags, ascending."""
+        """One seq of each batch that may have one of these tags, ascending."""
         found: set[int] = set()
         for tag in tags:
             place = self._places[tag]
@@ -96,16 +97,16 @@ class TagIndex:
         return sorted(found)
 
     def forget(self, tags: Set[bytes]) -> None:
-        """No record has these tags any more."""
+        """Remove tags that no record has any more."""
         for tag in tags:
             place = self._places.pop(tag)
             self.entries -= 1 if isinstance(place, int) else len(place)
         if self._runs is not None and sum(map(len, self._runs)) > 2 * len(self._places) + RUN:
-            self._runs, self._unsorted = None, []  # most of what is sorted does not occur any more
+            self._runs, self._unsorted = None, []  # most of the sorted tags do not occur any more
 
 
 def carriers(columns: Columns, tags: Set[bytes], start: int, stop: int) -> list[int]:
-    """Which records of a batch, `start` to `stop` (exclusive), have one of these tags."""
+    """Positions of the records of a batch, from `start` to before `stop`, that have one of these tags."""
     column = columns.tag
     if column is None or start >= stop:
         return []

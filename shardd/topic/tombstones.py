@@ -1,11 +1,11 @@
-"""What a topic lost against its will, and why: the memory behind tombstones.
+"""The losses of a topic: records that expired, were evicted or vanished at a restart. Readers get them as tombstones.
 
-Reasons are those of the API, and `RESTART`: what an ephemeral topic had in memory when its shard stopped. The API's
-list of reasons has none for that and is closed, so readers are told `cap`, which is the nearest, and besides it the
-`cause`, a field of its own.
+Reasons are those of the API, and `RESTART` for records that an ephemeral topic had in memory when its shard stopped.
+The API's list of reasons is closed and has none for that. So readers get `cap`, the nearest one, and a separate field
+`cause`.
 
-Records leave in seq order, so the losses of a topic are runs `(upto, reason)`: everything live up to `upto`, from
-where the run before it ended, went for that reason. Deletions are no losses and leave no trace here.
+Records leave in seq order, so the losses are runs `(upto, reason)`. All live records up to `upto`, from the end of the
+run before, were lost for that reason. Deletions are not losses and are not stored here.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Losses:
 
     @property
     def evict_floor(self) -> int:
-        """One past the highest seq lost; 0 if nothing ever was."""
+        """One past the highest seq lost; 0 if no record was ever lost."""
         return self.runs[-1][0] + 1 if self.runs else 0
 
     def add(self, upto: int, reason: str) -> None:
-        """The record `upto` was lost, and every live one before it."""
+        """Add the loss of record `upto` and of every live record before it."""
         runs = self.runs
         if self.evict_floor > upto:
             return
@@ -35,11 +35,11 @@ class Losses:
             return
         runs.append((upto, reason))
         if len(runs) > MAX_RUNS:
-            # The oldest gaps keep their range and lose their reason: nothing remembers that far back exactly.
+            # The two oldest runs become one without a reason of its own, so that memory stays bounded.
             runs[:2] = [(runs[1][0], "mixed")]
 
     def reason(self, gap_from: int) -> str:
-        """Why records from `gap_from` on are missing."""
+        """The reason why records from `gap_from` on are missing; `mixed` if there are several."""
         reasons = {reason for upto, reason in self.runs if upto >= gap_from}
         if len(reasons) > 1:
             reasons = {told(reason)[0] for reason in reasons}
@@ -47,5 +47,5 @@ class Losses:
 
 
 def told(reason: str) -> tuple[str, str | None]:
-    """What readers are told: the reason, and the cause if there is more to say."""
+    """Reason and cause for readers; the cause is None for the reasons of the API."""
     return ("cap", RESTART) if reason == RESTART else (reason, None)

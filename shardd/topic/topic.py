@@ -1,13 +1,13 @@
-"""One topic in memory: its batches, its floors, its clocks.
+"""One topic in memory: its batches, floors, positions and commit times.
 
-A batch is kept as the frame it was written in and taken apart when it is read. Small batches are merged as they age,
-32 at a time and twice at most, so that a topic costs per thousand records, however small the writes were.
+A batch is stored as the frame it was written in and decoded when it is read. Small batches are merged as they age, 32
+at a time and at most twice. So the cost of a topic is per thousand records, independent of the size of the writes.
 
-Two positions, because a write gets its seqs before it may be seen: `next_seq` is what the next write gets,
-`head_seq` is the last record readers may see.
+A write gets its seqs before it is visible, so there are two positions. `next_seq` is the first seq of the next write.
+`head_seq` is the last seq that readers may see.
 
-Records leave from the front, by cap, age or `before_seq`, or anywhere, by tag. Commit times never decrease with
-seq, so what has expired is always a front part too, and expiring costs one comparison as long as nothing has.
+Records leave from the front, by cap, age or `before_seq`, or from anywhere, by tag. Commit times never decrease with
+seq, so expired records are at the front too. Expiring costs one comparison when nothing has expired.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Deferred = tuple[Header, Buffer]
 
 
 class Slice:
-    """Records `start` to `stop` (exclusive) of a batch; `mask` tells the live ones, None for all."""
+    """Records of a batch from position `start` to before `stop`. `mask` has a 1 for each live one; None: all are."""
 
     __slots__ = ("columns", "first_seq", "mask", "start", "stop")
 
@@ -52,45 +52,87 @@ class Slice:
 
 @dataclass(slots=True)
 class Totals:
-    """Live records and bytes of many topics together."""
+    """Sum of live records and bytes of many topics."""
 
     records: int = 0
     bytes: int = 0
 
 
 class Topic:
+    assigned_config: TopicConfig
+    """The config as it will be when everything staged is committed."""
+    totals: Totals
+    """The totals that include this topic's records while it is visible."""
+    ahead_ms: int
+    """Ms by which the topic's time is ahead of the clock, because the clock was ahead at earlier writes."""
+    sync_required_no: int
+    """Number of the newest frame of this topic that had to wait for a sync."""
+    lane: Lane | None
+    """The lane as it will be when everything staged is committed; None if the topic never had a router."""
+    deferred: deque[Deferred]
+    """Frames of the log that must be replayed after copies that are not made again yet. Empty once the shard is
+    ready."""
+    durable_head: int
+    """Last seq that is on the device for certain. For classes whose records are visible before a sync; see
+    `shardd.routers.source`."""
+    floor: int
+    """All records before this seq are gone. Never decreases."""
+    holes: int
+    """Incremented by every deletion that may have removed records from the middle."""
+    pending_bytes: int
+    """Records and bytes that have seqs but are not visible yet."""
+    ceiling: int
+    """Seqs up to this one may be used without a further reservation in the log: see
+    `shardd.changes.seq_reservation`."""
+    reserved_in: str
+    """Boot id of the machine when `ceiling` was reserved; empty if a crash of the machine loses no records."""
+    catalogued: object
+    """This topic's encoded entry in the newest catalog, or the plan of a checkpoint in progress. None if the topic has
+    changed since: every change of a field that the catalog has must set it to None (`shardd.checkpoint.checkpoint`)."""
+    as_of: int
+    """Frame number up to which the catalog that this topic was loaded from has all its frames."""
+    counted_in: int
+    """Number of the checkpoint for which space for this topic's files is counted: see `shardd.storage.free_space`."""
+    logged_no: int
+    """Number of the newest frame of this topic that this process has logged."""
+    logged_seq: int
+    """The last seq that is not in memory only. A stop loses the records behind it that were written while the topic was
+    ephemeral. It counts while the topic is ephemeral, and afterwards until a checkpoint has these records."""
+    damage: Damage | None
+    """Why this topic is quarantined; None while its files are sound."""
+    unchecked: bool
+    """True while the batches are those of the catalog, and the files have not been checked yet; see
+    `shardd.checkpoint.segment_summary`."""
+    unloaded: Unloaded | None
+    """State of a topic whose files could not be read at the start; else None."""
+    held_at: deque[int]
+    """Request times of the configurations and deletions that are staged, in ms. Records expire only up to the first of
+    these times, else a replay would give another result. It would find expired records again that the new configuration
+    keeps for longer, and would treat lost records as deleted."""
+
     def __init__(self, name: str, ident: int, epoch: int, config: TopicConfig, totals: Totals | None = None) -> None:
         self.name = name
         self.id = ident
         self.epoch = epoch
         self.config = config
         self.assigned_config = config
-        """What the config will be once everything staged is committed."""
         self.next_seq = 1
         self.head_seq = 0
         self.totals = totals or Totals()
-        """Where this topic's records count while it is visible."""
         self.records = 0
         self.bytes = 0
         self.last_ts = 0
         self.ahead_ms = 0
-        """How far the topic's time is ahead of the clock's, because the clock was ahead when it was written to."""
         self.last_write_ts: int | None = None
         self.last_read_ts: int | None = None
         self.sync_required_no = 0
-        """Number of the newest frame of this topic that had to wait for a sync."""
         self.losses = Losses()
         self.gaps = Gaps()
-        self.lane: Lane | None = None
-        """What routers bring into this topic, once everything staged is committed; None if none ever did."""
+        self.lane = None
         self.lane_visible: Lane | None = None
-        self.deferred: deque[Deferred] = deque()
-        """Frames of the log that come after copies which have to be made again first. Empty once the shard is ready."""
+        self.deferred = deque()
         self.durable_head = 0
-        """Last seq that is surely on the device, for classes that show records before they are; see
-        `shardd.routers.source`."""
         self.floor = 1
-        """Everything before this seq is gone. Never decreases."""
         self._batches: list[Batch] = []
         self._firsts: list[int] = []
         self._runs = [0] * FINAL_LEVEL
@@ -101,45 +143,26 @@ class Topic:
         self.outbox = Outbox()
         self.arrivals = Arrivals()
         self.holes = 0
-        """Raised by every deletion that may have taken records from the middle."""
         self.moving = Moving()
         self.segments: list[Segment] = []
         self.pending_records = 0
         self.pending_bytes = 0
-        """What has been given seqs but is not visible yet."""
         self.ceiling = 0
-        """Seqs up to here may be used without a word in the log: see `shardd.changes.seq_reservation`."""
         self.reserved_in = ""
-        """The boot of the machine that `ceiling` was reserved in; empty if nothing can be lost with the machine."""
         self.reserving = False
-        self.catalogued: object = None
-        """What the newest catalog says of this topic, encoded; or the plan of a checkpoint that is on its way. None if
-        the topic has changed since: every change of what a catalog has must set this
-        (`shardd.checkpoint.checkpoint`)."""
+        self.catalogued = None
         self.as_of = 0
-        """The catalog that this topic was loaded from has all its frames up to this one."""
         self.counted_in = -1
-        """The checkpoint that room for this topic's files is counted for: see `shardd.storage.free_space`."""
         self.logged_no = 0
-        """Number of the newest frame of this topic that this process has logged."""
         self.logged_seq = 0
-        """The last seq before those that are in memory only: a stop takes the records behind it that were written while
-        the topic was ephemeral. It counts while the topic is ephemeral, and afterwards until a checkpoint has them."""
-        self.damage: Damage | None = None
-        """Why this topic is set apart; None while its files are sound."""
+        self.damage = None
         self.unchecked = False
-        """Its batches are those that the catalog told: nobody has looked at the files yet, see
-        `shardd.checkpoint.segment_summary`."""
-        self.unloaded: Unloaded | None = None
-        """What is known of a topic whose files could not be read at the start."""
-        self.held_at: deque[int] = deque()
-        """When the configurations and deletions that are on their way were asked for. Nothing expires beyond the first
-        of these times, for a replay would come to another end: it would find records again that the new configuration
-        keeps for longer, and would take for deleted what had been lost."""
+        self.unloaded = None
+        self.held_at = deque()
 
     @property
     def earliest_seq(self) -> int:
-        """First live record; `head_seq + 1` if there is none."""
+        """Seq of the first live record; `head_seq + 1` if there is none."""
         return self.floor
 
     @property
@@ -148,12 +171,12 @@ class Topic:
 
     @property
     def lasting_seq(self) -> int:
-        """The last visible seq that a restart knows of: of an ephemeral topic, what follows is in memory only."""
-        return min(self.logged_seq, self.head_seq) if self.config.durability == "ephemeral" else self.head_seq
+        """The last visible seq that survives a restart. The later records of an ephemeral topic are in memory only."""
+        return self.head_seq if self.config.durability.lasts else min(self.logged_seq, self.head_seq)
 
     @property
     def last_live(self) -> int:
-        """Seq of the last record that is left; 0 if there is none."""
+        """Seq of the last live record; 0 if there is none."""
         return next((last for b in reversed(self._batches) if (last := b.last_live) is not None), 0)
 
     @property
@@ -162,19 +185,20 @@ class Topic:
 
     @property
     def unrestored(self) -> bool:
-        """Are copies that it had at the last stop still to be made again? Nothing may be logged of it before."""
+        """True if copies that the topic had at the last stop are still to be made again. No frame of the topic may be
+        logged before that."""
         return self.unloaded is None and (bool(self.deferred) or (self.lane is not None and not self.lane.settled))
 
     def commit_time(self, now_ms: int) -> int:
-        """`$ts` of a write made now: the clock, but never less than that of an earlier write."""
+        """`$ts` of a write made now, in ms: the time of the clock, but never less than that of an earlier write."""
         self.last_ts = max(self.last_ts, now_ms + self.ahead_ms)
         return self.last_ts
 
-    # Growing
+    # Adding records
 
     def add(self, buffer: Buffer, first_seq: int, columns: Columns, flags: bytes | None = None) -> Batch:
-        """Make the records of a batch frame visible, and let the caps take what is too much. `flags` tells which of
-        them are deleted."""
+        """Make the records of a batch frame visible, then evict what the caps do not allow. `flags` tells which of them
+        are deleted."""
         assert first_seq == self.head_seq + 1
         batch = Batch(buffer, first_seq, columns)
         if flags is not None:
@@ -185,25 +209,26 @@ class Topic:
         return batch
 
     def leave_out(self, count: int, reason: str | None) -> None:
-        """The next `count` seqs stay without records. `reason` tells readers why, None is for deletions."""
+        """Leave the next `count` seqs without records. `reason` is for readers; None stands for a deletion."""
         first = self.head_seq + 1
         self.head_seq += count
         self.catalogued = None
-        self._runs = [0] * FINAL_LEVEL  # what is merged must be neighbours
+        self._runs = [0] * FINAL_LEVEL  # only neighbouring batches may be merged
         if reason is not None:
             self.gaps.add(first, self.head_seq, reason)
         if not self._batches:
             self._settle()
 
     def restore(self, batch: Batch) -> None:
-        """A batch as it was, at the end of those there are."""
+        """Append a batch as it is, without merging or eviction."""
         self._batches.append(batch)
         self._firsts.append(batch.first_seq)
         self.head_seq = batch.last_seq
         self._count(batch.live, batch.live_size)
 
     def flag(self, deleted: dict[int, bytes]) -> list[tuple[Batch, bytes]]:
-        """Delete flags by first seq of their batch, for restored batches. Returns those there are, with their flags."""
+        """Apply delete flags to restored batches. `deleted` maps the first seq of a batch to its flags. Returns the
+        batches found, with their flags."""
         flagged = []
         for batch in self._batches:
             flags = deleted.get(batch.first_seq)
@@ -215,7 +240,7 @@ class Topic:
         return flagged
 
     def restored(self, head_seq: int, floor: int) -> None:
-        """The positions of a topic whose batches have been restored."""
+        """Set the positions of a topic after all its batches have been restored."""
         self.head_seq = head_seq
         self.next_seq = head_seq + 1
         while self._batches and self._batches[0].first_seq < floor:
@@ -226,16 +251,16 @@ class Topic:
         self.floor = max(floor, self._batches[0].first_live or 0) if self._batches else head_seq + 1
 
     def skip(self, next_seq: int) -> None:
-        """Seqs below `next_seq` are used, whether or not there are records."""
+        """Count all seqs below `next_seq` as used, whether or not they have records."""
         if next_seq <= self.next_seq:
             return
         self.catalogued = None
         self.head_seq, self.next_seq = next_seq - 1, next_seq
-        self._runs = [0] * FINAL_LEVEL  # what is merged must be neighbours
+        self._runs = [0] * FINAL_LEVEL  # only neighbouring batches may be merged
         self._settle()
 
     def reserve_nothing(self) -> None:
-        """The topic leaves class `disk`: what was written as such is synced with the change."""
+        """Drop the reservation when the topic leaves class `disk`: the change syncs all its records."""
         self.ceiling, self.reserved_in = 0, ""
 
     def _count(self, records: int, size: int) -> None:
@@ -246,7 +271,7 @@ class Topic:
         self.totals.bytes += size
 
     def _age(self, level: int) -> None:
-        """Merge the newest batches of one level once there are enough of them."""
+        """Merge the newest batches of one level when there are `MERGE_FAN` of them."""
         for lower in range(level):
             self._runs[lower] = 0
         while level < FINAL_LEVEL:
@@ -265,23 +290,23 @@ class Topic:
         return whole
 
     def drop_dead(self) -> list[Segment]:
-        """Forget batches of which nothing is left, and take out and return the segments that hold no others."""
+        """Remove the batches without live records. Removes and returns the segments that have no other batches."""
         used = {id(b.stored.segment) for b in self._batches if b.stored is not None and b.live}
         if any(not batch.live for batch in self._batches):
-            # A dead batch among live ones stays until the file has its flags: a restart would bring it back.
+            # A dead batch in a used segment stays until the file has its flags: else a restart would bring it back.
             self._batches = [
                 b
                 for b in self._batches
                 if b.live or (b.stored is not None and id(b.stored.segment) in used and b.deleted != b.written)
             ]
             self._firsts = [batch.first_seq for batch in self._batches]
-            self._runs = [0] * FINAL_LEVEL  # what is merged must be neighbours
+            self._runs = [0] * FINAL_LEVEL  # only neighbouring batches may be merged
         dead = [segment for segment in self.segments if id(segment) not in used]
         self.segments = [segment for segment in self.segments if id(segment) in used]
         return dead
 
     def unstored(self) -> list[Batch]:
-        """The batches that no segment has yet and that are to last, small ones merged first."""
+        """The batches up to `lasting_seq` that no segment has yet. Merges small ones first."""
         stop = bisect_right(self._firsts, self.lasting_seq)
         at = stop
         while at and self._batches[at - 1].stored is None:
@@ -302,7 +327,8 @@ class Topic:
         return self._batches[first:stop]
 
     def _end_of_run(self, at: int, stop: int) -> int:
-        """Where the small neighbouring batches from `at` on end that make one batch of ordinary size together."""
+        """The end (exclusive) of the small neighbouring batches from `at` on that make one batch of at most 1024
+        records."""
         batches = self._batches
         end, count = at + 1, batches[at].count
         if batches[at].level == FINAL_LEVEL:
@@ -314,10 +340,10 @@ class Topic:
             end += 1
         return end
 
-    # Shrinking
+    # Removing records
 
     def expire(self, now_ms: int) -> None:
-        """Lose what is older than the topic's TTL."""
+        """Remove the records that are older than the topic's TTL, as losses."""
         ttl = self.config.ttl_ms
         if self.held_at:
             now_ms = min(now_ms, self.held_at[0])
@@ -332,9 +358,9 @@ class Topic:
                 return
 
     def evict(self) -> None:
-        """Lose what is more than the topic's caps allow. The newest record always stays.
+        """Remove the oldest records beyond the topic's caps, as losses. The newest record always stays.
 
-        A topic that refuses what is too much never loses what it has, also when a cap is lowered below it.
+        A topic with `discard` "reject" evicts no records, also when a cap is lowered below its contents.
         """
         cap_records, cap_bytes = self.config.cap_records, self.config.cap_bytes
         if self.config.discard == "reject" or (not cap_records and not cap_bytes):
@@ -355,7 +381,7 @@ class Topic:
             self._lose(front, gone, "cap")
 
     def _lose(self, front: Batch, start: int, reason: str) -> None:
-        """The records of the first batch before its `start`-th go, against their writers' will."""
+        """Remove the records of the first batch before position `start`, as losses."""
         lost = last_live_before(front, start)
         if lost is not None:
             self.losses.add(lost, reason)
@@ -368,7 +394,7 @@ class Topic:
         self._settle()
 
     def _settle(self) -> None:
-        """Drop dead batches at the front, and move the floor to the first live record."""
+        """Drop dead batches at the front and move the floor to the first live record."""
         self.catalogued = None
         dead = 0
         while dead < len(self._batches) and not self._batches[dead].live:
@@ -388,7 +414,7 @@ class Topic:
             self._tags = None
 
     def lose_below(self, floor: int, reason: str) -> None:
-        """The records before `floor` are gone, against their writers' will."""
+        """Remove the records before `floor`, as losses."""
         while self._batches and self._batches[0].first_seq < floor:
             front = self._batches[0]
             self._lose(front, min(floor - front.first_seq, front.count), reason)
@@ -396,19 +422,19 @@ class Topic:
                 break
 
     def lose_tail(self, upto: int) -> None:
-        """Seqs behind the head and up to `upto` were used, and their records went with the memory they were in."""
+        """Count the seqs behind the head up to `upto` as lost at a restart: their records were in memory only."""
         self.part()
         if upto > self.head_seq:
             self.leave_out(upto - self.head_seq, RESTART)
             self.next_seq = max(self.next_seq, self.head_seq + 1)
 
     def part(self) -> None:
-        """Never merge what there is with what comes: one of them may be lost without the other."""
+        """Keep the present batches from being merged with later ones: one may be lost without the other."""
         self._runs = [0] * FINAL_LEVEL
 
     def floor_after(self, config: TopicConfig, records: int, size: int) -> int:
-        """Where the floor is at least, once so many records and bytes have come: what the caps take is before it. The
-        newest record of all stays, as in `evict`."""
+        """A lower bound of the floor after `records` with `size` bytes have been added: the caps evict what is before
+        it. The newest record stays, as in `evict`."""
         floor = self.floor
         if config.discard == "reject":
             return floor
@@ -426,7 +452,8 @@ class Topic:
         return floor if records else max(self.floor, min(floor, self.last_live))
 
     def delete(self, before_seq: int | None, match: Match | None, bound: int) -> int:
-        """Remove live records with seq < `before_seq` and a matching tag, none from `bound` on. Returns how many."""
+        """Remove the live records with seq < `before_seq` and < `bound` and a matching tag; None sets no condition.
+        Returns their number. Raises `SegmentError`."""
         before = self.records
         end = bound if before_seq is None else min(bound, before_seq)
         if match is None:
@@ -448,7 +475,7 @@ class Topic:
         for seq in index.places(tags):
             place = bisect_right(self._firsts, seq) - 1
             if place < 0 or not done < seq < end or self._batches[place].last_seq < seq:
-                continue  # of a batch that is forgotten, was merged with the one before, or comes later
+                continue  # its batch was removed, was merged with the one before, or comes later
             batch = self._batches[place]
             done = batch.last_seq
             chosen = carriers(batch.columns(), tags, batch.start, min(batch.count, end - batch.first_seq))
@@ -461,7 +488,7 @@ class Topic:
         self._settle()
 
     def delete_seqs(self, seqs: Sequence[int]) -> None:
-        """Remove the records with these seqs, ascending and no seq twice. Those that are gone change nothing."""
+        """Remove the records with these seqs, which are ascending and distinct. Seqs that are gone change nothing."""
         at = 0
         while at < len(seqs):
             place = max(bisect_right(self._firsts, seqs[at]) - 1, 0)
@@ -470,7 +497,7 @@ class Topic:
             batch = self._batches[place]
             before = at
             start, at = bisect_left(seqs, batch.first_seq, at), bisect_right(seqs, batch.last_seq, at)
-            if start == at:  # in no batch: it was forgotten
+            if start == at:  # in no batch: the batch was removed
                 at = max(at, before + 1)
                 continue
             self._count(-batch.live, -batch.live_size)
@@ -479,7 +506,7 @@ class Topic:
         self._settle()
 
     def delete_after(self, seq: int) -> int:
-        """Remove the live records behind `seq`; their seqs stay used. Returns how many."""
+        """Remove the live records behind `seq`. Their seqs stay used. Returns their number."""
         before = self.records
         for batch in reversed(self._batches):
             if batch.last_seq <= seq:
@@ -491,7 +518,7 @@ class Topic:
         return before - self.records
 
     def alive(self, seq: int) -> bool:
-        """Is there still a record with this seq?"""
+        """True if the record with this seq is live."""
         place = bisect_right(self._firsts, seq) - 1
         if place < 0 or seq > self._batches[place].last_seq:
             return False
@@ -499,7 +526,7 @@ class Topic:
         return position >= batch.start and batch.mask(position, position + 1) == b"\1"
 
     def written_at(self, seq: int) -> int:
-        """When the record of a seq was committed, ms; it must be alive."""
+        """Commit time of the record with this seq, in ms. The record must be alive. Raises `SegmentError`."""
         batch = self._batches[bisect_right(self._firsts, seq) - 1]
         if batch.first_ts == batch.last_ts:
             return batch.first_ts
@@ -507,14 +534,15 @@ class Topic:
         return times if isinstance(times, int) else times[seq - batch.first_seq]
 
     def unindexed(self, op: str) -> int:
-        """Seqs that the tag index does not have yet; or, if it has all, tags that this kind of match must sort."""
+        """Number of seqs that the tag index does not have yet. If it has all: number of tags that a match with `op`
+        must sort."""
         index = self._tags
         seqs = self.head_seq - max(index.upto if index is not None else 0, self.floor - 1)
         return index.unsorted if index is not None and not seqs and op == "Glob" else seqs
 
     def index(self, batches: int | None = None, op: str = "Eq") -> TagIndex:
-        """Add so many batches to the tag index, all that are not there by default; or prepare it for this kind of match
-        a little more."""
+        """Add up to `batches` batches to the tag index; None adds all that are missing. If none is missing and `op` is
+        "Glob", sort some of the tags instead."""
         if self._tags is None:
             self._tags = TagIndex()
         index = self._tags
@@ -528,15 +556,18 @@ class Topic:
             if start < batch.count:
                 mask = None if batch.flags is None else batch.mask(start, batch.count)
                 index.add(batch.first_seq, batch.columns(), start, mask)
-        # Seqs may be missing, and batches of which nothing is left: they are done with as well.
+        # Seqs without records and batches without live ones count as indexed, too.
         index.upto = self.head_seq if end == len(self._batches) else self._batches[end - 1].last_seq
         return index
 
     # Reading
 
     def window(self, start_seq: int, limit: int, budget: int, upto: int | None = None) -> tuple[list[Slice], int]:
-        """Up to `limit` live records from `start_seq` to `upto` (None: the head), whose payload is at most `budget`
-        bytes, but at least one if there is any; and the last seq that was looked at. Ends before the next gap."""
+        """Up to `limit` live records from `start_seq` to `upto` (None: the head), and the last seq that was examined.
+
+        The records have at most `budget` bytes of payload, but at least one is returned if there is any. Ends before
+        the next gap. Raises `SegmentError`.
+        """
         slices: list[Slice] = []
         upto = self.head_seq if upto is None else min(upto, self.head_seq)
         gap = self.gaps.next_after(start_seq)
@@ -578,8 +609,11 @@ class Topic:
         return slices, upto
 
     def pieces(self, start_seq: int, upto: int, limit: int, budget: int) -> tuple[list[Piece], int]:
-        """Records from `start_seq` to `upto` as they are in their batches, deleted ones with their flags: about `limit`
-        records and `budget` bytes at most, but at least one if there is any; and the last seq that was looked at."""
+        """Records from `start_seq` to `upto` as their batches have them, deleted ones with their flags.
+
+        Returns about `limit` records and `budget` bytes at most, but at least one record if there is any; and the last
+        seq that was examined. Raises `SegmentError`.
+        """
         found: list[Piece] = []
         for batch in self._from(start_seq):
             start = max(start_seq - batch.first_seq, batch.start)
@@ -608,13 +642,13 @@ class Topic:
 
 
 def last_live_before(front: Batch, start: int) -> int | None:
-    """Seq of the last live record of `front` before its `start`-th."""
+    """Seq of the last live record of `front` before position `start`; None if there is none."""
     mask = front.mask(front.start, min(start, front.count))
     last = mask.rfind(1)
     return None if last < 0 else front.first_seq + front.start + last
 
 
 def hold(topic: Topic) -> None:
-    """Nothing expires while frames are deferred: they may keep records for longer."""
+    """Stop expiry of a topic while frames are deferred: they may keep records for longer."""
     topic.held_at.clear()
     topic.held_at.append(0)

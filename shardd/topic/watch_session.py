@@ -1,10 +1,10 @@
-"""Watch sessions: what a client subscribed to, and how far each topic was handed to it.
+"""Watch sessions: the topics that a client subscribed to, and the position sent to the client in each.
 
-A session lives in the shard that owns its name, `xxh3_64(wid) % shards`, which need not be one that owns its topics:
-so it outlives the gateway, and moves with `reshard` like a topic. The gateway that streams it says now and then how far
-it is. What it did not say yet is delivered again if it dies: a position is never ahead of what the client was sent.
+A session lives in shard `xxh3_64(wid) % shards`, which need not own any of its topics. So it outlives the gateway, and
+moves with `reshard` like a topic. The gateway that streams the session reports its positions now and then. If the
+gateway dies, the records since its last report are delivered again: a position is never ahead of what was sent.
 
-    made ──► streaming ──► idle ──(ttl without a word)──► ended
+    made ──► streaming ──► idle ──(ttl without a report)──► ended
                  ▲           │
                  └───────────┘ another GET
 
@@ -14,15 +14,19 @@ In the log (frame kind SESSION, topic id 0), one of
     moved    {wid: [generation, {topic: position}]}, positions that changed; written in groups, a few times a second
     ended    [wid]
 
-and a later one replaces what an earlier one said, so reading them twice changes nothing. Frames are written before a
-request is answered, and synced with whatever is synced next. If the machine stops before that, a position is an older
-one, or the session is unknown and its client makes a new one.
+A later frame replaces what an earlier one said, so replaying them twice changes nothing. A frame is written before the
+request is answered, and synced with the next sync. If the machine stops before that sync, a position is an older one,
+or the session is unknown and the client makes a new one.
 
-A position is [epoch, seq, born]: the last seq handed over, of which instance of the topic (-1: of one that was gone
-already, -2: and the client was told so), and the session's generation when it began to read that instance. A generation
-ends when a topic turns out to have been deleted, so that an id from before that can be told from one that came after.
+A position is [epoch, seq, born]:
 
-Whether a session has a stream is known to the gateway alone; it says a word for each of those well within the ttl.
+    epoch    the instance of the topic; -1: it was gone already; -2: it was gone, and the client was told so
+    seq      the last seq sent to the client
+    born     the session's generation when it began to read that instance
+
+A generation ends when a topic turns out to have been deleted. So an id from before the deletion differs from one after.
+
+Only the gateway knows whether a session has a stream. It reports each such session well within the ttl.
 """
 
 from __future__ import annotations
@@ -37,8 +41,8 @@ Position = tuple[int, int, int]
 
 
 class Session(Struct):
-    """`owner` is the digest of the key that made it, b"" where none was asked for. `options` is what to show of the
-    records and how, as the gateway reads it."""
+    """One session. `owner` is the digest of the API key that made it, b"" if keys are not required. `options` says what
+    to send of the records and how; only the gateway reads it."""
 
     wid: str
     owner: bytes
@@ -59,7 +63,7 @@ class Sessions:
         return len(self.by_wid)
 
     def owned_by(self, owner: bytes) -> int:
-        """How many there are of one key."""
+        """Number of sessions of one API key."""
         return self._owned[owner]
 
     def add(self, session: Session) -> None:
@@ -68,7 +72,7 @@ class Sessions:
         self._owned[session.owner] += 1
 
     def remove(self, wid: str) -> None:
-        """Does nothing for one there is not."""
+        """Remove a session. Does nothing if it does not exist."""
         session = self.by_wid.pop(wid, None)
         if session is not None:
             self._owned[session.owner] -= 1
@@ -76,7 +80,7 @@ class Sessions:
                 del self._owned[session.owner]
 
     def apply(self, fields: Mapping[str, Any]) -> None:
-        """What a frame says."""
+        """Apply the fields of a SESSION frame."""
         if "made" in fields:
             self.load([fields["made"]])
         for wid, (generation, topics) in fields.get("moved", {}).items():
@@ -88,7 +92,7 @@ class Sessions:
             self.remove(wid)
 
     def dump(self) -> list[dict[str, Any]]:
-        """For a catalog."""
+        """All sessions as maps for a catalog."""
         return [as_map(session) for session in self.by_wid.values()]
 
     def load(self, entries: Iterable[Mapping[str, Any]]) -> None:
@@ -98,17 +102,17 @@ class Sessions:
             self.add(session)
 
     def woken(self, now_ms: int) -> None:
-        """The shard was away, so nobody could say a word: time begins anew."""
+        """Restart the idle time of all sessions at `now_ms`: gateways could not report while the shard was away."""
         for session in self.by_wid.values():
             session.used_ms = now_ms
 
     def shift(self, ms: int) -> None:
-        """The clock was set: they stay as long as before."""
+        """The clock was set ahead by `ms`. Moves the idle times with it, so that sessions last as long as before."""
         for session in self.by_wid.values():
             session.used_ms += ms
 
     def idle(self, since_ms: int) -> list[str]:
-        """The sessions nobody said a word for since then."""
+        """Names of the sessions without a report since `since_ms`."""
         return [session.wid for session in self.by_wid.values() if session.used_ms < since_ms]
 
 

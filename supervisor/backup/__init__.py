@@ -1,1 +1,1 @@
-"""Copies of a data directory, the way back, and commands on a stopped one."""
+"""Backup and restore of a data directory, and commands on the files of a stopped service."""

@@ -1,24 +1,26 @@
-"""Backups of a data directory, while the service runs or not. `restore` is the way back.
+"""Backup of a data directory, while the service runs or is stopped. `restore` reverses it.
 
-    DIR/<UTC time>/backup.json             when it was begun and made, and what of
-    DIR/<UTC time>/manifest.json, shard-NN/…, cold/shard-NN/…      as in the data directory, the cold folder
+    DIR/<UTC time>/backup.json             time of its begin and end, and the data directory it was made from
+    DIR/<UTC time>/manifest.json, shard-NN/…, cold/shard-NN/…      as in the data directory and the cold folder
 
-A backup is made under a name that ends in `.tmp` and renamed when it is whole and synced: what has its final name is a
-backup, whatever died. The service takes no part in it, and need not wait for it.
+A backup is made under a name that ends in `.tmp`, and renamed once it is complete and synced. A directory with its
+final name is therefore a complete backup, whichever process died. The service takes no part in a backup and does not
+wait for it.
 
-Each shard is cut at a moment of its own, after the backup was begun: with the newest catalog C, everything that C
-refers to, and the log as far as it has come, whose torn end recovery cuts off. All of that stays, and no file is ahead
-of C, until the checkpoint after the next one: should that have happened meanwhile, the shard is gone through again,
-which copies only what has changed.
+Each shard is copied as of a moment of its own, after the backup began: the newest catalog C, everything that C refers
+to, and the log up to its current end. Recovery cuts off the torn end of the log. The service keeps all of these files,
+and no file is ahead of C, until the checkpoint after the next one. If that checkpoint was made meanwhile, the shard is
+copied again; this copies only files that have changed.
 
-Files are copied: a hard link would show the deletions that the service makes in its segments later. Between backups,
-which never change, they are linked: what has the size and the time of the last backup's takes no room and no time. A
-file that was changed just before that backup began is not trusted to that: times of files have steps.
+Files are copied from the data directory, because a hard link would show later deletions in segments. Backups never
+change, so files are hard-linked between them. A file with the same size and modification time as in the last backup is
+linked. A file that changed just before that backup began is copied, because file times have a limited resolution.
 
-Only regular files are taken, and no link is followed (`folder`), because root may back up what another user may write:
+Only regular files are copied and no link is followed (`supervisor.process.safe_folder`), because root may back up a
+directory that another user can write:
 
-    a link, FIFO, socket or device with the name of a file of ours     the backup is refused, and names it
-    the same with another name                                         left out, and named by a `warning`
+    a link, FIFO, socket or device with the name of a data file     the backup is refused; the error names the entry
+    the same with another name                                      left out; a `warning` names the entry
 """
 
 from __future__ import annotations
@@ -41,41 +43,42 @@ MANIFEST = "manifest.json"
 COLD = "cold"
 ATTEMPTS = 10
 _SETTLED_NS = 200_000_000
-"""Longer than the steps of any clock that a file system takes its times from."""
+"""Longer than the resolution of any file system's modification times."""
 _OURS = re.compile(
     r"manifest\.json|shard-\d\d+|catalog-\d{20}\.cbor|held-\d{20}\.log|wal|wal-\d{20}\.log|topics|[0-9a-f]{16}|"
     r"seg-\d{20}\..+"
 )
-"""Names in a data directory that must be what they are called."""
+"""Names of data files and directories; an entry with such a name must be a regular file or a directory."""
 _SHARD = re.compile(r"shard-\d\d+")
 
 
 class BackupError(Exception):
-    """It cannot be done; the text says why. Nothing has changed but files whose name ends in `.tmp`."""
+    """The backup or restore is not possible; the message says why. Only entries whose name ends in `.tmp` were
+    written."""
 
 
 Moved = Callable[[int, int], None]
-"""Called with (bytes taken, bytes there were at the beginning), file by file."""
+"""Called after each file with (bytes taken so far, bytes at the begin of the backup)."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """Bytes and files, so far."""
+    """Progress of a backup: bytes and files so far."""
 
     copied_bytes: int = 0
     linked_bytes: int = 0
     files: int = 0
     attempts: int = 0
     total_bytes: int = 0
-    """What there was when it was begun."""
+    """Bytes to take, counted when the backup began."""
     moved: Moved = lambda done, total: None
     strange: dict[Path, str] = field(default_factory=dict)
-    """What was left out since the last warnings, and what it is."""
+    """Entries left out since the last warnings, with their kind."""
     _known: dict[Path, tuple[int, int]] = field(default_factory=dict)
     _warned: set[Path] = field(default_factory=set)
 
     def left_out(self, found: NotPlain) -> None:
-        """Raises `BackupError` if the data directory is not whole without it."""
+        """Record an entry that was left out. Raises `BackupError` if it has the name of a data file."""
         if _OURS.fullmatch(found.path.name):
             raise BackupError(
                 f"{found}, and a backup follows no links: put what belongs there in its place (a directory on another "
@@ -94,7 +97,7 @@ class Progress:
 def backup(
     data_dir: Path, cold_dir: Path | None, target: Path, moved: Moved = lambda done, total: None
 ) -> Iterator[dict[str, Any]]:
-    """Add a backup to the directory `target`. Yields `warning`, `progress` and at last `done`.
+    """Add a backup to the directory `target`. Yields maps of kind `warning` and `progress`, and finally `done`.
 
     Raises `BackupError`, OSError.
     """
@@ -144,12 +147,12 @@ def backup(
 
 
 def backups(target: Path) -> list[Path]:
-    """The whole backups in a directory of them, oldest first."""
+    """The complete backups in a directory of backups, oldest first."""
     return sorted(path.parent for path in target.glob(f"*/{MARK}") if path.parent.suffix != ".tmp")
 
 
 def _bytes_of(data_dir: Path, cold_dir: Path | None) -> int:
-    """About how much there is to take."""
+    """Bytes of all regular files in both directories; approximate while the service runs."""
     found = 0
     for top in (data_dir, cold_dir):
         for directory, _, names in [] if top is None else os.walk(top):
@@ -163,7 +166,7 @@ def _bytes_of(data_dir: Path, cold_dir: Path | None) -> int:
 
 
 def _entries(folder: Folder, progress: Progress) -> list[str]:
-    """Names of the files and directories in it, sorted. Anything else is told, or raises `BackupError`."""
+    """Sorted names of the files and directories in a folder. Other entries are recorded, or raise `BackupError`."""
     found = []
     for name in folder.names():
         try:
@@ -180,15 +183,15 @@ def _entries(folder: Folder, progress: Progress) -> list[str]:
 def _take(
     data: Folder, cold: Folder | None, shard: str, making: Path, previous: Path | None, progress: Progress
 ) -> bool:
-    """Go through one shard; False if it has to be done again."""
+    """Copy one shard. Returns False if it must be copied again."""
     place = Path(shard)
     taking = _Taking(making, previous, progress)
     try:
         with data.folder(shard) as folder:
             names = _entries(folder, progress)
             number = _newest(names)
-            # The log last: what it has gained meanwhile is in the backup too. In its own order, so that only its end
-            # is torn.
+            # The log is copied last, so that frames appended meanwhile are in the backup too. Its files are copied in
+            # order, so that only its end is torn.
             taking.topics(folder, place)
             if cold is not None:
                 with ExitStack() as opened:
@@ -225,7 +228,7 @@ def _newest(names: list[str]) -> int | None:
 
 
 class _Taking:
-    """One passage through a shard: brings files, and remembers which."""
+    """One pass through a shard: copies files and records their names."""
 
     def __init__(self, making: Path, previous: Path | None, progress: Progress) -> None:
         self._making = making
@@ -234,7 +237,7 @@ class _Taking:
         self._seen: set[Path] = set()
 
     def topics(self, shard: Folder, place: Path) -> None:
-        """Everything in `topics/` of a shard."""
+        """Copy everything in `topics/` of a shard."""
         try:
             topics = shard.folder("topics")
         except FileNotFoundError:
@@ -253,8 +256,8 @@ class _Taking:
                         self.bring(topic, name, place / "topics" / ident / name)
 
     def bring(self, folder: Folder, name: str, relative: Path) -> None:
-        """One file, by copy or by link. One that is gone by now is nothing that the catalog needs, or `_take` says
-        so."""
+        """Copy or link one file. A file that is gone by now is skipped: either the catalog does not need it, or `_take`
+        returns False."""
         making, previous, progress = self._making, self._previous, self._progress
         target = making / relative
         try:
@@ -286,7 +289,7 @@ class _Taking:
         self._seen.add(relative)
 
     def forget_others(self, places: list[Path]) -> None:
-        """Remove what an earlier passage brought and this one did not."""
+        """Remove files that an earlier pass copied and this one did not see."""
         for place in places:
             for path in list((self._making / place).rglob("*")):
                 if path.is_file() and path.relative_to(self._making) not in self._seen:
@@ -305,8 +308,8 @@ def _same(old: Path, state: tuple[int, int], previous: Path) -> bool:
 
 
 def copy_file(source: int, target: Path, size: int | None = None) -> None:
-    """The first `size` bytes of a descriptor; all by default. Synced later, all together: going through a shard must
-    be quick."""
+    """Copy the first `size` bytes of a descriptor, all by default. Does not sync: files are synced together at the end,
+    because the pass through a shard must be quick."""
     with open(target, "xb", opener=_private) as written:
         left = os.fstat(source).st_size if size is None else size
         while left and (count := os.sendfile(written.fileno(), source, None, left)):
@@ -324,13 +327,13 @@ def make_dir(path: Path) -> None:
 def sync_tree(top: Path) -> None:
     for directory, _, names in os.walk(top):
         for name in names:
-            if os.stat(Path(directory, name)).st_nlink == 1:  # a link's bytes were synced with the backup before
+            if os.stat(Path(directory, name)).st_nlink == 1:  # linked files were synced with the previous backup
                 sync(Path(directory, name))
         sync(Path(directory))
 
 
 def sync(path: Path) -> None:
-    """A file or a directory."""
+    """fsync a file or a directory."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""Commands on the files of a stopped service. The work is done by a process of the package that owns the files."""
+"""Offline commands on the files of a stopped service. A process of `shardd`, which owns the files, does the work."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from supervisor.process.datadir import DataDir
 def results(
     command: str, data_dir: Path, limits: dict[str, Any], *, shards: int | None = None, **job: Any
 ) -> Iterator[dict[str, Any]]:
-    """What `verify`, `reshard` or `cut` says, line by line; the last one is `{"kind": "exit", "status": n}`.
+    """Run `verify`, `reshard`, `cut` or `salvage`. Yields its results; the last is `{"kind": "exit", "status": n}`.
 
-    `shards` None means as many as there are; `job` is what the command needs besides. Raises `DataDirError` if the
-    directory is in use or none.
+    `shards` None keeps the number of shards; `job` has further parameters of the command. Raises `DataDirError` if the
+    directory is in use or is not a data directory.
     """
     data = DataDir.locked(data_dir)
     try:

@@ -1,15 +1,16 @@
-"""The way back from a backup: a data directory as it was, or with its topics as they were at a seq or a time.
+"""Restore: makes a data directory from a backup, complete or with topics cut at a seq or a time.
 
-    DATA_DIR.tmp, COLD_DIR.tmp     made from the backup, cut if that was asked for (`shardd.offline.rewind`), synced
-    DATA_DIR.tmp/restored.json     what it was made from and how: from here on, it is whole
+    DATA_DIR.tmp, COLD_DIR.tmp     made from the backup, cut if requested (`shardd.offline.rewind`), synced
+    DATA_DIR.tmp/restored.json     written next: source and parameters; from here on the copy is complete
     COLD_DIR, DATA_DIR             renamed, in this order
 
-Whatever dies, there is no data directory of that name before it is whole, and the backup is only read. Run again, the
-same restore starts over, or, once `restored.json` is there, does what is left of the renaming. `restored.json` stays:
-it tells where the data is from; nothing reads it.
+The data directory gets its name only when it is complete, whichever process dies, and the backup is only read. The same
+restore, run again, starts over; once `restored.json` exists, it completes the renaming. `restored.json` remains as a
+record of the data's source; the service does not read it.
 
-Which backup: the one that is named. Of a directory of them the newest, or for a time the first that was begun after
-it: it has everything that was acknowledged up to then, and the least that was evicted or deleted since.
+The source is a backup or a directory of backups. Of a directory, the newest backup is chosen, or, for a cut at a time,
+the first that began after it. That backup has every record acknowledged up to the time, and the fewest later evictions
+and deletions.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ WHOLE = "restored.json"
 RESERVE = 65_536
 PROGRESS_BYTES = 16 << 20
 FOREVER_MS = 1 << 62
-"""A cut at the end of time: everything stays, and seqs are reserved."""
+"""A cut at this time removes nothing and only reserves seqs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Where topics shall end: at seqs or times (ms) of their own, all others at `until_ms`; None: they stay whole."""
+    """Where topics are cut: `seqs` and `times` (ms since 1970) by topic, all others at `until_ms`; None: not cut."""
 
     seqs: dict[str, int] = field(default_factory=dict)
     times: dict[str, int] = field(default_factory=dict)
@@ -50,14 +51,16 @@ class Cuts:
 
     @property
     def latest_ms(self) -> int | None:
-        """The time that the backup must not have been begun before."""
+        """The latest time of any cut, ms since 1970, or None. The backup must have begun after it."""
         times = [ms for ms in (*self.times.values(), self.until_ms) if ms is not None and ms != FOREVER_MS]
         return max(times, default=None)
 
 
 def parse_cuts(until: list[str], until_seq: list[str], reserve: int | None) -> Cuts:
-    """From `TIME`, `TOPIC=TIME` and `TOPIC=SEQ`; `reserve` alone is for all topics. Raises `ValueError` with a text for
-    people."""
+    """Parse the options `TIME`, `TOPIC=TIME` and `TOPIC=SEQ`; `reserve` alone applies to all topics.
+
+    Raises `ValueError` with a message for the user.
+    """
     seqs: dict[str, int] = {}
     times: dict[str, int] = {}
     until_ms = None
@@ -98,7 +101,7 @@ def parse_time(text: str) -> int:
 def restore(
     source: Path, data_dir: Path, cold_dir: Path | None, cuts: Cuts, limits: dict[str, Any]
 ) -> Iterator[dict[str, Any]]:
-    """Make a data directory. Yields `progress` in bytes, `cut` for each topic, and at last `done`.
+    """Make a data directory. Yields maps of kind `progress` (bytes), `cut` for each topic, and finally `done`.
 
     Raises `BackupError`, `DataDirError`, OSError.
     """
@@ -163,8 +166,8 @@ def _make(
             except NotPlain as error:
                 raise BackupError(f"{error}: a backup has only regular files; take another one") from None
     if cuts:
-        # Nobody else knows the copies, so they may be in any state until this is over. A cold folder that is not one of
-        # the copies belongs to somebody else.
+        # No other process uses the copies, so they may be in any state meanwhile. A configured cold folder that is not
+        # one of the copies must not be touched.
         limits = {**limits, "cold_dir": "" if target is None else str(_making(target))}
         failed = ""
         for found in offline.results("cut", _making(data_dir), limits, cuts=asdict(cuts)):
@@ -190,7 +193,8 @@ def _bytes_of(top: Path, leave_out: set[str]) -> int:
 
 
 def _copy(source: Folder, target: Path, leave_out: set[str]) -> Iterator[int]:
-    """Copy a directory; yields the bytes of each file. Raises `NotPlain` at what is neither directory nor file."""
+    """Copy a directory. Yields the bytes of each file. Raises `NotPlain` for other entries than files and
+    directories."""
     make_dir(target)
     for name in source.names():
         if name in leave_out:

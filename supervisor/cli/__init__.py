@@ -1,1 +1,1 @@
-"""The command `topics`: options in, text and exit statuses out. What is done is done elsewhere."""
+"""Command line `topics`: parses options, calls the other packages, prints results and returns exit statuses."""

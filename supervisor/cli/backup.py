@@ -13,13 +13,39 @@ from supervisor.cli.terminal import DataDirOption, JsonOption, Status, bar, comp
 from supervisor.config import settings as settings_module
 from supervisor.process.datadir import DataDirError
 
+UntilOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="[TOPIC=]TIME",
+        help="Keep records up to this time only, of all topics or of one; may be repeated. 2026-11-21T10:00:00Z, "
+        "or ms since 1970.",
+        show_default=False,
+    ),
+]
+UntilSeqOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TOPIC=SEQ", help="Keep a topic's records up to this seq only; may be repeated.", show_default=False
+    ),
+]
+ReserveOption = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        max=1 << 40,
+        help="How many seqs after its last one a topic does not use again, because readers may have seen them "
+        f"after the backup [{restores.RESERVE} for topics that are cut, 0 for others].",
+        show_default=False,
+    ),
+]
+
 
 def backup(
     directory: Annotated[Path, typer.Argument(help="Directory of backups; each gets a folder named by its time.")],
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Back up the data directory, while the service runs or not. What has not changed since the last one is linked.
+    """Back up the data directory, while the service runs or not. Files unchanged since the last backup are linked.
 
     Exit status: 0 done, 1 not possible, 2 wrong settings.
     """
@@ -40,40 +66,18 @@ def backup(
 
 
 def restore(
-    source: Annotated[Path, typer.Argument(help="A backup, or a directory of them, of which one is chosen.")],
+    source: Annotated[Path, typer.Argument(help="A backup, or a directory of backups, from which one is chosen.")],
     to: Annotated[Path | None, typer.Argument(metavar="[DATA_DIR]", help="As --data-dir.", show_default=False)] = None,
     data_dir: DataDirOption = None,
-    until: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[TOPIC=]TIME",
-            help="Keep records up to this time only, of all topics or of one; may be repeated. 2026-11-21T10:00:00Z, "
-            "or ms since 1970.",
-            show_default=False,
-        ),
-    ] = None,
-    until_seq: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TOPIC=SEQ", help="Keep a topic's records up to this seq only; may be repeated.", show_default=False
-        ),
-    ] = None,
-    reserve: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=1 << 40,
-            help="How many seqs after its last one a topic does not use again, because readers may have seen them "
-            f"after the backup [{restores.RESERVE} for topics that are cut, 0 for others].",
-            show_default=False,
-        ),
-    ] = None,
+    until: UntilOption = None,
+    until_seq: UntilSeqOption = None,
+    reserve: ReserveOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a data directory of a backup, as it was or with topics cut at a time or a seq.
+    """Make a data directory from a backup, complete or with topics cut at a time or a seq.
 
-    The data directory must not exist yet, or be empty. Of a directory of backups the newest is taken, or, with --until,
-    the first that was begun after that time. `topics verify` checks the result.
+    The data directory must not exist, or must be empty. Of a directory of backups the newest is used, or, with --until,
+    the first that began after that time. `topics verify` checks the result.
 
     Exit status: 0 done, 1 not possible, 2 wrong settings.
     """

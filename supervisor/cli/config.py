@@ -1,4 +1,4 @@
-"""`topics config`: what is in effect, and why."""
+"""`topics config`: the settings in effect and their sources."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def config(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of text.")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="The reference of all settings instead.")] = False,
 ) -> None:
-    """Print every setting in effect and where its value is from; never a key.
+    """Print every setting in effect and the source of its value; never a key.
 
-    What is wrong goes to standard error (with --json, to "errors"), and the settings it names are shown with their
-    defaults. Exit status: 0, or 2 for wrong settings.
+    Errors go to standard error (with --json, to "errors"); wrong settings are shown with their defaults.
+    Exit status: 0, or 2 for wrong settings.
     """
     if markdown:
         typer.echo(reference.markdown(), nl=False)
@@ -57,7 +57,7 @@ def _plain(value: Any) -> Any:
 
 
 def _keys() -> str:
-    """Where keys come from. A secret is not even read."""
+    """The source of the keys, in words. Reads no secret."""
     if os.environ.get(keys.VARIABLE):
         return f"from {keys.VARIABLE}"
     path = os.environ.get(keys.FILE_VARIABLE)

@@ -12,12 +12,12 @@ from supervisor.cli.terminal import Status, fail
 
 
 def deploy_files(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it is not there.", show_default=False)],
-    force: Annotated[bool, typer.Option("--force", help="Write over files that have been changed.")] = False,
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Created if missing.", show_default=False)],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files with other content.")] = False,
 ) -> None:
     """Write the files that docs/operations.md installs: systemd unit, proxies, Prometheus rules, Grafana dashboard.
 
-    Prints the name of each. Exit status: 0 written, or there already, 1 not possible, 2 wrong options.
+    Prints the name of each file written. Exit status: 0 written or up to date, 1 not possible, 2 wrong options.
     """
     try:
         written = deployment_files.write(directory, force=force)

@@ -1,6 +1,6 @@
-"""The files that an operator needs besides the program: unit, proxies, scrape and alerts, dashboard.
+"""Deployment files: systemd unit, proxy configurations, Prometheus scrape configuration and alerts, Grafana dashboard.
 
-Their source is `deploy` in the project. A wheel has a copy, beside the packages.
+Their source is the folder `deploy` of the project. A wheel contains a copy in `topics_server/deploy`.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ import os
 from pathlib import Path
 
 FOLDERS = ("systemd", "proxy", "prometheus", "grafana")
-"""Those of them that are of use without a checkout."""
+"""Subfolders of `deploy` that are useful without a checkout."""
 
 
 class DeploymentError(Exception):
-    """The files cannot be written. The text says why."""
+    """The files cannot be written. The message says why."""
 
 
 def sources() -> Path:
-    """The folder they are in: that of the wheel, or of the checkout."""
+    """The folder of the deployment files: that of the wheel, else of the checkout. Raises `DeploymentError`."""
     here = Path(__file__).resolve().parents[2]
     for found in (here / "topics_server" / "deploy", here / "deploy"):
         if (found / "systemd").is_dir():
@@ -26,16 +26,16 @@ def sources() -> Path:
 
 
 def files() -> dict[Path, bytes]:
-    """Their content by name, relative to the folder."""
+    """Content of the deployment files by path relative to the folder."""
     top = sources()
     found = [path for folder in FOLDERS for path in sorted((top / folder).rglob("*")) if path.is_file()]
     return {path.relative_to(top): path.read_bytes() for path in found if not path.name.endswith(".test.yml")}
 
 
 def write(target: Path, *, force: bool) -> list[Path]:
-    """Write them below `target`, and return what was written; what is the same already is left alone.
+    """Write the deployment files below `target` and return the paths written. Files with equal content are skipped.
 
-    Raises `DeploymentError`, before anything is written, if a file has other content and `force` is False; OSError.
+    Raises `DeploymentError` before writing anything if a file has other content and `force` is False. Raises OSError.
     """
     wanted = {target / name: content for name, content in files().items()}
     changed = [path for path, content in wanted.items() if not path.is_file() or path.read_bytes() != content]

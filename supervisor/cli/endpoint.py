@@ -1,11 +1,11 @@
-"""Which service a command talks to, and with which key.
+"""Endpoint: the URL of the service that a command uses, and the API key.
 
-    --url, else TOPICS_URL        that one
-    else, a service runs here     the one that has the data directory in use, wherever it listens
-    else                          TOPICS_HOST and TOPICS_PORT
+    --url, else TOPICS_URL          that URL
+    else, a local service runs      the service that uses the data directory, at the address it listens on
+    else                            TOPICS_HOST and TOPICS_PORT
 
-A service that runs here has a status file in its runtime directory, which only its own user (and root) may read: it
-tells of its processes what the API does not.
+A local service has a status file in its runtime directory, readable by its own user and root only. The file has details
+of its processes that the API does not have.
 """
 
 from __future__ import annotations
@@ -36,33 +36,34 @@ PatienceOption = Annotated[
         "--patience",
         parser=read_seconds,
         metavar="DURATION",
-        help="How long to go on while the service is away, starting or too busy: seconds, or with a unit.",
+        help="How long to retry while the service is down, starting or too busy: seconds, or with a unit.",
     ),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """`local` is what the status file says of the service at `url`, None if it is not ours to read."""
+    """URL and key of a service. `local` is the content of its status file, None if there is none or it is not
+    readable."""
 
     url: str
     token: str | None
     local: dict[str, Any] | None = None
 
     def client(self, patience_s: float, waiting: Callable[[str, float], None] | None = None) -> Client:
-        """Ends the command if the URL is none."""
+        """A client of the service. Ends the command if the URL is invalid."""
         try:
             return Client(self.url, self.token, patience_s=patience_s, waiting=waiting or _told)
         except ValueError as error:
             fail(str(error), Status.USAGE)
 
     def again(self) -> Endpoint:
-        """The same, with what the status file says by now."""
+        """The same endpoint with the present content of the status file."""
         return self if self.local is None else resolve(self.url, self.token)
 
 
 def resolve(url: str | None, token: str | None, environment: Mapping[str, str] | None = None) -> Endpoint:
-    """Ends the command if settings are wrong."""
+    """The endpoint for these options. Ends the command if settings are wrong."""
     environment = os.environ if environment is None else environment
     token = token or environment.get(TOKEN_VARIABLE) or None
     url = url or environment.get(URL_VARIABLE) or None

@@ -83,11 +83,11 @@ def serve(
         ),
     ] = None,
 ) -> None:
-    """Run the service until SIGTERM or Ctrl-C, then finish what is in flight and exit 0.
+    """Run the service until SIGTERM or Ctrl-C, then finish the requests in flight and exit 0.
 
-    Everything is configured by TOPICS_* environment variables or topics.toml; the options here win over both (`topics
-    config` prints what is in effect). Exit status: 0 stopped
-    as asked, 1 could not start or had to give up, 2 wrong settings, 3 data that needs a human.
+    Everything is configured by TOPICS_* environment variables or topics.toml; these options override both. `topics
+    config` prints the settings in effect. Exit status: 0 stopped on request, 1 could not start or gave up, 2 wrong
+    settings, 3 data that an operator must repair.
     """
     leave_no_core()
     try:
@@ -101,7 +101,7 @@ def serve(
 
 @app.command()
 def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
-    """Check every frame, checksum and index of a stopped service, and change nothing.
+    """Check every frame, checksum and index of a stopped service. Changes nothing.
 
     Exit status: 0 sound, 1 problems found or the directory cannot be used, 2 wrong settings.
     """
@@ -124,13 +124,13 @@ def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
 
 @app.command()
 def reshard(
-    shards: Annotated[int, typer.Option(min=1, max=settings_module.MAX_SHARDS, help="How many there shall be.")],
+    shards: Annotated[int, typer.Option(min=1, max=settings_module.MAX_SHARDS, help="New number of shards.")],
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Spread the topics of a stopped service over another number of shards.
+    """Distribute the topics of a stopped service over another number of shards.
 
-    Needs as much free space as there is data. May be interrupted at any time: the next run starts over or goes on.
+    Needs as much free space as there is data. May be interrupted at any time: the next run starts over or continues.
     Exit status: 0 done, 1 not possible, 2 wrong settings.
     """
     with bar("copying records", shown=not as_json) as advance:
@@ -146,7 +146,7 @@ def reshard(
 
 
 def _offline(command: str, data_dir: Path | None, shards: int | None = None) -> Iterator[dict[str, Any]]:
-    """What the command says; ends the process with its exit status if that is not 0."""
+    """The results of an offline command. Ends the process with status 1 if the command fails."""
     try:
         settings = settings_module.load({"data_dir": data_dir})
     except settings_module.SettingsError as error:
@@ -182,7 +182,7 @@ def _announce(line: str) -> None:
     try:
         typer.echo(line)
     except OSError:
-        pass  # nobody reads standard output; the log has it too
+        pass  # standard output is closed; the log has the line too
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`topics salvage`: a topic whose files are damaged, brought back while the service is stopped."""
+"""`topics salvage`: repairs a topic with damaged files while the service is stopped."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def salvage(
         typer.Option(
             "--from",
             metavar="BACKUP",
-            help="Take what is lost from this backup, or from the newest in this directory of them.",
+            help="Take lost records from this backup, or from the newest in this directory of backups.",
             show_default=False,
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Keep what is whole of a damaged topic of a stopped service, and make the rest a gap that readers are told of.
+    """Keep the intact records of a damaged topic of a stopped service; readers are told of the rest as a gap.
 
     Needs as much free space as the topic has records. May be interrupted at any time, and repeated.
 
@@ -56,7 +56,7 @@ def salvage(
 
 
 def _shard_of(path: Path, topic: str) -> list[str]:
-    """The shard of a backup that has the topic, and its folder of cold segments."""
+    """Paths in a backup: the shard directory that has the topic, and the cold folder."""
     if not (path / backups.MANIFEST).exists():
         found = backups.backups(path)
         if not found:

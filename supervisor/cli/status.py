@@ -1,4 +1,4 @@
-"""`topics status` and `topics top`: what goes on, once or as it changes."""
+"""`topics status` and `topics top`: show the state of the service, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def _interval(given: str | float) -> float:
 
 
 IntervalOption = Annotated[
-    float, typer.Option(parser=_interval, metavar="DURATION", help="Time between two looks: seconds, or with a unit.")
+    float, typer.Option(parser=_interval, metavar="DURATION", help="Time between two samples: seconds, or with a unit.")
 ]
 
 
 def status(
     url: UrlOption = None,
     token: TokenOption = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.")] = False,
     interval: IntervalOption = 2.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the service: processes, phases, shards, lag of consumers, log and disk.
+    """Show the state of the service: processes, phases, shards, lag of consumers, log and disk.
 
     Exit status: 0 ready, 1 the key was refused, 2 wrong options, 3 not ready or not reachable.
     """
@@ -64,15 +64,15 @@ def status(
 
 
 def top(
-    prefix: Annotated[str, typer.Argument(help="Only topics whose names begin with this.", show_default=False)] = "",
+    prefix: Annotated[str, typer.Argument(help="Only topics with this prefix.", show_default=False)] = "",
     url: UrlOption = None,
     token: TokenOption = None,
-    most: Annotated[int, typer.Option("--most", "-n", min=1, help="How many topics.")] = 20,
-    once: Annotated[bool, typer.Option("--once", help="Look twice, print, and end.")] = False,
+    most: Annotated[int, typer.Option("--most", "-n", min=1, help="Number of topics.")] = 20,
+    once: Annotated[bool, typer.Option("--once", help="Take two samples, print, and exit.")] = False,
     interval: IntervalOption = 2.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the topics that grow fastest, until Ctrl-C; once if the output is no terminal.
+    """Show the topics that grow fastest, until Ctrl-C; once if the output is not a terminal.
 
     With --json, one object per topic. Exit status: 0 shown, 1 refused, 2 wrong options, 3 not ready or not reachable.
     """
@@ -103,7 +103,7 @@ def top(
 
 
 def _repeat(look: Callable[[], Any], rendered: Callable[[Any], RenderableType], interval: float, as_json: bool) -> None:
-    """Until Ctrl-C, which is how it is meant to end."""
+    """Print repeatedly until Ctrl-C, which exits with status 0."""
     try:
         while as_json or not sys.stdout.isatty():
             if as_json:

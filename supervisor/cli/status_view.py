@@ -1,4 +1,4 @@
-"""What `topics status` shows: gathered from the service's API and, on its own machine, from its status file."""
+"""Status view: the data of `topics status`, from the service's API and a local status file, and its rendering."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from supervisor.cli.endpoint import Endpoint
 from supervisor.client.http_client import Client, Refused, Unavailable
 
 LAGGARDS = 10
-"""Cursors shown, those that are furthest behind."""
+"""Number of cursors shown: those with the largest lag."""
 
 
 def gather(client: Client, endpoint: Endpoint) -> dict[str, Any]:
-    """Everything as JSON. `state` is `ready`, `not_ready`, `shutting_down` or `unreachable`; parts that could not be
-    had are missing, and `problems` says why."""
+    """The whole status as JSON values. `state` is `ready`, `not_ready`, `shutting_down` or `unreachable`. Parts that
+    could not be fetched are absent, and `problems` says why."""
     found: dict[str, Any] = {"url": endpoint.url, "state": "unreachable", "problems": []}
     if endpoint.local is not None:
         found["processes"] = _processes(endpoint.local)
@@ -112,12 +112,12 @@ def _by_label(metrics: Mapping[str, Any], name: str, label: str) -> dict[str, fl
 
 
 def _value(found: Any) -> float | None:
-    """Of a metric that is there only once it is known: until then it is an empty list."""
+    """The value of a metric that has no sample until it is known; None for the empty list it is until then."""
     return None if isinstance(found, list) else found
 
 
 def percentile(histogram: Mapping[str, Any] | None, share: float) -> float | None:
-    """The bound of the bucket that `share` of all values is in; None without values, and where there is no bound."""
+    """Upper bound of the first bucket that covers `share` of all values; None without values or without a bound."""
     if not histogram or not histogram["count"]:
         return None
     bound = next(b["le"] for b in histogram["buckets"] if b["count"] >= share * histogram["count"])
@@ -131,7 +131,7 @@ def _usage(data_dir: str) -> dict[str, int]:
         return {}
 
 
-# For people
+# Rendering
 
 
 def rendered(found: Mapping[str, Any]) -> RenderableType:

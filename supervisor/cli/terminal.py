@@ -1,7 +1,7 @@
-"""What the commands say to whoever runs them: exit statuses, errors, lines of JSON, progress bars.
+"""Terminal output of the commands: exit statuses, errors, lines of JSON, progress bars; and options they share.
 
-Results go to standard output, everything else to standard error, so a pipe gets results only. A bar is shown only if
-standard error is a terminal.
+Results go to standard output, everything else to standard error, so that a pipe gets results only. A progress bar is
+shown only if standard error is a terminal.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progres
 from supervisor.config import units
 
 Advance = Callable[[int, int | None], None]
-"""Called with how much is done, and how much there is to do, None if that is not known."""
+"""Called with the amount done and the total; the total is None if unknown."""
 
 
 class Status(IntEnum):
-    """Exit statuses of all commands but `serve`, which has its own 3."""
+    """Exit statuses of all commands but `serve`, whose status 3 has another meaning."""
 
     DONE = 0
     FAILED = 1
-    """Not possible, refused, or problems were found. Trying again will not help."""
+    """Not possible, refused, or problems were found. A retry will not help."""
     USAGE = 2
-    """Wrong options or settings; nothing was begun."""
+    """Wrong options or settings; nothing was started."""
     UNAVAILABLE = 3
-    """The service could not be reached, or was not ready. Trying again may help."""
+    """The service was not reachable or not ready. A retry may help."""
     GAPS = 4
-    """Done, but some records had been lost before they could be read; which is told."""
+    """Done, but some records were lost before they could be read; the output names them."""
 
 
 DataDirOption = Annotated[
@@ -46,7 +46,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object per li
 
 
 def read_size(given: str | int) -> int:
-    """Bytes that an option names, at least 1. Raises `typer.BadParameter`."""
+    """Parse an option's size: bytes, at least 1. Raises `typer.BadParameter`."""
     found = _read(str(given), units.size)
     if found < 1 or found != int(found):
         raise typer.BadParameter(f"{given}: must be 1 byte or more, such as 4194304 or 4MiB")
@@ -54,7 +54,7 @@ def read_size(given: str | int) -> int:
 
 
 def read_seconds(given: str | float) -> float:
-    """Seconds that an option names. Raises `typer.BadParameter`."""
+    """Parse an option's duration: seconds, at least 0. Raises `typer.BadParameter`."""
 
     def read(text: str) -> float | None:
         found = units.duration_ms(text)
@@ -74,7 +74,7 @@ def _read(text: str, read: Callable[[str], float | None]) -> float:
     try:
         return float(text) if found is None else found
     except ValueError:
-        raise typer.BadParameter(f"{text} is no number, nor one with a unit") from None
+        raise typer.BadParameter(f"{text} is not a number, with or without a unit") from None
 
 
 def complain(text: str) -> None:
@@ -88,13 +88,13 @@ def fail(text: str, status: Status) -> NoReturn:
 
 
 def say(found: dict[str, Any]) -> None:
-    """One line of `--json`."""
+    """Print one line of `--json` output."""
     typer.echo(json.dumps(found))
 
 
 @contextmanager
 def bar(what: str, *, of_bytes: bool = False, shown: bool = True) -> Iterator[Advance]:
-    """A progress bar while it is entered, for a person only. Its total is known when the first call tells it."""
+    """Context with a progress bar, if `shown` and standard error is a terminal. The first call sets its total."""
     if not shown or not sys.stderr.isatty():
         yield _nothing
         return

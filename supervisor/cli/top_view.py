@@ -1,4 +1,4 @@
-"""What `topics top` shows: topics by how fast they grow, from two looks at all of them."""
+"""Top view: topics ordered by growth, computed from two samples of all topics, and its rendering."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _decode = msgspec.json.Decoder(_Page).decode
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """All topics at a moment, in seconds of the caller's clock; what lags behind them, and what waits in queues."""
+    """All topics at time `at` (seconds of the caller's clock): their state, largest cursor lag and ready jobs."""
 
     at: float
     topics: dict[str, _Topic]
@@ -42,7 +42,7 @@ class Sample:
 
 
 def look(client: Client, prefix: str, now: float) -> Sample:
-    """Raises as the client does."""
+    """Take a sample. Raises as `Client.get` does."""
     topics: dict[str, _Topic] = {}
     cursor: str | None = ""
     while cursor is not None:
@@ -58,7 +58,7 @@ def look(client: Client, prefix: str, now: float) -> Sample:
 
 
 def rates(first: Sample, second: Sample, most: int) -> list[dict[str, Any]]:
-    """The fastest topics. A topic that was made in between, or anew, has grown by all that it has."""
+    """The `most` fastest growing topics. The growth of a topic created or recreated in between is its head seq."""
     seconds = max(second.at - first.at, 1e-9)
     rows: list[dict[str, Any]] = []
     for name, topic in second.topics.items():

@@ -32,17 +32,17 @@ def export(
         list[str], typer.Argument(metavar="TOPIC|PATTERN...", help="Names, or patterns like 'orders:*'.")
     ],
     output: Annotated[
-        str, typer.Option("-o", "--output", help="File; with .gz at its end it is compressed. - is standard output.")
+        str, typer.Option("-o", "--output", help="File; compressed if its name ends in .gz. - is standard output.")
     ] = "-",
     url: UrlOption = None,
     token: TokenOption = None,
     patience: PatienceOption = PATIENCE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the records of topics as JSON Lines, without stopping anything.
+    """Write the records of topics as JSON Lines, while the service runs.
 
-    A file gets its name once it is whole. Exit status: 0 done, 1 not possible, 2 wrong options, 3 the service is not
-    there, 4 done, but records had been lost before they could be read (each gap is told, and in the file).
+    A file gets its name once it is complete. Exit status: 0 done, 1 not possible, 2 wrong options, 3 the service is not
+    reachable, 4 done, but records were lost before they could be read (each gap is reported, and in the file).
     """
     gaps = records = names = 0
     with resolve(url, token).client(patience) as client, _told_failures():
@@ -76,26 +76,26 @@ def export(
 def import_(
     source: Annotated[str, typer.Argument(metavar="FILE", help="JSON Lines, plain or gzip. - is standard input.")],
     topic: Annotated[
-        str | None, typer.Option(help="Where all records go; else where each line says.", show_default=False)
+        str | None, typer.Option(help="Topic of all records; else each line names its topic.", show_default=False)
     ] = None,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Each line is the data of a record, whatever it is; needs --topic.")
+        bool, typer.Option("--raw", help="Each line is the data of a record, any JSON value; needs --topic.")
     ] = False,
-    skip: Annotated[int, typer.Option(min=0, help="Lines to pass over: what an import that stopped has done.")] = 0,
-    batch_records: Annotated[int, typer.Option(min=1, help="Most records of one write.")] = 1000,
+    skip: Annotated[int, typer.Option(min=0, help="Lines to skip: those that an interrupted import has done.")] = 0,
+    batch_records: Annotated[int, typer.Option(min=1, help="Largest number of records in one write.")] = 1000,
     batch_bytes: Annotated[
-        int, typer.Option(parser=read_size, metavar="SIZE", help="Most bytes of one write, about; 4MiB, say.")
+        int, typer.Option(parser=read_size, metavar="SIZE", help="Approximate size limit of one write, e.g. 4MiB.")
     ] = 4 << 20,
-    config: Annotated[bool, typer.Option(help="Make topics that are not there as the file says; needs admin.")] = True,
+    config: Annotated[bool, typer.Option(help="Create missing topics as the file says; needs admin.")] = True,
     url: UrlOption = None,
     token: TokenOption = None,
     patience: PatienceOption = PATIENCE_S,
     as_json: JsonOption = False,
 ) -> None:
-    """Append what a file of JSON Lines has. Seqs and times are new.
+    """Append the records of a JSON Lines file. They get new seqs and times.
 
     May be repeated within the topics' idempotency_window_ms (2 minutes) without writing anything twice; later, with
-    --skip. Exit status: 0 done, 1 not possible, 2 wrong options, 3 the service is not there.
+    --skip. Exit status: 0 done, 1 not possible, 2 wrong options, 3 the service is not reachable.
     """
     if raw and topic is None:
         fail("--raw needs --topic", Status.USAGE)
@@ -121,7 +121,7 @@ def import_(
 
 @contextmanager
 def _told_failures(done: transfer.Done | None = None, source: str = "") -> Iterator[None]:
-    """Errors as text and exit status; of an import, with what is to be done to go on."""
+    """Context that reports errors as text and exit status; for an import, with the command that continues it."""
 
     def stop(text: str, status: Status) -> NoReturn:
         if done is not None and done.lines:
@@ -136,7 +136,7 @@ def _told_failures(done: transfer.Done | None = None, source: str = "") -> Itera
     except KeyboardInterrupt:
         stop("interrupted", Status.FAILED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read it has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe: flush to nowhere
         raise typer.Exit(Status.FAILED) from None
     except (ClientError, transfer.TransferError, LineError, OSError, EOFError, zlib.error) as error:
         stop(str(error), Status.FAILED)
@@ -144,7 +144,7 @@ def _told_failures(done: transfer.Done | None = None, source: str = "") -> Itera
 
 @contextmanager
 def _writing(output: str) -> Iterator[BinaryIO]:
-    """Standard output, or a file that has its name once it is whole and synced."""
+    """Standard output, or a file that gets its name once it is complete and synced."""
     if output == "-":
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
@@ -167,7 +167,7 @@ def _writing(output: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _reading(source: str) -> Iterator[tuple[BinaryIO, int | None, Any]]:
-    """A file's content, how large the file is, if that is known, and what tells how far it is read."""
+    """The decompressed content, the file's size in bytes (None if unknown), and a function for the position in it."""
     with ExitStack() as opened:
         file: Any = sys.stdin.buffer if source == "-" else opened.enter_context(open(source, "rb"))
         size = None if source == "-" else os.fstat(file.fileno()).st_size
@@ -177,7 +177,7 @@ def _reading(source: str) -> Iterator[tuple[BinaryIO, int | None, Any]]:
 
 
 def _chunks(file: BinaryIO, skip: int) -> Iterator[tuple[int, list[bytes]]]:
-    """Lines, a few MiB at a time, with the number of the first. Empty ones at the end are none."""
+    """Lines, about 4 MiB at a time, each time with the number of the first. Drops empty lines at the end."""
     number = 1
     while skip >= number and (passed := sum(1 for _ in islice(file, skip - number + 1))):
         number += passed

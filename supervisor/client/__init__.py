@@ -1,1 +1,1 @@
-"""Clients of a running service, and what they read and write: HTTP, Walrus, Rog, JSON Lines."""
+"""Clients of a running service (HTTP, Walrus, Rog), and the JSON Lines format of export and import."""

@@ -1,18 +1,18 @@
-"""A client of the service's HTTP API for the commands: one kept-alive connection, JSON in and out, patient.
+"""HTTP client of the commands: one kept-alive connection, JSON in and out, with retries.
 
-What every request comes to:
+Outcome of a request:
 
-    answer                              what happens
-    2xx                                 `Answer`
-    429, 503                            asked again after the time that the service names, `Retry-After` or, more
-                                        exactly, `retry_after_ms`; `Unavailable` once that has gone on for `patience_s`
-    no connection, none or half an      the same, after pauses of 0.1 s doubling to 5 s
-    answer
-    any other                           `Refused`, with the service's code and message
+    2xx                                 returns an `Answer`
+    429, 503                            retried after the time in the answer, `retry_after_ms` or else `Retry-After`;
+                                        raises `Unavailable` when retries would exceed `patience_s`
+    no connection, no answer or an      the same, with pauses of 0.1 s doubling to 5 s
+    incomplete one
+    any other                           raises `Refused` with the service's code and message
 
-A kept connection that the service has ended meanwhile is made again at once.
+A kept-alive connection that the service has closed is reopened at once.
 
-So a request may be carried out twice: callers ask only what bears that, writes with their idempotency key.
+A request may therefore be executed twice. Callers send only requests that tolerate this; writes carry an idempotency
+key.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ AGAIN = (429, 503)
 
 
 class ClientError(Exception):
-    """The text says what happened, for people."""
+    """A request failed. The message says why, in words for the user."""
 
 
 class Refused(ClientError):
-    """The service understood, and said no. Asking again will not help."""
+    """The service refused the request. A retry will not help."""
 
     def __init__(self, status: int, code: str, message: str, detail: Mapping[str, Any]) -> None:
         super().__init__(f"the service answered {status} {code}: {message}")
@@ -48,7 +48,7 @@ class Refused(ClientError):
 
 
 class Unavailable(ClientError):
-    """The service could not be reached, or was not ready or too busy for as long as was waited."""
+    """The service was not reachable, not ready or too busy during the whole patience."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class Answer:
 
 
 class Client:
-    """`waiting` is called with why, and for how many seconds, before each pause. Raises `ValueError` for a URL that is
-    none."""
+    """HTTP client. Before each pause it calls `waiting` with the reason and the seconds. Raises `ValueError` for an
+    invalid URL."""
 
     def __init__(
         self,
@@ -112,7 +112,8 @@ class Client:
         return self.request("PUT", path, body)
 
     def request(self, method: str, path: str, body: bytes | None = None, also: Container[int] = ()) -> Answer:
-        """One request that may be repeated. Statuses in `also` are answers, too. Raises `Refused`, `Unavailable`."""
+        """Send one request, with retries; blocks. Statuses in `also` count as success. Raises `Refused`,
+        `Unavailable`."""
         deadline = self._clock() + self._patience_s
         pause = FIRST_PAUSE_S
         while True:
@@ -157,7 +158,7 @@ class Client:
         else:
             connection = http.client.HTTPConnection(self._host, self._port, timeout=self._timeout_s)
         connection.connect()
-        # Head and body are two writes: without this the second waits for the first one's acknowledgement.
+        # Head and body are two writes; without TCP_NODELAY the second waits for the acknowledgement of the first.
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
 
@@ -167,7 +168,7 @@ def _cause(error: Exception) -> str:
 
 
 def _refusal(status: int, raw: bytes) -> Refused:
-    """Whoever it is from: a proxy in between may have answered something of its own."""
+    """The error of an answer. A proxy's answer need not have the service's form."""
     try:
         error = json.loads(raw)["error"]
         return Refused(status, str(error["code"]), str(error["message"]), error.get("detail") or {})
@@ -177,7 +178,7 @@ def _refusal(status: int, raw: bytes) -> Refused:
 
 
 def _retry_after(headers: Mapping[str, str], detail: Mapping[str, Any]) -> float | None:
-    """Seconds until it makes sense to come back; None if nobody said."""
+    """Seconds to wait before a retry; None if the answer does not say."""
     exact = detail.get("retry_after_ms")
     if isinstance(exact, int | float) and exact >= 0:
         return exact / 1000

@@ -1,14 +1,14 @@
-"""Records as lines of JSON, the form of `topics export` and `topics import`. No I/O.
+"""JSON Lines: records as lines of JSON, the format of `topics export` and `topics import`. No I/O.
 
-    {"topic":"jobs","$topic":{…}}                             once for each topic, in front of its records: its
-                                                              configuration, `earliest_seq`, `head_seq`
-    {"topic":"jobs","$seq":7,"$ts":…,"$node":…,"$tag":…,"data":…,"meta":…}      a record as a diff shows it
-    {"topic":"jobs","$gap":{"gap_from":…,"gap_to":…,"reason":…}}                what was lost before it could be read
+    {"topic":"jobs","$topic":{…}}                             once per topic, before its records: its configuration,
+                                                              `earliest_seq`, `head_seq`
+    {"topic":"jobs","$seq":7,"$ts":…,"$node":…,"$tag":…,"data":…,"meta":…}      a record as in a diff's answer
+    {"topic":"jobs","$gap":{"gap_from":…,"gap_to":…,"reason":…}}                seqs lost before they could be read
 
-`data` and `meta` are the JSON text that was written, byte for byte, but for line breaks between tokens, which become
-blanks. Lines are cut out of a diff's answer, and put into a write's body, without being parsed one by one. An import
-reads `tag` and `node` as well as `$tag` and `$node`, and passes over all other members: seqs and times are the
-service's to give.
+`data` and `meta` are the JSON text as written, byte for byte, except that line breaks between tokens become blanks.
+Lines are cut out of a diff's answer, and put into a write's body, without parsing them one by one. An import also reads
+`tag` and `node` instead of `$tag` and `$node`, and ignores all other members, because the service assigns seqs and
+times.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _REST = slice(1, None)
 
 
 class LineError(ValueError):
-    """A line that is no record. The text says which line, and why."""
+    """A line that is not a record. The message has the line number and the reason."""
 
 
-# Out
+# Export
 
 
 class Page(Struct):
-    """A diff's answer, its records not looked into."""
+    """A diff's answer with unparsed records."""
 
     records: list[Raw]
     next_from_seq: int
@@ -52,7 +52,8 @@ decode_page = msgspec.json.Decoder(Page).decode
 
 
 def page_of(body: bytes) -> Page:
-    """Line breaks can only stand between tokens: inside strings JSON wants them escaped."""
+    """Decode a diff's answer. Line breaks become blanks; they occur between tokens only, since JSON strings escape
+    them."""
     return decode(decode_page, body.translate(_BREAKS))
 
 
@@ -70,7 +71,7 @@ def note(topic: str, kind: str, content: Any) -> bytes:
     return msgspec.json.encode({"topic": topic, kind: content}) + b"\n"
 
 
-# In
+# Import
 
 
 class Line(Struct, gc=False):
@@ -104,7 +105,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A line that is no record, the `number`-th of the file. `kind` is `$topic` or `$gap`."""
+    """Line `number` of the file, if it is not a record. `kind` is `$topic` or `$gap`."""
 
     topic: str
     number: int
@@ -114,7 +115,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Records of one write: the lines from the `number`-th on."""
+    """Records of one write: the lines from line `number` on."""
 
     topic: str
     number: int
@@ -125,7 +126,7 @@ class Batch:
         return self.number + len(self.lines) - 1
 
     def body(self) -> bytes:
-        """A write with an idempotency key made of where in the file its lines are and what they say."""
+        """Body of the write. Its idempotency key is derived from the line number and the content of the records."""
         lines = self.lines
         tags, nodes = _either(lines, "shown_tag", "tag"), _either(lines, "shown_node", "node")
         records = list(map(_Record, map(attrgetter("data"), lines), tags, nodes, map(attrgetter("meta"), lines)))
@@ -148,18 +149,19 @@ def _either(lines: Sequence[Line], first: str, second: str) -> Iterable[Any]:
 
 
 def parse(raw: Sequence[bytes], number: int, *, whole: bool = False) -> list[Line]:
-    """Lines, the first of them the `number`-th of the file; `whole`: each is the `data` of a record, whatever it is.
+    """Parse lines, of which the first has number `number`. With `whole`, each line is the `data` of a record.
 
-    Raises `LineError`."""
+    Raises `LineError`.
+    """
     text = b"[" + b",".join(raw) + b"]"
     try:
         values = decode(_decode_raws, text)
-        # Values as long as the lines are the lines: no value goes over two of them, and no line has two.
+        # Values with the same lengths as the lines are the lines: no value spans two lines and no line has two values.
         if list(map(len, map(bytes, values))) == list(map(len, map(bytes.strip, raw))):
             return list(map(Line, repeat(UNSET), values)) if whole else decode(_decode_lines, text)
     except (msgspec.MsgspecError, TopicsError):
         pass
-    for at, line in enumerate(raw, number):  # one of them is wrong: which?
+    for at, line in enumerate(raw, number):  # find the invalid line
         try:
             (apply if whole else decode)(partial(msgspec.json.decode, type=Any if whole else Line), line)
         except (msgspec.MsgspecError, UnicodeDecodeError, TopicsError) as error:
@@ -175,11 +177,11 @@ def batches(
     max_records: int,
     max_bytes: int,
 ) -> Iterator[Batch | Note]:
-    """What to write, in the order of the file. `chunks` are lines with the number of the first; `topic` is where all of
-    them go, None: where each says.
+    """Batches and notes in file order. `chunks` are lines with the number of the first; `topic` is the topic of all
+    lines, None if each line names its topic.
 
-    A batch is the most neighbouring lines of a topic that are in the bounds, or one line beyond them. So batches depend
-    on where the first one begins, but not on chunks: beginning anew behind any of them gives the same ones again.
+    A batch has as many adjacent lines of one topic as the bounds allow, or a single line beyond them. Batches depend on
+    the first line but not on the chunks. Starting again after any batch therefore yields the same following batches.
     Raises `LineError`.
     """
     name = ""
@@ -214,7 +216,7 @@ def batches(
 
 
 def _key(lines: Sequence[Line], topic: str | None) -> Any:
-    """What tells neighbouring lines apart: the topic, and whether they are records at all."""
+    """Key function that groups adjacent lines: by topic, and by whether they are records."""
     if all(map(is_not, map(attrgetter("data"), lines), repeat(UNSET))):
         return attrgetter("topic", "data.__class__") if topic is None else lambda line: ("", Raw)
     return lambda line: (line.topic, line.data.__class__, line.about is UNSET)
@@ -241,12 +243,12 @@ def _content(raw: Raw | UnsetType, number: int) -> dict[str, Any]:
 def _cut(
     name: str, number: int, run: list[Line], sizes: list[int], max_records: int, max_bytes: int, *, rest: bool
 ) -> Iterator[Batch]:
-    """The batches at the beginning of a run; `rest`: nothing more will be added to it."""
+    """The complete batches at the start of a run; with `rest`, all, because no line will be added to it."""
     at = 0
     while at < len(run):
         upto = list(accumulate(sizes[at : at + max_records]))
         count = max(sum(map(max_bytes.__ge__, upto)), 1)
         if at + count == len(run) and not rest and count < max_records:
-            return  # more may fit in
+            return  # more lines may fit
         yield Batch(name, number + at, run[at : at + count])
         at += count

@@ -1,6 +1,6 @@
-"""A client of the Rog protocol, and `topics rog`. Works with any server that speaks the protocol.
+"""Rog client, and the command `topics rog`. Works with any server of the protocol.
 
-Exit status: 0 done, 1 the server refused or is not there, 2 wrong usage.
+Exit status: 0 done, 1 the server refused or is not reachable, 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ Group = Annotated[str, typer.Option("--group", "-g", help="Name of the consumer 
 
 
 class RogRefused(Exception):
-    """The server's error; the text is its message."""
+    """The server returned an error; the text is its message."""
 
 
 class RogClient:
-    """One connection. Raises OSError, `RogRefused`, and `ProtocolError` for what cannot be sent."""
+    """One connection. Methods block. They raise OSError, `RogRefused`, and `ProtocolError` for names that cannot be
+    sent."""
 
     def __init__(self, address: str = DEFAULT_ADDRESS, timeout_s: float = TIMEOUT_S) -> None:
         self._raw = connected(address, 7878, timeout_s)
@@ -74,7 +75,7 @@ def _rog(
 def create_log(
     context: typer.Context,
     name: Annotated[str, typer.Option("--name", "-n", help="Name of the log.")],
-    partitions: Annotated[int, typer.Option("--partitions", "-p", min=0, max=255, help="How many.")] = 1,
+    partitions: Annotated[int, typer.Option("--partitions", "-p", min=0, max=255, help="Number of partitions.")] = 1,
 ) -> None:
     """Create a log."""
     _once(context.obj, Create(name, partitions))
@@ -103,13 +104,13 @@ def publish(
 
 @app.command()
 def fetch(context: typer.Context, log_name: Log, group: Group, partition: Partition = 0) -> None:
-    """Print the next message of a group, as it is, without moving on."""
+    """Print the next message of a group, unchanged, without advancing the group."""
     _once(context.obj, Fetch(log_name, partition, group))
 
 
 @app.command()
 def ack(context: typer.Context, log_name: Log, group: Group, partition: Partition = 0) -> None:
-    """Have a group move on by one message."""
+    """Advance a group by one message."""
     _once(context.obj, Ack(log_name, partition, group))
 
 

@@ -1,14 +1,13 @@
-"""Export and import over the API: topics to lines, lines to writes (`jsonlines` has their form).
+"""Export and import over the API: topics to lines, and lines to writes (`supervisor.client.jsonlines` has the format).
 
-An export begins at each topic's first live record and ends behind the last one there was when its turn came; a few that
-came meanwhile may be in it. It goes on from the seq where it was after whatever the client bore (`client`), so it
-leaves nothing out and repeats nothing. What the service lost before it was read is a `$gap` line, and told.
+An export of a topic starts at its first live record. It ends after the last record that existed when the export began;
+a few later records may be included. After retries of the client it continues at the same seq, so that no record is
+left out or repeated. Records that the service lost before they were read become a `$gap` line and are reported.
 
-An import writes one batch after the other. A batch whose answer did not come is written again under its idempotency
-key, which is made of where its lines are in the file and what they say: so a whole file may be imported again, too, and
-what is there already is not written twice, for as long as the topic remembers keys (`idempotency_window_ms`, 2 minutes
-unless configured). Later than that, `skip` the lines that an import which stopped said were done: batches behind them
-are the same ones as before.
+An import writes one batch after the other. A batch without an answer is sent again with its idempotency key, which is
+derived from the line number and the content of its records. A whole file may therefore be imported again without
+writing records twice, while the topic remembers the keys (`idempotency_window_ms`, 2 minutes by default). After that,
+`skip` the lines that the interrupted import reported as done: the batches after them are the same as before.
 """
 
 from __future__ import annotations
@@ -30,16 +29,17 @@ TOO_LARGE = ("payload_too_large", "batch_too_large")
 
 
 class TransferError(Exception):
-    """It cannot go on. The text says why."""
+    """The export or import cannot continue. The message says why."""
 
 
-# Out
+# Export
 
 
 def chosen(client: Client, patterns: Iterable[str]) -> list[str]:
-    """Names of the topics that the patterns mean, sorted. `*`, `?` and `[…]` are as in a shell.
+    """Sorted names of the topics that match the patterns. `*`, `?` and `[…]` are as in a shell.
 
-    Raises `TransferError` for a pattern without a topic."""
+    Raises `TransferError` for a pattern that matches no topic.
+    """
     names: set[str] = set()
     for pattern in patterns:
         plain = pattern[: min((pattern.find(sign) for sign in "*?[" if sign in pattern), default=len(pattern))]
@@ -73,9 +73,11 @@ def _state(client: Client, topic: str) -> dict[str, Any] | None:
 
 
 def export(client: Client, topics: list[str], write: Callable[[bytes], Any]) -> Iterator[dict[str, Any]]:
-    """Write all records of these topics. Yields `progress` (seqs), `gap` for what is missing, `topic` when one is done.
+    """Write all records of these topics as lines. Yields maps of kind `progress` (in seqs), `gap` for missing records,
+    and `topic` when one is complete.
 
-    Raises as the client does."""
+    Raises as `Client.request` does.
+    """
     states = {topic: state for topic in topics if (state := _state(client, topic)) is not None}
     for topic in topics:
         if topic not in states:
@@ -104,7 +106,7 @@ def export(client: Client, topics: list[str], write: Callable[[bytes], Any]) -> 
             write(lines_of(topic, page))
             records += len(page.records)
             if page.tombstone is not None and page.tombstone["reason"] == "recreated":
-                head = page.head_seq  # another topic of this name: what it has
+                head = page.head_seq  # continue with the recreated topic of this name
             if page.next_from_seq == cursor and page.caught_up:
                 break
             cursor = page.next_from_seq
@@ -120,12 +122,12 @@ def _question(from_seq: int) -> bytes:
     ).encode()
 
 
-# In
+# Import
 
 
 @dataclass(slots=True)
 class Done:
-    """What an import has done so far: `lines` from the beginning of the file, those that were skipped included."""
+    """Progress of an import. `lines` counts from the start of the file, skipped lines included."""
 
     lines: int = 0
     records: int = 0
@@ -135,10 +137,11 @@ class Done:
 
 
 def load(client: Client, parts: Iterable[Batch | Note], done: Done, *, configure: bool) -> Iterator[Done]:
-    """Write what `jsonlines.batches` gives, and count in `done`, which is yielded after each step. `configure`: a topic
-    that is not there is made as the file says.
+    """Write the batches of `jsonlines.batches` and count them in `done`, which is yielded after each step. With
+    `configure`, missing topics are created as the file says.
 
-    Raises as the client does, and `LineError`; `done` then says how far it came."""
+    Raises as `Client.request` does, `TransferError` and `LineError`; `done` then has the progress.
+    """
     known: set[str] = set()
     for part in parts:
         if isinstance(part, Note):
@@ -154,7 +157,7 @@ def load(client: Client, parts: Iterable[Batch | Note], done: Done, *, configure
 
 
 def _configure(client: Client, part: Note) -> int:
-    """1 if the topic was made."""
+    """Create the topic if it is missing. Returns 1 if it was created, else 0."""
     config = part.content.get("config")
     if not isinstance(config, dict) or _state(client, part.topic) is not None:
         return 0
@@ -172,7 +175,7 @@ def _write(client: Client, batch: Batch, done: Done) -> None:
         answer = client.post(path, batch.body()).json()
     except Refused as error:
         if error.code in TOO_LARGE and len(batch.lines) > 1:
-            # The same halves whenever it is tried, so the same keys.
+            # The halves are the same at every attempt, so their keys are too.
             for half in batch.halves():
                 _write(client, half, done)
             return

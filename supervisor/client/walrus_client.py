@@ -1,6 +1,6 @@
-"""A client of the Walrus protocol, and `topics walrus`: one command, or a shell that takes one a line.
+"""Walrus client, and the command `topics walrus`: one command, or a shell with one command per line.
 
-Works with any server that speaks the protocol. Exit status: 0 answered, 1 the server said ERR or is not there, 2 wrong
+Works with any server of the protocol. Exit status: 0 answered, 1 the server answered ERR or is not reachable, 2 wrong
 usage.
 """
 
@@ -28,7 +28,7 @@ AddressOption = Annotated[str, typer.Option("--addr", help="host:port of any nod
 
 
 def connected(address: str, default_port: int, timeout_s: float = TIMEOUT_S) -> socket.socket:
-    """A connection to `host:port` or `[host]:port`. Raises OSError, ValueError."""
+    """Connect to `host:port` or `[host]:port`; blocks. Raises OSError, ValueError."""
     host, colon, port = address.rpartition(":")
     if not colon or address.endswith("]"):
         host, port = address, str(default_port)
@@ -36,7 +36,7 @@ def connected(address: str, default_port: int, timeout_s: float = TIMEOUT_S) -> 
 
 
 def received(raw: socket.socket, size: int) -> bytes:
-    """Exactly `size` bytes. Raises `ConnectionError` when the server ends the connection before."""
+    """Receive exactly `size` bytes; blocks. Raises `ConnectionError` if the server closes the connection before."""
     pieces: list[bytes] = []
     while size:
         data = raw.recv(min(size, 1 << 16))
@@ -48,13 +48,13 @@ def received(raw: socket.socket, size: int) -> bytes:
 
 
 class WalrusClient:
-    """One connection. Not idempotent: a command whose answer did not come may have been carried out."""
+    """One connection. A command without an answer may have been executed; the protocol has no idempotency."""
 
     def __init__(self, address: str = DEFAULT_ADDRESS, timeout_s: float = TIMEOUT_S) -> None:
         self._raw = connected(address, 9091, timeout_s)
 
     def ask(self, command: str) -> str:
-        """The answer as it came. Raises OSError."""
+        """Send a command and return its answer unchanged; blocks. Raises OSError."""
         self._raw.sendall(walrus.encode(command.encode()))
         (size,) = walrus.LENGTH.unpack(received(self._raw, walrus.LENGTH.size))
         return received(self._raw, size).decode()
@@ -64,7 +64,7 @@ class WalrusClient:
 
 
 def as_command(line: str) -> str:
-    """What a person typed, with its verb as the protocol has it."""
+    """A typed line as a command, with its verb in upper case."""
     verb, space, rest = line.strip().partition(" ")
     return verb.upper() + space + rest
 
@@ -78,7 +78,7 @@ def _walrus(context: typer.Context, addr: AddressOption = DEFAULT_ADDRESS) -> No
 
 @app.command()
 def register(context: typer.Context, topic: str) -> None:
-    """Create a topic if it is not there."""
+    """Create a topic if it does not exist."""
     _once(context.obj, f"REGISTER {topic}")
 
 
@@ -96,7 +96,7 @@ def get(context: typer.Context, topic: str) -> None:
 
 @app.command()
 def state(context: typer.Context, topic: str) -> None:
-    """Segments of a topic and who leads them."""
+    """Segments of a topic and their leaders."""
     _once(context.obj, f"STATE {topic}")
 
 
@@ -122,7 +122,7 @@ def _once(address: str, command: str) -> None:
 
 
 def shell(address: str, lines: TextIO, out: TextIO) -> int:
-    """Read commands until `exit` or the end; returns the exit status. A lost connection is made again."""
+    """Read commands until `exit` or end of file. Returns the exit status. Reopens a lost connection."""
     client: WalrusClient | None = None
     prompt = "walrus> " if lines.isatty() else ""
     while True:

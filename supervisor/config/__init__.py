@@ -1,1 +1,1 @@
-"""What is configured: settings, keys, their units and their reference. Nothing here starts anything."""
+"""Configuration: settings, API keys, units, and the reference of all settings."""

@@ -1,18 +1,20 @@
-"""API keys: where they come from, what an entry means, and that the secrets are gone afterwards.
+"""API keys: reads them from the environment or a file, parses entries, and keeps only digests of the secrets.
 
-    key                    everything
+    key                    all scopes, all names
     key:scopes             read, write, delete, admin joined by + (or r, w, d, a, rw), all names
     key:scopes:prefixes    only names that begin with one of the prefixes, which are joined by |
     key::prefixes          all scopes, only those names
 
-Entries are separated by commas in TOPICS_API_KEYS, by line ends in the file that TOPICS_API_KEYS_FILE names. Anything
-unclear stops the start: a message names the entry by its position, and repeats nothing of it, since what looks
-like a scope may be a misplaced secret.
+Entries are separated by commas in TOPICS_API_KEYS, and by line ends in the file that TOPICS_API_KEYS_FILE names. An
+invalid entry stops the start. The error names the entry by its position and quotes nothing of it, because text at the
+place of a scope may be a misplaced secret.
 
-Python cannot wipe a string from memory, and /proc/<pid>/environ shows the environment a program was started with. So no
-process that stays ever holds a secret: with TOPICS_API_KEYS, this process passes the digests on in a nameless file and
-replaces itself by a new program without the variable; a file is read by a process of its own that says the digests and
-ends.
+Python cannot wipe a string from memory, and /proc/<pid>/environ shows the environment at a program's start. Therefore
+no long-lived process ever holds a secret:
+
+    TOPICS_API_KEYS         this process writes the digests to an anonymous file (memfd) and replaces itself, by execve,
+                            by a new program without the variable
+    TOPICS_API_KEYS_FILE    a short-lived process reads the file and prints the digests
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from proto.model.keys import ALL_SCOPES, Key, Scope
 VARIABLE = "TOPICS_API_KEYS"
 FILE_VARIABLE = "TOPICS_API_KEYS_FILE"
 PASSED_VARIABLE = "TOPICS_KEYS_FD"
-"""Between the two programs that are this process one after the other: which descriptor holds the digests."""
+"""Environment variable that passes the descriptor of the digests across `execve`."""
 MAX_BYTES = 16 << 20
 READ_DEADLINE_S = 10.0
 
@@ -53,19 +55,19 @@ _SCOPES = {
 
 
 class KeysError(Exception):
-    """Keys that cannot be used. The text says where and what is allowed, never what was there."""
+    """Keys that cannot be used. The message says where and what is allowed; it never quotes the entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """`keys` None: nobody is asked for one. `path` is the file they came from and can be read from again."""
+    """Configured keys. `keys` is None if no key is required. `path` is their file, which a reload reads again."""
 
     keys: tuple[Key, ...] | None = None
     path: Path | None = None
 
 
 def parse(entries: Sequence[bytes], where: str) -> tuple[Key, ...]:
-    """Raises `KeysError`."""
+    """Parse entries; `where` names their source in errors. Raises `KeysError`."""
     found: dict[bytes, int] = {}
     keys: list[Key] = []
     for position, entry in enumerate(entries, 1):
@@ -119,27 +121,27 @@ def _parse_prefixes(field: bytes) -> tuple[str, ...]:
 
 
 def parse_variable(value: bytes) -> tuple[Key, ...]:
-    """Raises `KeysError`."""
+    """Parse the value of TOPICS_API_KEYS. Raises `KeysError`."""
     return parse(value.split(b","), VARIABLE)
 
 
 def parse_file(content: bytes, path: Path) -> tuple[Key, ...]:
-    """Empty lines and lines that begin with # are nothing. Raises `KeysError`."""
+    """Parse a file of keys. Empty lines and lines that begin with # are ignored. Raises `KeysError`."""
     lines = [line.strip() for line in content.splitlines()]
     return parse([line for line in lines if line and not line.startswith(b"#")], f"{FILE_VARIABLE}={path}")
 
 
 def obtain(environment: MutableMapping[str, str]) -> Keys:
-    """The keys that the environment configures; their variables are taken out of it. Raises `KeysError`.
+    """The keys that the environment configures. Removes their variables from it. Raises `KeysError`.
 
-    May not return, but run the same command again as a new program of this process, where it does return.
+    With TOPICS_API_KEYS this call does not return: it replaces the process by the same command, where it returns.
     """
     if (passed := environment.pop(PASSED_VARIABLE, "")).isdecimal():
         return Keys(_receive(int(passed)))
     variables = [name for name in environment if name.upper().startswith("TOPICS_API_KEY")]
     given = {name.upper(): environment.pop(name) for name in variables}
     if unknown := sorted(given.keys() - {VARIABLE, FILE_VARIABLE}):
-        # Serving without a check that the operator asked for would be worse than not serving.
+        # A misspelt variable must not start the service without the keys that the operator configured.
         raise KeysError(f"{unknown[0]} means nothing; it must be {VARIABLE} or {FILE_VARIABLE}")
     value, path = given.get(VARIABLE, ""), given.get(FILE_VARIABLE, "")
     if value and path:
@@ -168,7 +170,7 @@ def _decode(data: bytes) -> tuple[Key, ...]:
 
 
 def _start_over(keys: Sequence[Key], environment: MutableMapping[str, str]) -> None:
-    """Become a new program, whose memory and environment never held a secret."""
+    """Replace this process by a new program whose memory and environment never held a secret."""
     descriptor = os.memfd_create("topics-keys", 0)
     os.write(descriptor, _encode(keys))
     sys.stdout.flush()
@@ -190,7 +192,7 @@ def _receive(descriptor: int) -> tuple[Key, ...]:
 
 
 def read_file(path: Path) -> tuple[Key, ...]:
-    """Have another process read the file; it is gone when this returns. Blocks. Raises `KeysError`."""
+    """Read the file in another process, which has ended when this returns. Blocks. Raises `KeysError`."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "supervisor.config.keys", str(path)],
@@ -209,7 +211,7 @@ def read_file(path: Path) -> tuple[Key, ...]:
 
 
 def main() -> int:
-    """`python -m supervisor.config.keys PATH`: says the digests on standard output, for `read_file`."""
+    """`python -m supervisor.config.keys PATH`: writes the digests to standard output, for `read_file`."""
     path = Path(sys.argv[1])
     try:
         with open(path, "rb") as file:

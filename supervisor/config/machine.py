@@ -1,4 +1,4 @@
-"""What the machine has that settings depend on: its memory, or what this process and its children may have of it."""
+"""Machine: the memory available to this process and its children, on which default settings depend."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from proto.model.memory_shares import DEFAULT_BYTES
 
 
 def memory_bytes(root: Path = Path("/")) -> int:
-    """The memory of the machine or the limit of our control group, whichever is less."""
+    """Bytes of the machine's memory or of this process's control group limit, whichever is less."""
     found = [size for size in (_physical(root), *_limits(root)) if size]
     return min(found, default=8 * DEFAULT_BYTES)
 
@@ -22,7 +22,7 @@ def _physical(root: Path) -> int:
 
 
 def _limits(root: Path) -> list[int]:
-    """Of our control group and those around it, version 2 and 1."""
+    """Memory limits of this process's control group and its parents, version 2 and 1; 0 for none."""
     found: list[int] = []
     try:
         groups = (root / "proc/self/cgroup").read_text().splitlines()
@@ -43,7 +43,7 @@ def _limits(root: Path) -> list[int]:
 
 
 def _number(path: Path) -> int:
-    """What a file says; 0 without a limit, and if it cannot be read: in a container the path may be another one."""
+    """The number in a file; 0 if there is no limit or no such file, because paths may differ in a container."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Every setting as a table: its name, unit, default, bounds and meaning. `docs/configuration.md` is made from it."""
+"""Reference of all settings: name, unit, default, bounds and meaning. `docs/configuration.md` is generated from it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Setting:
 
 
 def settings() -> list[Setting]:
-    """All of them, by name."""
+    """All settings, sorted by name."""
     return [
         Setting(PREFIX + name.upper(), _shown(field.default), _unit(name), _allowed(field), field.description or "")
         for name, field in sorted(Settings.model_fields.items())

@@ -1,9 +1,9 @@
-"""Settings of the service: options of the command line win over `TOPICS_*` variables, those over `topics.toml`.
+"""Settings of the service: command line options override `TOPICS_*` variables, which override `topics.toml`.
 
-Owns what is read, once, at start; children are told the limits they need and read nothing themselves. Keys are for
-`keys`; whether the data directory and the address can be had is for `datadir` and `listener` to find out.
+Settings are read once, at start. Children receive the limits they need and read nothing themselves. Keys belong to
+`keys`; `datadir` and `listener` check whether the data directory and the address can be used.
 
-The file is the one that TOPICS_CONFIG names, else `topics.toml` in the working directory if there is one. It has the
+The file is the one that TOPICS_CONFIG names, else `topics.toml` in the working directory, if it exists. It has the
 names of the variables without their prefix, in lower case: `port = 4000`.
 
 Sizes (`*_bytes`, `*_rate`) and durations (`*_ms`) may have a unit (`units`); a plain number is bytes or milliseconds.
@@ -36,11 +36,11 @@ FILE_VARIABLE = "TOPICS_CONFIG"
 DEFAULT_FILE = Path("topics.toml")
 URL_VARIABLE = "TOPICS_URL"
 TOKEN_VARIABLE = "TOPICS_TOKEN"
-"""Which service the commands that ask one talk to, and their key; see `endpoint`. `topics serve` reads neither."""
+"""API key of the client commands; TOPICS_URL is their service. See `endpoint`. `topics serve` reads neither."""
 
 
 class SettingsError(Exception):
-    """Settings that nothing can be started with. The text names each variable, its value and what is allowed."""
+    """Invalid settings. The message names each variable, its value and what is allowed."""
 
 
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?|\[?[0-9A-Fa-f:.]+\]?")
@@ -48,7 +48,7 @@ _ORIGIN = re.compile(r"(https?)://([a-z0-9_]([a-z0-9._-]*[a-z0-9_])?|\[[0-9a-f:.
 
 
 def _origin(text: str) -> str:
-    """An origin as browsers write it. Raises `ValueError`."""
+    """An origin in the form that browsers send. Raises `ValueError`."""
     match = _ORIGIN.fullmatch(text.lower().removesuffix("/"))
     if match is None:
         raise ValueError(f"{text!r} is no origin, scheme://host[:port]; https://app.example for example")
@@ -95,7 +95,7 @@ class Settings(Limits):
 
     @property
     def origin_list(self) -> list[str]:
-        """As browsers write them: in lower case, without the scheme's own port."""
+        """Allowed origins in the form that browsers send: lower case, without the scheme's default port."""
         return [_origin(each.strip()) for each in self.cors_origins.split(",") if each.strip()]
 
     @field_validator("allowed_hosts")
@@ -123,13 +123,13 @@ class Settings(Limits):
         return value
 
     def limits(self) -> dict[str, Any]:
-        """The fields of `Limits`, as they travel in `Start.limits`."""
+        """The fields of `Limits`, for `Start.limits`."""
         limits = {name: getattr(self, name) for name in Limits.model_fields}
         return limits | {"memory_bytes": self.memory_bytes or default_for(memory_bytes())}
 
 
 def unit_reader(name: str) -> Callable[[str], int | float | None] | None:
-    """What reads the units of this setting, None if it has none."""
+    """The parser for the units of a setting, None if it has no unit."""
     if name.endswith(("_bytes", "_rate")):
         return units.size
     return units.duration_ms if name.endswith("_ms") else None
@@ -137,9 +137,9 @@ def unit_reader(name: str) -> Callable[[str], int | float | None] | None:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """`origin` says for each setting where its value is from: "default", the file's path, a variable or an option.
+    """Settings with their sources. `origin` maps each setting to "default", the file's path, a variable or an option.
 
-    `problems` are texts, one for each thing that is wrong; the settings they name have their defaults.
+    `problems` has one text per error; the settings named there have their defaults.
     """
 
     settings: Settings
@@ -148,12 +148,12 @@ class Loaded:
 
 
 def load(overrides: Mapping[str, Any] | None = None) -> Settings:
-    """Read file and environment; entries of `overrides` that are not None win. Raises `SettingsError`."""
+    """Read file and environment; entries of `overrides` that are not None override both. Raises `SettingsError`."""
     return load_with_origin(overrides).settings
 
 
 def load_with_origin(overrides: Mapping[str, Any] | None = None) -> Loaded:
-    """The same, and where each value is from. Raises `SettingsError`."""
+    """As `load`, with the source of each value. Raises `SettingsError`."""
     loaded = inspect(overrides)
     if loaded.problems:
         raise SettingsError("\n".join(loaded.problems))
@@ -161,7 +161,7 @@ def load_with_origin(overrides: Mapping[str, Any] | None = None) -> Loaded:
 
 
 def inspect(overrides: Mapping[str, Any] | None = None) -> Loaded:
-    """The same, but what is wrong is in `problems` and stops nothing."""
+    """As `load_with_origin`, but errors are in `problems`. Raises `SettingsError` only if no setting is to blame."""
     path, filed, problems = _read_file(os.environ)
     present = {name.lower(): value for name, value in os.environ.items() if value}
     given = {name: value for name, value in (overrides or {}).items() if value is not None}
@@ -180,13 +180,13 @@ def inspect(overrides: Mapping[str, Any] | None = None) -> Loaded:
             wrong = {str(item["loc"][0]) for item in error.errors() if item["loc"]} & Settings.model_fields.keys()
             if not wrong:
                 raise SettingsError("\n".join(problems)) from error
-            # An argument wins over the variable that is wrong, too.
+            # An argument overrides the wrong variable, too.
             values |= {name: Settings.model_fields[name].get_default() for name in wrong}
             origin |= dict.fromkeys(wrong, "default")
 
 
 def _read_file(environment: Mapping[str, str]) -> tuple[Path, dict[str, Any], list[str]]:
-    """What the file says under names that are settings, and what is wrong with it."""
+    """Path of the file, its values by setting, and its errors."""
     named = environment.get(FILE_VARIABLE, "")
     path = Path(named) if named else DEFAULT_FILE
     try:
@@ -209,7 +209,7 @@ def _read_file(environment: Mapping[str, str]) -> tuple[Path, dict[str, Any], li
 
 
 def _explain(item: Any, origin: Mapping[str, str], texts: Mapping[str, Any]) -> str:
-    """One line for one of pydantic's errors, with the value as it was given, before units were read."""
+    """One line for one of pydantic's errors, with the value as given, before units were parsed."""
     name = str(item["loc"][0]) if item["loc"] else "settings"
     source = origin.get(name, PREFIX + name.upper())
     shown = source if source.startswith((PREFIX, "--")) else f"{source}: {name}"
@@ -219,7 +219,7 @@ def _explain(item: Any, origin: Mapping[str, str], texts: Mapping[str, Any]) -> 
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """`TOPICS_*` variables that mean nothing, each with the known name it resembles or ""."""
+    """Unknown `TOPICS_*` variables, each with the known name it resembles, or ""."""
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     known |= {FILE_VARIABLE, keys.VARIABLE, keys.FILE_VARIABLE, CONTROL_FD_VARIABLE, PARENT_PID_VARIABLE}
     known |= {URL_VARIABLE, TOKEN_VARIABLE}

@@ -1,7 +1,7 @@
-"""Sizes and durations as people write them: `64MiB`, `1.5 GB`, `10s`, `500ms`, or a plain number.
+"""Units of sizes and durations: `64MiB`, `1.5 GB`, `10s`, `500ms`, or a plain number.
 
-A plain number has the unit that the setting or flag is named for: bytes, milliseconds or seconds. Units may be written
-in any case, with or without a space before them. What comes out is an `int` wherever it is whole.
+A plain number has the unit in the name of the setting or flag: bytes, milliseconds or seconds. Units may be written in
+any case, with or without a space before them. Whole results are an `int`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The service as processes, and the directories, sockets and locks that they share."""
+"""Processes of the service, and the directories, sockets and locks that they share."""

@@ -1,8 +1,7 @@
-"""One child process and its incarnations: start it, hear it, start it again, end it.
+"""Child: one child process and its incarnations. Starts, restarts and stops it, and receives its control messages.
 
-The only module that starts processes which stay (`keys` and `offline` start some that do one thing and end). What an
-incarnation is told is prepared by the service; when to start again is decided in `restart`; which states there are is
-written in `states`.
+The only module that starts long-lived processes (`keys` and `offline` start short-lived ones). The service prepares the
+first message to an incarnation, `restart` decides when to restart, and `states` has the state machine.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ from supervisor.process.restart import Death, TooOften, decide
 from supervisor.process.states import ALIVE, Event, State, after
 
 HANGUP_GRACE_S = 5.0
-"""How long a child may live on after it closed its control socket or said that it failed."""
+"""Time in which a child must exit after it closed its control socket or sent `Failed`."""
 NOT_STARTED = 127
-"""Stands for the exit status of a process that could not be made."""
+"""Substitute for the exit status of a process that could not be started."""
 _KEPT = ("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "TERM", "NO_COLOR")
 _KEPT_PREFIXES = ("PYTHON", "LC_", "MALLOC_")
 _OURS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
@@ -50,20 +49,23 @@ _OURS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What one incarnation is given: its first message, and descriptors it shall inherit under their numbers."""
+    """Parameters of one incarnation: its first message, and descriptors that it inherits with their numbers."""
 
     start: Start
     inherit: tuple[int, ...] = ()
 
 
 def environment_for_children(environment: Mapping[str, str], **more: str) -> dict[str, str]:
-    """What a child may know of the supervisor's environment: enough to run Python, no keys, no settings."""
+    """The part of the supervisor's environment that children get: enough to run Python, no keys, no settings."""
     kept = {n: v for n, v in environment.items() if n in _KEPT or n.startswith(_KEPT_PREFIXES)}
     return {**kept, **more}
 
 
 class Child:
-    """`changed` is called after every change of `state`, `phase` or progress, in the supervisor's trio thread."""
+    """A child process and its restarts.
+
+    `changed` is called after every change of `state`, `phase` or progress, in the supervisor's trio thread.
+    """
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class Child:
         restart_limit: int,
         vital: bool = True,
     ) -> None:
-        """`vital`: the service ends when it cannot be started; otherwise it is held and tried again for ever."""
+        """`vital`: the service ends if the child cannot be started; otherwise the child is held and retried."""
         self.name = name
         self.state = State.IDLE
         self.incarnation = 0
@@ -85,21 +87,21 @@ class Child:
         self.done_bytes = 0
         self.total_bytes = 0
         self.heard_at = 0.0
-        """When the present incarnation last said something, or was started; trio's clock."""
+        """Time of the present incarnation's last message, or of its start; trio's clock, s."""
         self.spoken = False
-        """Whether the present incarnation has said anything."""
+        """Whether the present incarnation has sent a message."""
         self.hangs = 0
-        """How often it was killed because it did not answer."""
+        """How often the watchdog killed the child because it did not answer."""
         self.complete = False
         """Whether the present incarnation, a gateway, has reached every shard."""
         self.reason = ""
-        """Why it is in state failed, or was held."""
+        """Why the child is in state failed, or was held."""
         self.permanent = False
-        """Whether it said itself that it cannot go on."""
+        """Whether the child sent `Failed`."""
         self.held = False
-        """Whether it was held since it last served."""
+        """Whether the child was held since it last served."""
         self.troubled = False
-        """Whether it was held, or died several times in a row, since it last served."""
+        """Whether the child was held, or died several times in a row, since it last served."""
         self.drained = trio.Event()
         self.gone = trio.Event()
         self._command = list(command)
@@ -116,7 +118,7 @@ class Child:
         self._failure: str | None = None
 
     def _apply(self, event: Event) -> None:
-        """The one place where the state changes."""
+        """Apply an event. The only place where the state changes."""
         self.state = after(self.state, event)
         if self.state is State.STARTING:
             self.phase, self.done_bytes, self.total_bytes = "open", 0, 0
@@ -132,9 +134,9 @@ class Child:
         self._changed(self)
 
     async def run(self) -> None:
-        """Keep the child alive until it is stopped, or given up if it is vital; returns in state ended or failed.
+        """Keep the child alive until it is stopped, or given up if it is vital. Returns in state ended or failed.
 
-        However this ends, cancellation included, no process is left.
+        No process is left in any case, cancellation included.
         """
         deaths: list[Death] = []
         holds = in_a_row = 0
@@ -182,7 +184,7 @@ class Child:
             await self._stop_requested.wait()
 
     async def _live(self) -> int:
-        """One incarnation, from its start to its exit status (negative: the signal that ended it)."""
+        """Run one incarnation. Returns its exit status (negative: the signal that ended it)."""
         self.incarnation += 1
         self._failure = None
         self._ready_at = None
@@ -191,7 +193,7 @@ class Child:
         try:
             process, link = self._spawn(launch.inherit)
         except OSError as error:
-            # Out of processes or memory, perhaps not for long: an accident like any other.
+            # A lack of processes or memory may be temporary, so this counts as an ordinary death.
             self._log.error("child_not_started", command=self._command[0], error=str(error))
             self._apply(Event.SPAWN)
             return NOT_STARTED
@@ -205,12 +207,12 @@ class Child:
             async with trio.open_nursery() as nursery:
                 heard = trio.Event()
                 nursery.start_soon(self._hear, link, heard)
-                # Published before `Start` is sent: whoever sends meanwhile queues behind it on the link's lock,
-                # which `send` takes before it first yields.
+                # Set before `Start` is sent: other senders queue behind it on the link's lock, which `send` takes
+                # before its first checkpoint.
                 self._link = link
                 await _send(link, launch.start)
                 await trio.lowlevel.wait_readable(pidfd)
-                # Last words may still be in the socket. End-of-file follows them, unless a grandchild holds the end.
+                # Last messages may still be in the socket. End-of-file follows, unless a grandchild holds the socket.
                 with trio.move_on_after(1):
                     await heard.wait()
                 nursery.cancel_scope.cancel()
@@ -226,16 +228,16 @@ class Child:
         return status
 
     def _spawn(self, inherit: tuple[int, ...]) -> tuple[subprocess.Popen[bytes], ControlLink]:
-        """subprocess rather than trio's processes: the kernel's parent-death signal follows the thread that forked,
-        and only the main thread lives as long as the supervisor does."""
+        """Start the process. Uses subprocess rather than trio's processes: the kernel's parent-death signal depends on
+        the thread that forked, and only the main thread lives as long as the supervisor."""
         ours, theirs = socket.socketpair()
         environment = {
             **self._environment,
             CONTROL_FD_VARIABLE: str(theirs.fileno()),
             PARENT_PID_VARIABLE: str(os.getpid()),
         }
-        # Signals of the terminal and of service managers go to the whole group. They are the supervisor's business:
-        # a child that inherits them blocked ends by Stop, by end-of-file, or by SIGKILL.
+        # Terminals and service managers signal the whole process group, but only the supervisor may react. Children
+        # inherit these signals blocked, and end by Stop, by end-of-file, or by SIGKILL.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
         try:
             process = subprocess.Popen(
@@ -262,7 +264,7 @@ class Child:
             self._log.error("child_speaks_nonsense", error=str(error))
             self.kill()
         heard.set()
-        # It said its last word, so it has to end; the nursery is cancelled when it does.
+        # No further message follows, so the child must exit; its exit cancels the nursery.
         await trio.sleep(HANGUP_GRACE_S)
         self._log.error("child_hung_up", action="killed")
         self.kill()
@@ -292,12 +294,12 @@ class Child:
                 self._log.error("child_sent_what_only_the_supervisor_sends", message=type(message).__name__)
 
     async def tell(self, message: Control) -> None:
-        """Send `message` to the present incarnation, if there is one that listens."""
+        """Send `message` to the present incarnation, if there is one."""
         if self._link is not None:
             await _send(self._link, message)
 
     async def drain(self, deadline_s: float) -> bool:
-        """Have it finish what is in flight; whether it did, or was gone anyway. It is not started again."""
+        """Have the child finish the requests in flight. Returns whether it did, or had exited. It is not restarted."""
         self.request_stop()
         with trio.move_on_after(deadline_s):
             await self.tell(Drain())
@@ -308,7 +310,7 @@ class Child:
         return False
 
     async def stop(self, deadline_s: float) -> bool:
-        """Ask it to end, kill it after `deadline_s`; returns when it is gone, True if it ended by itself."""
+        """Send `Stop` and kill the child after `deadline_s`. Returns when it is gone, True if it ended by itself."""
         self.request_stop()
         with trio.move_on_after(deadline_s):
             await self.tell(Stop())
@@ -320,7 +322,7 @@ class Child:
         return False
 
     def request_stop(self) -> None:
-        """From now on its death is no accident."""
+        """Mark the child as stopping: it is not restarted after its next death."""
         if not self._stop_requested.is_set():
             self._stop_requested.set()
             self._apply(Event.STOP)
@@ -334,7 +336,7 @@ async def _send(link: ControlLink, message: Control) -> None:
     try:
         await link.send(message)
     except (trio.BrokenResourceError, trio.ClosedResourceError):
-        pass  # it is gone; whoever waits for its exit notices
+        pass  # the child is gone, which `_live` notices by its exit
 
 
 async def _when(event: trio.Event, scope: trio.CancelScope) -> None:
@@ -353,7 +355,7 @@ def describe(status: int) -> str:
 
 
 def python(module: str) -> list[str]:
-    """The command that runs one of our packages as a process. -P: the working directory is not searched for code."""
+    """Command that runs a module of the project as a process. -P excludes the working directory from `sys.path`."""
     return [sys.executable, "-P", "-m", module]
 
 

@@ -1,29 +1,29 @@
-"""The data directory: who may use it, and how many shards it was made for.
+"""Data directory: its lock, and the number of shards it was created for.
 
     .                flock held by the supervisor and, by inheritance, by every shard process
-    LOCK             the same; holds the supervisor's process id
+    LOCK             the same; contains the supervisor's process id
     manifest.json    {"format": 1, "shards": N, "created_ms": ms since 1970}
-    shard-00 …       one per shard, its inside belongs to the shard
+    shard-00 …       one per shard; its content belongs to the shard
 
-What is found decides what is done:
+The state found decides the action:
 
     manifest      shard directories        wanted shards     decision
-    absent        none, or all empty       any               make it
-    absent        one with something in    any               refuse: the manifest is lost
+    absent        none, or all empty       any               create it
+    absent        one is not empty         any               refuse: the manifest is lost
     unreadable    any                      any               refuse
     other format  any                      any               refuse
     good          one missing              any               refuse: data is lost
-    good          all there                none or the same  use it
-    good          all there                another number    refuse: resharding is a command of its own
+    good          all present              none or the same  use it
+    good          all present              another number    refuse: `topics reshard` changes the number
 
-The shards hold the locks too, so that a service started right after its predecessor was killed cannot open a shard
-whose old process has not died yet.
+The shards hold the locks too. A service started right after its predecessor was killed therefore cannot open a shard
+whose old process is still alive.
 
-The lock of the directory itself is the one that counts: it cannot be removed without the directory. LOCK is what
-earlier releases lock, and tells whose the directory is. After each lock is taken, the locked inode is compared with
-the one that the path names now; if they differ, the file or directory was exchanged meanwhile, and locking begins
-again. File systems that lock files only (NFS) leave it at LOCK. Entries are opened without following links
-(`folder`), since root may verify or reshard what another user may write to.
+The lock of the directory itself is decisive, because it cannot be removed without the directory. Earlier releases lock
+LOCK, which also names the holder. After taking each lock, the locked inode is compared with the inode that the path
+names now. If they differ, the file or directory was replaced meanwhile, and locking starts again. On file systems that
+lock files only (NFS), LOCK is the only lock. Entries are opened without following links (`safe_folder`), because root
+may verify or reshard a directory that another user can write.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 LOCK = "LOCK"
 RESHARD_DECISION = "reshard.json"
-"""There while the shards are being exchanged: nobody may serve them."""
+"""Exists while `topics reshard` exchanges the shards; the service must not start then."""
 DEFAULT_MAX_SHARDS = 8
 TAKEOVER_S = 5.0
-"""How long the processes of a killed predecessor may take to vanish."""
+"""How long to wait for the processes of a killed predecessor to exit."""
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _NO_DIRECTORY_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP}
-"""What `flock` of a directory says on file systems that lock only files opened for writing."""
+"""Errors of `flock` on a directory, on file systems that lock only files opened for writing."""
 
 
 class DataDirError(Exception):
-    """A data directory that must not be used as it is. The text says which, why and what to do."""
+    """A data directory that must not be used in its present state. The message says which, why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ def shard_name(index: int) -> str:
 
 
 def parse_manifest(path: Path, content: bytes) -> Manifest:
-    """Raises `DataDirError` for anything but a manifest of this format."""
+    """Parse a manifest. Raises `DataDirError` for anything but a manifest of this format."""
     try:
         fields: Any = json.loads(content)
         version = fields["format"]
@@ -88,9 +88,9 @@ def parse_manifest(path: Path, content: bytes) -> Manifest:
 
 
 def decide(path: Path, manifest: Manifest | None, used: Mapping[str, bool], wanted: int | None) -> Manifest | None:
-    """The manifest to go on with, or None for a directory that is to be made. See the table above.
+    """The manifest to use, or None for a directory that is to be created. See the table above.
 
-    `used` maps the names of shard directories to whether anything is in them. Raises `DataDirError`.
+    `used` maps the names of shard directories to whether they contain anything. Raises `DataDirError`.
     """
     if manifest is None:
         if any(used.values()):
@@ -112,7 +112,7 @@ def decide(path: Path, manifest: Manifest | None, used: Mapping[str, bool], want
 
 
 class DataDir:
-    """An opened, locked data directory. `lock_fds` keep it locked for as long as any process has them open."""
+    """Opened, locked data directory. `lock_fds` keep it locked while any process has them open."""
 
     def __init__(self, path: Path, manifest: Manifest, lock_fds: tuple[int, ...]) -> None:
         self.path = path
@@ -121,7 +121,7 @@ class DataDir:
 
     @classmethod
     def open(cls, path: Path, wanted_shards: int | None, created_ms: int, takeover_s: float = TAKEOVER_S) -> DataDir:
-        """Lock `path`, making it if there is nothing yet. Raises `DataDirError`."""
+        """Lock `path`, and create its content if missing. Blocks up to `takeover_s`. Raises `DataDirError`."""
         path = path.absolute()
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ class DataDir:
 
     @classmethod
     def locked(cls, path: Path) -> DataDir:
-        """Lock a directory that is there, whatever state it is in, for work on its files. Raises `DataDirError`."""
+        """Lock an existing directory with a valid manifest, for work on its files. Raises `DataDirError`."""
         path = path.absolute()
         try:
             manifest = parse_manifest(path / MANIFEST, read(path / MANIFEST))
@@ -168,14 +168,14 @@ def _close(descriptors: tuple[int, ...]) -> None:
 
 
 def _lock(path: Path, takeover_s: float) -> tuple[int, ...]:
-    """Descriptors of the directory and of LOCK, both locked. Raises `DataDirError` if a process has one of them."""
+    """Descriptors of the directory and of LOCK, both locked. Raises `DataDirError` if another process has a lock."""
     deadline = time.monotonic() + takeover_s
     while True:
         try:
             found = _try_lock(path)
         except BlockingIOError:
             holder = _holder(path)
-            # The holder's own pid is dead but the lock is held: its shards are on their way out.
+            # If the holder is dead but the lock is held, its shards are about to exit.
             if _alive(holder) or time.monotonic() >= deadline:
                 raise DataDirError(
                     f"{path} is in use by process {holder or f'(unknown: {LOCK} was removed)'}: stop that one, "
@@ -188,7 +188,7 @@ def _lock(path: Path, takeover_s: float) -> tuple[int, ...]:
 
 
 def _try_lock(path: Path) -> tuple[int, ...]:
-    """As `_lock`; nothing if a name was exchanged meanwhile. Raises `BlockingIOError`."""
+    """As `_lock`, without waiting; () if a name was replaced meanwhile. Raises `BlockingIOError`."""
     with Folder.of(path) as folder:
         try:
             fcntl.flock(folder.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -231,7 +231,7 @@ def _same(one: os.stat_result, other: os.stat_result) -> bool:
 
 
 def _holder(path: Path) -> str:
-    """What LOCK says; empty if it is not there."""
+    """Content of LOCK: the holder's process id; "" if it is missing."""
     try:
         return read(path / LOCK)[:32].decode("ascii", "replace").strip()
     except OSError:
@@ -247,7 +247,7 @@ def _alive(pid: str) -> bool:
         return False
     except PermissionError:
         return True
-    # A killed process whose parent has not collected it yet still has a pid, but no files and no lock.
+    # A zombie still has a pid, but no files and no lock.
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
@@ -265,7 +265,7 @@ def _manifest(path: Path, wanted: int | None, created_ms: int) -> Manifest:
     if known is not None:
         return known
     fresh = Manifest(wanted or min(len(os.sched_getaffinity(0)), DEFAULT_MAX_SHARDS), created_ms)
-    # Directories first: a manifest promises that every one of them exists.
+    # Directories come first, because a manifest implies that all of them exist.
     for entry in used:
         (path / entry).rmdir()
     for index in range(fresh.shards):

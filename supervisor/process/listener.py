@@ -1,5 +1,5 @@
-"""The listening socket. The supervisor binds it and lends it to the gateway, so that clients who connect while a
-gateway restarts wait in the queue instead of being refused.
+"""Listening sockets. The supervisor binds them and the gateway inherits them, so that clients that connect while the
+gateway restarts wait in the backlog instead of being refused.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ BACKLOG = 1024
 
 
 class ListenError(Exception):
-    """An address that cannot be listened on. The text says which, why and what to do."""
+    """An address that cannot be listened on. The message says which, why and what to do."""
 
 
 class ExposedError(Exception):
-    """An address that others can reach, without anything to keep them out."""
+    """An address that other machines can reach, without authentication."""
 
 
 def resolve(host: str, port: int, variable: str = "TOPICS_HOST") -> tuple[socket.AddressFamily, Any]:
@@ -33,20 +33,20 @@ def resolve(host: str, port: int, variable: str = "TOPICS_HOST") -> tuple[socket
 
 
 def check_exposure(host: str, address: Any, *, allowed: bool) -> bool:
-    """Whether others can reach `address`; raises `ExposedError` unless `allowed`: keys are asked for, or the operator
-    wants it without."""
+    """Whether other machines can reach `address`. Raises `ExposedError` if so, unless `allowed`: keys are required, or
+    the operator permits access without keys."""
     exposed = not ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback
     if exposed and not allowed:
         raise ExposedError(
-            f"TOPICS_HOST={host} can be reached from outside and there are no keys to keep anybody out: set "
-            "TOPICS_API_KEYS, listen on 127.0.0.1, or set TOPICS_ALLOW_INSECURE_NO_AUTH=1 if whoever can connect may "
-            "read and write everything"
+            f"TOPICS_HOST={host} can be reached from outside and no keys are configured: set TOPICS_API_KEYS, listen "
+            "on 127.0.0.1, or set TOPICS_ALLOW_INSECURE_NO_AUTH=1 if every client that can connect may read and write "
+            "everything"
         )
     return exposed
 
 
 def reachable_from(address: Any) -> str:
-    """From where a listener at `address` can be reached, in words."""
+    """In words, from where a listener at `address` can be reached."""
     host = ipaddress.ip_address(str(address[0]).partition("%")[0])
     host = getattr(host, "ipv4_mapped", None) or host
     if host.is_loopback:
@@ -57,14 +57,14 @@ def reachable_from(address: Any) -> str:
 
 
 def widest(addresses: Sequence[Any]) -> str:
-    """From where any of these listeners can be reached, in words."""
+    """In words, from where any of these listeners can be reached."""
     found = [reachable_from(address) for address in addresses]
     beyond = sorted({each for each in found if each != "this machine"}, key=lambda each: (each[0] != "e", each))
     return ", ".join(beyond) or "this machine"
 
 
 def listen(family: socket.AddressFamily, address: Any, variable: str = "TOPICS_PORT") -> socket.socket:
-    """Raises `ListenError`."""
+    """Bind and listen. Raises `ListenError`, which names the `variable`."""
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -76,7 +76,7 @@ def listen(family: socket.AddressFamily, address: Any, variable: str = "TOPICS_P
         listener.close()
         raise ListenError(
             f"cannot listen on {address[0]} port {address[1]}: {os.strerror(error.errno or 0)}: "
-            f"stop whoever uses it, or choose another {variable} (0 takes any free one)"
+            f"stop the process that uses it, or choose another {variable} (0 takes any free one)"
         ) from error
     return listener
 
@@ -93,7 +93,7 @@ def shown(listener: socket.socket) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Protocols:
-    """The sockets of the protocols besides HTTP, in the order in which their addresses were given."""
+    """Listening sockets of the protocols besides HTTP, in the order of their configured addresses."""
 
     walrus: list[socket.socket] = field(default_factory=list)
     rog: list[socket.socket] = field(default_factory=list)
@@ -107,8 +107,8 @@ Address = tuple[socket.AddressFamily, Any]
 
 
 def addresses(listed: str, variable: str, *, allowed: bool) -> list[Address]:
-    """Each of `host:port,...`, resolved. Raises `ListenError`, or `ExposedError` for an address that others can reach
-    unless `allowed`: the protocols besides HTTP know no authentication."""
+    """Resolve each address of `host:port,...`. Raises `ListenError`. Raises `ExposedError` for an address that other
+    machines can reach unless `allowed`, because the protocols besides HTTP have no authentication."""
     found: list[Address] = []
     for address in filter(None, map(str.strip, listed.split(","))):
         host, colon, port = address.rpartition(":")
@@ -117,16 +117,16 @@ def addresses(listed: str, variable: str, *, allowed: bool) -> list[Address]:
         family, resolved = resolve(host.strip("[]"), int(port), variable)
         if not ipaddress.ip_address(str(resolved[0]).partition("%")[0]).is_loopback and not allowed:
             raise ExposedError(
-                f"{variable}={address} can be reached from outside, and this protocol has no authentication, also "
-                "where HTTP asks for keys: listen on 127.0.0.1, or set TOPICS_ALLOW_INSECURE_NO_AUTH=1 if whoever "
-                "can connect may read and write every topic"
+                f"{variable}={address} can be reached from outside, and this protocol has no authentication, even "
+                "where HTTP requires keys: listen on 127.0.0.1, or set TOPICS_ALLOW_INSECURE_NO_AUTH=1 if every "
+                "client that can connect may read and write every topic"
             )
         found.append((family, resolved))
     return found
 
 
 def listen_all(wanted: list[Address], variable: str) -> list[socket.socket]:
-    """Listen on each. Raises `ListenError`, and keeps none then."""
+    """Listen on all addresses. If one fails, closes all sockets and raises `ListenError`."""
     sockets: list[socket.socket] = []
     try:
         for family, address in wanted:

@@ -1,4 +1,4 @@
-"""Tells systemd how the service is: the sd_notify protocol, one datagram of `KEY=value` lines a message."""
+"""Notifier: reports the state of the service to systemd. sd_notify protocol: one datagram of `KEY=value` lines."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ VARIABLE = "NOTIFY_SOCKET"
 
 
 class Notifier:
-    """Sends to the socket systemd named; does nothing where there is none. Never raises, never blocks: a service
-    that works is worth more than one that is heard."""
+    """Sends to the socket that systemd names; does nothing without one. Never raises or blocks on sending, because a
+    failed notification must not disturb the service."""
 
     def __init__(self, address: str) -> None:
         self._address = "\0" + address[1:] if address.startswith("@") else address
@@ -41,15 +41,15 @@ class Notifier:
         self._send(STATUS=status)
 
     def watchdog(self) -> None:
-        """All is well; to be said more often than the service manager's watchdog asks for."""
+        """Report that the service is alive; to be sent more often than the service manager's watchdog interval."""
         self._send(WATCHDOG="1")
 
     def reloading(self) -> None:
-        """Settings are read anew; `ready` is to follow, whatever comes of it."""
+        """Report the start of a reload; the caller must send `ready` afterwards, whatever the result."""
         self._send(RELOADING="1", MONOTONIC_USEC=str(time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000))
 
     def busy(self, status: str, more_s: int) -> None:
-        """Still starting or stopping, and alive: the service manager shall wait `more_s` seconds from now."""
+        """Report that the service still starts or stops; asks the service manager to wait `more_s` seconds from now."""
         self._send(STATUS=status, EXTEND_TIMEOUT_USEC=str(more_s * 1_000_000))
 
     def stopping(self, status: str) -> None:

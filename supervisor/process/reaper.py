@@ -1,8 +1,8 @@
-"""Process 1 inherits orphans, and has to wait for them: else each stays in the table of processes as a zombie.
+"""Reaper: waits for orphans that process 1 inherits, which would otherwise stay in the process table as zombies.
 
-In a container the supervisor is process 1. Its own children are waited for by whoever started them, within
-milliseconds of their end; so what is found dead twice, a while apart, is an orphan. Nothing is waited for that somebody
-else may want to know about.
+In a container the supervisor is process 1. The code that starts a child waits for it within milliseconds of its end. A
+zombie found by two scans, `interval_s` apart, is therefore an orphan. Other zombies are left to the code that started
+them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ INTERVAL_S = 2.0
 
 
 async def run(logger: Any, interval_s: float = INTERVAL_S) -> None:
-    """Until cancelled."""
+    """Reap orphans until cancelled."""
     seen: set[int] = set()
     while True:
         await trio.sleep(interval_s)
@@ -32,16 +32,16 @@ def _reap(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
-        return False  # whoever started it was slow, and not gone
+        return False  # the code that started it was slow and has waited for it meanwhile
 
 
 def _dead_children() -> set[int]:
-    """Zombies whose parent this process is."""
+    """Process ids of zombies whose parent is this process."""
     ours = str(os.getpid())
     found: set[int] = set()
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
-            # The name, in parentheses, may hold anything; state and parent follow it.
+            # The name in parentheses may contain any characters; state and parent follow it.
             state, parent = path.read_text().rpartition(")")[2].split()[:2]
         except (OSError, ValueError):
             continue

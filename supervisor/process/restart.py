@@ -1,9 +1,9 @@
-"""When to start a dead child again. Functions from what happened to a decision.
+"""Restart policy: functions from the deaths of a child to a decision.
 
-A death is an accident, and the next start follows after a short pause that doubles. After more than a number of deaths
-within a minute the child has died *too often*; so has one that says itself that it cannot go on. The service cannot do
-without its gateway and ends then. A shard is *held* instead: the next start follows after a long pause, which doubles
-too, while the other shards serve. A shard that serves for a minute has recovered from both.
+After a death the child is restarted after a short pause, which doubles from death to death. A child with more than
+`limit` deaths within a minute died *too often*; a child that sent `Failed` is treated the same way. If this is the
+gateway, the service ends, because it cannot work without a gateway. A shard is *held* instead: it is restarted after a
+long pause, which doubles too, while the other shards serve. Serving for a minute resets both pauses.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from dataclasses import dataclass
 FIRST_DELAY_S = 0.1
 LONGEST_DELAY_S = 5.0
 STEADY_S = 60.0
-"""A child that was up this long had recovered: its next death starts a new series."""
+"""A child that was up for this long has recovered: its next death starts a new series."""
 WINDOW_S = 60.0
 FIRST_HOLD_S = 10.0
 LONGEST_HOLD_S = 120.0
 TROUBLE = 3
-"""Deaths in a row, without having served, after which a start of the service does not wait for the child any more."""
+"""Deaths in a row without serving after which the start of the service does not wait for the child any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """`at`: monotonic time in s; `uptime_s`: how long the process had lived."""
+    """Death of a child at monotonic time `at` (s), `uptime_s` seconds after its start."""
 
     at: float
     uptime_s: float
@@ -41,8 +41,8 @@ class TooOften:
 
 
 def decide(deaths: Sequence[Death], now: float, limit: int) -> Again | TooOften:
-    """What to do after the last of `deaths` (in order, at least one): wait and start again, unless these are
-    more than `limit` deaths within a minute."""
+    """Decide after the last of `deaths` (in order, at least one): restart after a pause, or `TooOften` if more than
+    `limit` of them were within a minute."""
     recent = sum(1 for death in deaths if now - death.at < WINDOW_S)
     if recent > limit:
         return TooOften(f"died {recent} times within {WINDOW_S:.0f} s")
@@ -55,5 +55,5 @@ def decide(deaths: Sequence[Death], now: float, limit: int) -> Again | TooOften:
 
 
 def hold_s(holds: int) -> float:
-    """How long a child is held that was held `holds` times in a row before."""
+    """Seconds for which a child is held that was held `holds` times in a row before."""
     return min(FIRST_HOLD_S * 2.0 ** min(holds, 16), LONGEST_HOLD_S)

@@ -1,6 +1,6 @@
-"""The runtime directory: private, short-lived, for the sockets between the processes and the status file.
+"""Runtime directory: private and temporary; holds the sockets between the processes, and the status file.
 
-Owns where it is and that nobody else can reach into it. Whoever can write here can speak to a shard.
+This module chooses its path and ensures that no other user has access. Write access would allow messages to a shard.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from pathlib import Path
 from typing import Any
 
 MAX_SOCKET_PATH = 100
-"""Characters of a socket's path. The kernel takes 107 bytes, ZeroMQ wants some for itself."""
+"""Largest length of a socket's path, bytes. The kernel accepts 107 bytes, and ZeroMQ needs some of them."""
 STATUS = "children.json"
 _LONGEST_NAME = "shard-00.999999.sock"
 
 
 class RuntimeDirError(Exception):
-    """A runtime directory that cannot be trusted or used. The text says why and what to do."""
+    """A runtime directory that cannot be trusted or used. The message says why and what to do."""
 
 
 def choose(configured: Path | None, environment: Mapping[str, str], data_dir: Path) -> Path:
-    """The configured one, else systemd's, else one derived from user and data directory."""
+    """Path of the runtime directory: the configured one, else systemd's, else one derived from user and data
+    directory."""
     if configured is not None:
         return configured.absolute()
     if given := environment.get("RUNTIME_DIRECTORY", "").partition(":")[0]:
@@ -42,7 +43,7 @@ def _fits(path: Path) -> bool:
 
 
 class RuntimeDir:
-    """An opened runtime directory: mode 0700, ours, locked against a second service, empty of what a dead one left."""
+    """Opened runtime directory: mode 0700, owned by this user, locked against a second service, cleared of remains."""
 
     def __init__(self, path: Path, descriptor: int, *, ours: bool) -> None:
         self.path = path
@@ -51,7 +52,7 @@ class RuntimeDir:
 
     @classmethod
     def open(cls, path: Path) -> RuntimeDir:
-        """Raises `RuntimeDirError`."""
+        """Create the directory if missing, check, lock and clear it. Raises `RuntimeDirError`."""
         if not _fits(path):
             raise RuntimeDirError(
                 f"{path} is too long for sockets inside it: choose a TOPICS_RUNTIME_DIR of at most "
@@ -63,7 +64,7 @@ class RuntimeDir:
                 made = True
             except FileExistsError:
                 made = False
-            # O_NOFOLLOW and fstat of the same descriptor: what is checked is what is used.
+            # O_NOFOLLOW and fstat of the same descriptor ensure that the checked directory is the one used.
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError as error:
             raise RuntimeDirError(f"runtime directory {path}: {error.strerror}: set TOPICS_RUNTIME_DIR") from error
@@ -83,13 +84,13 @@ class RuntimeDir:
         return opened
 
     def endpoint(self, name: str, incarnation: int) -> str:
-        """Where one incarnation of a shard listens, free of what earlier ones left there."""
+        """Endpoint of one incarnation of a shard. Removes the sockets of earlier incarnations."""
         for old in self.path.glob(f"{name}.*.sock"):
             old.unlink(missing_ok=True)
         return f"ipc://{self.path}/{name}.{incarnation}.sock"
 
     def write_status(self, status: Mapping[str, Any]) -> None:
-        """Replace the status file, which tells the curious who is running."""
+        """Replace the status file, which describes the running processes."""
         temporary = self.path / (STATUS + ".tmp")
         temporary.write_text(json.dumps(status, indent=1) + "\n")
         os.replace(temporary, self.path / STATUS)
@@ -99,13 +100,13 @@ class RuntimeDir:
             left.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Leave nothing behind; a directory given by somebody else stays."""
+        """Remove the directory's content, and the directory itself unless the operator provided it."""
         self._clear()
         if self._ours:
             try:
                 self.path.rmdir()
             except OSError:
-                pass  # something of somebody else is in it
+                pass  # it contains foreign files
         os.close(self._descriptor)
 
 

@@ -1,10 +1,10 @@
-"""Directories and regular files, opened without following links.
+"""Safe folder: opens directories and regular files without following links.
 
-`topics backup` and `topics restore` may be run by root on directories that another user may write to. A symbolic link
-there would lead them to files that user cannot read; a FIFO would stop them for ever. So every entry is opened relative
-to the descriptor of its directory, with O_NOFOLLOW and O_NONBLOCK, and its kind is checked twice: before it is opened,
-because opening a device may have effects, and by `fstat` of what was opened, because the entry may have been exchanged
-in between. The directory that the operator names is the exception: it may be a link.
+Root may run `topics backup` and `topics restore` on directories that another user can write. A symbolic link there
+could lead to files which that user cannot read, and a FIFO would block for ever. Every entry is therefore opened
+relative to the descriptor of its directory, with O_NOFOLLOW and O_NONBLOCK. Its kind is checked before opening, because
+opening a device may have effects, and again by `fstat`, because the entry may have been replaced in between. Only the
+directory that the operator names may be a link.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KINDS = {
 
 
 class NotPlain(OSError):
-    """An entry of another kind than the one that belongs there. It was not opened; `kind` names what it is."""
+    """An entry is not of the expected kind. `kind` describes it. No data was read from it."""
 
     def __init__(self, path: Path, mode: int) -> None:
         super().__init__(errno.EINVAL, "", str(path))
@@ -40,7 +40,7 @@ class NotPlain(OSError):
 
 
 class Folder:
-    """An opened directory; `path` is for messages only. Closes its descriptor when its `with` block ends."""
+    """Opened directory; `path` is for messages only. The end of its `with` block closes the descriptor."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
@@ -48,7 +48,7 @@ class Folder:
 
     @classmethod
     def of(cls, path: Path) -> Folder:
-        """The directory that an operator named; links on the way to it are followed. Raises OSError."""
+        """Open the directory that the operator named, following links. Raises OSError."""
         return cls(path, os.open(path, _FLAGS | os.O_DIRECTORY))
 
     def __enter__(self) -> Folder:
@@ -63,15 +63,15 @@ class Folder:
         return sorted(os.listdir(self.descriptor))
 
     def mode(self, name: str) -> int:
-        """Of the entry itself. Raises FileNotFoundError."""
+        """`st_mode` of an entry, without following links. Raises FileNotFoundError."""
         return os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_mode
 
     def folder(self, name: str) -> Folder:
-        """A directory in this one. Raises `NotPlain`, FileNotFoundError."""
+        """Open a subdirectory. Raises `NotPlain`, FileNotFoundError."""
         return Folder(self.path / name, self._opened(name, stat.S_IFDIR))
 
     def file(self, name: str) -> int:
-        """The descriptor of a regular file, to read from. Raises `NotPlain`, FileNotFoundError."""
+        """Open a regular file for reading and return its descriptor. Raises `NotPlain`, FileNotFoundError."""
         return self._opened(name, stat.S_IFREG)
 
     def _opened(self, name: str, wanted: int) -> int:
@@ -94,6 +94,6 @@ class Folder:
 
 
 def read(path: Path) -> bytes:
-    """A small regular file. Raises `NotPlain`, OSError."""
+    """Content of a small regular file. Raises `NotPlain`, OSError."""
     with Folder.of(path.parent) as folder, open(folder.file(path.name), "rb") as file:
         return file.read()

@@ -1,16 +1,16 @@
-"""The service as a whole: boot, readiness, healing, draining. What `topics serve` runs.
+"""Service: boot, readiness, restarts and shutdown of all processes. `topics serve` runs it.
 
-1  data directory locked, runtime directory made, socket bound; any of these refused: nothing is started
-2  shards and gateway start at once; the gateway answers from its first moment
-3  shards report phases (open → replay → derive → ready), which are passed on to the gateway
-4  all ready, and the gateway has reached every shard: systemd and the terminal are told
-5  a child that dies is started again, the others go on; one that hangs is killed first (`watchdog`)
-   a shard that cannot start, or dies too often, is tried again after long pauses (`restart`): its topics are answered
-   503 meanwhile, the others serve. A start does not wait for it: systemd and the terminal are told that all is ready
-   but that shard. If no shard has ever served and none can start, the service ends, 3 if one of them says that its
-   data needs a human, else 1; a gateway that dies too often ends it as well
-6  SIGHUP: keys are read anew
-7  SIGTERM or SIGINT: the gateway drains, then stops, then the shards close; each step has a deadline
+1  Lock the data directory, create the runtime directory, bind the sockets. If one of these fails, nothing is started.
+2  Start shards and gateway together. The gateway answers from its start.
+3  The shards report phases (open → replay → derive → ready), which the supervisor passes on to the gateway.
+4  When all are ready and the gateway has reached every shard, report readiness to systemd and the terminal.
+5  Restart a child that dies, while the others continue; the watchdog kills a child that hangs (`watchdog`).
+   A shard that cannot start, or dies too often, is restarted after long pauses (`restart`). Meanwhile requests to its
+   topics get 503, and the other shards serve. Readiness does not wait for it, and names the missing shard.
+   If no shard has ever served and none can start, the service ends, with exit status 3 if a shard sent `Failed`, else
+   1. It also ends when the gateway dies too often.
+6  On SIGHUP, read the keys again.
+7  On SIGTERM or SIGINT, drain and stop the gateway, then stop the shards; each step has a deadline.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -45,7 +45,7 @@ EXIT_OK = 0
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_BEYOND_HELP = 3
-"""A child said that starting again is pointless; service managers should not try either."""
+"""A child sent `Failed`, so that a restart will not help; service managers should not restart the service."""
 EXIT_FORCED = 130
 
 DRAIN_MARGIN_S = 2.0
@@ -58,7 +58,7 @@ ROG_VARIABLE = "TOPICS_ROG_LISTEN"
 
 
 class Service:
-    """Runs children until told to stop. All that it is given is already opened, and closed by whoever opened it."""
+    """Runs the children until a signal. Its resources are opened before and closed after by the caller, `serve`."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Service:
             os.environ, TOPICS_LOG_LEVEL=settings.log_level, TOPICS_LOG_FORMAT=log.chosen_format(settings.log_format)
         )
 
-        # OpenTelemetry's settings, which may hold credentials, are the gateway's business alone.
+        # OpenTelemetry's settings may hold credentials, so only the gateway, which needs them, gets them.
         telemetry = {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
 
         def child(
@@ -121,7 +121,7 @@ class Service:
         self._news = {child.name: trio.Event() for child in self._children}
 
     def _for_shard(self, index: int, incarnation: int) -> Launch:
-        # A new endpoint each time: what is queued for a dead process must not reach its successor.
+        # Each incarnation has a new endpoint: messages queued for a dead process must not reach its successor.
         self._endpoints[index] = self._runtime.endpoint(shard_name(index), incarnation)
         start = Start(
             role="shard",
@@ -153,14 +153,14 @@ class Service:
         return Launch(start, (self._listening.fileno(), *(each.fileno() for each in self._protocols.all)))
 
     def states(self) -> list[ShardState]:
-        """What the children may know of the shards."""
+        """States of the shards, for the children."""
         return [
             ShardState(i, c.phase, self._endpoints[i], c.incarnation, c.done_bytes, c.total_bytes, c.hangs)
             for i, c in enumerate(self._shards)
         ]
 
     async def run(self) -> int:
-        """Serve until a signal, or until nothing can be served; returns the exit status. No child is left."""
+        """Serve until a signal, or until the service gives up. Returns the exit status. No child is left."""
         async with trio.open_nursery() as nursery:
             forced = trio.CancelScope()
             await nursery.start(self._obey_signals, forced)
@@ -205,11 +205,11 @@ class Service:
                 self._log.info("already_stopping", signal=name)
 
     async def _reload(self) -> None:
-        """Read the file of keys again whenever that is wanted. One that cannot be used changes nothing."""
+        """Read the file of keys again after each SIGHUP. An invalid file changes nothing."""
         while True:
             await self._reload_wanted.wait()
             self._reload_wanted = trio.Event()
-            # Before everything serves for the first time, the service manager still waits for that.
+            # Before the first readiness report, the service manager still waits for that report.
             announced = self._announced
             if announced:
                 self._notifier.reloading()
@@ -219,7 +219,7 @@ class Service:
                 self._report_readiness()
 
     async def _reload_keys(self) -> str:
-        """Returns what came of it, in words."""
+        """Read and distribute the keys. Returns the result in words."""
         path = self._keys.path
         if path is None:
             self._log.info("nothing_to_reload", reason=f"keys come from {FILE_VARIABLE} to be read again")
@@ -262,7 +262,7 @@ class Service:
         drain_s = self._settings.drain_timeout_ms / 1000
         stop_s = self._settings.stop_timeout_ms / 1000
         self._notifier.stopping("finishing requests in flight")
-        # The gateway has its own copy of this socket and decides when clients are refused.
+        # The gateway has its own copies of these sockets and decides when clients are refused.
         for each in (self._listening, *self._protocols.all):
             each.close()
         if self._gateway.state is State.SERVING and not await self._gateway.drain(drain_s + DRAIN_MARGIN_S):
@@ -274,7 +274,7 @@ class Service:
                 nursery.start_soon(shard.stop, stop_s)
 
     async def _relay(self, child: Child) -> None:
-        """Tell a child of every change of a shard; changes that come faster than it listens are told as one."""
+        """Send the shards' states to a child at every change. Changes during a send are combined into one message."""
         while True:
             await self._news[child.name].wait()
             self._news[child.name] = trio.Event()
@@ -327,8 +327,8 @@ class Service:
         if self._announced:
             self._notifier.status("not ready: " + ", ".join(down) if down else f"serving {self._url}")
         elif self._served and self._gateway.complete and all(self._settled(child) for child in self._children):
-            # Only now /v0/ready says so, too: that shards serve has to reach the gateway, and the gateway them.
-            # A shard that cannot start keeps it from saying so, and is no reason to let the others be killed.
+            # `complete` means that /v0/ready agrees: the gateway knows that the shards serve, and has reached them.
+            # A shard that cannot start keeps /v0/ready at 503, but must not make systemd kill the service.
             self._announced = True
             without = f", without {', '.join(down)}" if down else ""
             self._notifier.ready(f"serving {self._url}{without}")
@@ -346,11 +346,11 @@ class Service:
 
     @staticmethod
     def _settled(child: Child) -> bool:
-        """Whether a start has nothing to wait for: it serves, or may take long to."""
+        """Whether readiness need not wait for the child: it serves, or is in trouble."""
         return child.state is State.SERVING or child.troubled
 
     def status(self) -> dict[str, Any]:
-        """What the status file holds."""
+        """Content of the status file."""
         return {
             "pid": os.getpid(),
             "url": self._url,
@@ -370,31 +370,24 @@ class Service:
         }
 
 
-def serve(settings: Settings, keys: Keys, announce: Callable[[str], None], complain: Callable[[str], None]) -> int:
-    """Open everything, run the service, close everything; returns the exit status.
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """Resources of a service. `serve` closes them."""
 
-    `announce` gets the line that says where the service is ready, `complain` why it did not start.
+    data: DataDir
+    runtime: RuntimeDir
+    listening: socket.socket
+    protocols: Protocols
+
+
+def serve(settings: Settings, keys: Keys, announce: Callable[[str], None], complain: Callable[[str], None]) -> int:
+    """Open all resources, run the service, close them. Blocks. Returns the exit status.
+
+    `announce` is called with the line that reports readiness, `complain` with the reason if the service cannot start.
     """
-    with ExitStack() as opened:
+    with ExitStack() as closing:
         try:
-            family, address = listener.resolve(settings.host, settings.port)
-            allowed = keys.keys is not None or settings.allow_insecure_no_auth
-            listener.check_exposure(settings.host, address, allowed=allowed)
-            unguarded = settings.allow_insecure_no_auth
-            walrus_at = listener.addresses(settings.walrus_listen, WALRUS_VARIABLE, allowed=unguarded)
-            rog_at = listener.addresses(settings.rog_listen, ROG_VARIABLE, allowed=unguarded)
-            data = DataDir.open(settings.data_dir, settings.shards, now_ms())
-            opened.callback(data.close)
-            runtime = RuntimeDir.open(rundir.choose(settings.runtime_dir, os.environ, data.path))
-            opened.callback(runtime.close)
-            listening = listener.listen(family, address)
-            opened.callback(listening.close)
-            walrus = listener.listen_all(walrus_at, WALRUS_VARIABLE)
-            for each in walrus:
-                opened.callback(each.close)
-            rog = listener.listen_all(rog_at, ROG_VARIABLE)
-            for each in rog:
-                opened.callback(each.close)
+            opened = _open(settings, keys, closing)
         except listener.ExposedError as error:
             complain(str(error))
             return EXIT_USAGE
@@ -402,43 +395,86 @@ def serve(settings: Settings, keys: Keys, announce: Callable[[str], None], compl
             complain(str(error))
             return EXIT_FAILED
         notifier = Notifier.of(os.environ)
-        opened.callback(notifier.close)
+        closing.callback(notifier.close)
         logger = log.configure("supervisor", settings.log_level, log.chosen_format(settings.log_format))
         for name, meant in unknown_variables(os.environ):
             logger.warning("unknown_setting", variable=name, **({"did_you_mean": meant} if meant else {}))
-        listeners = [("HTTP", [listening]), ("Walrus", walrus), ("Rog", rog)]
-        if keys.keys is None:
-            logger.warning(
-                "no_authentication",
-                meaning="EVERY CLIENT MAY READ, WRITE AND DELETE EVERYTHING",
-                reachable_from=listener.widest([each.getsockname() for _, sockets in listeners for each in sockets]),
-            )
-        else:
-            logger.info(
-                "authentication", keys=len(keys.keys), reachable_from=listener.reachable_from(listening.getsockname())
-            )
-            for name, sockets in listeners[1:]:
-                if sockets:
-                    logger.warning(
-                        "protocol_without_keys",
-                        protocol=name,
-                        meaning="it asks nobody for a key",
-                        reachable_from=listener.widest([each.getsockname() for each in sockets]),
-                    )
-            if keys.path is not None and keys.path.stat().st_mode & 0o007:
-                logger.warning("keys_readable_by_others", path=str(keys.path), remedy=f"chmod o= {keys.path}")
-        logger.info(
-            "starting",
-            python=sys.version.split()[0],
-            shards=data.shards,
-            data_dir=str(data.path),
-            runtime_dir=str(runtime.path),
-            url=listener.url(listening),
-            **({"walrus": ",".join(map(listener.shown, walrus))} if walrus else {}),
-            **({"rog": ",".join(map(listener.shown, rog))} if rog else {}),
-        )
-        protocols = Protocols(walrus, rog)
+        _log_access(logger, keys, opened)
+        _log_start(logger, opened)
         service = Service(
-            settings, data, runtime, listening, notifier, logger, announce, keys=keys, protocols=protocols
+            settings,
+            opened.data,
+            opened.runtime,
+            opened.listening,
+            notifier,
+            logger,
+            announce,
+            keys=keys,
+            protocols=opened.protocols,
         )
         return trio.run(service.run)
+
+
+def _open(settings: Settings, keys: Keys, closing: ExitStack) -> _Opened:
+    """Open all resources. `closing` closes what was opened, also after an error. Raises `ExposedError`, `ListenError`,
+    `DataDirError` or `RuntimeDirError`."""
+    family, address = listener.resolve(settings.host, settings.port)
+    allowed = keys.keys is not None or settings.allow_insecure_no_auth
+    listener.check_exposure(settings.host, address, allowed=allowed)
+    unguarded = settings.allow_insecure_no_auth
+    walrus_at = listener.addresses(settings.walrus_listen, WALRUS_VARIABLE, allowed=unguarded)
+    rog_at = listener.addresses(settings.rog_listen, ROG_VARIABLE, allowed=unguarded)
+    data = DataDir.open(settings.data_dir, settings.shards, now_ms())
+    closing.callback(data.close)
+    runtime = RuntimeDir.open(rundir.choose(settings.runtime_dir, os.environ, data.path))
+    closing.callback(runtime.close)
+    listening = listener.listen(family, address)
+    closing.callback(listening.close)
+    walrus = listener.listen_all(walrus_at, WALRUS_VARIABLE)
+    for each in walrus:
+        closing.callback(each.close)
+    rog = listener.listen_all(rog_at, ROG_VARIABLE)
+    for each in rog:
+        closing.callback(each.close)
+    return _Opened(data, runtime, listening, Protocols(walrus, rog))
+
+
+def _log_access(logger: Any, keys: Keys, opened: _Opened) -> None:
+    """Log what clients may do without a key, and from where."""
+    listeners = [("HTTP", [opened.listening]), ("Walrus", opened.protocols.walrus), ("Rog", opened.protocols.rog)]
+    if keys.keys is None:
+        logger.warning(
+            "no_authentication",
+            meaning="EVERY CLIENT MAY READ, WRITE AND DELETE EVERYTHING",
+            reachable_from=listener.widest([each.getsockname() for _, sockets in listeners for each in sockets]),
+        )
+        return
+    logger.info(
+        "authentication",
+        keys=len(keys.keys),
+        reachable_from=listener.reachable_from(opened.listening.getsockname()),
+    )
+    for name, sockets in listeners[1:]:
+        if sockets:
+            logger.warning(
+                "protocol_without_keys",
+                protocol=name,
+                meaning="this protocol requires no key",
+                reachable_from=listener.widest([each.getsockname() for each in sockets]),
+            )
+    if keys.path is not None and keys.path.stat().st_mode & 0o007:
+        logger.warning("keys_readable_by_others", path=str(keys.path), remedy=f"chmod o= {keys.path}")
+
+
+def _log_start(logger: Any, opened: _Opened) -> None:
+    walrus, rog = opened.protocols.walrus, opened.protocols.rog
+    logger.info(
+        "starting",
+        python=sys.version.split()[0],
+        shards=opened.data.shards,
+        data_dir=str(opened.data.path),
+        runtime_dir=str(opened.runtime.path),
+        url=listener.url(opened.listening),
+        **({"walrus": ",".join(map(listener.shown, walrus))} if walrus else {}),
+        **({"rog": ",".join(map(listener.shown, rog))} if rog else {}),
+    )

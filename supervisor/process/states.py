@@ -1,13 +1,13 @@
-"""The life of a child, as data: state → event → state.
+"""State machine of a child, as data: state → event → state.
 
 idle      not started yet
 starting  the process runs and prepares
-serving   it said that it is ready
-waiting   it died; the next one is started after a pause
-held      it cannot start, or died too often; the next one is started after a long pause
-stopping  it was asked to end
-ended     it is gone, as asked
-failed    it is gone, and starting it again is pointless
+serving   the child sent `Ready`
+waiting   the child died and is restarted after a pause
+held      the child cannot start, or died too often; it is restarted after a long pause
+stopping  the child was asked to end
+ended     the child is gone, as requested
+failed    the child is gone and is not restarted
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ class State(StrEnum):
 
 class Event(StrEnum):
     SPAWN = "spawn"
-    """a process was started"""
+    """A process was started, or could not be started."""
     READY = "ready"
-    """it said so"""
+    """The child sent `Ready`."""
     DIED = "died"
-    """it is gone"""
+    """The process is gone."""
     STOP = "stop"
-    """the service wants it to end"""
+    """The service asked the child to end."""
     HOLD = "hold"
-    """it died too often, or said itself that it cannot go on; the service can do without it for a while"""
+    """A child that is not vital died too often or sent `Failed`."""
     GIVE_UP = "give_up"
-    """the same, and the service cannot do without it"""
+    """A vital child died too often or sent `Failed`."""
 
 
 TRANSITIONS: dict[State, dict[Event, State]] = {
@@ -60,18 +60,18 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         Event.GIVE_UP: State.FAILED,
     },
     State.HELD: {Event.SPAWN: State.STARTING, Event.STOP: State.ENDED},
-    # A child may say that it is ready just before it reads that it shall stop.
+    # A child may send `Ready` just before it reads `Stop`.
     State.STOPPING: {Event.READY: State.STOPPING, Event.STOP: State.STOPPING, Event.DIED: State.ENDED},
     State.ENDED: {Event.STOP: State.ENDED},
     State.FAILED: {Event.STOP: State.FAILED},
 }
 ALIVE = frozenset({State.STARTING, State.SERVING, State.STOPPING})
-"""States in which there is a process."""
+"""States in which a process exists."""
 FINAL = frozenset({State.ENDED, State.FAILED})
 
 
 def after(state: State, event: Event) -> State:
-    """Raises `AssertionError` for an event that cannot happen in `state`: a mistake of ours."""
+    """The state after `event`. Raises `AssertionError` for an event that is impossible in `state`, which is a bug."""
     following = TRANSITIONS[state].get(event)
     assert following is not None, f"event {event} in state {state}"
     return following

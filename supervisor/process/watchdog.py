@@ -1,18 +1,17 @@
-"""Watches the children: one that hangs is killed, and the service manager hears that all is well only while it is.
+"""Watchdog: kills children that hang, and feeds the service manager's watchdog while all children answer.
 
-Every child is asked for a sign each tick (`Ping`), which it gives from its event loop; any message of it counts as one.
+Each tick the watchdog sends `Ping` to every child, which answers from its event loop. Any message counts as an answer.
 
-    a child serves, and has given none for TOPICS_HANG_TIMEOUT_MS       it is killed, and started again as after a crash
-    a child starts (reads its log), and has given none for 30 times     the same; its progress counts as a sign
-    it ends                                                              not watched here: each step has a deadline
+    a child serves, and is silent for TOPICS_HANG_TIMEOUT_MS            it is killed, and restarted as after a crash
+    a child starts (reads its log), and is silent 30 times as long      the same; progress messages count as answers
+    a child stops                                                       not watched here: each step has a deadline
 
-Silence is counted in the supervisor's own ticks, of which each counts twice its length at most. So a pause of the whole
-machine, of its container or of the supervisor itself is nobody's silence, and a child always has time to answer after
-it.
+Silence is counted in the supervisor's own ticks, each of which counts at most twice its length. A pause of the machine,
+of its container or of the supervisor therefore does not count as silence, and children have time to answer after it.
 
-With WATCHDOG_USEC set (systemd's `WatchdogSec=`) WATCHDOG=1 is sent as long as no child that serves, or was just made,
-has been silent for half of that time. So the service manager ends and starts the whole service when the supervisor
-itself hangs, when TOPICS_HANG_TIMEOUT_MS=0 leaves a hang to it, or when a child cannot even be killed.
+With WATCHDOG_USEC set (systemd's `WatchdogSec=`), WATCHDOG=1 is sent unless a child that serves, or was just started,
+has been silent for half of that time. The service manager thus restarts the service if the supervisor itself hangs, if
+TOPICS_HANG_TIMEOUT_MS=0 disables the kill, or if a child cannot be killed.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ VARIABLE = "WATCHDOG_USEC"
 PID_VARIABLE = "WATCHDOG_PID"
 LONGEST_TICK_S = 1.0
 START_FACTOR = 30
-"""How much longer a child that starts may be silent: it reads a catalog in one go."""
+"""How many times longer a starting child may be silent, because it reads a catalog without yielding."""
 _WATCHED = (State.STARTING, State.SERVING)
 
 
 def timeout_s(environment: Mapping[str, str], pid: int) -> float | None:
-    """Seconds within which the manager wants a sign of process `pid`; None if it wants none."""
+    """The service manager's watchdog interval for process `pid`, in seconds; None if it has none."""
     try:
         microseconds = int(environment.get(VARIABLE, "0"))
         meant = int(environment.get(PID_VARIABLE) or pid)
@@ -46,8 +45,8 @@ def timeout_s(environment: Mapping[str, str], pid: int) -> float | None:
 
 
 class Watchdog:
-    """`hang_s`: the silence after which a child that serves is killed; `manager_s`: within which the service manager
-    wants a sign. None for either: not at all."""
+    """Watchdog of the children. A serving child is killed after `hang_s` of silence; None disables this. `manager_s` is
+    the service manager's watchdog interval, None if it has none."""
 
     def __init__(
         self,
@@ -67,7 +66,8 @@ class Watchdog:
         self._told: set[str] = set()
 
     async def run(self, ending: Callable[[], bool]) -> None:
-        """Until cancelled. Asking has a task per child: one that does not read must not keep the others from it."""
+        """Watch until cancelled. Each child has a task that sends pings, because a child that does not read blocks its
+        sender."""
         async with trio.open_nursery() as nursery:
             for child in self._children:
                 nursery.start_soon(self._ask, child)
@@ -87,7 +87,7 @@ class Watchdog:
             await trio.sleep(self._tick_s)
 
     def look(self, last: float, now: float) -> None:
-        """A tick is over, which began at `last`: count silence, and kill what hangs."""
+        """End the tick that began at `last`: count silence, and kill children that hang."""
         counted = min(now - last, 2 * self._tick_s)
         for child in self._children:
             if child.state not in _WATCHED or child.heard_at >= last:
@@ -102,7 +102,7 @@ class Watchdog:
                 child.kill()
 
     def _unwell(self, limit_s: float) -> bool:
-        """Whether a child has been silent for too long for the service manager."""
+        """Whether a child has been silent for `limit_s`, so that the service manager is not fed."""
         silent = {
             child.name
             for child in self._children

@@ -1,8 +1,7 @@
-"""The cap over all shards, against everything that makes them grow, in any order of messages: clients, routers, dead
-letters. The gateway's books are the real ones, and so are the shards; only the wire between them is a list.
+"""Claims about the cap over all shards, with clients, routers and dead letters in any order of messages.
 
-At no moment do the shards hold more than the cap. In the end, when there is room again, every copy and every letter is
-where it belongs.
+The gateway's accounts and the shards are the real ones; only the wire between them is a list. The shards never hold
+more than the cap. In the end, when there is room again, every copy and every letter has arrived.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class World:
         self.to[index].append(Request(self.ident, ask_with.operation(op, o), topic, body))
         return self.ident
 
-    # What may happen
+    # Steps
 
     def write(self) -> None:
         topic = self.rng.choice(["a", "a", "q", "other"])
@@ -85,7 +84,7 @@ class World:
         there = self.net.of(topic).shard.directory.visible.get(topic)
         if there is not None:
             before = self.rng.randint(1, there.head_seq + 1)
-            if topic == "a":  # what is not copied yet stays
+            if topic == "a":  # records that are not copied yet stay
                 lanes = [self.net.topic(name).lane for name in DESTS]
                 before = min(before, *(lane.cursor + 1 for lane in lanes if lane is not None))
             self.send(self.index_of(topic), "delete_records", topic, b'{"before_seq":%d}' % before)
@@ -133,7 +132,7 @@ class World:
         self.net.step(self.rng.choice(DESTS))
 
     def stage_copies(self) -> None:
-        """Copies that are given their seqs, and not visible yet."""
+        """Number of copies that have seqs and are not visible yet."""
         topic = self.net.topic(self.rng.choice(DESTS))
         if topic.lane is not None:
             self.net.of(topic.name).shard.copier.copy(topic, self.net.pull(topic.lane))
@@ -142,7 +141,7 @@ class World:
         finish(self.net.of("q").shard.mover.carry(self))
 
     async def request(self, index: int, operation: Operation[Any], topic: str, body: bytes = b"") -> Reply:
-        """For the mover. One that has to wait is not waited for: it may be carried out all the same."""
+        """Send a request for the mover. Does not wait for one that has to wait: it may still be carried out."""
         there = self.net.shards[index]
         self.ident += 1
         replies: list[Reply] = []
@@ -186,7 +185,7 @@ def live(seed: int, steps: int) -> None:
     for _ in range(steps):
         world.rng.choice(STEPS)(world)
         world.check()
-    # Room comes back: what waits goes on, in whatever order, and nothing is missing.
+    # There is room again: waiting copies and letters go on, in any order, and none is missing.
     settle = [World.deliver, World.hear, World.lend, World.forward, World.bury, World.sync, World.renew]
     world.cap *= 10
     world.allowances = world.lender()

@@ -1,4 +1,4 @@
-"""Checkpoints under every kind of stop and every kind of disk error."""
+"""Claims about checkpoints under every kind of stop and every kind of disk error."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ State = dict[str, tuple[list[tuple[int, object]], int, int]]
 
 
 def state(shard: Harness) -> State:
-    """For each topic its live records, its head and its evict floor."""
+    """The live records, head and evict floor of each topic."""
     found: State = {}
     for name, topic in sorted(shard.shard.directory.visible.items()):
         records = [(r["$seq"], r["data"]) for r in shard.everything(name)] if topic.records else []
@@ -33,7 +33,7 @@ def state(shard: Harness) -> State:
 
 
 class Script:
-    """A run over everything a checkpoint handles, one step at a time, remembering the state after each."""
+    """A run over everything that a checkpoint handles. Stores the state after each step."""
 
     def __init__(self, shard: Harness) -> None:
         self.shard = shard
@@ -61,7 +61,7 @@ class Script:
         self.shard.shard.close()
 
     def step(self, op: str, topic: str, body: Any) -> None:
-        self.states.append({})  # until the answer is there, the step may have happened or not
+        self.states.append({})  # before its answer, the step may have happened or not
         self.shard.call(op, topic, body)
         self.states[-1] = state(self.shard)
 
@@ -112,7 +112,7 @@ def test_a_crash_before_any_disk_call_leaves_the_state_before_or_after_the_step(
 
 
 def _in_between(found: State, allowed: list[State]) -> bool:
-    """A first write creates its topic in the same breath; cut in between, the topic is there and empty."""
+    """A first write creates its topic in the same group. If the log is cut in between, the topic exists, empty."""
     before, after = allowed
     extra = set(found) - set(before)
     return all(found.get(n) == before[n] for n in before) and all(found[n][0] == [] and n in after for n in extra)

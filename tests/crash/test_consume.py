@@ -1,4 +1,4 @@
-"""Taking records through a cursor while the machine or the process dies at any call to the disk."""
+"""Claims about taking records through a cursor while the machine or the process dies at any call to the disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Survival = Literal["process", "drop", "tear"]
 
 
 class Run:
-    """Appends and takes in groups of three, with checkpoints between; what was acknowledged is remembered."""
+    """Appends and takes in groups of three, with checkpoints in between. Stores what was acknowledged."""
 
     def __init__(self, disk: FaultDisk) -> None:
         self.disk = disk

@@ -1,4 +1,4 @@
-"""Going back to a seq or a time: exactly the records up to it, and no seq that ever names two records."""
+"""Claims about cuts at a seq or a time: exactly the records up to it stay, and no seq ever names two records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Content = dict[str, list[dict[str, Any]]]
 
 
 def filled(seed: int, steps: int = 60, **limits: Any) -> Harness:
-    """A shard with a bit of everything, at times of its own."""
+    """A shard with topics of all kinds, written at known times."""
     rng = random.Random(seed)
     shard = Harness(**{**LIMITS, **limits})
     for name in NAMES:
@@ -65,7 +65,7 @@ def heads(shard: Harness) -> dict[str, int]:
 
 
 def carry_out(shard: Harness, disk: FaultDisk, cuts: Cuts) -> dict[str, dict[str, Any]]:
-    """Cut what is on a disk of the shard's; what was said of each topic."""
+    """Cut the shard's topics on a disk. Returns the results by topic."""
     return {found["topic"]: found for found in cut(disk, [SHARD], shard.clock, shard.limits, cuts)}
 
 
@@ -211,7 +211,7 @@ def test_a_queue_forgets_the_jobs_that_were_cut_and_keeps_the_leases_of_others()
 
 
 def test_a_letter_that_was_cut_is_taken_when_it_comes_again() -> None:
-    """Its source, cut to the same time, has the record still and sends it anew."""
+    """The source, cut at the same time, still has the record and sends it again."""
     shard = Harness(**LIMITS)
     letter = {"stamped": True, "jobs": False, "letters": [b"s" * 24, [7]]}
     shard.append("dlq", "of before")
@@ -264,11 +264,11 @@ def test_a_cut_that_cannot_be_made_changes_nothing(cuts: Cuts, said: str) -> Non
 
 
 class TestRouters:
-    """Source and destination, in one shard or in two, cut at the same time."""
+    """Source and destination, in one shard or in two, are cut at the same time."""
 
     @staticmethod
     def cut(net: Net, cuts: Cuts) -> None:
-        """All shards of a net, as one data directory."""
+        """One data directory with all shards of a net."""
         whole = FaultDisk()
         paths = [Path(f"/data/shard-{index:02d}") for index in range(len(net.shards))]
         for path, harness in zip(paths, net.shards, strict=True):
@@ -298,7 +298,7 @@ class TestRouters:
         for n in range(30):
             net.of("source").call("append", "source", {"records": [{"data": n, "tag": rng.choice("xy")}]})
             net.clock.advance(10)
-            if rng.random() < 0.3:  # so copies come some time after their records
+            if rng.random() < 0.3:  # so copies are made some time after their records
                 net.settle()
             if rng.random() < 0.1:
                 net.of("dest").shard.checkpoint_now()

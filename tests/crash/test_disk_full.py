@@ -1,4 +1,4 @@
-"""A disk of limited size under everything that shards do: it fills up, and what makes room is never refused."""
+"""Claims about a disk of limited size that fills up: requests and checkpoints that free space are never refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LONG = "x" * 60_000
 
 
 class CappedDisk(FaultDisk):
-    """Remembers the most that was ever used of it."""
+    """A disk that records the most bytes that were ever used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class CappedDisk(FaultDisk):
 
 
 def two(disk: FaultDisk, clock: FakeClock, **limits: Any) -> list[Harness]:
-    """Two shards on one disk, that hold room as processes do."""
+    """Two shards on one disk, which hold space as their processes do."""
     shards = [Harness(disk, clock, path, **{**LIMITS, **limits}) for path in SHARDS]
     for shard in shards:
         shard.shard.hold_room()
@@ -55,7 +55,7 @@ def refused(shard: Harness, topic: str, *data: Any) -> bool:
 
 
 def fill(shards: list[Harness], rng: random.Random, clock: FakeClock, *, small: bool = False) -> int:
-    """Write to all of them until each has refused. Returns how many writes were taken."""
+    """Write to all shards until each has refused. Returns the number of accepted writes."""
     taken, open_ = 0, list(shards)
     while open_:
         shard = rng.choice(open_)
@@ -70,7 +70,7 @@ def fill(shards: list[Harness], rng: random.Random, clock: FakeClock, *, small: 
 
 
 def settle(shards: list[Harness], clock: FakeClock) -> None:
-    """What the servers do while the disk is low."""
+    """Do what the shards' processes do while the disk is low."""
     for _ in range(4):
         for shard in shards:
             later(clock)
@@ -88,7 +88,7 @@ def test_checkpoints_of_all_shards_find_room_however_full_the_disk_is(seed: int)
         shard.shard.commits.sync_now()
     plans = [(shard, shard.shard.begin_checkpoint()) for shard in shards]
     for shard, _ in plans:
-        while not refused(shard, "t0", LONG):  # what is promised to the checkpoints is for them
+        while not refused(shard, "t0", LONG):  # promised bytes are for the checkpoints only
             pass
     for shard, plan in plans:
         shard.shard.checkpoints.write(plan)
@@ -157,7 +157,7 @@ def test_a_log_that_meets_the_full_disk_is_cut_back_and_goes_on() -> None:
 
 
 def test_a_sync_that_meets_the_full_disk_leaves_the_log_writable() -> None:
-    """File systems that find blocks late tell it then; what was acknowledged needs room once more."""
+    """A file system that allocates blocks late fails at the sync. The acknowledged frames then need space once more."""
     clock, disk = FakeClock(), CappedDisk()
     (shard,) = two(disk, clock)[:1]
     shard.append("a", 1, config={"durability": "fsync"})
@@ -181,7 +181,7 @@ def test_a_sync_that_meets_the_full_disk_leaves_the_log_writable() -> None:
 
 @pytest.mark.parametrize("number", [5, 28])
 def test_an_aborted_checkpoint_leaves_nothing(number: int) -> None:
-    """Whatever call fails: either its catalog is there, or none of its bytes."""
+    """After a failure of any call, either the checkpoint's catalog exists, or none of its bytes."""
     limits = {"segment_max_events": 20, "cold_dir": "/cold", "hot_retain_segments": 0, "cache_bytes": 0}
     failed = 0
     for at in range(200):

@@ -1,4 +1,4 @@
-"""Delete flags are checked: a flipped one is damage that is told, never a record that comes back."""
+"""Claims about delete flags: a flipped flag is reported as damage, and no deleted record comes back."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def data(shard: Harness, topic: str = "a") -> list[Any]:
 
 
 def acked(disk: FaultDisk) -> Harness:
-    """A queue with three jobs, the second of which was done; its flag is in the file."""
+    """A queue with three jobs. The second one was acked, and its flag is in the file."""
     shard = Harness(disk, **LIMITS)
     config = {"type": "queue", **DURABLE}
     shard.call("append", "a", {"records": [{"data": n} for n in range(3)], "config": config})
@@ -43,7 +43,7 @@ def acked(disk: FaultDisk) -> Harness:
 
 
 def flags(disk: FaultDisk) -> tuple[Path, int, int]:
-    """The segment of topic `a`, where the flags of its first frame begin, and how many there are."""
+    """The segment of topic `a`, the offset of its first frame's flags, and their number."""
     path = next(path for path in sorted(disk.names) if path.suffix == ".data" and path.parent.name.endswith("1"))
     header = check(memoryview(bytes(disk.names[path].data)))
     return path, header.flags_at, header.count
@@ -69,7 +69,7 @@ def test_a_flipped_flag_is_damage_and_no_job_comes_back() -> None:
 
 
 class Script:
-    """Deletions of every kind over many checkpoints; what there is after each acknowledged step."""
+    """Deletions of every kind over many checkpoints. Stores the records after each acknowledged step."""
 
     def __init__(self, disk: FaultDisk) -> None:
         self.shard = Harness(disk, **LIMITS)
@@ -123,7 +123,7 @@ def test_a_stop_at_any_call_is_never_taken_for_damage(survival: Survival) -> Non
 
 
 def _possible(script: Script) -> list[list[Any]]:
-    """What was acknowledged last; or, while a step is under way, what it makes of that."""
+    """The state acknowledged last; or, during a step, the state that the step makes of it."""
     last = script.allowed[-1]
     return [
         *script.allowed[-2:],

@@ -1,4 +1,4 @@
-"""Folders that a shard makes are there after a power cut, with everything in them that was promised."""
+"""Claims about folders: those that a shard makes exist after a power cut, with all acknowledged data."""
 
 from __future__ import annotations
 

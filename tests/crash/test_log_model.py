@@ -1,18 +1,18 @@
-"""A shard against a simple model of what the log promises, over any sequence of requests, stops and disk errors.
+"""A shard against a simple model of the log's promises, over any sequence of requests, stops and disk errors.
 
-The model is lists and loops, written from the contract. After each step every topic's state is compared with it; after
-each stop what is found must be one of the states the model says are possible:
+The model is lists and loops, written from the contract. After each step, the state of every topic is compared with it.
+After each stop, the recovered state must be one of those that the model allows:
 
-    clean stop, death of the process    the last acknowledged one
-    death of the machine                any since the last one that had to be on the device
-    in the middle of a request          besides, the one after it
+    clean stop, death of the process    the last acknowledged state
+    death of the machine                any state since the last one that had to be on the device
+    in the middle of a request          also the state after the request
 
-One log holds everything a shard acknowledges, so what a machine's death takes is a tail of that order:
-`Machine.history` holds the states since the last sync. Of ephemeral topics comes back what was written under another
-class, with their head at least where it was, and exactly there after a clean stop.
+One log has everything that a shard acknowledges, so the death of the machine loses a tail of that order.
+`Machine.history` has the states since the last sync. Records of ephemeral topics come back if they were written under
+another class. The head of such a topic is not lower than before, and exactly the same after a clean stop.
 
-The seed is printed; `TOPICS_TEST_SEED` sets it. Without it the short run takes the same way each time, and the long run
-(`make long`) another one.
+The seed is printed; `TOPICS_TEST_SEED` sets it. Without it, the short run is the same each time, and the long run
+(`make long`) uses another seed.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Config:
 
 @dataclass
 class Log:
-    """A topic. `lost` holds every record lost against its writer's will, `(seq, reason)`."""
+    """A topic. `lost` has `(seq, reason)` of every record that was lost, not deleted."""
 
     instance: int
     config: Config
@@ -80,18 +80,18 @@ class Log:
     lost: list[tuple[int, str]] = field(default_factory=list)
     keys: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     maybe_keys: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    """Keys of ephemeral writes, after a restart: they may be known still."""
+    """Keys of ephemeral writes, after a restart: the shard may still know them."""
     cursors: dict[str, int] = field(default_factory=dict)
     eras: list[tuple[int, int]] = field(default_factory=list)
-    """Ranges of seqs that were ephemeral when they were written, and that no file has for sure."""
+    """Ranges of seqs that were written while the topic was ephemeral, and may be in no file."""
     switched: int = 0
     """The head when the topic last became ephemeral."""
     gaps: list[tuple[int, int]] = field(default_factory=list)
-    """What restarts took."""
+    """Records lost at restarts."""
     pushed: list[Record] = field(default_factory=list)
-    """What caps took while records were there that the log does not know: the death of a machine may undo it."""
+    """Records evicted by caps while the topic had records that the log has not: the machine's death may undo that."""
     vague_upto: int = 0
-    """Below here a restart may have changed the reasons of losses."""
+    """Below this seq, a restart may have changed the reasons of losses."""
 
     def copy(self) -> Log:
         return replace(
@@ -117,7 +117,7 @@ class Log:
 
     @property
     def inner(self) -> list[tuple[int, int]]:
-        """The gaps that are not in front of everything."""
+        """The gaps that are behind the first live record."""
         return [gap for gap in self.gaps if gap[1] >= self.earliest]
 
     @property
@@ -130,7 +130,7 @@ class Log:
             self.lost.append((self.live.pop(0).seq, "ttl"))
 
     def evict(self) -> None:
-        """§0.10: the oldest go until both caps hold; the newest stays; a topic that refuses loses nothing."""
+        """§0.10: the oldest records go until both caps hold. The newest one stays. A topic with `reject` loses none."""
         config = self.config
         if config.discard == "reject":
             return
@@ -164,7 +164,7 @@ class Log:
         return first, self.head
 
     def delete(self, before_seq: int | None, match: Callable[[str], bool] | None) -> int:
-        """§5: both conditions, untagged records never by tag."""
+        """§5: both conditions must hold. A tag never matches untagged records."""
         end = self.head + 1 if before_seq is None else before_seq
         kept = [r for r in self.live if r.seq >= end or (match is not None and (r.tag is None or not match(r.tag)))]
         gone = len(self.live) - len(kept)
@@ -172,13 +172,14 @@ class Log:
         return gone
 
     def stopped(self, head: int, earliest: int, survival: Survival, saved: bool) -> None:
-        """A restart has found this head. `saved`: files have what was ephemeral before the class was another one."""
+        """A restart has found this head. `saved`: files have the records of the time before the class was changed from
+        ephemeral."""
         ephemeral = self.config.durability == "ephemeral"
         taken = [] if saved else [era for era in self.eras if not ephemeral or era[0] <= self.switched]
         open_eras = [era for era in self.eras if ephemeral and era[0] > self.switched]
         if ephemeral and head > self.head:
             taken.append((open_eras[-1][0] if open_eras else self.head + 1, head))
-        elif open_eras:  # a clean stop: it knows what there was
+        elif open_eras:  # a clean stop writes the exact head
             first = open_eras[-1][0]
             taken += [(first, record.seq) for record in self.live[-1:] if record.seq >= first]
             self.live = [record for record in self.live if record.seq < first]
@@ -205,7 +206,7 @@ class Log:
         self.pushed = []
 
     def reasons(self, gap_from: int) -> set[str]:
-        """What a tombstone from `gap_from` on may give as its reason."""
+        """The reasons that a tombstone from `gap_from` on may have."""
         if gap_from <= self.vague_upto:
             return {"cap", "ttl", "mixed"}
         reasons = {reason for seq, reason in self.lost if seq >= gap_from}
@@ -225,7 +226,7 @@ def copied(model: Model) -> Model:
 
 
 def read(shard: Harness, log: Log, name: str, from_seq: int, **options: Any) -> Iterator[str]:
-    """One diff against the model (§3 to §3.3, §4). Yields what is wrong."""
+    """Compare one diff with the model (§3 to §3.3, §4). Yields the differences."""
     answer = shard.diff(name, from_seq, include_tags=True, **options)
     yield from compare_read(answer, log, from_seq, options.get("limit", 256), options.get("node"))
 
@@ -294,7 +295,7 @@ def compare_cursors(shard: Harness, log: Log, name: str) -> Iterator[str]:
 
 
 def compare_log(shard: Harness, log: Log, name: str) -> Iterator[str]:
-    """Everything a reader can find out about a topic."""
+    """Compare everything that a reader can observe of a topic."""
     yield from compare_state(shard, log, name)
     edges = {seq for first, last in log.inner for seq in (first - 1, first, last - 1, last)}
     for from_seq in {0, max(log.evict_floor - 2, 0), max(log.evict_floor - 1, 0), log.head, log.head + 1} | edges:
@@ -308,7 +309,7 @@ def compare(shard: Harness, model: Model) -> list[str]:
     return [f"{name}: {problem}" for name, log in model.items() for problem in compare_log(shard, log, name)]
 
 
-# What is done to both
+# Requests to both
 
 configs = st.fixed_dictionaries(
     {},
@@ -345,7 +346,7 @@ seeds = st.integers(0, 1000)
 
 class Machine(RuleBasedStateMachine):
     steps = 0
-    """Of all runs together."""
+    """Counts over all runs."""
     stops: ClassVar[dict[str, int]] = {}
 
     def __init__(self) -> None:
@@ -379,12 +380,12 @@ class Machine(RuleBasedStateMachine):
         assert isinstance(self.shard.disk, FaultDisk)
         return self.shard.disk
 
-    # How a step is taken
+    # Execution of a step
 
     def attempt(self, request: Callable[[], Any], *states: Model) -> Any:
         """The request's answer; None if the machine stopped or the disk failed in the middle of it.
 
-        `states` are those a stop in the middle of it may lead to, besides the present one.
+        `states` are the states that a stop in the middle of it may lead to, besides the present one.
         """
         armed, self.armed = self.armed, None
         if armed is not None:
@@ -398,7 +399,7 @@ class Machine(RuleBasedStateMachine):
             assert armed is not None
             return None
         except TopicsError as error:
-            # Only an injected error may be answered like this.
+            # Only an injected error may give such an answer.
             if armed is None or not from_the_disk(error):
                 raise
             return None
@@ -407,7 +408,7 @@ class Machine(RuleBasedStateMachine):
             self.disk.faults.clear()
 
     def done(self, model: Model, *between: Model, synced: bool) -> None:
-        """A request was acknowledged, and this is the state since; on the way there it went through `between`."""
+        """A request was acknowledged with this state. Before it, the shard went through the states `between`."""
         self.model = model
         if synced:
             self.history.clear()
@@ -439,7 +440,7 @@ class Machine(RuleBasedStateMachine):
             self.floors[name, log.instance] = (log.earliest, log.evict_floor)
 
     def recover(self, survival: Survival, number: int, *states: Model) -> None:
-        """A new process on what the stop has left: it must hold one of the possible states."""
+        """Start a new process on the files that the stop has left. It must have one of the possible states."""
         Machine.stops[survival] = Machine.stops.get(survival, 0) + 1
         acked = self.model
         self.shard = self.shard.restarted(self.disk.after_crash(survival, number))
@@ -465,13 +466,13 @@ class Machine(RuleBasedStateMachine):
         raise AssertionError(f"after a stop ({survival}) none of {len(possible) + len(states)} states: {problems}")
 
     def after_restart(self, state: Model, survival: Survival) -> Iterator[Model]:
-        """What a restart makes of a state: records that were in memory only are gone, or all of them are there."""
+        """The states that a restart makes of a state: all records that were in memory only are gone, or all exist."""
         for kept in (False, True):
             found = copied(state)
             vague = False
             for name, log in found.items():
                 topic = self.shard.shard.directory.visible.get(name)
-                # What the machine took may have used seqs: the topic goes on after all it can have used.
+                # Records lost with the machine may have used seqs: the topic goes on after all possible ones.
                 jumps = survival != "process" and log.config.durability == "disk" and topic is not None
                 if jumps and log.head < topic.head_seq <= log.head + 2 * BLOCK:
                     log.head = topic.head_seq
@@ -483,14 +484,14 @@ class Machine(RuleBasedStateMachine):
                 yield found
 
     def no_seq_twice(self, acked: Model) -> None:
-        """§0.10: all classes but `memory` may lose records, never the count of them."""
+        """§0.10: all classes but `memory` may lose records, but their heads never go back."""
         for name, log in acked.items():
             found = self.model.get(name)
             if found is not None and found.instance == log.instance and log.config.durability != "memory":
                 assert found.head >= log.head, f"{name}: seqs up to {log.head} were acked, but the head is {found.head}"
 
     def adopt_cursors(self, found: Model, possible: list[Model]) -> None:
-        """Moves since the last sync were in the log's tail: each cursor is where it was at some time since."""
+        """Cursor moves since the last sync were in the log's tail: each cursor has a position of the time since."""
         for name, log in found.items():
             listed = self.shard.call("cursor_list", name, page_size=100)
             for entry in listed:
@@ -503,7 +504,7 @@ class Machine(RuleBasedStateMachine):
             log.cursors = {entry["cursor"]: entry["seq"] for entry in listed}
 
     def again(self, found: Model) -> None:
-        """Recovering twice comes to the same."""
+        """A second recovery gives the same state."""
         shard = self.shard.restarted(self.disk.after_crash("process"))
         problems = [f"{n}: {p}" for n, log in found.items() for p in compare_log(shard, log, n)]
         assert not problems, f"recovered a second time: {problems}"
@@ -592,7 +593,7 @@ class Machine(RuleBasedStateMachine):
             refused = [r.error for r in replies if r.error is not None]
             failed = [e for e in refused if e.code == ErrorCode.NOT_READY or from_the_disk(e)]
             if failed:
-                # One group is one write call: it is there or not, but for what waits for a sync that then fails.
+                # One group is one write call: all of it exists or none, except changes that wait for a sync that fails.
                 raise PartlyFailed(failed[0], replies)
             return replies
 
@@ -610,7 +611,7 @@ class Machine(RuleBasedStateMachine):
         self.done(after, *states, synced=synced)
 
     def partly(self, group: list[tuple[str, dict[str, Any]]], replies: list[Any]) -> None:
-        """The disk failed: those that were acknowledged count, and no others."""
+        """The disk failed: acknowledged writes count, and no others."""
         after = copied(self.model)
         states: list[Model] = []
         for (name, body), reply in zip(group, replies, strict=True):
@@ -623,7 +624,7 @@ class Machine(RuleBasedStateMachine):
     def apply_write(
         self, after: Model, states: list[Model], name: str, body: dict[str, Any]
     ) -> tuple[ErrorCode | None, Callable[[Any], None], bool]:
-        """The error expected, the check of the answer, and whether the answer means that all is on the device."""
+        """The expected error, the check of the answer, and whether the answer means that all data is on the device."""
         log = after.get(name)
         key = body.get("idempotency_key")
         is_new = log is None
@@ -646,7 +647,7 @@ class Machine(RuleBasedStateMachine):
 
             return None, deduped, False
         if key in log.maybe_keys:
-            del body["idempotency_key"]  # nothing is promised, so nothing is asked
+            del body["idempotency_key"]  # nothing is promised, so nothing is checked
             key = None
         trial = log.copy()
         before = (len(trial.live), trial.bytes)
@@ -792,7 +793,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(sync=st.booleans())
     def checkpoint(self, sync: bool) -> None:
-        """Records are in files from then on; moves of cursors wait for the log's next sync."""
+        """After it, records are in files. Cursor moves wait for the log's next sync."""
         after = copied(self.model)
         for log in after.values():
             log.saved()
@@ -849,7 +850,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def from_the_disk(error: TopicsError) -> bool:
-    """Whether it tells of a disk that failed, or that had no room."""
+    """True if the error says that the disk failed or had no space."""
     if error.code == ErrorCode.THROTTLED:
         return (error.detail or {}).get("limit") == "disk_free"
     return error.code == ErrorCode.NOT_READY and error.detail == {"reason": "write_failed"}

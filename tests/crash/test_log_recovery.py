@@ -1,4 +1,4 @@
-"""The log after every kind of stop: what is read back, what is cut, what is refused."""
+"""Claims about the log after every kind of stop: what is read back, what is cut, what is refused."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_file_that_never_got_its_name_is_removed() -> None:
 
 
 def script(shard: Harness, sent: dict[str, list[object]], acked: dict[str, list[object]]) -> None:
-    """A run with creations, both classes, a deletion and several rotations. Notes what was sent and what was acked."""
+    """A run with creations, both classes, a deletion and several rotations. Stores what was sent and what was acked."""
     rng = random.Random(5)
     shard.reply("configure", "safe", {"durability": "fsync"})
     for step in range(30):
@@ -146,7 +146,7 @@ def script(shard: Harness, sent: dict[str, list[object]], acked: dict[str, list[
         if reply.error is None:
             acked.setdefault(name, []).extend(data)
         if step == 20:
-            # Once a deletion is sent, nothing says whether its records are still there; once it is acked, they are not.
+            # After a deletion is sent, its records may exist or not. After it is acked, they do not exist.
             acked.pop("other", None)
             if shard.reply("delete_topic", "other").error is None:
                 sent["other"] = []
@@ -166,7 +166,7 @@ def check_after(
         if survival == "process" or name == "safe":
             assert is_subsequence(data, found.get(name, [])), f"an acked record of {name} is missing"
     for name, data in found.items():
-        assert is_subsequence(data, sent.get(name, [])), f"{name} holds what nobody sent, or not in order"
+        assert is_subsequence(data, sent.get(name, [])), f"{name} holds records that were never sent, or not in order"
     assert contents(again.restarted()) == found
 
 

@@ -1,4 +1,4 @@
-"""A topic whose files cannot be read is set apart: nothing else notices, nothing of it is lost, and it comes back."""
+"""Claims about quarantine: a damaged topic affects no other topic, loses nothing more, and comes back when repaired."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def stored() -> tuple[Harness, FaultDisk]:
 
 
 def gone(disk: FaultDisk, which: Callable[[Path], bool]) -> dict[Path, Node]:
-    """Take files away; returns them."""
+    """Remove files from the disk. Returns their nodes."""
     taken = {path: disk.names.pop(path) for path in [p for p in disk.names if which(p)]}
     assert taken
     for path in taken:
@@ -89,12 +89,12 @@ def test_a_vanished_cold_folder_is_the_trouble_of_its_topics_alone_and_heals() -
     check_refused(shard)
     again = shard.restarted()
     check_refused(again)
-    for number in range(5):  # the log is trimmed several times meanwhile
+    for number in range(5):  # several checkpoints, so that the log is trimmed
         again.append("good", *range(200))
         checkpoint(again)
         again = again.restarted() if number % 2 else again
     check_refused(again)
-    assert not any(cold(path) for path in disk.names), "the folder was made anew, under the feet of the real one"
+    assert not any(cold(path) for path in disk.names), "the folder was created while the real one was missing"
     disk.names |= taken
     expected = [*range(40), "in the log only"]
     again.clock.advance(61_000)
@@ -224,7 +224,7 @@ def test_workers_that_wait_are_told_and_no_job_is_lost() -> None:
     disk.unreadable = {path: OSError(5, "Input/output error") for path in disk.names if path.suffix == ".data"}
     claim = shard.send("claim", "bad", {"node": "w"})
     shard.clock.advance(10)
-    shard.shard.deliver()  # not in the course of a request
+    shard.shard.deliver()  # not during a request
     shard.shard.flush()
     error = getattr(shard.replies[claim], "error", None)
     assert isinstance(error, TopicsError)
@@ -253,7 +253,7 @@ def test_a_kill_at_any_call_of_the_checkpoints_that_hold_frames_loses_nothing() 
             pass
         return disk, taken
 
-    start = len(stored()[1].calls)  # about: appending the frame that is held takes a few more
+    start = len(stored()[1].calls)  # approximate: appending the held frame takes a few more calls
     calls = len(run(None)[0].calls) - start
     for crash_at in range(calls + 1):
         for survival in ("process", "drop"):

@@ -1,6 +1,6 @@
-"""A queue and its dead-letter topic, in two shards, and a stop of either before every disk call that it makes.
+"""Claims about a queue and its dead-letter topic in two shards, with a stop of either before each of its disk calls.
 
-Whatever is lost, each job that was taken is in one of the two topics, once, until it is acked, and then in none.
+Each job that was accepted is in exactly one of the two topics, once, until it is acked. Then it is in neither.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LIMITS: dict[str, Any] = {"wal_segment_bytes": 4096}
 
 
 class Way:
-    """To the other shard. Who dies over a request answers nobody."""
+    """Send a request to the other shard. A shard that dies during a request does not answer it."""
 
     def __init__(self, world: World, side: Side) -> None:
         self.world = world
@@ -54,7 +54,7 @@ class World:
         }
         self.taken: set[int] = set()
         self.maybe: set[int] = set()
-        """What was asked for when somebody died: it has happened, or it has not."""
+        """A request during which a shard died: it has been carried out, or it has not."""
         self.acked: set[int] = set()
         self.crashes = 0
 
@@ -68,7 +68,7 @@ class World:
         self.shards[side] = Harness(self.disk(side).after_crash(self.survival, self.crashes), self.clock, **LIMITS)
 
     def play(self) -> None:
-        """The whole story; whoever dies in a step is revived, and the next step follows."""
+        """Run all steps. A shard that dies in a step is restarted before the next one."""
         story: list[tuple[Side, Callable[[], None]]] = [
             ("here", self.configure),
             ("there", lambda: self.shards["there"].call("configure", "dlq", {"durability": "fsync"}) and None),
@@ -95,7 +95,7 @@ class World:
             except Crash:
                 self.revive(side)
             except TopicsError:
-                pass  # what it needs did not come to be
+                pass  # an earlier step that it needs was not carried out
             self.clock.advance(30)
 
     def configure(self) -> None:
@@ -110,7 +110,7 @@ class World:
         self.taken |= set(data)
 
     def claim(self, ack: int = 0) -> None:
-        """Some that are claimed are acked, the others given back."""
+        """Ack some of the claimed jobs, nack the others."""
         shard = self.shards["here"]
         claimed = shard.call("claim", "q", {"node": "w", "max": 3})["claimed"]
         done, others = claimed[:ack], claimed[ack:]

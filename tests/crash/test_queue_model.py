@@ -1,9 +1,11 @@
-"""A queue against a model of it: workers crash, stall, ack twice, late or with stale tokens, letters go to another
-shard and come back, and either shard dies, with its machine or without.
+"""A queue against a model of it.
 
-The model knows everything exactly: who holds what, how often each job was delivered, what is ready, what a crash takes
-where leases are not durable. In the end every job was acked or lies in the dead-letter topic, once, and nothing else is
-there. Jobs are known by their data, since a redriven one has another seq.
+Workers crash, stall, and ack twice, late or with stale tokens. Letters go to another shard and come back. Either shard
+dies, with its machine or without.
+
+The model knows the holder and the deliveries of each job, and which jobs are ready. It knows what a crash loses if
+leases are not durable. In the end every job was acked or is in the dead-letter topic, once, and there are no others.
+Jobs are identified by their data, because a redriven job has another seq.
 """
 
 from __future__ import annotations
@@ -33,9 +35,8 @@ MOST = 3
 
 @dataclass
 class Job:
-    """What the model knows. `holder` is whoever got it last and did not give it back. `known` jobs have an entry in the
-    queue, so they go before those that were never seen; `due` is when a published delay ends, as far as a crash brings
-    that back."""
+    """A job in the model. `holder` is the last worker that got it and did not give it back. `known` jobs have an entry
+    in the queue, so they go before those without. `due` is the end of a published delay, if a crash restores it."""
 
     data: int
     deliveries: int = 0
@@ -48,7 +49,7 @@ class Job:
 
 
 class Link:
-    """The way to the other shard, which may take a batch and die before it says so."""
+    """The link to the other shard, which may store a batch and die before it answers."""
 
     def __init__(self, machine: QueueMachine, side: str) -> None:
         self.machine = machine
@@ -93,15 +94,15 @@ class QueueMachine(RuleBasedStateMachine):
         self.jobs: dict[int, Job] = {}
         self.acked: set[int] = set()
         self.doomed: set[int] = set()
-        """Seqs."""
+        """Seqs of jobs that move to the dead-letter topic."""
         self.dead: dict[int, int] = {}
-        """Data of what is in the dead-letter topic, how often it had been delivered."""
+        """Jobs in the dead-letter topic: deliveries by data."""
         self.homeward: set[int] = set()
-        """Data of what was ordered to come back, but has not been seen here yet."""
+        """Data of jobs that were ordered to come back and have not arrived yet."""
         self.buried = 0
         self.old_tokens: list[tuple[int, str, str]] = []
         self.changed = False
-        """Have leases changed since the last start?"""
+        """True if leases have changed since the last start."""
 
     @property
     def now(self) -> int:
@@ -111,7 +112,7 @@ class QueueMachine(RuleBasedStateMachine):
         return self.jobs[seq].until >= self.now
 
     def claimable(self) -> list[int]:
-        """In the order they are to be handed out."""
+        """Ready jobs in the order of delivery."""
         free = [
             s for s, j in self.jobs.items() if s not in self.doomed and not self.leased(s) and j.delayed <= self.now
         ]
@@ -152,7 +153,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(data=st.data(), op=st.sampled_from(["ack", "ack", "nack", "extend"]), delay=st.sampled_from([0, 700]))
     def use(self, data: st.DataObject, op: str, delay: int) -> None:
-        """Any token that was ever given out: current, late, stale, or of a job that is done."""
+        """Any token that was ever issued: current, late, stale, or of a job that was acked."""
         if not self.old_tokens:
             return
         seq, worker, token = data.draw(st.sampled_from(self.old_tokens))
@@ -199,7 +200,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(most=st.integers(1, 3))
     def redrive(self, most: int) -> None:
-        """Ordered, and not more: see `come_home`."""
+        """Order a redrive. `come_home` handles the arrivals."""
         if self.dead:
             seqs = [(r["$seq"], r["data"]) for r in self.there.everything("dlq") if r["data"] not in self.homeward]
             ident = self.there.send("redrive", "dlq", {"queue": "q", "max": most})
@@ -236,7 +237,7 @@ class QueueMachine(RuleBasedStateMachine):
         if how in ("stop", "checkpoint"):
             for job in self.jobs.values():
                 if job.delayed <= self.now or job.delayed != job.due:
-                    job.due = -1  # its delay is over, and the log that knew of it out of use
+                    job.due = -1  # its delay is over, and the log that had it may be trimmed
         if how == "stop":
             self.here.shard.close()
         elif how == "checkpoint":
@@ -245,7 +246,7 @@ class QueueMachine(RuleBasedStateMachine):
             if not then:
                 return
         elif self.durability == "disk":
-            self.here.shard.commits.sync_now()  # what a machine may take from this class is not for this model
+            self.here.shard.commits.sync_now()  # this model leaves out what the machine's death may lose of this class
         self.here = revived(self.here, "drop" if how == "power" else "process", seed)
         if how != "stop" and self.changed and not self.durable:
             for seq, job in self.jobs.items():
@@ -293,7 +294,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 def finish(coroutine: Coroutine[Any, Any, Any]) -> None:
-    """Run one that waits for nothing."""
+    """Run a coroutine that waits for nothing."""
     with pytest.raises(StopIteration):
         coroutine.send(None)
 

@@ -1,4 +1,4 @@
-"""Another number of shards: everything moves, and no stop in between can lose or double anything."""
+"""Claims about reshard: all topics move, and no stop in between loses or doubles a record."""
 
 from __future__ import annotations
 
@@ -201,5 +201,5 @@ class TestVerify:
             report = verify(disk, DATA / "shard-00", FakeClock(), Limits(**LIMITS))
             data[offset] ^= 4
             if not report.problems:
-                # Only a delete flag may change without being damage.
+                # Only a changed delete flag may pass without being damage.
                 assert offset >= 72

@@ -1,4 +1,4 @@
-"""Claims about what routers keep through stops: seqs that were seen name what they named, nothing is left out.
+"""Claims about routers and stops: a seq that was visible always names the same record, and no record is left out.
 
 Source and destination are in different shards ("a" and "b") or in the same one.
 """
@@ -24,7 +24,7 @@ SHARDS = [1, 2]
 
 
 def name_in(shard: int, stem: str, shards: int) -> str:
-    """A topic name that lives in this shard."""
+    """A topic name that belongs to this shard."""
     return next(name for n in range(100) if shard_of(name := f"{stem}{n}", shards) == shard)
 
 
@@ -102,7 +102,7 @@ def test_what_the_machine_forgot_was_never_forwarded(net: Net) -> None:
     net.settle()
     write(net, a, "forgotten")
     net.step(b)
-    if len(net.shards) > 1:  # a checkpoint of the source would keep the record
+    if len(net.shards) > 1:  # a checkpoint of the source would store the record
         net.of(b).shard.checkpoint_now()
     net.crash(survival="drop")
     write(net, a, 2)
@@ -124,7 +124,7 @@ def test_the_destination_alone_dies_and_comes_back(net: Net) -> None:
 
 
 def test_another_source_keeps_what_the_first_one_brought(net: Net) -> None:
-    """Also if the first source is deleted at once, and its copies were in no checkpoint."""
+    """This holds also if the first source is deleted at once, while its copies are in no checkpoint."""
     a, b = ends(net)
     other = name_in(0, "other", len(net.shards))
     net.router("r", a, b)
@@ -136,7 +136,7 @@ def test_another_source_keeps_what_the_first_one_brought(net: Net) -> None:
     place = net.of(other).call("router_source", other)
     ident = net.of(b).send("router_put", b, router="r", config=config, **place)
     write(net, a, "too late")
-    assert not net.step(b)  # on hold until they are saved
+    assert not net.step(b)  # on hold until the copies are saved
     net.of(b).shard.flush()
     if net.of(b).shard.checkpoint_due:
         net.of(b).shard.checkpoint_now()
@@ -258,7 +258,7 @@ def test_deleted_records_of_the_source_leave_silent_holes_that_keep_the_seqs(net
     seen = net.seen(b)
     net.of(a).call("delete_records", a, {"match": "x"})
     net.crash()
-    # The source still has y; what it deleted cannot be copied again, and no seq names another record.
+    # The source still has y. Deleted records cannot be copied again, and no seq names another record.
     assert net.seen(b) == {seq: data for seq, data in seen.items() if data % 2 == 0}
     assert net.of(b).diff(b)["tombstone"] is None
 
@@ -431,7 +431,7 @@ def test_an_allowed_cycle_ends_after_eight_hops_and_comes_back(shards: int) -> N
 
 
 class World:
-    """Random requests to random topics, random deaths; every seq ever seen is remembered."""
+    """Random requests to random topics, and random deaths. Stores every seq that was ever visible."""
 
     def __init__(self, seed: int, *, losses: bool) -> None:
         self.rng = random.Random(seed)
@@ -528,7 +528,7 @@ def test_without_losses_every_record_that_was_seen_stays_where_it_was(seed: str)
     for dest, source in [] if world.cyclic else world.edges.items():
         lane = world.net.topic(dest).lane
         assert lane is not None
-        # The first router of each takes everything, once; the second some of it once more.
+        # The first router of each topic forwards all records once, the second some of them again.
         forwarded = [data for data in world.net.data(dest) if data in set(world.net.data(source))]
         assert set(forwarded) == set(world.net.data(source))
         if len(lane.routers) == 1:

@@ -1,4 +1,4 @@
-"""`topics salvage`: what is whole stays, the rest is told; killed anywhere, it can be repeated."""
+"""Claims about `topics salvage`: whole records stay, lost ones are reported, and it can be repeated after any kill."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def checkpoint(shard: Harness) -> None:
 
 
 def stored() -> FaultDisk:
-    """`bad`: 0 to 39, without 4 and 17, three batches a segment; `good`; and something that only the log has."""
+    """Topic `bad` has 0 to 39 without 4 and 17, three batches a segment. Topic `good` is sound. One record and a cursor
+    of `bad` are in the log only."""
     disk = FaultDisk()
     shard = Harness(disk, **LIMITS)
     for number in range(0, 40, 5):
@@ -71,7 +72,7 @@ def run(disk: FaultDisk, name: str = "bad", backup: tuple[Path, Path] | None = N
 
 
 def records(shard: Harness, topic: str = "bad") -> tuple[list[Any], list[tuple[int, int, str]]]:
-    """What a reader gets, and what it is told to have lost."""
+    """The records that a reader gets, and the losses that it is told."""
     data, gaps, cursor = [], [], 0
     while True:
         answer = shard.diff(topic, cursor)

@@ -1,4 +1,4 @@
-"""A service that the tests of one module share. They use topics of their own and leave each other's alone."""
+"""A service that the tests of one module share. Each test uses only topics of its own."""
 
 from __future__ import annotations
 

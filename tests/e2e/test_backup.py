@@ -1,4 +1,4 @@
-"""Backups of a service under full load, and what is restored from them."""
+"""Claims about backups of a service under full load, and about restoring them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def made(directory: Path, data: Path) -> dict[str, Any]:
 
 
 class Writer(threading.Thread):
-    """Writes numbers to a topic, as fast as it can; `acked` is the last one that was."""
+    """Writes numbers to a topic, as fast as it can; `acked` is the last acknowledged one."""
 
     def __init__(self, service: Service, topic: str) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ def test_a_restore_to_a_time_or_a_seq_gives_exactly_the_records_up_to_it(tmp_pat
             writer.join(20)
         there = {topic: everything(service, topic) for topic in TOPICS}
         service.stop()
-    made(tmp_path / "backups", tmp_path / "live" / "data")  # a later one, which is not the one to be taken
+    made(tmp_path / "backups", tmp_path / "live" / "data")  # a later backup, which must not be used
     data = tmp_path / "again" / "data"
     backups = str(tmp_path / "backups")
     lines = topics("restore", backups, str(data), "--until", str(moment), "--until-seq", "b=777", "--json").stdout
@@ -142,7 +142,7 @@ def test_a_restore_to_a_time_or_a_seq_gives_exactly_the_records_up_to_it(tmp_pat
             status, answer = again.request("POST", f"/v0/topics/{topic}", {"records": [{"data": "new"}]})
             assert status in (200, 201)
             assert answer["first_seq"] > there[topic][-1]["$seq"]
-    # A cold folder that the backup has nothing to do with may be that of a service.
+    # A cold folder that the backup does not name may belong to a service.
     foreign = tmp_path / "cold" / "shard-00" / "topics" / "0000000000000001" / "seg-00000000000000000001.data"
     foreign.parent.mkdir(parents=True)
     foreign.write_bytes(b"of another service")

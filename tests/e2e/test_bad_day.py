@@ -1,4 +1,4 @@
-"""Everything that goes wrong, at random moments, under load: nothing acknowledged is lost, and no process gives up."""
+"""Claims about all faults at random moments under load: no acknowledged record is lost, and no process gives up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.volume import VolumeError, volume
 
 MEMORY_BYTES = 256 << 20
 CEILING_BYTES = MEMORY_BYTES + (200 << 20)
-"""Of one process: its share of the budget at most, and what Python, its libraries and the records take without it."""
+"""The most memory of one process: at most the whole budget, plus Python, its libraries and the records."""
 
 
 def bad_day(directory: Path, *, faults: int, seconds: float, longest_s: float, size_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""Input that is wrong in every way: the contract's error comes back, and nothing else happens."""
+"""Claims about invalid input of every kind: the response is the contract's error, and no state changes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _state(service: Service) -> Any:
 
 
 def exchange(service: Service, request: bytes, *, half_close: bool = False) -> tuple[int, Any, bytes]:
-    """Send bytes as they are; the status, the decoded body and all bytes of what comes back until the end."""
+    """Send bytes unchanged; return the status, the decoded body and all bytes received until the end."""
     with socket.create_connection(("127.0.0.1", service.port), timeout=10) as connection:
         connection.sendall(request)
         if half_close:
@@ -176,7 +176,7 @@ def test_a_chunked_body_that_is_too_large_is_refused(unharmed: Service) -> None:
             for _ in range(70):
                 connection.sendall(chunk)
         except OSError:
-            pass  # refused while it was being sent
+            pass  # the service refused the request while it was being sent
         received = connection.recv(65536)
         assert received.startswith(b"HTTP/1.1 413")
 
@@ -235,7 +235,7 @@ def test_a_body_shorter_than_it_says_is_refused(unharmed: Service) -> None:
 
 
 def test_what_follows_a_body_is_another_request(unharmed: Service) -> None:
-    """The bytes beyond Content-Length are no part of the body; as a request they are refused."""
+    """Bytes beyond Content-Length are not part of the body; the service refuses them as a request."""
     request = post("/v0/topics/kept/diff", b"{}") + b"garbage\r\n\r\n"
     with socket.create_connection(("127.0.0.1", unharmed.port), timeout=10) as connection:
         connection.sendall(request)

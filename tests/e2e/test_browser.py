@@ -1,4 +1,4 @@
-"""§7.3, §7.4: a browser's EventSource resumes by itself, whatever broke the connection. Chromium, headless."""
+"""§7.3, §7.4: a browser's EventSource resumes by itself after every kind of broken connection. Headless Chromium."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Front:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._open: dict[socket.socket, socket.socket] = {}
-        """Connections of the browser, and what each is connected to."""
+        """Connections of the browser, and the service's connection behind each."""
         self._threads: list[threading.Thread] = []
         self._told: list[dict[str, Any]] = []
         self._start(self._accept)
@@ -61,14 +61,14 @@ class Front:
             thread.join(10)
 
     def cut(self) -> None:
-        """Break every connection to the service, without a word."""
+        """Break every connection to the service with a reset."""
         for client, service in tuple(self._open.items()):
             _reset(client)
             service.shutdown(socket.SHUT_RDWR)
 
     @property
     def told(self) -> list[dict[str, Any]]:
-        """What the page told, in its order."""
+        """The reports of the page, in their order."""
         return sorted(self._told, key=lambda each: each["n"])
 
     def _start(self, what: Callable[..., None], *arguments: Any) -> None:
@@ -115,7 +115,7 @@ class Front:
             try:
                 service = socket.create_connection(("127.0.0.1", self._service.port), 5)
             except OSError:
-                _reset(client)  # as if nobody listened
+                _reset(client)  # as if no process listened
                 return
             with service:
                 self._open[client] = service
@@ -150,7 +150,7 @@ def seqs(told: list[dict[str, Any]]) -> list[int]:
 
 
 def check_order(told: list[dict[str, Any]]) -> None:
-    """Seqs follow each other; they go back only where a connection was opened anew."""
+    """Check that seqs are consecutive; they may go back only where a new connection was opened."""
     last, opened = 0, False
     for each in told:
         assert each["kind"] not in ("tombstone", "topic-deleted"), each

@@ -1,4 +1,4 @@
-"""The cap over all topics, with real processes: at it, routers and dead letters wait, and then go on."""
+"""Claims about the cap over all topics, with real processes: at the cap routers and dead letters wait, then go on."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_at_the_cap_routers_and_dead_letters_wait_and_go_on_when_there_is_room(t
         until(waits, "the router to wait after some copies")
 
         def buried() -> bool:
-            """A claim finds the lease over; its job goes to the dead letters, for which there is no room."""
+            """Claim after the lease has ended: the job goes to the dead letters, which have no room."""
             assert call(service, "POST", "topics/q/claim", {"node": "w"})["count"] == 0
             held(service)
             return bool(call(service, "POST", "topics/q/peek")["jobs"][0]["state"] == "dead_lettering")

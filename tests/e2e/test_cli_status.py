@@ -85,7 +85,7 @@ def test_a_shard_that_is_down_is_told(tmp_path: Path) -> None:
         found = json.loads(topics(service, "status", "--json").stdout)
         assert {each["shard"]: each["restarts"] for each in found["shards"]} == {0: 0, 1: 1}
         service.kill_group()
-        # Its status file is still there, and says nothing any more.
+        # The status file still exists, but must not count.
         found = json.loads(topics(service, "status", "--json", "--url", service.url, status=3).stdout)
         assert "processes" not in found
 
@@ -94,7 +94,7 @@ def test_a_shard_that_is_down_is_told(tmp_path: Path) -> None:
 def test_watching_goes_on_until_it_is_interrupted(service: Service, arguments: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "supervisor.cli", *arguments, "--interval", "0.1"]
     environment = {**service.environment, "TOPICS_TOKEN": "s3cret", "PYTHONUNBUFFERED": "1"}
-    # Whoever runs the tests in the background of a shell has them ignore the signal; a command would inherit that.
+    # A shell makes background test runs ignore the signal, and the command would inherit that.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)

@@ -1,5 +1,5 @@
-"""What the container image relies on. No engine is needed: the file is linted, its parts are run one by one, and the
-service runs as process 1 of a namespace of its own on a root that nobody can write to."""
+"""Claims about the parts of the container image, without an engine: the Dockerfile is linted, its steps run one by one.
+The service runs as process 1 of a namespace of its own on a read-only root."""
 
 from __future__ import annotations
 
@@ -51,14 +51,15 @@ def test_it_copies_every_package_and_only_what_is_there() -> None:
     copied = [rest.split()[:-1] for word, rest in instructions() if word == "COPY" and "--from" not in rest]
     sources = {source for each in copied for source in each}
     (top,) = re.findall(r"^NAMES = (.*)$", (ROOT / "setup.py").read_text(), re.M)
-    assert sources == {*ast.literal_eval(top), "deploy", "pyproject.toml", "setup.py", "README.md", "LICENSE"}
+    files = {"pyproject.toml", "setup.py", "requirements.lock", "README.md", "LICENSE"}
+    assert sources == {*ast.literal_eval(top), "deploy", *files}
     assert all((ROOT / source).exists() for source in sources)
     ignored = DOCKERFILE.with_name("Dockerfile.dockerignore").read_text().splitlines()
     assert {line[1:] for line in ignored if line.startswith("!")} == sources
 
 
 def test_it_runs_as_nobody_special_and_starts_the_service_itself() -> None:
-    """No shell in between: signals reach the supervisor."""
+    """Without a shell in between, signals reach the supervisor."""
     assert int(last("USER")) > 0
     assert [*json.loads(last("ENTRYPOINT")), *json.loads(last("CMD"))] == ["/opt/topics/bin/topics", "serve"]
     assert last("VOLUME") == "/var/lib/topics"
@@ -99,7 +100,7 @@ exec "$@"
 
 
 def contained(data: Path, *command: str) -> list[str]:
-    """A command as process 1, with a root that is read-only, a volume for its data at /mnt, and /tmp."""
+    """Run a command as process 1, with a read-only root, a volume for its data at /mnt, and /tmp."""
     user = [] if os.getuid() == 0 else ["--user", "--map-root-user"]
     spaces = ["--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
     places = [f"DATA={data}", f"CHECKOUT={ROOT}", f"PREFIX={sys.prefix}"]
@@ -156,7 +157,7 @@ def test_as_process_1_on_a_read_only_root_it_serves_reaps_and_drains(tmp_path: P
         its_own = set(children_of(supervisor))
         assert len(its_own) == 3
 
-        # Something is executed beside it and leaves a child behind.
+        # A command runs beside it in the namespace and leaves a child behind.
         beside = ["nsenter", "--target", str(supervisor), "--pid", "--mount", "sh", "-c", "sleep 0.3 >&- 2>&- & exit 0"]
         subprocess.run(beside, check=True, timeout=30)
         (orphan,) = until(lambda: set(children_of(supervisor)) - its_own, "the orphan to be inherited")
@@ -174,7 +175,8 @@ def test_as_process_1_on_a_read_only_root_it_serves_reaps_and_drains(tmp_path: P
 
 @pytest.mark.long
 def test_its_instructions_make_a_service_that_serves() -> None:
-    """Run one after the other on a machine to break, as an engine would, except that both stages share it."""
+    """Run the steps one after the other on a disposable machine, as an engine would. Unlike there, both stages share
+    it."""
     environment: dict[str, str] = {}
     user = "0"
     try:

@@ -1,4 +1,4 @@
-"""What is in deploy/ works with the programs it is for: Prometheus' own checks, and real proxies over real TLS."""
+"""Claims about deploy/: its files work with Prometheus' own checks, and with real proxies over real TLS."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_requests_streams_and_sockets_pass_a_proxy_over_tls(
         wid = door.request("POST", "/v0/watch", {"topics": {topic: {}}})["wid"]
         with door.opened("GET", f"/v0/watch/{wid}") as stream:
             assert stream.headers["content-type"].startswith("text/event-stream")
-            # Written while the stream is open: it must come through at once, not when some buffer is full.
+            # Written while the stream is open: the frame must arrive at once, not when a buffer is full.
             door.request("POST", f"/v0/topics/{topic}", {"records": [{"data": "while it is open"}]})
             while b"while it is open" not in (line := stream.readline()):
                 assert line, "the stream ended"
@@ -217,7 +217,7 @@ def test_a_proxy_passes_the_host_with_its_port(certificate: Path, tmp_path: Path
 
 @pytest.mark.parametrize("proxy", [nginx, caddy], ids=["nginx", "caddy"])
 def test_behind_a_proxy_a_stopped_service_is_one_to_come_back_to(certificate: Path, tmp_path: Path, proxy: Any) -> None:
-    """Nobody listens behind it. Clients and EventSources, which end at any status but 200, get what they need."""
+    """No service listens behind the proxy. Clients get a status; EventSources, which end at any but 200, a stream."""
     port = free_port()
     with proxy(tmp_path, certificate, port, free_port()):
         door = Door(port, certificate)

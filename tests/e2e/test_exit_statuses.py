@@ -1,4 +1,4 @@
-"""The table of exit statuses in the documentation is what the commands do, and what their help says."""
+"""Claims about exit statuses: the commands and their help agree with the table in the documentation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.service import Service
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {("serve", status) for status in range(4)} | {("export", 4)}
-"""Statuses of the service are looked at where its ends are; gaps by `test_transfer`."""
+"""Statuses that other tests check: those of the service with its ends, gaps in `test_transfer`."""
 PROTOCOLS = {"walrus": walrus_client, "rog": rog_client}
 NOWHERE = ["--url", "http://127.0.0.1:1", "--patience", "0"]
 KEYLESS = ["--url", "{url}", "--token", "wrong"]
@@ -151,7 +151,7 @@ def test_a_bar_is_for_terminals_and_leaves_the_output_alone(places: dict[str, st
             while piece := os.read(ours, 4096):
                 shown += piece
         except OSError:
-            pass  # how the end of a terminal is told
+            pass  # the end of a terminal is an OSError
         assert process.stdout is not None
         output = process.stdout.read()
     os.close(ours)

@@ -1,4 +1,4 @@
-"""The real service among hostile clients: malformed requests by the thousand, and clients that are slow on purpose."""
+"""Claims about hostile clients of the real service: thousands of malformed requests, and deliberately slow clients."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def mutated(rng: random.Random) -> bytes:
 
 
 def throw(port: int, data: bytes, rng: random.Random) -> bytes:
-    """Send it in one way or another; what came back, if anybody waited for it."""
+    """Send a request in a random way; return the bytes received, if this way waits for any."""
     with socket.create_connection(("127.0.0.1", port), 10) as client:
         manner = rng.random()
         try:
@@ -131,7 +131,7 @@ def throw(port: int, data: bytes, rng: random.Random) -> bytes:
 
 
 def good(port: int) -> float:
-    """Seconds that a good request took. Fails unless it was served."""
+    """Send a good request; return the seconds it took. Fails unless it was served."""
     began = time.perf_counter()
     with socket.create_connection(("127.0.0.1", port), 10) as client:
         client.sendall(GOOD)
@@ -146,7 +146,7 @@ def descriptors(pid: int) -> int:
 
 
 def check_answer(answer: bytes, data: bytes) -> None:
-    """Whatever HTTP/1.1 answer comes first is none of a bug, and a refusal is the canonical one."""
+    """Check that the first HTTP/1.1 response is no internal error, and that a refusal has the canonical body."""
     match = re.match(rb"HTTP/1\.[01] (\d{3}) ", answer)
     if match is None:
         return
@@ -182,7 +182,7 @@ def bombard(service: Service, number: int, seed: int) -> None:
     assert min(good(service.port) for _ in range(3)) < SERVED_WITHIN_S
     assert {n: c["incarnation"] for n, c in service.status()["children"].items()} == incarnations
     until(lambda: descriptors(gateway["pid"]) <= before + 2, "the gateway to close what clients left")
-    # With as many slots as the key has, one that leaked would be missed.
+    # The key has so many slots that the requests above would not reveal a leaked one, so the metric decides.
     until(lambda: b"topics_http_requests_in_flight 1.0" in metrics(service), "the gateway to end what clients left")
     assert "connection_failed" not in service.log_text(), service.log_tail()
     assert "request_failed" not in service.log_text(), service.log_tail()
@@ -232,7 +232,7 @@ def test_five_hundred_slow_clients_do_not_keep_a_normal_one_waiting(most: str, n
                 try:
                     client.send(b"x")
                 except OSError:
-                    pass  # it had to make room
+                    pass  # the connection had to make room
             took.append(good(service.port))
         assert sorted(took)[len(took) // 2] < SERVED_WITHIN_S
         assert max(took) < 3

@@ -1,4 +1,4 @@
-"""The HTTP API of the real service, as a client sees it."""
+"""Claims about the HTTP API of the real service, as a client sees it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.service import Service
 
 
 def raw(service: Service, method: str, path: str, body: bytes | None = None, **headers: str) -> Any:
-    """Status, headers and body of one request, sent exactly as given."""
+    """Send one request exactly as given; return status, headers and body."""
     connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=10)
     try:
         connection.request(method, path, body, headers)
@@ -130,7 +130,7 @@ def test_a_client_that_leaves_its_long_poll_frees_it(shared: Service) -> None:
 
 
 def _wait_for_parked(service: Service, count: int) -> None:
-    """Until that many requests besides the one that asks are in flight."""
+    """Wait until that many requests are in flight, not counting the one that asks."""
     service._until(lambda: _in_flight(service) == count + 1, f"{count} parked reads", 10)
 
 

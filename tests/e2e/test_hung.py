@@ -1,4 +1,4 @@
-"""Processes that hang (SIGSTOP), under a supervisor that no service manager watches."""
+"""Claims about processes that hang (SIGSTOP), under a supervisor without a service manager."""
 
 from __future__ import annotations
 

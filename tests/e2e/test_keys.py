@@ -1,4 +1,4 @@
-"""Keys in the real service: nowhere to be found, read anew on SIGHUP, and unclear ones stop the start."""
+"""Claims about keys in the real service: they leak nowhere, SIGHUP reloads them, and unclear ones prevent the start."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def raw(service: Service, data: bytes) -> bytes:
 
 
 def answers(service: Service) -> Iterator[bytes]:
-    """What the service says to good, bad and ugly requests that carry secrets."""
+    """Return the service's responses to valid, invalid and malformed requests that carry secrets."""
     for secret in (*SECRETS, WRONG):
         for method, path, body in (
             ("GET", "/v0/topics", None),
@@ -86,10 +86,10 @@ def answers(service: Service) -> Iterator[bytes]:
 
 
 def places(service: Service) -> Iterator[tuple[str, bytes]]:
-    """Everything about processes and files that somebody may look into."""
+    """Yield the name and content of every place in processes and files where a secret could be read."""
     for process in Path("/proc").glob("[0-9]*"):
         if int(process.name) == os.getpid():
-            continue  # this test knows the secrets, of course
+            continue  # the test's own process holds the secrets
         for name in ("environ", "cmdline", "comm"):
             try:
                 yield f"{process}/{name}", (process / name).read_bytes()
@@ -130,13 +130,13 @@ def from_file(new_service: NewService, directory: Path) -> Service:
 def test_secrets_are_nowhere_to_be_found(source: Any, new_service: NewService, tmp_path: Path) -> None:
     service = source(new_service, tmp_path).start()
     secrets = [secret.encode() for secret in SECRETS]
-    # Nobody has presented a key yet, so not even memory may hold one.
+    # No client has presented a key yet, so even memory must hold none.
     try:
         for pid in service.pids():
             for memory in writable_memory(pid):
                 assert not any(secret in memory for secret in secrets), f"process {pid}"
     except PermissionError:
-        pass  # a system that does not let us look
+        pass  # this system forbids reading the memory
     said = list(answers(service))
     service.kill_child("gateway")
     until(lambda: service.child("gateway")["incarnation"] == 2, "a new gateway")
@@ -290,7 +290,7 @@ def test_the_total_of_bytes_holds_over_shards_and_over_a_restart(new_service: Ne
 
 
 def test_keys_do_not_let_walrus_or_rog_beyond_loopback(tmp_path: Path) -> None:
-    """They have no authentication, so keys change nothing for them."""
+    """The protocols have no authentication, so keys change nothing for them."""
     for variable in ("TOPICS_WALRUS_LISTEN", "TOPICS_ROG_LISTEN"):
         service = Service(tmp_path / variable, TOPICS_API_KEYS="secret-of-sixteen:read", **{variable: "0.0.0.0:0"})
         try:

@@ -1,4 +1,4 @@
-"""Ten times SIGKILL for the whole service while eight writers write with `durability: "fsync"`."""
+"""Claims about ten SIGKILLs of the whole service while eight writers write with `durability: "fsync"`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_no_acked_record_is_lost_or_doubled_by_ten_kills(new_service: Callable[.
         writer.start()
     try:
         for kill in range(KILLS):
-            # The moment is a number of acks from now: random, yet always in the middle of the work.
+            # The moment is a random number of acks from now, so always in the middle of the work.
             goal = sum(writer.acks for writer in writers) + rng.randrange(1, 1500)
             until(lambda goal=goal: sum(w.acks for w in writers) >= goal, f"acks before kill {kill + 1} (seed {seed})")
             service.kill_group()

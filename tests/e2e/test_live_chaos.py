@@ -1,10 +1,10 @@
-"""Watchers, writers and everything that can happen to them at once: whatever a watcher gets is explained.
+"""Claims about watchers and writers under all faults at once: every gap in a watcher's records is explained.
 
-Twenty topics of four kinds are written all the time. Some are capped, of some the oldest records are deleted, some are
-deleted and made anew, some are left alone. Watchers lose their connections, read slowly, and come back with the id of
+Twenty topics of four kinds are written all the time. Some are capped, some have their oldest records deleted, some are
+deleted and created again, some are left alone. Watchers lose their connections, read slowly, and return with the id of
 the last frame they took. Shards are killed every two seconds, in the long form the gateway too. For each watcher and
-topic, seqs must follow one another, and each hole be explained by a tombstone or a deletion; nothing may come twice
-unless a gateway was killed; and in the end everybody is at the head.
+topic, seqs must be consecutive, and a tombstone or a deletion must explain each hole. No record may come twice unless a
+gateway was killed. In the end every watcher is at the head.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class World:
         self.writing = threading.Event()
         self.writing.set()
         self.stop = threading.Event()
-        """Everything is written: each watcher connects once more, and gets the rest."""
+        """Set when all records are written: each watcher connects once more, and gets the rest."""
         self.trimmed: dict[str, set[int]] = {topic: set() for topic in TOPICS["trimmed"]}
-        """Seqs that were, or are about to be, deleted."""
+        """Seqs that are deleted, or about to be."""
         self.heads: dict[str, int] = {}
         self.gone: set[str] = set()
-        """Those of which a deletion was the last that happened."""
+        """Topics whose last change was a deletion."""
         self.problems: list[Any] = []
         self.gateway_kills = 0
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """The answer, once the service gives one."""
+        """Repeat a request until the service answers; return the response."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             try:
@@ -79,7 +79,7 @@ def write(world: World, number: int) -> None:
         if topic in world.trimmed and rng.random() < 0.1:
             state = world.ask("GET", f"/v0/topics/{topic}")
             before = min(state["head_seq"], state["earliest_seq"] + rng.randrange(20))
-            world.trimmed[topic].update(range(1, before))  # first, because it may be seen before it is answered
+            world.trimmed[topic].update(range(1, before))  # first, because a watcher may see it before the response
             world.ask("POST", f"/v0/topics/{topic}/delete", {"before_seq": before})
         elif topic in TOPICS["remade"] and rng.random() < 0.1:
             world.ask("DELETE", f"/v0/topics/{topic}")
@@ -93,7 +93,7 @@ class Watcher:
         self.topics = self.rng.sample(ALL, self.rng.randrange(1, len(ALL)))
         self.at: dict[str, int] = {}
         self.told: set[str] = set()
-        """Topics that are not there any more, as far as this watcher was told: a session is told once."""
+        """Topics that this watcher was told are deleted: a session is told once."""
         self.last_id = ""
         self.connections = 0
 
@@ -132,7 +132,7 @@ class Watcher:
                     return
 
     def _follow(self, stream: Watch, final: bool) -> bool:
-        """Take what comes for a while; the last time, until everything is here. Whether it was the last time."""
+        """Read for a while; the last time, until all records have arrived. Returns whether it was the last time."""
         self.connections += 1
         rng = self.rng
         until = time.monotonic() + (PATIENCE_S if final else rng.random() * 3)
@@ -186,7 +186,7 @@ class Watcher:
                 not remade and event.data["gap_from"] > at + 1
             ):
                 self._wrong(topic, "unexplained", at, event.data)
-            # What a gateway forgot to have sent comes again, so a gap may begin before what is known already.
+            # A killed gateway's unsaved frames come again, so a gap may begin before the watcher's position.
             self.at[topic] = event.data["earliest_seq"] - 1 if remade else max(at, event.data["gap_to"])
         elif event.kind == "topic-deleted":
             if topic not in TOPICS["remade"]:

@@ -1,4 +1,4 @@
-"""What a thousand streams leave behind when they are gone: nothing."""
+"""Claims about a thousand streams that have ended: they leave nothing behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_GROWTH_BYTES = 4096 * KIB
 
 
 def visit(service: Service, number: int, wid: str) -> None:
-    """Connect, see that something comes, and leave: some by an ordinary close, some without a word."""
+    """Connect, wait for the first bytes, and leave: some clients close, some reset the connection."""
     extra = "".join(f"{name}: {value}\r\n" for name, value in UPGRADE.items()) if number % 2 else ""
     path = "/v0/ws" if number % 2 else f"/v0/watch/{wid}"
     with socket.create_connection(("127.0.0.1", service.port), 20) as client:
@@ -29,7 +29,7 @@ def visit(service: Service, number: int, wid: str) -> None:
 
 
 def visits(service: Service, wids: list[str], times: int) -> None:
-    """So many, by as many clients as there are sessions."""
+    """Make that many visits, with one client for each session."""
 
     def client(first: int) -> None:
         for number in range(first, times, len(wids)):
@@ -52,7 +52,7 @@ def test_open_files_and_memory_are_back_where_they_were(service: Service) -> Non
     wids = [watch(service, topics={"a": {}}) for _ in range(10)]
     pid = int(service.child("gateway")["pid"])
     idle = open_files(pid)
-    visits(service, wids, CONNECTS)  # what a process learns once, it keeps
+    visits(service, wids, CONNECTS)  # so that caches are filled before memory is measured
     until(lambda: open_files(pid) <= idle, "the files to be closed")
     before = resident_bytes(pid)
     visits(service, wids, CONNECTS)

@@ -1,4 +1,4 @@
-"""Claims about streams when things go wrong: processes die, topics go, clients do not read."""
+"""Claims about streams under faults: processes die, topics are deleted, clients do not read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def shard_of(service: Service, topic: str) -> str:
 
 
 def patient_write(service: Service, topic: str, *data: Any) -> None:
-    """Write once the shard takes it. The idempotency key makes that one write."""
+    """Write as soon as the shard accepts it. The idempotency key keeps the retries one write."""
     body = {"records": [{"data": d} for d in data], "idempotency_key": f"{topic}-{data[0]}"}
 
     def written() -> bool:
@@ -60,7 +60,7 @@ def test_a_topic_made_anew_while_its_shard_was_away_is_told(service: Service) ->
         stream.wait_for("caught-up", "a")
         assert stream.seqs("a") == [1]
         after = stream.last_id
-    # An id from before means the beginning of what is there now, one from after means where it says.
+    # An id from before the deletion means the beginning of the present topic; a later id means its own position.
     with Watch(service, wid, "eyJhIjoxfQ") as stream:
         stream.wait_for("caught-up", "a")
         assert stream.kinds("a") == ["tombstone", "record", "caught-up"]
@@ -270,7 +270,7 @@ def test_a_session_without_a_stream_ends_and_one_with_a_stream_does_not(new_serv
             status, answer = service.request("POST", "/v0/watch", {"topics": {"a": {}}})
             assert (status, answer["error"]["code"]) == (429, "throttled")
             assert answer["error"]["detail"] == {"limit": "max_watch_sessions", "max": 2}
-            # Each try that succeeds makes a session that ends in its turn: time enough for the used one to end twice.
+            # Each try that succeeds makes a session that ends in turn, so the used session had time to end twice.
             for _ in range(3):
                 until(
                     lambda: service.request("POST", "/v0/watch", {"topics": {"a": {}}})[0] == 200,

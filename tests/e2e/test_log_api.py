@@ -1,4 +1,4 @@
-"""What a log promises, over real HTTP and through kills: deletions, caps, keys, cursors, classes, compression."""
+"""Claims about logs over real HTTP and through kills: deletions, caps, keys, cursors, classes, compression."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class TestCompression:
         assert (status, json.loads(answer)["error"]["code"]) == (413, "payload_too_large")
 
     def test_a_client_library_sends_and_gets_it(self, shared: Service) -> None:
-        """httpx asks for gzip by itself and takes it apart again."""
+        """httpx asks for gzip and decompresses it by itself."""
         records = [{"data": {"n": n, "text": "é" * 100}} for n in range(1000)]
         packed = gzip.compress(json.dumps({"records": records}).encode())
         with httpx.Client(base_url=shared.url) as client:
@@ -227,7 +227,7 @@ def test_each_class_keeps_what_it_promises_through_a_kill(new_service: Callable[
 
 
 def test_keys_are_remembered_through_a_kill(new_service: Callable[..., Service]) -> None:
-    """A client that got no answer because everything died repeats its write, and nothing is there twice."""
+    """A client without a response, because all processes died, repeats its write; no record exists twice."""
     service = new_service().start()
     body = b'{"records":[{"data":"by header"}]}'
     wrote = {name: write(service, name, 1, 2, config={"durability": name}, idempotency_key="once") for name in CLASSES}

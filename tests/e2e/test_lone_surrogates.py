@@ -1,4 +1,4 @@
-"""Records with lone surrogate escapes go through every process as they were written."""
+"""Claims about records with lone surrogate escapes: every process passes them on unchanged."""
 
 from __future__ import annotations
 

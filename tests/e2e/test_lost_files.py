@@ -1,4 +1,4 @@
-"""One topic's files are lost, cut short or damaged under a running service: all else goes on, also after a start."""
+"""Claims about lost, cut or damaged files of one topic: all other topics go on, also after a restart."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_trouble_of_a_topic_stays_with_it(tmp_path: Path, what: str) -> None
         _apart(service)
         _write(service, "good", 10)
         if "cold" in what:
-            shutil.copytree(tmp_path / "elsewhere", cold, dirs_exist_ok=True)  # what is on its way makes it, perhaps
+            shutil.copytree(tmp_path / "elsewhere", cold, dirs_exist_ok=True)  # a file being moved may have created it
             service.restart()
             status, body = _diff(service, "bad")
             assert (status, len(body["records"])) == (200, 300)

@@ -1,5 +1,5 @@
-"""The memory of a service under clients that send much, read nothing or hang a shard: each process stays under the
-ceiling that SECURITY.md states, and gives back what it needed."""
+"""Claims about memory with clients that send much, read nothing or hang a shard: each process stays under the ceiling
+that SECURITY.md states, and returns what it needed."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ MEMORY = 64 * MIB
 SHARDS = 2
 BODY = 4 * MIB
 SLACK = 16 * MIB
-"""What an idle process may take by itself meanwhile."""
+"""Bytes that an idle process may take by itself meanwhile."""
 KEPT = 48 * MIB
-"""What may stay free in a process."""
+"""Bytes that a process may keep unused."""
 NewService = Callable[..., Service]
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that this process alone has, and its share of what it has with others."""
+    """Return a process's bytes of private memory plus its share of shared memory."""
     text = Path(f"/proc/{pid}/smaps_rollup").read_text()
     return next(int(line.split()[1]) << 10 for line in text.splitlines() if line.startswith("Pss:"))
 
 
 class Watch:
-    """Looks at the memory of gateway and shards until it is left; says by how much each grew at most."""
+    """Measures the memory of gateway and shards until it is left; has the largest growth of each."""
 
     def __init__(self, service: Service) -> None:
         self.pids = {name: child["pid"] for name, child in service.status()["children"].items()}
@@ -113,7 +113,7 @@ def batch(records: int, size: int) -> bytes:
 
 
 def send_for_a_while(raw: socket.socket, data: bytes) -> None:
-    """As much as the service takes."""
+    """Send as much as the service reads."""
     raw.settimeout(0.3)
     try:
         raw.sendall(data)

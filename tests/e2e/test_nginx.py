@@ -1,4 +1,4 @@
-"""§7.3: an event stream passes a proxy that buffers, because its head says not to. nginx with its default settings."""
+"""§7.3: an event stream passes a buffering proxy, because its head forbids buffering. nginx with its defaults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.service import Service, until
 
 @contextmanager
 def nginx(directory: Path, upstream: int, extra: str = "") -> Iterator[int]:
-    """Its port. Nothing is set but where it listens, what it passes on, and where its files go."""
+    """Start nginx; return its port. Only its listener, its upstream and the places of its files are set."""
     port = free_port()
     temporary = "".join(f"{n}_temp_path {directory}/{n};" for n in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
     path = directory / "nginx.conf"
@@ -33,7 +33,7 @@ def nginx(directory: Path, upstream: int, extra: str = "") -> Iterator[int]:
 
 
 class Behind:
-    """The service as seen through the proxy."""
+    """The service seen through the proxy."""
 
     def __init__(self, service: Service, port: int) -> None:
         self.port = port
@@ -45,7 +45,7 @@ class Behind:
 
 
 def latencies_ms(service: Service, stream: Watch, topic: str, times: int) -> list[float]:
-    """From the ack of a write to its frame, once for each write."""
+    """Return for each write the time from its ack to its frame."""
     found = []
     for number in range(times):
         seq = write(service, topic, number)["last_seq"]
@@ -64,7 +64,7 @@ def test_frames_arrive_at_once_through_default_buffering(shared: Service, tmp_pa
 
 
 def test_without_that_header_they_would_not(shared: Service, tmp_path: Path) -> None:
-    """What the test above would see if the proxy buffered."""
+    """A proxy that ignores the header buffers the stream, so the test above would notice its absence."""
     write(shared, "buffered", "before")
     wid = watch(shared, topics={"buffered": {}}, heartbeat_ms=60_000)
     with nginx(tmp_path, shared.port, "proxy_ignore_headers X-Accel-Buffering;") as port:

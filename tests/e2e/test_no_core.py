@@ -1,4 +1,4 @@
-"""No process of the service can leave a core dump: by its limit, by its state, and by the unit."""
+"""Claims about core dumps: the limit, the process state and the unit each keep every process from leaving one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_a_process_that_wants_none_is_not_dumpable() -> None:
 
 @pytest.mark.parametrize("module", [gateway.process, shardd.process.loop], ids=["gateway", "shard"])
 def test_each_child_sees_to_it_before_anything_else(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Being not dumpable does not survive the exec of a child."""
+    """The state "not dumpable" does not survive the exec of a child."""
     did: list[str] = []
     monkeypatch.setenv(CONTROL_FD_VARIABLE, "0")
     monkeypatch.setattr(module, "die_with_parent", lambda: None)

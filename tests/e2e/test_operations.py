@@ -1,4 +1,4 @@
-"""docs/operations.md as a new user would follow it: every block of commands, as printed, in the order of the page."""
+"""Claims about docs/operations.md: every block of commands works, as printed, in the order of the page."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def blocks() -> list[str]:
 
 
 def test_from_an_empty_machine_to_a_service_behind_tls_as_printed() -> None:
-    """What stands in for systemd is told in `tests.support.systemctl`; that the unit confines the service as it says is
-    for `systemd-analyze`, in test_systemd.py."""
+    """`tests.support.systemctl` stands in for systemd. test_systemd.py checks the unit's confinement with
+    `systemd-analyze`."""
     printed = blocks()
     assert any("pip install ." in block for block in printed)
     said: list[str] = []
@@ -29,7 +29,7 @@ def test_from_an_empty_machine_to_a_service_behind_tls_as_printed() -> None:
                 said.append(empty.run(block, outside="pip install" in block, timeout_s=240))
                 print(f"$ {block}{said[-1]}")  # noqa: T201 - shown when the test fails
             asked = empty.run("curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:4000/v0/topics")
-            assert asked == "401", "it lets nobody in without a key"
+            assert asked == "401", "the service serves no client without a key"
             owner = empty.run("stat -c '%U %a' /var/lib/topics /run/topics; ps -o user= -C topics | sort -u")
             assert owner.split() == ["topics", "700", "topics", "700", "topics"]
     except MachineError as error:

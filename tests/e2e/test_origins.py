@@ -1,4 +1,4 @@
-"""The real service and web pages of other sites: without keys they get nothing, with a list they get CORS."""
+"""Claims about web pages of other sites: without keys the service refuses them, a listed origin gets CORS headers."""
 
 from __future__ import annotations
 

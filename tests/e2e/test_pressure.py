@@ -1,4 +1,4 @@
-"""Backpressure over real HTTP: a write that finds the queue full is refused, told when to come back, and not there."""
+"""Claims about backpressure over real HTTP: a write to a full queue is refused with `Retry-After`, and not stored."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def write(client: httpx.Client, number: int, **fields: Any) -> httpx.Response:
 
 
 def at_once(service: Service, rounds: int, **fields: Any) -> Iterator[tuple[int, httpx.Response]]:
-    """Writes of several clients at the same time, with what each of them wrote, until one is refused or there were
-    `rounds` of them."""
+    """Write with several clients at the same time until one write is refused, for at most `rounds` rounds. Yields the
+    data of each write with its response."""
     with httpx.Client(base_url=service.url, timeout=20) as client, ThreadPoolExecutor(WRITERS) as writers:
         for start in range(0, rounds * WRITERS, WRITERS):
             numbers = range(start, start + WRITERS)

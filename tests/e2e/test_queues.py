@@ -1,4 +1,5 @@
-"""Queues over HTTP, with real processes: pushed jobs, dead letters across shards, and workers and shards that die."""
+"""Claims about queues over HTTP, with real processes: pushed jobs, dead letters across shards, deaths of workers and
+shards."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Stream:
         self.response = connection.getresponse()
 
     def next(self) -> tuple[str, Any]:
-        """The next event's name and data; comments are passed over. ("end", None) at the end."""
+        """Return the next event's name and data, skipping comments; ("end", None) at the end."""
         event = ""
         while line := self.response.readline():
             if line.startswith(b"event: "):
@@ -187,7 +188,7 @@ def test_each_letter_arrives_once_and_comes_back_once_whoever_dies(new_service: 
     call(service, "POST", "jobs", {"records": [{"data": n} for n in range(total)]})
 
     def insist(path: str, body: Any) -> Any:
-        """Ask until there is an answer."""
+        """Repeat a request until there is a response."""
         answers: list[Any] = []
 
         def answered() -> bool:
@@ -243,7 +244,8 @@ LEASE_MS = 3000
 
 
 def _work(port: int, node: str, path: str) -> None:
-    """A worker: claims, notes what it got with until when, acks, notes what was taken. Any failure is tried again."""
+    """A worker: claims jobs, notes them with their deadlines, acks them and notes the accepted acks. It repeats every
+    failed request."""
     random.seed(node)
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     connection: http.client.HTTPConnection | None = None

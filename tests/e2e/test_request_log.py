@@ -1,4 +1,4 @@
-"""The request log of real processes, and a client's trace in the lines of all of them."""
+"""Claims about the request log of real processes, and a client's trace in the lines of all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 
 
 def lines(service: Service, **wanted: Any) -> list[dict[str, Any]]:
-    """Those of the log that have these fields."""
+    """Return the lines of the log that have these fields."""
     found = [json.loads(line) for line in service.log_text().splitlines() if line.startswith("{")]
     return [line for line in found if wanted.items() <= line.items()]
 

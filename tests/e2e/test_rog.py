@@ -29,7 +29,7 @@ def rog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture(params=["one byte", "u64"])
 def client(request: pytest.FixtureRequest, rog: Service) -> Iterator[RogWire]:
-    """With group sizes as real clients send them, and as the document has them."""
+    """A client with group sizes as real clients send them, and one with sizes as in the document."""
     with opened(RogWire, ports(rog, "rog")[0], wide=request.param == "u64") as connection:
         connection.tag = "w" if request.param == "u64" else "n"
         yield connection

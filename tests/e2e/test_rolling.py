@@ -1,9 +1,9 @@
-"""Restarts under load: SIGTERM, start, SIGTERM, start, with clients at work all the time.
+"""Claims about restarts under load: SIGTERM, start, SIGTERM, start, with clients at work all the time.
 
-The clients are well-behaved and nothing more. They ask again, when they were told to, what was refused with a
-`Retry-After`, and at once what got no answer; writes carry an idempotency key; readers keep a cursor; watchers and
-pushed workers do what a browser's EventSource does, which gives up for good on any answer but an event stream. Anything
-else is an error that they did not make and fails the test, an answer that breaks off in the middle included.
+The clients follow the contract and do no more. They repeat a request refused with `Retry-After` after that time, and
+one without a response at once. Writes carry an idempotency key; readers keep a cursor. Watchers and pushed workers
+behave like a browser's EventSource, which never retries after a response other than an event stream. Any other error
+fails the test, including a response that breaks off in the middle.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Client(threading.Thread):
         self.random = random.Random(f"{seed}/{name}")
         self.turns = 0
         self.refused: Counter[str] = Counter()
-        """Refusals that said when to come back, by code."""
+        """Refusals with `Retry-After`, by code."""
         self.unanswered: Counter[str] = Counter()
-        """Requests without the first byte of an answer, by what happened to them."""
+        """Requests without the first byte of a response, by error."""
         self.failure: BaseException | None = None
         self.stopping = threading.Event()
         self._connection: http.client.HTTPConnection | None = None
@@ -61,7 +61,7 @@ class Client(threading.Thread):
             self.hang_up()
 
     def ask(self, path: str, body: Any, method: str = "POST") -> Any:
-        """The answer, once there is one that is not a refusal for the time being."""
+        """Repeat a request until the response is no temporary refusal; return it."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             response = self.answered(method, path, json.dumps(body).encode(), {"Content-Type": "application/json"})
@@ -76,7 +76,7 @@ class Client(threading.Thread):
         raise AssertionError(f"{path} was not answered within {PATIENCE_S:g} s")
 
     def answered(self, method: str, path: str, body: bytes | None, headers: Any) -> http.client.HTTPResponse | None:
-        """The head of an answer; None if none came. Its body is still to be read."""
+        """Return the head of a response, whose body is still unread, or None if none came."""
         try:
             if self._connection is None:
                 self._connection = self.service.connect(timeout_s=PATIENCE_S)
@@ -107,7 +107,7 @@ class Client(threading.Thread):
 
 
 class Writer(Client):
-    """Batches of `topics`; has what `verify` looks at."""
+    """Writes batches to `topics`; has the fields that `verify` reads."""
 
     def __init__(self, service: Service, name: str, seed: int, topics: list[str]) -> None:
         super().__init__(service, name, seed)
@@ -127,7 +127,7 @@ class Writer(Client):
 
 
 class Reader(Client):
-    """Long polls from where it is; every seq comes once and in order."""
+    """Sends long polls from its position; every seq must come once and in order."""
 
     def __init__(self, service: Service, name: str, seed: int, topic: str) -> None:
         super().__init__(service, name, seed)
@@ -143,7 +143,7 @@ class Reader(Client):
 
 
 class EventSource(Client):
-    """One connection after the other, as the HTML standard has it. A subclass says where to and what events mean."""
+    """Opens one connection after the other, as in the HTML standard. A subclass gives the address and reads events."""
 
     def __init__(self, service: Service, name: str, seed: int) -> None:
         super().__init__(service, name, seed)
@@ -208,7 +208,7 @@ class EventSource(Client):
             fields = {}
 
     def _check_end(self, response: http.client.HTTPResponse) -> None:
-        # http.client ends the body in silence also where the last chunk is missing.
+        # http.client reports no error where the last chunk is missing.
         assert (response.chunk_left is None) if response.chunked else not response.length, "the stream broke off"
 
 
@@ -232,7 +232,7 @@ class Watcher(EventSource):
 
 
 class Visitor(Watcher):
-    """Opens a stream, stays until something comes, and goes again: so streams are opened at every moment there is."""
+    """Opens a stream, leaves at the first event, and repeats: so streams are opened at every moment of a restart."""
 
     def take(self, event: str, data: Any) -> None:
         super().take(event, data)
@@ -240,21 +240,21 @@ class Visitor(Watcher):
         self.leave()
 
     def _read(self, response: http.client.HTTPResponse) -> None:
-        with contextlib.suppress(ConnectionError):  # of what comes after it has left
+        with contextlib.suppress(ConnectionError):  # of bytes after the client has left
             super()._read(response)
 
     def _check_end(self, response: http.client.HTTPResponse) -> None:
-        pass  # it was the one who ended it
+        pass  # the client itself ended the stream
 
 
 class Worker(Client):
-    """Claims, acks by lease, and remembers which jobs the service says are done by it."""
+    """Claims jobs, acks by lease, and remembers the jobs whose acks the service accepted."""
 
     def __init__(self, service: Service, name: str, seed: int) -> None:
         super().__init__(service, name, seed)
         self.done: Counter[int] = Counter()
         self.skipped: set[int] = set()
-        """Acks that changed nothing: the first answer to them was lost, or the lease was over."""
+        """Acks that changed nothing: their first response was lost, or the lease was over."""
 
     def turn(self) -> None:
         claimed = self.ask(f"/v0/topics/{QUEUE}/claim", {"node": self.name, "max": 10, "lease_ms": 60_000})["claimed"]
@@ -271,7 +271,7 @@ class Worker(Client):
 
 
 class PushedWorker(EventSource):
-    """Is sent jobs, and acks each over a connection of its own."""
+    """Receives pushed jobs, and acks each over a connection of its own."""
 
     def __init__(self, service: Service, name: str, seed: int) -> None:
         super().__init__(service, name, seed)
@@ -290,7 +290,7 @@ class PushedWorker(EventSource):
 
 
 def roll(service: Service, seed: int, restarts: int, every_s: float) -> None:
-    """Clients at work, and a restart every `every_s`."""
+    """Run the clients, with a restart every `every_s`."""
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     admin = Client(service, "admin", seed)
     for topic, durability in TOPICS.items():

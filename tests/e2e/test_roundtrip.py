@@ -1,4 +1,4 @@
-"""Whatever JSON is written comes back as the same text, also after everything was killed."""
+"""Claims about JSON records: they come back as the same text, also after all processes were killed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[ \t\r\n]+|[^ \t\r\n"]+')
 
 
 def compact(text: str) -> str:
-    """The same tokens without the white space between them."""
+    """Return the same tokens without the white space between them."""
     return "".join(token for token in TOKEN.findall(text) if not token.isspace())
 
 

@@ -1,7 +1,7 @@
-"""Routers in real processes that are killed: a chain, a tree and a cycle over two shards, while writers write.
+"""Claims about routers in killed processes: a chain, a tree and a cycle over two shards, while writers write.
 
-After every kill, whatever subset of processes it hit, each seq that was seen names what it named, and in the end every
-destination holds every acknowledged record, `exactly_once` ones exactly once.
+After every kill of any subset of processes, each seq seen before still has its record. In the end every destination
+holds every acknowledged record, and `exactly_once` ones hold it exactly once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ HOPS = 8
 
 
 class Writer(threading.Thread):
-    """Writes numbers to the first topic, and now and then directly to a destination; repeats what was not answered."""
+    """Writes numbers to the first topic, and sometimes directly to a destination. Repeats writes without a response."""
 
     def __init__(self, service: Service, seed: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Writer(threading.Thread):
         self.rng = random.Random(seed)
         self.acked: list[int] = []
         self.round: list[int] = []
-        """What was acknowledged by the cycle."""
+        """Numbers that the cycle acknowledged."""
         self.stopping = False
 
     def run(self) -> None:

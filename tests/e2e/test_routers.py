@@ -19,7 +19,7 @@ _numbers = itertools.count()
 
 
 class Ends:
-    """Two topics of a test's own, and what is asked of them."""
+    """The two topics of a test, and the requests on them."""
 
     def __init__(self, service: Service, apart: bool) -> None:
         self.service = service
@@ -223,7 +223,7 @@ def test_exactly_once_stamps_where_a_record_comes_from(ends: Ends) -> None:
     assert {(stamp["router"], stamp["source"]) for stamp in stamps} == {(ends.router, ends.source)}
     assert len({stamp["key"] for stamp in stamps}) == 3
     assert isinstance(stamps[0]["epoch"], int)
-    # A router behind it puts its own mark in place of this one.
+    # A second router behind it replaces the mark with its own.
     after = f"{ends.dest}:after"
     ends.ask("PUT", f"/v0/routers/{after}", {"source": ends.dest, "dest": after, "guarantee": "exactly_once"}, 201)
     ends.write({"data": 4, "meta": {"mine": 4}})
@@ -287,7 +287,7 @@ def test_a_deleted_router_stops_and_leaves_what_it_brought(ends: Ends) -> None:
     assert ends.ask("DELETE", path)["deleted"] is False
     assert ends.ask("GET", path, expected=404)["error"]["code"] == "router_not_found"
     ends.write({"data": 2})
-    # Made anew, it forwards what is appended from then on.
+    # Created again, the router forwards records appended from then on.
     ends.put()
     ends.write({"data": 3})
     assert ends.data(2) == [1, 3]
@@ -306,7 +306,7 @@ def test_another_source_is_a_change_of_the_same_router(ends: Ends) -> None:
     # It begins at the head of its new source, as a new router would, and takes nothing more from the old one.
     assert ends.data(2) == ["old", "new"]
     until(lambda: ends.ask("GET", f"/v0/routers/{quote(ends.router)}")["forwarded_total"] == 2, "both to be counted")
-    # The old source may go: what came from it stays, and the router, too.
+    # The old source may be deleted: its copies stay, and so does the router.
     assert ends.ask("DELETE", f"/v0/topics/{ends.source}")["routers_removed"] == []
     assert ends.put(expected=200, source=other)["created"] is False
 

@@ -1,4 +1,5 @@
-"""`topics verify` names a damaged topic, `topics salvage` brings it back, with what a backup has if there is one."""
+"""Claims about `topics verify`, which names a damaged topic, and `topics salvage`, which restores it, with the records
+of a backup if there is one."""
 
 from __future__ import annotations
 

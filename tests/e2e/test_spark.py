@@ -1,4 +1,4 @@
-"""Spark reads the files of a running service, as a user would: by the format's name, without telling the service."""
+"""Claims about Spark reading the files of a running service by the format's name, without a request to the service."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_stream_of_all_that_is_available_stops_and_goes_on_from_its_checkpoint
     _, rows = go()
     expected = [["s1", n + 1, str(n)] for n in range(120)] + [["s2", n + 1, str(n)] for n in range(30)]
     assert rows == expected
-    # What a cap took before it was read is named, and passed over only if that is allowed.
+    # Records that a cap removed before they were read are named in an error, and skipped only with permission.
     status, answer = service.request("PUT", "/v0/topics/s2", {"cap_records": 10})
     assert status == 200, answer
     write(service, "s2", *[{"data": n} for n in range(30, 60)])

@@ -1,4 +1,4 @@
-"""On a real standalone cluster with executors of their own: reading, streaming, writing and the jobs."""
+"""Claims about a real standalone cluster with separate executors: reading, streaming, writing and the jobs."""
 
 from __future__ import annotations
 

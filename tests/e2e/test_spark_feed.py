@@ -1,4 +1,4 @@
-"""A running service as a source of streams, without Spark around it: what is read is what was there, or a gap."""
+"""Claims about a running service as a source of streams, without Spark: reads return the stored records, or a gap."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def test_shares_cover_what_is_unread_and_small_topics_go_together() -> None:
 def test_a_batch_that_is_repeated_has_the_same_rows_in_the_same_tasks(
     new_service: Callable[..., Service], way: str
 ) -> None:
-    """Whatever the service does with its files meanwhile. The writer's keys rest on it."""
+    """This holds whatever the service does with its files meanwhile. The writer's keys depend on it."""
     settings = {"TOPICS_CHECKPOINT_INTERVAL_MS": "3600000", "TOPICS_SEGMENT_MAX_EVENTS": "70"}
     service = new_service(**settings).start()
     for n in range(6):
@@ -227,7 +227,7 @@ def test_a_batch_that_is_repeated_has_the_same_rows_in_the_same_tasks(
     assert sum(map(len, before)) == 3 * 135 - 30
     for topic in ("a", "c", "d"):
         write(service, topic, *range(50))
-    service.restart()  # which makes a checkpoint: what was in the log is in segments now
+    service.restart()  # this makes a checkpoint, which moves records from the log to segments
     assert list(service.data_dir.rglob("*.data"))
     assert tasks(start, end) == before
 

@@ -1,4 +1,4 @@
-"""The flights example goes through, on flights made up here: the real ones are for `make demo-spark`."""
+"""Claims about the flights example, on generated flights; `make demo-spark` uses the real ones."""
 
 from __future__ import annotations
 

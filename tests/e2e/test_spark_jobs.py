@@ -1,4 +1,4 @@
-"""`topics-spark` as a user runs it: archive, replay, report and audit, on a service that runs meanwhile."""
+"""Claims about `topics-spark` as a user runs it: archive, replay, report and audit, on a running service."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def job(spark: Spark, *arguments: str) -> dict[str, Any]:
-    """A job in the session that the tests share: the same code from its arguments on, without the start of a JVM."""
+    """Run a job in the session that the tests share: the same code after its arguments, without the start of a JVM."""
     said: dict[str, Any] = spark.run(f"""
         from pyspark_topics.jobs.cli import parser
         given = parser().parse_args({list(arguments)!r})
@@ -67,7 +67,7 @@ def write(service: Service, topic: str, *values: Any, **more: Any) -> None:
 
 
 def archived(path: Path) -> list[tuple[str, int, int, Any]]:
-    """Topic, epoch, offset and value of each record, as any reader of Parquet finds them."""
+    """Return topic, epoch, offset and value of each record, read as plain Parquet."""
     files = ds.dataset(path, partitioning=ds.partitioning(flavor="hive", schema=None), exclude_invalid_files=False)
     if not files.files:
         return []
@@ -151,7 +151,7 @@ finally:
 
 
 def test_an_archive_that_dies_anywhere_has_each_record_once(service: Service, spark: Spark, tmp_path: Path) -> None:
-    """Steps that change something are `create`, `move` and `remove`; it dies before each of them, and goes on."""
+    """The steps that change files are `create`, `move` and `remove`; the job dies before each of them, and resumes."""
     arguments = [
         "archive",
         "--path",
@@ -168,7 +168,7 @@ def test_an_archive_that_dies_anywhere_has_each_record_once(service: Service, sp
             write(service, topic, *range(20))
         answer = spark.run(DYING.format(method=method, after=after, arguments=arguments))
         deaths += answer == "died"
-        # Whatever is visible now is there once.
+        # Each record visible now exists once.
         seen = [(topic, offset) for topic, _, offset, _ in archived(tmp_path / "a")]
         assert len(seen) == len(set(seen))
         if number % 2:
@@ -285,7 +285,7 @@ def test_an_audit_finds_what_was_done_to_the_files(spark: Spark, tmp_path: Path)
             assert status == 201, answer
         for n in range(10):
             write(service, "src", *[{"n": n, "i": i} for i in range(50)])
-        # The service goes on writing while it is looked at.
+        # The service goes on writing during the audit.
         assert audited(spark, service.data_dir)[0]
         until(lambda: len(list(service.data_dir.rglob("*.data"))) >= 3, "segments")
         assert service.stop() == 0
@@ -316,7 +316,7 @@ def test_an_audit_finds_what_was_done_to_the_files(spark: Spark, tmp_path: Path)
 
 
 def test_an_audit_compares_routers_destinations_with_their_source(spark: Spark, tmp_path: Path) -> None:
-    """Copies that are missing, changed, repeated or out of order are made by writing what a router would not."""
+    """The test makes missing, changed, repeated and disordered copies by writing records that no router writes."""
     with Service(tmp_path, **SEGMENTS) as service:
         body = {"source": "src", "dest": "dst", "guarantee": "exactly_once", "create_dest": True}
         assert service.request("PUT", "/v0/routers/r", body)[0] == 201

@@ -1,7 +1,8 @@
-"""A stream from topics to a topic, while its driver and the service are killed: the sink has every record once.
+"""Claims about a stream from topics to a topic while its driver and the service are killed: the sink has every record
+once.
 
-A driver dies with its JVM, but not with the Python workers that are writing just then: those go on for a moment, as an
-executor does that outlives its driver.
+A driver dies with its JVM, but the Python workers that are writing go on for a moment, like an executor that outlives
+its driver.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Driver:
 
 
 class Writer(threading.Thread):
-    """Writes numbered records until it is told to stop, each once, through whatever happens to the service."""
+    """Writes numbered records until told to stop, each once, through all kills of the service."""
 
     def __init__(self, url: str) -> None:
         super().__init__(daemon=True)

@@ -1,8 +1,8 @@
-"""The package as a user installs it, alone, with the oldest Spark and the newest: batch, filters and streams.
+"""Claims about the package as a user installs it, alone, with the oldest and the newest Spark: batch, filters, streams.
 
     pytest -m long tests/e2e/test_spark_versions.py
 
-makes an environment for each. TOPICS_SPARK_PYTHON names the Python of one that is there, with pyspark in it.
+makes an environment for each. TOPICS_SPARK_PYTHON names the Python of an existing environment with pyspark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Spark writes through a running service: each row is one record, once, whatever is done twice."""
+"""Claims about Spark writing through a running service: each row is one record, once, whatever is repeated."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ answer = query.lastProgress["batchId"]
 """
     assert spark.run(stream) == 1
     assert len(records(shared, "streamed")) == 1000
-    # As if the driver had died just before it noted the last batch as done.
+    # As if the driver had died just before it recorded the last batch as done.
     (checkpoint / "commits" / "1").unlink()
     (checkpoint / "commits" / ".1.crc").unlink(missing_ok=True)
     spark.run(stream)
@@ -211,8 +211,8 @@ frame.coalesce(1).write.format("topics").options(url="{shared.url}", topic="copy
 
 
 def stream(service: Service, tmp_path: Path, *, sink: str, **options: str) -> str:
-    """A snippet that streams what there is from the service into a topic of it, and answers how many rows each batch
-    had."""
+    """Return a snippet that streams all present records of the service into one of its topics. Its result is the number
+    of rows of each batch."""
     return f"""
 reading = spark.readStream.format("topics").options(url="{service.url}", **{options!r}).load()
 query = (reading.selectExpr("value", "concat(topic, '/', offset) tag").writeStream.format("topics")
@@ -238,7 +238,7 @@ def test_a_stream_goes_on_where_it_stopped_in_batches_of_the_size_asked_for(
     assert sum(spark.run(stream(shared, tmp_path, sink="fed", **options))) == 200
     expected = {f"feed:{t}/{n}" for t, count in (("a", 600), ("b", 500), ("c", 100)) for n in range(1, count + 1)}
     assert sorted(r["$tag"] for r in records(shared, "fed")) == sorted(expected)
-    # Spark tells of a batch that is done when it makes the next one, so the last batch may not have been told of.
+    # Spark reports a finished batch when it makes the next one, so the last batch may not have been reported.
     lags = {topic: shared.request("GET", f"/v0/topics/{topic}/cursors/pipeline")[1]["lag"] for topic in ("feed:b",)}
     assert lags == {"feed:b": 0}
 

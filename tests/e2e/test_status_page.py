@@ -1,4 +1,4 @@
-"""The status page in a browser: what it shows can be used. Chromium, headless, driven by its own protocol."""
+"""Claims about the status page in a browser: its links and commands work. Headless Chromium, driven by its protocol."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def opened(url: str, profile: Path) -> Iterator[Page]:
 
 
 def run_all(commands: str, **environment: str) -> list[str]:
-    """What each command printed, one after the other as a user would paste them."""
+    """Run the commands one after the other, as a user would paste them; return the output of each."""
     script = "set -e\n" + commands.replace("curl ", "curl -sS --fail-with-body ")
     done = subprocess.run(
         ["bash", "-c", script],

@@ -1,4 +1,4 @@
-"""The real service: it starts, drains, heals, and leaves no process behind."""
+"""Claims about supervision of the real service: it starts, drains, recovers, and leaves no process behind."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_killing_the_supervisor_under_load_leaves_no_process_and_loses_nothing(s
         watched = Watched(service.pids())
         assert service.process is not None
         service.process.kill()
-        assert watched.wait_gone(5) == [], "nobody starts anything before all are gone"
+        assert watched.wait_gone(5) == [], "no process starts before all are gone"
         service.wait_exit()
     service.start()
     assert verify(service, writers) > 0
@@ -193,7 +193,7 @@ def test_only_topics_whose_source_cannot_start_wait_for_it(service: Service) -> 
         status, answer = service.request(method, f"/v0/topics/{copy}{path}", body)
         assert (status, answer["error"]["code"]) == (503, "not_ready")
         assert answer["error"]["detail"] == {"reason": "source_away"}
-    # What was acknowledged meanwhile survives, however that ends.
+    # Records acknowledged meanwhile survive the kill.
     service.kill_group()
     service.start(wait=False)
     until(lambda: service.log_text().count("ready at") == 3, "another start without it")

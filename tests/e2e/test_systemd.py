@@ -1,4 +1,4 @@
-"""The service under a service manager that is played here: the notify socket, the watchdog, and what follows."""
+"""Claims about the service under a simulated service manager: the notify socket, the watchdog, and their effects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WATCHDOG_S = 2.0
 
 
 class Manager:
-    """Systemd's part: hears the service, and knows when its watchdog is overdue."""
+    """The part of systemd: receives the service's messages, and knows when its watchdog is overdue."""
 
     def __init__(self, path: Path) -> None:
         self.path = str(path / "notify")
@@ -50,7 +50,7 @@ class Manager:
             self.heard.append(fields)
 
     def hears(self, **wanted: str) -> dict[str, str] | None:
-        """The message with these fields, if one has come by now; all up to it are forgotten."""
+        """Return the message with these fields if one has come by now, and discard all up to it."""
         self.listen()
         for position, fields in enumerate(self.heard):
             if all(name in fields and wanted[name] in fields[name] for name in wanted):
@@ -84,7 +84,7 @@ def under(manager: Manager, directory: Path, keys: Path, watchdog_s: float = WAT
 
 
 def leave_a_long_log(directory: Path) -> None:
-    """What a killed service leaves behind that made no checkpoint: 60 000 frames in the log of shard 0."""
+    """Make the files of a service killed before a checkpoint: 60 000 frames in the log of shard 0."""
     with Service(directory) as made:
         path = made.data_dir / "shard-00"
         assert made.stop() == 0
@@ -99,7 +99,7 @@ def leave_a_long_log(directory: Path) -> None:
 
 @contextmanager
 def slowly(pid: int) -> Iterator[None]:
-    """A process gets a tenth of its time, as on a machine that has much else to do."""
+    """Let a process run for a tenth of the time, as on a busy machine."""
     over = threading.Event()
 
     def strobe() -> None:
@@ -144,7 +144,7 @@ def test_a_slow_replay_is_told_as_it_goes_and_gets_the_time_it_needs(manager: Ma
 
 
 def test_systemd_is_told_of_readiness_when_clients_are_served(manager: Manager, tmp_path: Path) -> None:
-    """Not a moment before: what systemd starts next may ask at once."""
+    """READY must not come earlier, because units that systemd starts next may send requests at once."""
     service = Service(tmp_path, NOTIFY_SOCKET=manager.path)
     try:
         for _ in range(3):
@@ -177,7 +177,7 @@ def test_ready_fed_reloaded_hung_ended_started_again_and_drained(manager: Manage
         os.kill(children["shard-01"], signal.SIGSTOP)
         until(manager.overdue, "the watchdog to be overdue")
         until(lambda: manager.hears(STATUS="does not answer: shard-01"), "STATUS")
-        # What systemd does then; nobody may be left of it.
+        # systemd then aborts the main process; no process of the service may remain.
         os.kill(service.process.pid, signal.SIGABRT)
         assert service.process.wait(10) == -signal.SIGABRT
         assert everybody.wait_gone() == []
@@ -197,7 +197,7 @@ def tool() -> str:
 
 
 def test_the_unit_is_what_systemd_understands(tmp_path: Path) -> None:
-    """With the program where this machine has one: whether it is installed is not the unit's fault."""
+    """The unit is checked with the program's path on this machine, because its installation is not the unit's part."""
     copy = tmp_path / "topics.service"
     copy.write_text(
         UNIT.read_text().replace("/opt/topics/bin/topics", "/bin/true").replace("/opt/topics/README.md", "/")
@@ -209,7 +209,7 @@ def test_the_unit_is_what_systemd_understands(tmp_path: Path) -> None:
 
 
 def test_the_unit_is_hardened() -> None:
-    """At most 2.0 of 10, which systemd calls OK. --threshold counts in tenths."""
+    """The exposure is at most 2.0 of 10, which systemd calls OK. --threshold counts in tenths."""
     command = [tool(), "security", "--offline=true", "--threshold=20", "--no-pager", str(UNIT)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Spans reach a collector over OTLP, as children of the client's span, the last ones when the service stops."""
+"""Claims about spans: they reach a collector over OTLP as children of the client's span, the last ones at the stop."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_each_request_is_a_span_below_its_client_s(new_service: Callable[..., Se
         (span,) = until(lambda: collector.of("GET /v0/topics/{topic}"), "the span of the read")
         assert (span.parent_span_id, span.status.code) == (b"", 0), "a root; 404 is no failure of the server"
 
-        # A stream is a span when it ends, and those of the last moment are sent before the service is gone.
+        # A stream's span is made when the stream ends, and the last spans are sent before the service ends.
         with Watch(service, watch(service, topics={"a-name": {}})) as stream:
             stream.wait_for("caught-up")
             assert collector.of("GET /v0/watch/{wid}") == []

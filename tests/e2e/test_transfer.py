@@ -1,4 +1,4 @@
-"""`topics export` and `topics import` against a real service."""
+"""Claims about `topics export` and `topics import` against a real service."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def everything(service: Service, topic: str) -> list[dict[str, Any]]:
 
 
 def content(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What an import can bring back: not the seqs, not the times."""
+    """Return the part of the records that an import restores: without seqs and times."""
     return [{name: value for name, value in each.items() if name not in ("$seq", "$ts", "topic")} for each in records]
 
 

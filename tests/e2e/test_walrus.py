@@ -260,7 +260,7 @@ def test_the_command_line_client(walrus: Service) -> None:
 
 
 class Consumer(threading.Thread):
-    """Gets until told to stop; reconnects when the connection breaks, and counts how often it did."""
+    """Sends GET until told to stop. Reconnects when the connection breaks, and counts the reconnects."""
 
     def __init__(self, port: int, topic: str, stop: threading.Event) -> None:
         super().__init__()
@@ -291,8 +291,8 @@ class Consumer(threading.Thread):
 
 
 def test_eight_consumers_get_each_entry_once_through_kills_and_restarts(tmp_path: Path) -> None:
-    """Entries may be missing only where an answer was lost with a connection; none comes twice, none acknowledged
-    is lost."""
+    """Entries may be missing only where a response was lost with its connection. No entry comes twice, and no
+    acknowledged one is lost."""
     with Service(tmp_path, TOPICS_WALRUS_LISTEN="127.0.0.1:0") as service:
         (port,) = ports(service, "walrus")
         service.environment["TOPICS_WALRUS_LISTEN"] = f"127.0.0.1:{port}"

@@ -1,6 +1,6 @@
 """Claims about watches: the contract's promises on sessions and event streams, read by httpx-sse.
 
-What happens when processes die and clients are slow is in test_live_robust.
+test_live_robust has the claims about processes that die and clients that are slow.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ def test_heartbeats_come_when_nothing_else_does(shared: Service) -> None:
             seq += 1
             stream.wait_seq("hb", seq)
             quiet = max(quiet, monotonic() - sent)
-        if quiet < 0.5:  # else the machine was too slow for this to say anything
+        if quiet < 0.5:  # otherwise the machine was too slow for a result
             assert len(stream.comments) <= beats + 1
 
 
@@ -330,16 +330,16 @@ def test_a_session_is_told_once_that_a_topic_was_deleted(shared: Service) -> Non
     def kinds_until_live(**headers: str) -> list[tuple[str, str]]:
         with events(shared, wid, **headers) as stream:
             stream.upto("caught-up", "once:b")
-            # By the time this arrives, the stream has read every topic once, and said what it found.
+            # When this record arrives, the stream has read every topic once and sent its frames.
             stream.upto_seq("once:b", write(shared, "once:b", "last")["last_seq"])
             return [(kind, data["topic"]) for kind in ("topic-deleted", "record") for data in stream.of(kind)]
 
     deleted = [("topic-deleted", "once:a"), ("topic-deleted", "once:c")]
     assert not set(deleted) & set(kinds_until_live())
     assert not set(deleted) & set(kinds_until_live(**{"Last-Event-ID": told}))
-    # A client that comes back with an id from before the deletions has not heard of them.
+    # A client that returns with an id from before the deletions was not told of them.
     assert set(deleted) <= set(kinds_until_live(**{"Last-Event-ID": before}))
-    # A topic of the same name is another one, whose end is told, too.
+    # A new topic of the same name is another topic, so the client is told of its deletion too.
     write(shared, "once:a", "again")
     with events(shared, wid) as stream:
         stream.upto("tombstone", "once:a", lambda data: data["reason"] == "recreated")
@@ -462,7 +462,7 @@ def outcome(answer: httpx.Response) -> tuple[int, str]:
 
 
 def begin(service: Service, wid: str, key: str = "", **params: Any) -> tuple[int, str]:
-    """How an attempt to open the stream is answered."""
+    """Try to open the stream; return the `outcome` of the response."""
     with client(service, key) as http, http.stream("GET", f"/v0/watch/{wid}", params=params) as answer:
         if answer.is_error:
             answer.read()

@@ -1,4 +1,4 @@
-"""Claims about the WebSocket: the contract's promises, held against the `websockets` client."""
+"""Claims about the WebSocket: the contract's promises, checked with the `websockets` client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE_S = 10
 
 
 class Talk:
-    """A client's end. `got` is everything that came."""
+    """The client's end of a socket. `got` holds every message received."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
@@ -41,7 +41,7 @@ class Talk:
                 return frame
 
     def ask(self, op: str, **fields: Any) -> Any:
-        """Say it and read up to its answer."""
+        """Send a command and read up to its answer."""
         fields.setdefault("request_id", f"r{len(self.got)}")
         self.say(op, **fields)
         while True:
@@ -66,7 +66,7 @@ def talk(service: Service, key: str = "", **options: Any) -> Iterator[Talk]:
 
 
 def closed(connection: ClientConnection) -> int:
-    """The code the server closes with; what comes before is passed over."""
+    """Return the server's close code, skipping the messages before it."""
     while True:
         try:
             connection.recv(timeout=PATIENCE_S)

@@ -1,6 +1,6 @@
-"""The wheel in an environment of its own, and in one that it shares with packages of the same names.
+"""Claims about the wheel, in an environment of its own and in one with packages of the same names.
 
-Nothing is fetched: what the project depends on is lent by the environment of the tests.
+The tests download nothing: the environment of the test run provides the dependencies.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,7 @@ BUILT_OF = ("gateway", "shardd", "supervisor", "proto", "topics_server", "deploy
 
 
 def run(*command: str | Path, status: int = 0, cwd: Path | None = None, **environment: str) -> tuple[str, str]:
-    """Standard output and error."""
+    """Run a command; return standard output and error."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
     done = subprocess.run(
         [str(each) for each in command],
@@ -37,7 +38,7 @@ def run(*command: str | Path, status: int = 0, cwd: Path | None = None, **enviro
 
 
 def built(source: Path, to: Path) -> Path:
-    """The wheel of a project. With the setuptools that are here if they will do, so that nothing is fetched."""
+    """Build the wheel of a project. Uses the installed setuptools if they suffice, so that nothing is downloaded."""
     isolation = ["--no-build-isolation"] if int(setuptools.__version__.partition(".")[0]) >= 77 else []
     quiet = ["--quiet", "--disable-pip-version-check"]
     run(sys.executable, "-m", "pip", "wheel", *quiet, "--no-deps", *isolation, "-w", to, source)
@@ -47,7 +48,7 @@ def built(source: Path, to: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Of both projects in the checkout."""
+    """The wheels of both projects in the checkout."""
     top: Path = tmp_path_factory.mktemp("built")
     checkout = top / "checkout"
     checkout.mkdir()
@@ -60,6 +61,17 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "server": built(checkout, top / "server"),
         "spark": built(checkout / "packages" / "pyspark-topics", top / "spark"),
     }
+
+
+@pytest.mark.parametrize(
+    ("wheel", "packages"),
+    [("server", ("gateway", "shardd", "supervisor", "proto", "topics_server")), ("spark", ("pyspark_topics",))],
+)
+def test_the_packages_of_a_wheel_say_that_they_are_typed(
+    wheels: dict[str, Path], wheel: str, packages: tuple[str, ...]
+) -> None:
+    names = zipfile.ZipFile(wheels[wheel]).namelist()
+    assert {f"{package}/py.typed" for package in packages} <= set(names)
 
 
 @dataclass(frozen=True)
@@ -76,7 +88,7 @@ class Environment:
         run(*pip, "install", "--quiet", "--no-deps", "--no-index", "--force-reinstall", wheel)
 
     def plant(self, distribution: str, files: dict[str, str]) -> None:
-        """Another distribution, as pip would have left it."""
+        """Install another distribution, as pip would have left it."""
         for name, content in files.items():
             (self.site / name).parent.mkdir(exist_ok=True)
             (self.site / name).write_text(content)
@@ -88,7 +100,7 @@ class Environment:
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Environment:
-    """An environment with everything that the project needs, and nothing of it."""
+    """An environment with all dependencies of the project, and nothing of the project itself."""
     top = tmp_path / "environment"
     run(sys.executable, "-m", "venv", "--without-pip", top)
     (site,) = top.glob("lib/python*/site-packages")
@@ -172,7 +184,7 @@ def test_a_package_that_was_installed_over_ours_is_told_with_its_name(
     assert len(said.splitlines()) == 1
     assert "was written over by another installation (there is a proto in proto-plus)" in said
     assert "uv tool install" in said
-    fresh.install(wheels["server"])  # the one that was installed last has its files
+    fresh.install(wheels["server"])  # the distribution installed last owns the files
     run(fresh.topics, "version")
 
 

@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing of one parser: `python -m tests.fuzz.run walrus|rog [options of libFuzzer]`.
 
-New inputs go to the first directory that is named; give `tests/fuzz/corpus/<target>` as a later one to begin from it.
+libFuzzer writes new inputs to the first directory named. Name `tests/fuzz/corpus/<target>` second to start from it.
 """
 
 from __future__ import annotations

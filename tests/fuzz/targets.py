@@ -1,5 +1,5 @@
-"""What must hold for any bytes that reach a parser: it says commands or `ProtocolError`s and nothing else, however the
-bytes are cut into pieces, and what it says is within the limits. Used by the fuzzer and on the stored corpus."""
+"""Fuzz targets: what must hold for any bytes that reach a parser. It yields only commands and `ProtocolError`s, the
+same ones however the bytes are split, and all within the limits. The fuzzer and the corpus test use these."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from proto.wire import rog, walrus
 from proto.wire.byte_parser import MAX_SKIP_BYTES, ProtocolError, Skip, Steps, parse_all
 
 ROG_LIMIT = 300
-"""Small, so that inputs of a few hundred bytes reach what lies beyond it."""
+"""Bytes. Small, so that inputs of a few hundred bytes exceed it."""
 
 
 def byte_by_byte(read: Callable[[], Steps[Any]], data: bytes) -> list[Any]:
-    """The same as `parse_all`, as a connection sees it that gets single bytes."""
+    """The result of `parse_all` for a connection that receives single bytes."""
     found: list[Any] = []
     at = 0
     while at < len(data):

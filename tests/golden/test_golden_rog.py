@@ -1,4 +1,4 @@
-"""A definition of a Rog log as version 1 first wrote it. It must be readable for ever."""
+"""A definition of a Rog log as version 1 first wrote it. Every later version must read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of format version 1, as they were written when it was released. They must be readable for ever."""
+"""Files of format version 1, as its release wrote them. Every later version must read them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NOW = 1_700_000_000_010
 
 
 def first_file() -> list[Frame]:
-    """Topics come, are configured and go; every encoding of a column."""
+    """Frames that make, configure and delete topics, with every encoding of a column."""
     times = [1_700_000_000_001, 1_700_000_000_001, 1_700_000_000_002, 1_700_000_000_009]
     meta = optional([None, b'{"k":1}', None, b"{}"])
     changed = {"config": CONFIG | {"priority": 7}, "now": 2, "next_seq": 6}
@@ -73,7 +73,8 @@ def first_file() -> list[Frame]:
 
 
 def second_file() -> list[Frame]:
-    """Records are deleted by seq, by tag and by prefix of a tag; cursors move and go; an ephemeral topic reserves."""
+    """Frames that delete records by seq, tag and prefix of a tag, move and delete cursors, and reserve seqs for an
+    ephemeral topic."""
     tags = optional([b"a:1", b"a:2", b"b"])
     ephemeral = {"name": "brief", "epoch": 3, "config": CONFIG | {"durability": "ephemeral"}}
     by_seq = {"before": 2, "match": None, "bound": 9, "now": NOW}
@@ -97,16 +98,16 @@ def second_file() -> list[Frame]:
 
 
 FILES = [first_file(), second_file()]
-"""What the files hold, frame by frame: this is what once made them."""
+"""The content of the files, frame by frame; the files were made from it."""
 LATER = {Kind.LEASE, Kind.ROUTER, Kind.SESSION, Kind.LOGDEF}
-"""Kinds that came after these files were made."""
+"""Kinds of frames added after these files were made."""
 LIVE = [
     {"$seq": 3, "$ts": 1_700_000_000_001, "$node": "node", "data": {"b": 1.0, "a": "é"}, "meta": {"k": 1}},
     {"$seq": 4, "$ts": 1_700_000_000_002, "$node": "node", "$tag": "", "data": None},
     {"$seq": 5, "$ts": 1_700_000_000_009, "$node": "node", "$tag": "käse", "data": "x", "meta": {}},
     {"$seq": 8, "$ts": NOW, "$tag": "b", "data": "same"},
 ]
-"""Records of topic "golden" after both files: 1 went by seq, 2 by tag, 6 and 7 by prefix."""
+"""Records of topic "golden" after both files: 1 was deleted by seq, 2 by tag, 6 and 7 by prefix."""
 
 
 @pytest.fixture

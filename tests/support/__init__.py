@@ -1,1 +1,1 @@
-"""What several tests share."""
+"""Support for tests: services, fakes and clients that several tests share."""

@@ -1,4 +1,4 @@
-"""Operations and answers between processes, from the names and values a test says them with."""
+"""Operations and answers between processes, made from the names and values that a test gives."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from proto.ipc.operations import BY_NAME, Answer, Figures, Operation
 
 
 def operation(op: str, options: Mapping[str, Any]) -> Operation[Any]:
-    """The operation of this name. Fields it does not have are an error, as is one that is missing."""
+    """Return the operation of this name. An unknown field raises TypeError, as does a missing one."""
     return BY_NAME[op].request(**{name: _fixed(value) for name, value in options.items()})
 
 
 def answer(op: str, extra: Mapping[str, Any]) -> Answer | None:
-    """What the operation of this name is answered with; of fields for several operations those that it has."""
+    """Return the answer of this operation. `extra` may have fields of other operations' answers; they are dropped."""
     made = BY_NAME[op].answer
     if made is Figures:
         return Figures(dict(extra))
@@ -26,7 +26,7 @@ def answer(op: str, extra: Mapping[str, Any]) -> Answer | None:
 
 
 def said(struct: msgspec.Struct | None) -> dict[str, Any] | None:
-    """The fields of an operation or answer that say something, lists as lists."""
+    """Return the fields of an operation or answer that are not None, with tuples as lists."""
     if struct is None:
         return None
     if isinstance(struct, Figures):

@@ -1,8 +1,8 @@
-"""A service under load on a bad day: what runs on it, what happens to it, and what must be true of it afterwards.
+"""The bad day: a service under load, the faults that hit it, and the checks afterwards.
 
-The load counts what it saw acknowledged: `Writer`s with classes `fsync` and `disk`, a queue whose jobs are published
-with idempotency keys and worked off, a router with `exactly_once`, and a watcher that resumes by the id of its last
-frame. A *fault* is a generator: it does its harm, yields, and undoes what it did.
+The load remembers all that was acknowledged. It consists of `Writer`s with classes `fsync` and `disk`, a queue whose
+jobs are published with idempotency keys and completed, a router with `exactly_once`, and a watcher that resumes by the
+id of its last frame. A *fault* is a generator: it causes its damage, yields, and undoes the damage.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ VICTIM = "day:victim"
 SHARDS = ["shard-00", "shard-01"]
 LEASE_MS = 2000
 PATIENCE_S = 90.0
-"""Until the service answers everybody again after a fault was undone. Generous: machines of tests are slow."""
+"""Longest time until the service answers every client again after a fault was undone. Test machines are slow."""
 
 
 class PacedWriter(Writer):
-    """Writes now and then: the data of a long run must fit a small volume, and the memory of the test."""
+    """A writer that pauses, so that the data of a long run fits a small volume and the memory of the test."""
 
     def _write(self, connection: http.client.HTTPConnection) -> None:
         super()._write(connection)
@@ -46,7 +46,7 @@ class PacedWriter(Writer):
 
 
 class Worker(threading.Thread):
-    """A client in a loop. What it raises is the test's failure, except that a service may be down for a while."""
+    """A client in a loop. Its exceptions fail the test, except those of a service that is down for a while."""
 
     def __init__(self, name: str, day: BadDay) -> None:
         super().__init__(name=name, daemon=True)
@@ -65,7 +65,7 @@ class Worker(threading.Thread):
         raise NotImplementedError
 
     def ask(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """The answer, or `(0, None)` if there is none."""
+        """Return the response, or `(0, None)` if there is none."""
         try:
             return self.day.service.request(method, path, body, timeout_s=15)
         except (OSError, http.client.HTTPException):
@@ -81,7 +81,7 @@ class Worker(threading.Thread):
 
 
 class Publisher(Worker):
-    """Adds jobs to the queue, and records to the router's source; repeats each until it is acknowledged."""
+    """Adds jobs to the queue and records to the router's source. Repeats each until it is acknowledged."""
 
     published = 0
 
@@ -113,7 +113,7 @@ class Labourer(Worker):
 
 
 class Watcher(Worker):
-    """Follows all topics over one session, and takes it up again wherever a stream ended."""
+    """Follows all topics over one session, and resumes it whenever a stream has ended."""
 
     def __init__(self, name: str, day: BadDay) -> None:
         super().__init__(name, day)
@@ -174,9 +174,9 @@ class BadDay:
         self.service, self.volume, self.dials, self.cold = service, volume, dials, cold
         self.rng = random.Random(seed)
         self.unsure: set[int] = set()
-        """Numbers that were sent and not acknowledged when the load stopped."""
+        """Numbers sent and not acknowledged when the load stopped."""
         self.victims = 0
-        """How often the topic for damage was made."""
+        """How often the topic to damage was made."""
         self.started: set[int] = set()
         """Jobs that a worker got."""
         self.writers: list[Writer] = [
@@ -191,7 +191,7 @@ class BadDay:
     # -- life
 
     def begin(self) -> None:
-        # Two leases may end while a process hangs; what counts here is that no job is lost.
+        # Two leases may end while a process hangs; the test only requires that no job is lost.
         queue = {"type": "queue", "durability": "fsync", "leases_durable": True, "max_deliveries": 1000}
         self._insist("PUT", f"/v0/topics/{QUEUE}", queue)
         for topic in (*TOPICS, SOURCE):
@@ -204,18 +204,18 @@ class BadDay:
             thread.start()
 
     def fill_victim(self) -> None:
-        """A topic with sealed segments, which faults damage and no check looks at."""
+        """Make a topic with sealed segments, which faults damage and no check reads."""
         self.victims += 1
         self._insist("PUT", f"/v0/topics/{VICTIM}", {})
         for _ in range(20):
             self._insist("POST", f"/v0/topics/{VICTIM}", {"records": [{"data": self._victim_data()}] * 20})
 
     def _victim_data(self) -> str:
-        """Records of the present victim are like no others."""
+        """Return data that only records of the present victim have."""
         return f"victim {self.victims} " + "v" * 1000
 
     def _insist(self, method: str, path: str, body: Any = None) -> Any:
-        """The answer, once the service gives one that is none of its troubles."""
+        """Repeat a request until the response is neither 429 nor 503, and return it."""
         found: list[tuple[int, Any]] = []
 
         def answered() -> bool:
@@ -231,7 +231,8 @@ class BadDay:
         return answer
 
     def heal(self) -> None:
-        """Return when the service is ready and each client has got on; raises if it gave up or does not recover."""
+        """Return when the service is ready and every client has made progress. Raises if one failed, or the service
+        does not recover."""
         self.dials.turn()
         self.service.wait_ready(PATIENCE_S)
         before = [writer.acks for writer in self.writers]
@@ -252,7 +253,7 @@ class BadDay:
             raise ServiceError(f"{error}: {before} → {acks}; {answers}{self.service.log_tail()}") from None
 
     def end(self) -> None:
-        """Stop the load and check what it was promised."""
+        """Stop the load and check every promise made to it."""
         for writer in self.writers:
             writer.stop()
         self.publisher.finish()
@@ -283,7 +284,7 @@ class BadDay:
         for worker in self.workers:
             worker.finish()
 
-    # -- what happens to it
+    # -- faults
 
     def faults(self) -> dict[str, Callable[[], Generator[None]]]:
         return {
@@ -341,7 +342,7 @@ class BadDay:
         return self._paused("gateway")
 
     def shard_hangs(self) -> Generator[None]:
-        """Until the supervisor puts another one in its place."""
+        """Stop a shard until the supervisor has replaced it."""
         name = self._shard()
         before = self.service.child(name)["incarnation"]
         os.kill(self._pid(name), signal.SIGSTOP)
@@ -373,7 +374,7 @@ class BadDay:
         yield
 
     def disk_failing(self) -> Generator[None]:
-        """A shard that could not save what it had acknowledged takes nothing more; the operator starts it again."""
+        """A shard that could not save acknowledged records refuses all writes; the operator starts it again."""
         self.dials.turn(sync_fails=True)
         yield
         self.dials.turn()
@@ -391,7 +392,7 @@ class BadDay:
             pass
         finally:
             if hidden.exists():
-                if self.cold.exists():  # made anew meanwhile: what was moved there belongs to it
+                if self.cold.exists():  # created again meanwhile: files moved there belong to it
                     for path in sorted(self.cold.rglob("*")):
                         if path.is_file():
                             target = hidden / path.relative_to(self.cold)
@@ -403,7 +404,7 @@ class BadDay:
                 hidden.rename(self.cold)
 
     def _victim_segments(self) -> list[Path]:
-        """Where records of the victim are; folders are named by numbers."""
+        """Return the files with records of the victim. Folders have numbers for names, so the content decides."""
         shard = f"shard-{shard_of(VICTIM, len(SHARDS)):02d}"
         places = [self.volume.outside / "data" / shard, self.cold / shard]
         found = []
@@ -414,7 +415,8 @@ class BadDay:
         return found
 
     def _cut_a_segment(self) -> bool:
-        """Of the victim, in both places if it is just being moved to the cold tier. False if it was moved before."""
+        """Cut a segment of the victim, in both places while it is being moved to the cold tier. Returns False if it was
+        moved before."""
         found = self._victim_segments()
         name = self.rng.choice(found).name if found else ""
         done = 0
@@ -426,7 +428,7 @@ class BadDay:
         return done > 0
 
     def segment_cut(self) -> Generator[None]:
-        """The topic is damaged, and nothing else is. It is a new one, of which nothing was read yet."""
+        """Damage one topic and nothing else. It is a new topic, none of whose records were read yet."""
         self._insist("DELETE", f"/v0/topics/{VICTIM}")
         self.fill_victim()
         until(self._cut_a_segment, "segments of the victim", PATIENCE_S)
@@ -450,7 +452,7 @@ class BadDay:
         yield
 
     def readers_slow(self) -> Generator[None]:
-        """Streams and answers that are asked for and not read."""
+        """Request streams and responses, and do not read them."""
         head = "GET /v0/topics?page_size=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
         diff = '{"from_seq":0,"limit":1000}'
         ask = "POST /v0/topics/day:0/diff HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -462,7 +464,7 @@ class BadDay:
             yield
 
     def clients_hostile(self) -> Generator[None]:
-        """Garbage, heads without an end, bodies without an end, pings without an end."""
+        """Send garbage, heads without an end, bodies without an end, pings without an end."""
         chunked = b"POST /v0/topics/day:0 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         chunked += b"Transfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 2000
         ping = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0" + b"\0\0\x08\6\0\0\0\0\0pingping" * 500
@@ -475,17 +477,17 @@ class BadDay:
             yield
 
     def _send(self, stack: ExitStack, sent: bytes) -> None:
-        """On a connection that stays until the stack is left."""
+        """Send on a connection that stays open until the stack is left."""
         try:
             connection = stack.enter_context(socket.create_connection(("127.0.0.1", self.service.port), 5))
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.settimeout(0.5)
             connection.sendall(sent)
         except OSError:
-            pass  # refused, reset, or not taken: all of it is the service's right
+            pass  # the service may refuse, reset or not read
 
     def happen(self, name: str, longest_s: float) -> None:
-        """One fault, from its harm to the service's recovery."""
+        """Run one fault, from its damage to the service's recovery."""
         begun = time.monotonic()
         fault = self.faults()[name]()
         next(fault)

@@ -1,4 +1,4 @@
-"""Dials of a running service: its wall clock and its disk, turned from the test's process.
+"""The dials of a running service: its wall clock and its disk, set from the test's process.
 
 They work through `faults/sitecustomize.py`, which the service's processes load at their start.
 """
@@ -23,8 +23,8 @@ class Dials:
         finally:
             os.close(descriptor)
         self.environment = {"PYTHONPATH": str(_FAULTS), "PYTHONTOPICSDIALS": str(path)}
-        """For the service."""
+        """The environment of the service."""
 
     def turn(self, *, clock_ahead_s: float = 0.0, sync_delay_s: float = 0.0, sync_fails: bool = False) -> None:
-        """Set all dials; what is not named is as on a healthy machine."""
+        """Set all dials. A dial that is not named is as on a healthy machine."""
         _LAYOUT.pack_into(self._shared, 0, clock_ahead_s, sync_delay_s, float(sync_fails), 0.0)

@@ -1,4 +1,4 @@
-"""A client of event streams that reads in a thread of its own and keeps every frame it gets."""
+"""A client of event streams that reads in a thread of its own and keeps every frame."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Watch:
         self.comments: list[str] = []
         self.ended = threading.Event()
         self.raw = b""
-        """Everything that came."""
+        """All bytes received."""
         self.gate = threading.Event()
         """Nothing is read while this is clear."""
         self.gate.set()
@@ -100,11 +100,11 @@ class Watch:
         return [e.data for e in self.events if e.kind == kind and (not topic or e.data["topic"] == topic)]
 
     def seqs(self, topic: str) -> list[int]:
-        """Of the records so far, in the order they came."""
+        """Return the seqs of a topic's records so far, in order of arrival."""
         return [record["$seq"] for batch in self.of("record", topic) for record in batch["records"]]
 
     def wait_for(self, kind: str, topic: str = "", times: int = 1) -> Any:
-        """The payload of the last of so many events of a kind."""
+        """Wait for `times` events of a kind; return the payload of the last of them."""
         until(lambda: len(self.of(kind, topic)) >= times, f"{times} {kind} of {topic or 'any topic'}: {self.kinds()}")
         return self.of(kind, topic)[times - 1]
 
@@ -113,7 +113,7 @@ class Watch:
 
 
 def watch(service: Service, **fields: Any) -> str:
-    """A new session's wid."""
+    """Make a watch session; return its wid."""
     status, made = service.request("POST", "/v0/watch", fields)
     assert status == 200, made
     return str(made["wid"])

@@ -2,7 +2,7 @@
 
     fake_child.py BEHAVIOUR DIRECTORY
 
-Everything it receives is appended to DIRECTORY/<role>-<index>.log, one JSON line a message. Behaviours:
+It appends every message it receives to DIRECTORY/<role>-<index>.log, one JSON line each. Behaviours:
 
     good          ready at once, drains and stops when told
     die           exits with status 9 before it is ready

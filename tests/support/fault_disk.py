@@ -1,7 +1,7 @@
-"""A disk in memory that keeps exactly what `shardd.storage.disk` promises, and fails on demand.
+"""The fault disk: a disk in memory that keeps exactly what `shardd.storage.disk` promises, and fails on demand.
 
-Every call counts. `crash_at` stops the machine before a call (the call and all after it raise `Crash`); `faults` maps a
-call's number to what goes wrong there: an `OSError` to raise, or an int: how many bytes a write takes before it stops.
+Every call is numbered. `crash_at` stops the machine before a call: this call and all later ones raise `Crash`. `faults`
+maps a call's number to its fault: an `OSError` to raise, or an int, the bytes that a write takes before it stops.
 `after_crash` is the disk as the next boot finds it.
 """
 
@@ -16,11 +16,11 @@ from typing import Literal
 from proto.format.frame import Buffer
 
 Survival = Literal["process", "drop", "tear"]
-"""What survives: everything written (only the process died), only what was synced, or a random part of the rest."""
+"""What survives a crash: all writes (only the process died), only synced ones, or also a random part of the rest."""
 
 
 class Crash(BaseException):
-    """The machine stopped. Not an Exception: nothing in the product may handle it."""
+    """The machine stopped. Not an `Exception`, because the product must not handle it."""
 
 
 @dataclass
@@ -74,18 +74,18 @@ class FaultDisk:
         self.dirs: set[Path] = set()
         """Directories that `make_dir` made."""
         self.unsynced_dirs: set[Path] = set()
-        """Those of them whose name is not durable: the machine's death takes them, and all that is in them."""
+        """Directories of `dirs` without a durable name: a crash of the machine removes them and all that they hold."""
         self.crash_at: int | None = None
         self.faults: dict[int, OSError | int] = {}
         self.fail: dict[str, OSError] = {}
-        """Call name → error for every such call until it is taken out again."""
+        """Call name → error of every such call while it is in the dict."""
         self.unreadable: dict[Path, OSError] = {}
-        """What reading a file raises."""
+        """Path → error that reading the file raises."""
         self.free_bytes = 1 << 40
         self.capacity: int | None = None
-        """How many bytes files and allotted blocks may have together; `free_bytes` says nothing then."""
+        """The most bytes of files and allotted blocks together; `free_bytes` is not used then."""
         self.allotments: dict[Path, tuple[int, int]] = {}
-        """Files of blocks: their size, and how many of the bytes have blocks."""
+        """Files of allotted blocks: their size, and how many of the bytes have blocks."""
 
     def call(self, what: str, name: str) -> OSError | int | None:
         number = len(self.calls)
@@ -122,7 +122,7 @@ class FaultDisk:
         return found
 
     def settled(self) -> FaultDisk:
-        """All that was written has come to the device by itself."""
+        """Make all writes durable, as if the system had flushed them by itself."""
         found = self.after_crash("process")
         for node in found.names.values():
             node.synced = bytes(node.data)
@@ -240,7 +240,7 @@ class FaultDisk:
         for name in [p for p in self.durable if p.parent == path and p not in self.names]:
             del self.durable[name]
         self.durable.update({p: node for p, node in self.names.items() if p.parent == path})
-        # A directory's new name is there once its new parent is synced, its old name is gone once the old one is.
+        # A directory's new name is durable once its new parent is synced; its old name is gone once the old parent is.
         for source, target in self.renamed:
             if target.parent == path:
                 for p in _below(self.durable, source):
@@ -251,14 +251,15 @@ class FaultDisk:
 
 
 def _below(paths: Iterable[Path], directory: Path) -> list[Path]:
-    """Those in it, however deep. Asked very often, and parts are kept, unlike `parents`."""
+    """Return the paths below a directory, at any depth. Called very often: `parts` is cached by pathlib, `parents` is
+    not."""
     parts = directory.parts
     depth = len(parts)
     return [path for path in paths if path.parts[:depth] == parts and len(path.parts) > depth]
 
 
 def _torn(data: bytes, synced: bytes, rng: random.Random) -> bytes:
-    """What was synced, a random part of what was appended since, and perhaps zeros where the rest should be."""
+    """Return the synced bytes, a random part of the bytes appended since, and perhaps zeros in place of the rest."""
     if len(data) <= len(synced):
         return rng.choice((data, synced))
     kept = rng.randint(len(synced), len(data))

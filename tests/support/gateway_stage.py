@@ -1,4 +1,4 @@
-"""A gateway in this process, in front of scripted shards, with real sockets on both sides."""
+"""The stage: a gateway in this process, in front of scripted shards, with real sockets on both sides."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Script = Callable[[Request], list[Message]]
 
 
 def echo(request: Request) -> list[Message]:
-    """Replies with what it was asked."""
+    """The script of a shard whose replies repeat the request."""
     content = {"op": request.op, "topic": request.topic, "body": request.body.decode()}
     return [Reply(request.id, json.dumps(content).encode(), counters=(3, 5, 8))]
 
 
 class FakeShard:
-    """Answers as its script says; `stats` it answers itself unless the script is told to."""
+    """A scripted shard. It answers `stats` itself, unless the script is to do so."""
 
     def __init__(self, endpoint: str, script: Script) -> None:
         self.script = script
@@ -156,7 +156,7 @@ class Stage:
             yield Client(stream)
 
     async def start_shard(self, index: int, script: Script, incarnation: int = 1) -> None:
-        """A new incarnation of a shard, told to the gateway and heard by it."""
+        """Start a new incarnation of a shard; return when the gateway has had a reply from it."""
         endpoint = f"ipc://{self.directory}/{index}-{incarnation}"
         shard = FakeShard(endpoint, script)
         self.shards[index : index + 1] = [shard]
@@ -171,7 +171,7 @@ class Stage:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let other tasks run until a condition holds, five seconds at most."""
+    """Let other tasks run until a condition holds, for up to five seconds."""
     with trio.fail_after(5):
         while not condition():  # noqa: ASYNC110 - what it looks at has no event
             await trio.sleep(0.001)

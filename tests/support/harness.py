@@ -1,4 +1,4 @@
-"""A shard without processes: requests in, replies out, on a disk and a clock of the test's."""
+"""The harness: a shard without processes. Requests go in, replies come out; the test owns the disk and the clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from proto.ipc.message import Message, Parked, Reply, Request
 from proto.ipc.operations import Operation
 from proto.model.limits import Limits
 from shardd.clock import ClockStatistics
-from shardd.shard import Shard
+from shardd.shard import opened_shard
 from shardd.storage.disk import Disk
 from tests.support.asked import operation, said
 from tests.support.fault_disk import FaultDisk
@@ -46,7 +46,7 @@ class FakeClock:
 
 @cache
 def _limits(**limits: Any) -> Limits:
-    """They never change. Made once for the same values, for making them takes longer than many a test."""
+    """Return limits, made once for equal values. They never change, and making them takes longer than many tests."""
     return Limits(**limits)
 
 
@@ -58,16 +58,14 @@ class Harness:
         self.clock = clock or FakeClock()
         self.path = path
         self.limits = _limits(**limits)
-        self.shard = Shard(self.disk, self.clock, path, self.limits)
-        for _ in self.shard.recover():
-            pass
+        self.shard = opened_shard(self.disk, self.clock, path, self.limits)
         self._ids = count(1)
         self.replies: dict[int, Message] = {}
         self.displaced = False
-        """For `tests.support.routed`."""
+        """Used by `tests.support.routed`."""
 
     def send(self, op: str | Operation[Any], topic: str = "", body: Any = b"", **options: Any) -> int:
-        """Hand in a request without writing or syncing anything yet. Returns its id."""
+        """Submit a request without writing or syncing anything yet. Returns its id."""
         ident = next(self._ids)
         raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
 
@@ -90,7 +88,7 @@ class Harness:
         return message
 
     def call(self, op: str, topic: str = "", body: Any = b"", **options: Any) -> Any:
-        """The decoded answer; raises the `TopicsError` of a refusal."""
+        """Return the decoded reply. Raises the `TopicsError` of a refusal."""
         reply = self.reply(op, topic, body, **options)
         if reply.error is not None:
             raise reply.error
@@ -106,7 +104,7 @@ class Harness:
         return self.call("diff", topic, {"from_seq": from_seq, **fields})
 
     def everything(self, topic: str) -> list[dict[str, Any]]:
-        """All records, by as many diffs as it takes."""
+        """Return all records, read by as many diffs as needed."""
         records: list[dict[str, Any]] = []
         cursor = 0
         while True:
@@ -117,5 +115,5 @@ class Harness:
                 return records
 
     def restarted(self, disk: Disk | None = None, **limits: Any) -> Harness:
-        """A new process on the same disk (or on what a crash left of it), at the same time."""
+        """Return a new process on the same disk, or on the disk that a crash left, at the same time."""
         return Harness(disk or self.disk, self.clock, self.path, **(limits or self.limits.model_dump()))

@@ -1,10 +1,10 @@
-"""A machine to break: this one, seen through an overlay, so that what is written to it is written nowhere else.
+"""A disposable machine: the real one seen through an overlay, so that its writes reach nothing outside.
 
-Commands run in it as they are printed, as root, with real paths: `useradd` adds a user to a copy of /etc/passwd, what
-goes to /etc, /opt and /var stays in memory. It has its own processes and, unless a command wants packages from outside,
-its own network with nothing but loopback. What is not real in it: `apt-get install` looks whether the packages are
-there, and `systemctl` is `tests.support.systemctl`, which does of a unit what starts a service and leaves out what
-confines it.
+Commands run in it as printed, as root, with real paths: `useradd` adds a user to a copy of /etc/passwd, and files in
+/etc, /opt and /var stay in memory. It has its own processes. Its own network has only loopback, unless a command needs
+packages from outside. Two commands are not real. `apt-get install` only checks that the packages are installed.
+`systemctl` is `tests.support.systemctl`, which follows the parts of a unit that start a service, not those that confine
+it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ done
 
 
 class MachineError(Exception):
-    """This user or this kernel makes no such thing. The text says what was refused."""
+    """This user or this kernel cannot make the machine. The text names the refused call."""
 
 
 class Machine:
@@ -51,8 +51,8 @@ class Machine:
         self._holder = str(holder)
 
     def run(self, script: str, *, outside: bool = False, timeout_s: float = 120) -> str:
-        """Its output, standard error included. `outside` lends it this machine's network. Raises `AssertionError` with
-        all of it when a command fails."""
+        """Run commands and return their output, standard error included. `outside` lends them the real network. Raises
+        `AssertionError` with the output when a command fails."""
         spaces = ["--mount", "--pid", "--root", "--wd", *([] if outside else ["--net"])]
         command = ["nsenter", "--target", self._holder, *spaces, "env", f"PATH={SYSTEM_PATH}", "HOME=/root"]
         command += ["sh", "-e", "-c", f"cd /root/topics && {{\n{script}\n}}"]
@@ -72,13 +72,13 @@ class Machine:
         return done.stdout
 
     def install(self, path: str, content: str) -> None:
-        """A program in its path."""
+        """Put a program into the machine's path."""
         directory = Path(f"/proc/{self._holder}/root")
         (directory / path.lstrip("/")).write_text(content)
         (directory / path.lstrip("/")).chmod(0o755)
 
     def copy_checkout(self) -> None:
-        """The project's files as they are, and nothing that is built or ignored, at /root/topics."""
+        """Copy the project's files to /root/topics, without built and ignored files."""
         target = f"/proc/{self._holder}/root/root/topics"
         os.mkdir(target)
         listed = subprocess.run(
@@ -100,7 +100,7 @@ class Machine:
 
 @contextmanager
 def machine() -> Iterator[Machine]:
-    """With a copy of the project at /root/topics. Nothing is left of it, its processes included. Raises
+    """Make a machine with a copy of the project at /root/topics, and remove it with its processes afterwards. Raises
     `MachineError`."""
     with tempfile.TemporaryDirectory(prefix="topics-m") as directory:
         holder = subprocess.Popen(
@@ -116,7 +116,7 @@ def machine() -> Iterator[Machine]:
             if said != "made\n":
                 raise MachineError(said + holder.stdout.read())
             (inside,) = Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()
-            # Not before it has changed its root: what is installed must not get into this machine.
+            # Go on only after it has changed its root: no command may install anything in the real machine.
             assert os.stat(f"/proc/{inside}/root").st_dev != os.stat("/").st_dev
             made = Machine(int(inside))
             made.copy_checkout()

@@ -1,4 +1,4 @@
-"""Other people's programs that tests run, and the ports they listen on."""
+"""Programs of other projects that tests run, and the ports they listen on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def tool(*names: str) -> str:
-    """The path of the first of these that is there."""
+    """Return the path of the first of these programs that is installed."""
     path = os.environ.get("PATH", "") + ":/usr/sbin"
     found = next((found for name in names if (found := shutil.which(name, path=path))), None)
     assert found, f"{names[0]} is missing: tools/install-ops.sh installs it where it can"
@@ -35,7 +35,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(command: list[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """In a process group of its own, of which nothing is left."""
+    """Run a program in a process group of its own, and end the whole group afterwards."""
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True, **options
     )

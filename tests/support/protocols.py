@@ -1,4 +1,4 @@
-"""Clients of Walrus and Rog for tests, written from the protocols' descriptions and sharing no code with the server."""
+"""Test clients of Walrus and Rog, written from the protocols' descriptions; they share no code with the server."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ class RealShard(FakeShard):
         super().__init__(endpoint, lambda request: [])
         self.harness = harness
         self.deaf = False
-        """Whether what comes is not even looked at."""
+        """Whether the shard ignores all requests."""
         self.ignored = 0
 
     def _handle(self, group: list[list[bytes]]) -> None:
@@ -33,7 +33,7 @@ class RealShard(FakeShard):
         self.settle()
 
     def settle(self) -> None:
-        """Write, sync and deliver what there is."""
+        """Write, sync and deliver all pending requests."""
         self.harness.shard.flush()
         self.harness.shard.commits.sync_now()
         self.harness.shard.deliver()
@@ -45,7 +45,7 @@ class RealShard(FakeShard):
 
 
 async def start_real(there: Stage, harness: Harness, incarnation: int = 2) -> RealShard:
-    """Put a real shard in the place of the stage's only one."""
+    """Replace the stage's only shard with a real one."""
     endpoint = f"ipc://{there.directory}/0-{incarnation}"
     shard = RealShard(endpoint, harness)
     there.shards[0:1] = [shard]

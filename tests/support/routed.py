@@ -1,5 +1,5 @@
-"""Several shards without processes, with routers between their topics. What the gateway and the loops of the shards do,
-a test does here step by step, in any order it likes."""
+"""Several shards without processes, with routers between their topics. A test does the steps of the gateway and of the
+shards' loops itself, in any order."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ class Net:
         return reply
 
     def step(self, name: str, upto: int | None = None) -> bool:
-        """One pull of a destination. True if its lane moved on. `upto` leaves the rest of the source for later."""
+        """Do one pull of a destination; return whether its lane moved on. `upto` leaves the rest of the source for
+        later."""
         topic = self.topic(name)
         lane = topic.lane
         if lane is None or not lane.routers or lane.held:
@@ -70,7 +71,7 @@ class Net:
             harness.shard.commits.sync_now()
 
     def settle(self) -> None:
-        """Everything is forwarded that can be."""
+        """Forward all records that can be forwarded."""
         moved = True
         while moved:
             self.sync()
@@ -80,7 +81,7 @@ class Net:
     # Death and life
 
     def crash(self, which: list[int] | None = None, survival: Survival = "process", seed: int = 0) -> None:
-        """Shards die, all of them unless `which` says so, and are started again."""
+        """Kill shards and start them again: all of them, or those in `which`."""
         for index in range(len(self.shards)) if which is None else which:
             disk = self.shards[index].disk
             assert isinstance(disk, FaultDisk)
@@ -128,7 +129,7 @@ class Net:
     # Looking
 
     def seen(self, topic: str) -> dict[int, Any]:
-        """Seq → data of everything a reader can see."""
+        """Return seq → data of all records that a reader can see."""
         return {record["$seq"]: record["data"] for record in self.of(topic).everything(topic)}
 
     def data(self, topic: str) -> list[Any]:

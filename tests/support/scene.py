@@ -1,4 +1,4 @@
-"""A shard that makes checkpoints, what Spark would read of its files, and one random thing after the other."""
+"""The scene: a shard that makes checkpoints, the records that Spark would read of its files, and random operations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CONFIGS: dict[str, list[dict[str, int | str]]] = {
 
 
 class Scene:
-    """A shard on the real disk, small in everything, and what Spark would read of it."""
+    """A shard on the real disk with small limits, and the records that Spark would read from it."""
 
     def __init__(self, root: Path, **limits: Any) -> None:
         self.cold = root / "cold"
@@ -63,7 +63,7 @@ class Scene:
         return records(self.plan())
 
     def served(self, shard: Harness | None = None) -> list[Record]:
-        """What the shard itself answers."""
+        """The records by the shard's own replies."""
         shard = shard or self.shard
         return sorted(
             (
@@ -105,7 +105,7 @@ def records(pieces: list[Piece]) -> list[Record]:
 
 
 class Chance:
-    """One random thing after the other."""
+    """A source of random operations."""
 
     def __init__(self, scene: Scene, seed: int) -> None:
         self.scene = scene

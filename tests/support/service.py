@@ -1,7 +1,7 @@
 """The real service as a child process of a test: on a free port, with a data directory of its own.
 
-Methods block, each with a deadline. In trio tests call them through `trio.to_thread.run_sync`, or just call them where
-nothing else has to run meanwhile.
+Methods block, each with a deadline. Trio tests call them through `trio.to_thread.run_sync`, or directly where no other
+task has to run meanwhile.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ POLL_S = 0.01
 
 
 class ServiceError(AssertionError):
-    """The service did not do what the test waited for. The text ends with the last lines of its log."""
+    """The service did not reach the awaited state. The text ends with the last lines of its log."""
 
 
 def until(condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S) -> Any:
-    """The first true value of `condition`; raises `AssertionError` naming `what` when it takes too long."""
+    """Wait for a true value of `condition` and return it. Raises `AssertionError` naming `what` after the deadline."""
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):
         if time.monotonic() > deadline:
@@ -39,7 +39,7 @@ def until(condition: Callable[[], Any], what: str, timeout_s: float = DEADLINE_S
 
 
 class Watched:
-    """Processes that are waited for by descriptor, so that a reused pid cannot deceive."""
+    """Processes watched by descriptor, so that a reused pid is not taken for one of them."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._open: dict[int, int] = {}
@@ -50,7 +50,7 @@ class Watched:
                 pass
 
     def wait_gone(self, timeout_s: float = DEADLINE_S) -> list[int]:
-        """Pids of those that are still there at the deadline: [] if all went."""
+        """Wait for all to end; return the pids of those still running at the deadline."""
         deadline = time.monotonic() + timeout_s
         poller = select.poll()
         left = dict(self._open)
@@ -67,7 +67,7 @@ class Watched:
 
 
 class Service:
-    """`topics serve` in a process group of its own. A context manager: leaving it kills whatever is left."""
+    """`topics serve` in a process group of its own. A context manager: leaving it kills the remaining processes."""
 
     def __init__(
         self,
@@ -79,8 +79,8 @@ class Service:
         **environment: str,
     ) -> None:
         """Data goes to `directory/data`, the log to `directory/service.log`. `environment` is added to the service's;
-        no `TOPICS_*` variable of the test run itself gets through. `enter` is a command that becomes the one after it,
-        such as `nsenter`."""
+        the service sees no `TOPICS_*` variable of the test run itself. `enter` is a command that replaces itself with
+        the command after it, such as `nsenter`."""
         self._enter = list(enter)
         self.directory = directory
         self.data_dir = directory / "data"
@@ -104,7 +104,7 @@ class Service:
     # -- life
 
     def start(self, *, wait: bool = True) -> Service:
-        """Start it; with `wait`, return when it is ready. A restart uses the port of the first start."""
+        """Start the service; with `wait`, return when it is ready. A restart uses the port of the first start."""
         assert self.process is None, "already started"
         (self.runtime_dir / "children.json").unlink(missing_ok=True)
         with open(self.log_path, "ab") as log:
@@ -138,7 +138,7 @@ class Service:
             return False
 
     def stop(self, number: int = signal.SIGTERM, timeout_s: float = DEADLINE_S) -> int:
-        """Ask it to end, return its exit status; raises `ServiceError` if it or a child of it stays."""
+        """Ask the service to end and return its exit status. Raises `ServiceError` if it or a child stays."""
         assert self.process is not None
         watched = Watched(self.pids())
         self.process.send_signal(number)
@@ -157,7 +157,7 @@ class Service:
         return status
 
     def wait_exit(self, timeout_s: float = DEADLINE_S) -> int:
-        """Its exit status, once it ended by itself."""
+        """Wait until the service ends by itself; return its exit status."""
         return self._wait(timeout_s)
 
     def restart(self) -> Service:
@@ -165,7 +165,7 @@ class Service:
         return self.start()
 
     def kill_group(self) -> None:
-        """SIGKILL for supervisor and children at once; returns when all are gone."""
+        """Kill supervisor and children at once with SIGKILL; return when all are gone."""
         assert self.process is not None
         watched = Watched(self.pids())
         os.killpg(self.process.pid, signal.SIGKILL)
@@ -174,13 +174,13 @@ class Service:
             raise ServiceError(f"processes {left} survived SIGKILL of their group")
 
     def kill_child(self, name: str) -> int:
-        """SIGKILL one child (`gateway`, `shard-00`, …); returns the incarnation that was killed."""
+        """Kill one child (`gateway`, `shard-00`, …) with SIGKILL; return its incarnation."""
         child = self.status()["children"][name]
         os.kill(child["pid"], signal.SIGKILL)
         return int(child["incarnation"])
 
     def close(self) -> None:
-        """Kill what is left and forget it. Data and log stay for the test to look at."""
+        """Kill the remaining processes. Data and log stay for the test to read."""
         if self.process is not None:
             watched = Watched(self.pids())
             try:
@@ -213,7 +213,7 @@ class Service:
         return found
 
     def pids(self) -> list[int]:
-        """The supervisor's and those of the children it has now."""
+        """The pids of the supervisor and of its present children."""
         children = [child["pid"] for child in self.status().get("children", {}).values() if child["pid"]]
         return [*([self.process.pid] if self.process is not None else []), *children]
 
@@ -234,12 +234,12 @@ class Service:
     # -- talking to it
 
     def connect(self, timeout_s: float = 10) -> http.client.HTTPConnection:
-        """A kept-alive connection. Close it."""
+        """Return a keep-alive connection. The caller closes it."""
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
 
     def request(self, method: str, path: str, body: Any = None, *, timeout_s: float = 10) -> tuple[int, Any]:
-        """One request on a connection of its own: `(status, decoded JSON)`. `body` is JSON text or anything that
-        becomes JSON. Raises `OSError` or `http.client.HTTPException` when there is no whole answer."""
+        """Send one request on a connection of its own; return `(status, decoded JSON)`. `body` is JSON text or a value
+        to encode as JSON. Raises `OSError` or `http.client.HTTPException` when no whole response comes."""
         connection = self.connect(timeout_s)
         try:
             return ask(connection, method, path, body)
@@ -263,4 +263,4 @@ def ask(connection: http.client.HTTPConnection, method: str, path: str, body: An
 
 
 ALIVE: list[Service] = []
-"""Services that were made and not closed. The session's end finds none, or closes and reports them."""
+"""Services that were made and not closed. The end of the test session closes and reports them."""

@@ -39,11 +39,12 @@ answer = [row.asDict(recursive=True) for row in spark.sql({query!r}).collect()]
 
 
 class SparkError(AssertionError):
-    """What Spark said instead of an answer."""
+    """Spark failed; the text is its output."""
 
 
 class Spark:
-    """`local[2]`, with `settings` besides. `python` may be that of another environment, with another Spark."""
+    """A session with master `local[2]` and further `settings`. `python` may be of another environment, with another
+    Spark."""
 
     def __init__(self, *, python: str = sys.executable, root: Path | None = ROOT, **settings: str) -> None:
         # As for an installed package: Spark looks through sys.path for packages called pyspark_*.
@@ -61,13 +62,14 @@ class Spark:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env=environment,
-            # Else Python would look for packages where the tests are run.
+            # Otherwise Python would look for packages in the directory of the test run.
             cwd=root,
             text=True,
         )
 
     def run(self, code: str) -> Any:
-        """Run Python with `spark` at hand; what it leaves in `answer` (JSON) comes back. Raises `SparkError`."""
+        """Run Python code that may use `spark`; return the value that it leaves in `answer`, by way of JSON. Raises
+        `SparkError`."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(textwrap.dedent(code)) + "\n")

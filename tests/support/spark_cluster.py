@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback: a master and two workers with a core each, from the Spark of this Python."""
+"""A standalone Spark cluster on loopback: a master and two workers with one core each, from this Python's Spark."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Cluster:
         self.close()
 
     def settings(self) -> dict[str, str]:
-        """For a driver: `Spark(**cluster.settings())`."""
+        """Return the settings of a driver, for `Spark(**cluster.settings())`."""
         return {
             "spark__master": self.master,
             "spark__executor__memory": "512m",

@@ -1,7 +1,7 @@
-"""An event stream read by httpx-sse, a client that knows nothing of this service.
+"""An event stream read by httpx-sse, a client written independently of this service.
 
-A stream is read in the test's own thread, up to the event that is waited for. Nothing coming for `PATIENCE_S` is an
-error, so heartbeats must be rarer than that (they are, by default).
+The test's own thread reads the stream, up to the awaited event. `PATIENCE_S` without any bytes is an error, so
+heartbeats must be rarer than that, as they are by default.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PATIENCE_S = 12.0
 
 
 class Events:
-    """An open stream. `seen` is everything that came."""
+    """An open stream. `seen` holds every event received."""
 
     def __init__(self, response: httpx.Response, events: Iterator[ServerSentEvent]) -> None:
         self.response = response
@@ -33,7 +33,7 @@ class Events:
         return self.seen[-1]
 
     def upto(self, kind: str, topic: str = "", where: Callable[[Any], bool] = lambda data: True) -> ServerSentEvent:
-        """Read until there is such an event, which is returned."""
+        """Read until such an event arrives, and return it."""
         while True:
             event = self.next()
             if event.event != kind:

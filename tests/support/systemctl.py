@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Plays systemd for one service: what of a unit file says how it is started, told and ended.
+"""A stand-in for systemd with one service: the parts of a unit file that start, signal and stop it.
 
     systemctl daemon-reload
     systemctl start|restart|reload|reload-or-restart|stop UNIT
@@ -143,7 +143,7 @@ def main_pid(unit):
         path = Path(only(read(unit), "PIDFile", str(path)))
     try:
         pid = int(path.read_text())
-        # Whoever started it is gone, and process 1 here waits for nobody: what has ended stays as a zombie.
+        # Its parent is gone, and process 1 here waits for no child, so an ended process stays as a zombie.
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, ValueError):
         return None

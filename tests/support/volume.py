@@ -1,4 +1,4 @@
-"""A small file system of its own for a service, which a test can fill up: a tmpfs that only its namespace sees."""
+"""A small volume for a service, which a test can fill up: a tmpfs that only its namespace sees."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ ROOT = Path(__file__).parents[2]
 
 
 class VolumeError(Exception):
-    """This user or this kernel makes no such thing. The text says what was refused."""
+    """This user or this kernel cannot make the volume. The text names the refused call."""
 
 
 class Volume:
     def __init__(self, path: Path, holder: int) -> None:
         self.inside = path
-        """Where the service finds it."""
+        """The path of the volume as the service sees it."""
         self.outside = Path(f"/proc/{holder}/root") / str(path).lstrip("/")
-        """Where the test finds it."""
+        """The path of the volume as the test sees it."""
         user = [] if os.getuid() == 0 else ["--user", "--preserve-credentials"]
         self.enter = ["nsenter", f"--target={holder}", *user, "--mount", f"--wdns={ROOT}"]
-        """In front of a command that shall see it."""
+        """The prefix of a command that is to see the volume."""
         self._filler = self.outside / "filler"
 
     def free(self) -> int:
@@ -32,23 +32,23 @@ class Volume:
         return found.f_bavail * found.f_frsize
 
     def fill(self, leave: int = 0) -> None:
-        """Take the free space but `leave` bytes."""
+        """Use up the free space except `leave` bytes."""
         with open(self._filler, "ab") as file:
             while (size := self.free() - leave) > 0:
                 try:
                     os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, size)
-                except OSError as error:  # the service took some of it meanwhile
+                except OSError as error:  # the service took some of the space meanwhile
                     if error.errno != errno.ENOSPC:
                         raise
 
     def relieve(self) -> None:
-        """Give back what `fill` took."""
+        """Free the space that `fill` took."""
         self._filler.unlink(missing_ok=True)
 
 
 @contextmanager
 def volume(path: Path, size_bytes: int) -> Iterator[Volume]:
-    """At `path`, which is made; gone in the end with all that is on it. Raises `VolumeError`."""
+    """Mount a volume at `path`, which is made, and remove it with its content at the end. Raises `VolumeError`."""
     path.mkdir(exist_ok=True)
     script = 'mount -t tmpfs -o "size=$2,mode=0755" tmpfs "$1" && echo made && exec sleep infinity'
     user = [] if os.getuid() == 0 else ["--user", "--map-root-user"]

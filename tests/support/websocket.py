@@ -1,4 +1,4 @@
-"""What a WebSocket client begins with."""
+"""The upgrade request of a WebSocket client."""
 
 UPGRADE = {
     "Connection": "Upgrade",

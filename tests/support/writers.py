@@ -1,4 +1,4 @@
-"""Writers that remember what was acknowledged, and the check that it is all there, once."""
+"""Writers that remember acknowledged records, and the check that each record exists exactly once."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Answer:
 
 
 class Writer(threading.Thread):
-    """Writes batches of random size to random ones of `topics` until stopped; a broken connection is opened again.
+    """A thread that writes batches of random size to random `topics` until stopped. It reopens a broken connection.
 
-    No record is ever sent twice, so whatever is found twice was stored twice.
+    No record is ever sent twice, so a record found twice was stored twice.
     """
 
     def __init__(self, service: Service, name: str, topics: Sequence[str], seed: int, durability: str) -> None:
@@ -78,7 +78,7 @@ class Writer(threading.Thread):
         self._stop_requested.set()
 
     def finish(self) -> None:
-        """Stop, wait, and raise whatever went wrong in the thread."""
+        """Stop, wait, and raise the thread's exception if there was one."""
         self.stop()
         self.join(30)
         assert not self.is_alive(), f"{self.name} hangs"
@@ -108,8 +108,8 @@ def read_all(service: Service, topic: str) -> list[tuple[int, Any]]:
 
 
 def verify(service: Service, writers: Sequence[Writer]) -> int:
-    """Every acked record is found exactly once, under its seq, with its content; seqs have no holes; nothing is
-    there twice. Returns the number of acked records."""
+    """Check that every acked record exists exactly once, under its seq, with its content. Seqs must have no holes, and
+    no record may exist twice. Returns the number of acked records."""
     expected: dict[str, dict[int, Any]] = {}
     for writer in writers:
         for topic, records in writer.acked.items():

@@ -1,4 +1,4 @@
-"""docs/failures.md says which test proves each row: those tests exist."""
+"""The tests that docs/failures.md names for its rows exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 
 
 def rows() -> list[str]:
-    """The lines of the page's tables, heads and rules left out."""
+    """The rows of the page's tables, without headers and rules."""
     lines = PAGE.read_text().splitlines()
     heads = {number for number, line in enumerate(lines) if set(line) <= set("|- :") and line.startswith("|")}
     return [

@@ -1,9 +1,10 @@
-"""Who may import whom. Each outside thing has one door."""
+"""Import rules: which package may import which. Each outside thing has one door."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -25,7 +26,7 @@ DOORS = {
     "quart": {"gateway/server/pages.py"},
     "quart_trio": {"gateway/server/pages.py"},
     "hypercorn": {"gateway/server/hypercorn_bridge.py"},
-    "opentelemetry": set(),  # gateway/observe/tracing.py alone has it, if it is there, by import_module
+    "opentelemetry": set(),  # only gateway/observe/tracing.py uses it, if it is installed, through import_module
     "httptools": {"gateway/http/request_head.py"},
     "wsproto": {"gateway/http/websocket.py"},
     "subprocess": {"supervisor/process/child.py", "supervisor/config/keys.py", "supervisor/backup/offline.py"},
@@ -114,7 +115,7 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
         "process": {"config"},
     },
 }
-"""Package → folder, or module beside the folders → which of them it imports. There are no circles."""
+"""Package → folder, or module beside the folders → the ones it imports. There are no cycles."""
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -123,6 +124,7 @@ def modules() -> Iterator[tuple[str, Path]]:
             yield package, path
 
 
+@cache
 def imported(path: Path) -> set[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -134,7 +136,7 @@ def imported(path: Path) -> set[str]:
 
 
 def units(package: str) -> dict[str, set[str]]:
-    """What each folder of a package, and each module beside them, really imports of the others."""
+    """The actual imports of each folder of a package, and of each module beside them, among each other."""
     found: dict[str, set[str]] = {}
     for path in sorted((ROOT / package).rglob("*.py")):
         unit = path.relative_to(ROOT / package).with_suffix("").parts[0]
@@ -144,6 +146,7 @@ def units(package: str) -> dict[str, set[str]]:
     return found
 
 
+@cache
 def modules_imported(path: Path) -> set[str]:
     """Dotted names; of `from a import b` both `a` and `a.b`, as `b` may be a module."""
     names: set[str] = set()
@@ -164,12 +167,12 @@ def test_folders_import_those_of_the_table_and_no_others(package: str) -> None:
 
 @pytest.mark.parametrize("package", FOLDERS)
 def test_the_table_has_no_circles(package: str) -> None:
-    tuple(TopologicalSorter(FOLDERS[package]).static_order())  # raises CycleError, which names it
+    tuple(TopologicalSorter(FOLDERS[package]).static_order())  # raises CycleError, which names the cycle
 
 
 @pytest.mark.parametrize("package", [*FOLDERS, "topics_server"])
 def test_every_folder_says_what_it_owns(package: str) -> None:
-    """Without an `__init__.py` it would not be in the wheel either."""
+    """A folder without an `__init__.py` would not be in the wheel either."""
     for folder in {path.parent for path in (ROOT / package).rglob("*.py")}:
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), folder
 

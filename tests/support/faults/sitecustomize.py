@@ -1,8 +1,8 @@
-"""Loaded by every process of a service under test, before anything else: dials that a test turns from outside.
+"""Fault dials, loaded first by every process of a service under test; the test turns them from outside.
 
 `tests.support.dials` writes the dials' file; its path is in `PYTHONTOPICSDIALS`, a name that a supervisor passes on to
-its children. Patched here are the calls that ask for the wall clock and those that sync or write a file, so what the
-product imports by name is patched, too. Without the variable nothing changes.
+its children. This module patches the calls that read the wall clock and those that sync or write a file. It runs before
+the product's imports, so names imported from those modules are patched too. Without the variable nothing changes.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The Spark side's HTTP client against a server that answers as told, and what a diff's answer becomes."""
+"""HTTP client of the Spark package against a scripted server, and the parser of a diff's answer."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def scripted() -> Iterator[Callable[..., Scripted]]:
 
 
 class Time:
-    """A clock that moves when somebody waits."""
+    """Clock that advances with each pause."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -213,6 +213,7 @@ JSON_TEXT = st.recursive(
 ).map(lambda value: json.dumps(value, ensure_ascii=False))
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(JSON_TEXT, st.none() | st.text(), st.none() | JSON_TEXT), max_size=5),
     st.sampled_from(["", " ", "\n "]),
@@ -267,6 +268,7 @@ def test_a_call_that_waits_says_so_every_few_seconds(caplog: pytest.LogCaptureFi
     assert 5 <= len(said) <= 11
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [{}, {"retryTimeoutMs": "1000"}])
 def test_what_is_to_begin_waits_for_seconds_only(more: dict[str, str]) -> None:
     began = clock.monotonic()

@@ -1,4 +1,4 @@
-"""Flipped bits: a read names the file, the place and the topic, or it leaves out what is damaged and nothing else."""
+"""Flipped bits: a read names the file, the offset and the topic, or leaves out the damaged records and no others."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read(path: Path, **options: str) -> list[Key]:
 
 
 def covered(path: Path) -> list[tuple[int, int, str]]:
-    """What of a file of frames checksums cover: start, end, and the kind of each frame."""
+    """The ranges of a file of frames that checksums cover: start, end and kind of each frame."""
     raw = path.read_bytes()
     found, at = [], 0
     while at < len(raw):
@@ -87,7 +87,7 @@ def test_a_flipped_bit_is_told_with_its_place_or_skipped_alone(
         if not start + 32 <= place < start + 40 and kind == "BATCH":
             assert re.search(r'\(topic "[abc]"\)', text), f"seed {seed}: the id is whole, so the topic is known: {text}"
     else:
-        # Not needed by now (the catalog has it), or the unsynced end of the log, which may be torn.
+        # The catalog includes it, or it is the unsynced end of the log, which may be torn.
         assert got == whole or (newest and set(got) < set(whole)), (seed, newest, path.name, kind, start, place - start)
     with caplog.at_level(logging.WARNING, "pyspark_topics"):
         rest = read(shard, failOnDataLoss="false")
@@ -123,7 +123,7 @@ def test_a_flipped_bit_in_the_catalog_is_passed_over_for_the_one_before(
 
 def flip(path: Path, rng: random.Random) -> None:
     raw = bytearray(path.read_bytes())
-    # A version that is not known may be that of a newer server, which is another error.
+    # An unknown version may be that of a newer server, which is another error.
     place = rng.choice([place for place in range(len(raw)) if not 4 <= place < 8])
     raw[place] ^= 1 << rng.randrange(8)
     path.write_bytes(raw)

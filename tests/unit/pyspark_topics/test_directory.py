@@ -1,4 +1,4 @@
-"""What a path may be: a data directory, one shard, a backup or several, a cold tier, or a list."""
+"""Kinds of paths: a data directory, one shard, a backup or several, a cold tier, or a list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A topic that the server could not read holds back its last frames: Spark says so rather than leaving them out."""
+"""A topic that the server could not read holds back its last frames: a read raises rather than leaving them out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Positions of streams: what is kept, what is unread, and that limits are kept without losing or starving anything."""
+"""Offsets of streams: their stored form, unread ranges, and limits that neither lose records nor starve a topic."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_topics_that_are_gone_stay_where_they_were_and_are_told() -> None:
     assert end["gone"] == Position(5, 1, gone=True)
     assert set(vanished(start, end, latest)) == {Gap("gone", 5, 0, "deleted"), Gap("anew", 7, 0, "recreated")}
     assert vanished(end, onward(end, latest), latest) == []
-    # `stays` went between the choice of the end and the reading of the batch.
+    # `stays` was deleted between the choice of the end and the read of the batch.
     assert Gap("stays", 2, 3, "deleted") in vanished(start, end, {"new", "anew"})
     earliest = {topic: Position(1, at.epoch) for topic, at in latest.items()}
     assert unread(start, end, earliest) == {"anew": (1, 2), "new": (1, 3), "stays": (2, 4)}
@@ -90,7 +90,7 @@ def test_gaps_fail_with_their_ranges_or_are_logged(caplog: pytest.LogCaptureFixt
 def test_limits_are_kept_and_every_topic_moves_until_all_is_read(
     pieces: dict[str, list[tuple[int, int]]], budget: int
 ) -> None:
-    """Batch after batch, each no heavier than asked but for one record per topic and what shares a piece."""
+    """No batch exceeds the budget by more than one record per topic and the rounding inside a piece."""
     layout = {}
     for topic, parts in pieces.items():
         at, layout[topic] = 1, []

@@ -1,4 +1,4 @@
-"""What users may say, and that what they may not say is refused with a sentence that names it."""
+"""Valid options, and the errors for invalid ones, which name the option."""
 
 from __future__ import annotations
 

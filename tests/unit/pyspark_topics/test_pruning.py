@@ -1,4 +1,4 @@
-"""What a read need not look at, it does not look at: told by counters, not by time."""
+"""A read skips what its filters exclude; measured by counters, not by time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Scene:
 
 
 def read(scene: Scene, *filters: Filter, **options: str) -> tuple[list[Row], Counters, Reader]:
-    """The rows, what tasks looked at, and the reader, whose counters are those of planning."""
+    """The rows, the counters of the tasks, and the reader, which has the counters of planning."""
     reader = Reader({"path": str(scene.path), **options}, EVERYTHING)
     assert list(reader.pushFilters(list(filters))) == list(filters), "Spark looks at the rows once more"
     tasks = Counters()
@@ -169,7 +169,7 @@ def test_without_the_setting_spark_takes_the_reader_for_one_that_pushes_nothing(
     from pyspark.sql.datasource import DataSourceReader
 
     reader = Reader({"path": str(grown.path)}, EVERYTHING)
-    # As Spark asks, word for word.
+    # The same check as in Spark's code.
     assert getattr(reader.pushFilters, "__func__", None) is DataSourceReader.pushFilters
 
 
@@ -211,7 +211,7 @@ def test_tasks_are_few_and_of_about_the_same_size(monkeypatch: pytest.MonkeyPatc
     assert max(even) <= plan.TASK_BYTES
     assert max(even) - min(even) <= 2 * mib
     assert len(found) <= len(even) + 3
-    # A little is read by one task, not by one for each file.
+    # Few bytes are read by one task, not by one per file.
     assert len(plan.tasks(pieces[:3])) == 1
 
 

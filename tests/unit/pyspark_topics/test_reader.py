@@ -31,7 +31,7 @@ from pyspark_topics.rows import BATCH_ROWS
 
 
 class Shard:
-    """Writes a shard's log as the server does: frames end to end, numbered without holes."""
+    """Writes a shard's log as the server does: frames end to end, numbered without gaps."""
 
     def __init__(self, root: Path, number: int = 0, shards: int = 1) -> None:
         root.mkdir(exist_ok=True)
@@ -208,6 +208,7 @@ def test_one_piece_per_file_that_holds_something_wanted(tmp_path: Path) -> None:
     assert values(shard.root / "shard-01") == [b"4"]
 
 
+@pytest.mark.slow
 def test_cutting_the_newest_file_anywhere_leaves_its_whole_frames(tmp_path: Path) -> None:
     shard = Shard(tmp_path / "data")
     shard.create(1, "t")

@@ -1,4 +1,4 @@
-"""The Spark reader against a shard that makes checkpoints: the same records as the shard gives, whatever is where."""
+"""The Spark reader against a shard that makes checkpoints: it returns the shard's records, wherever their bytes are."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from shardd.storage.disk import RealDisk
 from tests.support.scene import Chance, Record, Scene, records
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_happened_the_reader_sees_what_the_shard_serves(tmp_path: Path, seed: int) -> None:
     scene = Scene(tmp_path)
@@ -30,6 +31,7 @@ def test_whatever_happened_the_reader_sees_what_the_shard_serves(tmp_path: Path,
     assert any(piece.first == 0 for piece in scene.plan())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(12))
 def test_a_read_that_takes_long_gives_what_was_there_and_stayed(tmp_path: Path, seed: int) -> None:
     scene = Scene(tmp_path)
@@ -170,7 +172,7 @@ def test_ephemeral_records_are_in_no_file(tmp_path: Path) -> None:
         scene.shard.call("configure", "a", {"durability": "disk"})
         scene.shard.append("a", f"logged {round_}")
         assert scene.read() == scene.served(scene.restarted(tmp_path / "copy"))
-        # The checkpoint has what was ephemeral before the class was another one, besides what was logged.
+        # The checkpoint includes records written while the topic was ephemeral, besides the logged ones.
         kept = ["never logged"] if round_ else []
         logged = [f"logged {n}" for n in range(round_ + 1)]
         assert [record[3] for record in scene.read() if record[0] == "a"] == [1, 2, *kept, *logged]
@@ -233,7 +235,7 @@ def test_copies_of_routers_are_read_once_a_checkpoint_has_them_and_never_passed_
     shard.append("dest", "behind the copies")
     shard.shard.commits.sync_now()
     assert [(r[1], r[3]) for r in shard_records(scene, "dest")] == [(1, 1), (2, 2), (3, "behind the copies")]
-    # Until a checkpoint brings the copies into files, the topic ends before them.
+    # Until a checkpoint writes the copies to files, the topic ends before them.
     assert {r[0] for r in scene.read()} == {"source"}
     scene.checkpoint()
     assert scene.read() == scene.served()
@@ -263,6 +265,7 @@ def test_jobs_that_are_done_are_not_read(tmp_path: Path, checkpoints: int) -> No
     assert len(scene.read()) == 70 - 27
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_topics_that_were_cut_end_where_the_shard_says(seed: int, tmp_path: Path) -> None:
     scene = Scene(tmp_path / "scene")

@@ -1,4 +1,4 @@
-"""A stream over the files of a shard, driven as Spark drives it: every record once, whatever happens to either side."""
+"""A stream over the files of a shard, driven as by Spark: each record is read once, whatever happens to either side."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Row = dict[str, Any]
 
 
 class Query:
-    """One streaming query, as Spark runs it: the end of a batch is logged before it is read; after a stop, a batch that
-    was logged and not committed is read again, and the sink forgets what it had of it."""
+    """One streaming query as Spark runs it. The end of a batch is logged before the batch is read. After a stop, a
+    batch that was logged but not committed is read again, and the sink discards its earlier rows of it."""
 
     def __init__(self, scene: Scene, **options: str) -> None:
         self.given = {"path": str(scene.path), "coldPath": str(scene.cold), "startingOffsets": "earliest", **options}
@@ -39,7 +39,7 @@ class Query:
             self.log.append(json.dumps(self.reader.initialOffset()))
 
     def batch(self, *, dies: str = "") -> str:
-        """How far it came: "log" or "read"; "" if there was nothing to read. It `dies` after log, read or commit."""
+        """Returns the stage reached: "log" or "read"; "" if there was nothing to read. `dies`: log, read or commit."""
         if len(self.log) - 1 == self.committed:
             start = self.log[-1]
             end = json.dumps(self.reader.latestOffset(json.loads(start), self.reader.getDefaultReadLimit()))
@@ -85,6 +85,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40))])
 def test_every_record_that_stays_comes_once_whatever_dies(scene: Scene, seed: int) -> None:
     chance = Chance(scene, seed)
@@ -120,6 +121,7 @@ def read(scene: Scene) -> list[tuple[str, int, bytes]]:
     return [(r[0], r[1], json.dumps(r[3]).encode()) for r in scene.served()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 30))])
 def test_what_was_lost_is_told_as_a_diff_tells_it(scene: Scene, seed: int) -> None:
     chance = Chance(scene, seed)
@@ -240,7 +242,7 @@ def test_batches_are_no_larger_than_allowed(scene: Scene, limit: dict[str, str])
     sizes = [len(batch) for batch in query.sink]
     assert max(sizes) <= 33
     assert sizes[0] >= 20
-    # In proportion, so all topics are read side by side.
+    # Shares are proportional, so all topics are read side by side.
     assert {row["topic"] for row in query.sink[0]} == set(NAMES[:3])
 
 
@@ -270,7 +272,7 @@ def test_before_spark_tells_the_place_limits_hold_from_the_first_batch_on(scene:
         ends.append(end["t"]["seq"])
         place = end
     assert ends == [21, 41, 51]
-    # After a restart nothing is known until a batch was read.
+    # After a restart the position is unknown until a batch was read.
     assert stream.StreamReader(source, options).latestOffset()["t"]["seq"] == 51
 
 

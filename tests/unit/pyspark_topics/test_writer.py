@@ -1,4 +1,4 @@
-"""How rows become requests: the same ones whatever batches the rows come in, and nothing but the rows' own JSON."""
+"""Rows become the same requests whatever batches they come in, and requests contain only the rows' own JSON."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_chunks_depend_on_the_rows_alone(
 
 @given(st.lists(st.integers(1, 40).map("x".__mul__), min_size=1, max_size=60), st.data(), st.integers(1, 12))
 def test_a_task_that_ends_early_has_sent_what_every_attempt_sends(records: list[str], data: Any, most: int) -> None:
-    """What a task sends before its rows end is the beginning of what it would send."""
+    """A task whose rows end early has sent a prefix of its chunks."""
     cut = data.draw(st.integers(0, len(records)))
     early = Chunks("k", most, 100)
     sent: list[Any] = []
@@ -66,7 +66,7 @@ def test_a_task_that_ends_early_has_sent_what_every_attempt_sends(records: list[
 
 
 class Service:
-    """Takes appends as the service does: a key stands for one write; more than `most` records are too large."""
+    """Accepts appends as the service does: a key stands for one write; more than `most` records are too large."""
 
     def __init__(self, most: int = 10_000) -> None:
         self.most = most
@@ -166,7 +166,7 @@ VALUES = st.sampled_from(
 
 @given(st.lists(VALUES, min_size=1, max_size=4))
 def test_what_is_written_is_one_record_a_row_or_nothing(values: list[str]) -> None:
-    """The service refuses what is no JSON as a whole; together with that, no row can become more or less than one."""
+    """The service refuses a body that is not JSON; with this check, each row becomes exactly one record."""
     made = Plan.of({"url": "http://h", "topic": "t"}, SCHEMA)
     try:
         records = made.records(batch([("t", value, None, None, None) for value in values])).to_pylist()

@@ -1,4 +1,4 @@
-"""The checksum that needs no package gives the numbers of the package."""
+"""The fallback checksum returns the same numbers as the package xxhash."""
 
 from __future__ import annotations
 

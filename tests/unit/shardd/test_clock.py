@@ -1,4 +1,4 @@
-"""The wall clock is set by others: what a shard's time does then, and what lasts as long as it was to."""
+"""Claims about the shard's clock: its time after the wall clock is set, and durations that do not change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DAY_MS = 86_400_000
 
 
 class Machine:
-    """A wall clock that can be set, and time that passes."""
+    """A wall clock that can be set, and a time since boot that can be advanced."""
 
     def __init__(self) -> None:
         self.wall = BORN_MS * 10**6
@@ -26,7 +26,7 @@ class Machine:
         self.clock.on_jump(self.jumps.append)
 
     def pass_(self, ms: int, every_ms: int = 1000) -> None:
-        """Time passes, and the clock is asked now and then."""
+        """Advance the time, and read the clock now and then."""
         for at in range(0, ms, every_ms):
             step = min(every_ms, ms - at) * 10**6
             self.wall += step
@@ -117,7 +117,7 @@ class TestClock:
 
 
 class ByMachine(FakeClock):
-    """The shard's clock on a machine whose wall clock is set."""
+    """The shard's clock, on a machine whose wall clock can be set."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ class ByMachine(FakeClock):
 
 
 class Stepping:
-    """A shard, the wall clock of whose machine can be set."""
+    """A shard on a machine whose wall clock can be set."""
 
     def __init__(self) -> None:
         self.machine = Machine()
@@ -143,7 +143,7 @@ class Stepping:
             self.shard.shard.maintain()
 
     def restarted(self) -> None:
-        """A new process: it asks the wall clock again."""
+        """Start a new process, which reads the wall clock again."""
         machine = Machine()
         machine.wall, machine.elapsed = self.machine.wall, self.machine.elapsed
         machine.clock = SystemClock(lambda: machine.wall, lambda: machine.elapsed)
@@ -184,7 +184,7 @@ class TestShard:
         there.machine.set(-DAY_MS)
         there.pass_(10_000)
         (_, later) = [record["$ts"] for record in shard.diff("t")["records"]]
-        assert ts <= later <= ts + 20_000, "nothing was written in the future"
+        assert ts <= later <= ts + 20_000, "no record has a time in the future"
         there.pass_(45_000)
         assert there.count("t") == 1, "the TTL goes on: the first one is gone"
         assert claimed(shard) == [1], "and so is the lease"
@@ -204,7 +204,7 @@ class TestShard:
         assert claimed(shard) == [1, 2]
 
     def test_what_was_written_a_day_ahead_lasts_as_long_as_it_was_to_after_a_restart(self, there: Stepping) -> None:
-        """The clock had been wrong when that process was started, and believed."""
+        """The wall clock was wrong at the start of that process, which took it as right."""
         there.machine.set(DAY_MS)
         there.restarted()
         there.shard.append("t", 1, idempotency_key="k")

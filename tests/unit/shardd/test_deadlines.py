@@ -1,4 +1,4 @@
-"""A request that comes after its deadline is not carried out, and says so."""
+"""Claims about deadlines: a request that arrives after its deadline is not carried out, and is answered so."""
 
 from __future__ import annotations
 

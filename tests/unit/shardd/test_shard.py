@@ -1,4 +1,4 @@
-"""What a shard answers, without processes in between."""
+"""Claims about the answers of a shard, without processes in between."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class TestConfigure:
 
 
 class TestIgnored:
-    """Other bodies may say what this release does not know; the answer names it."""
+    """Other bodies may have fields that this release does not know. The answer names them."""
 
     @pytest.mark.parametrize(
         ("operation", "body"),

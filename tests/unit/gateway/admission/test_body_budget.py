@@ -1,4 +1,4 @@
-"""Claims about the bytes that may be held for clients: who may have how many, and how they come back."""
+"""Claims about the byte budget: how many bytes each owner may hold, and how they return."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def test_one_alone_may_have_two_thirds_and_two_two_fifths_each() -> None:
     assert not admits(300, 200, 80, 41)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 400)), max_size=100))
 def test_no_more_than_the_total_is_admitted_and_a_newcomer_finds_room(wishes: list[tuple[int, int]]) -> None:
     total = 1000
@@ -164,7 +165,7 @@ async def test_who_is_cancelled_while_waiting_holds_nothing() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
         await wait_all_tasks_blocked()
-        # Admitted and cancelled in the same instant.
+        # The waiter is admitted and cancelled in the same instant.
         first.release()
         nursery.cancel_scope.cancel()
     assert (budget.used, budget.statistics().waiting) == (0, 0)

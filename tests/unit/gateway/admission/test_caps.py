@@ -1,4 +1,4 @@
-"""Claims about caps: reached, refused with `429`, and free again after every way in which a request can end."""
+"""Claims about caps: at a cap requests get `429`, and every end of a request frees its slot."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_a_refusal_before_the_slot_and_one_after_it_leave_nothing_behind()
 
 
 class Backed:
-    """Scripts that are real shards. What `held` holds back is answered by `let_go`."""
+    """Real shards behind scripts. Replies that `held` holds back are sent by `let_go`."""
 
     def __init__(self, shards: int, **limits: Any) -> None:
         self.shards = [Harness(**limits) for _ in range(shards)]
@@ -170,7 +170,7 @@ async def backed(there: Stage, shards: int, **limits: Any) -> Backed:
     made = Backed(shards, **limits)
     for index in range(shards):
         await there.start_shard(index, made.script(index), incarnation=2)
-        # What the stage answers itself has made-up counters: from now on the true ones.
+        # The stage's own stats replies have invented counters; from here on the real shards reply.
         there.shards[index].own_stats = False
         there.gateway.shards.ledger.known[index] = (0, 0)
     return made
@@ -246,7 +246,7 @@ async def test_a_refused_router_leaves_no_topic_behind(cap: int) -> None:
             refused(answer, "max_topics", cap)
             left = sorted(name for shard in behind.shards for name in shard.shard.directory.visible)
             assert left == (["mine"] if cap == 2 else [])
-            # What was there before stays, whatever becomes of the router.
+            # A topic that existed before stays, whether or not the router is made.
             assert (await client.ask("PUT", "/v0/topics/a", b"{}")).status == 201
             refused(await client.ask("PUT", "/v0/routers/r", b'{"source":"a","dest":"b"}'), "max_topics", cap)
             assert "a" in {name for shard in behind.shards for name in shard.shard.directory.visible}
@@ -265,10 +265,10 @@ async def test_room_that_is_only_booked_is_waited_for_not_refused() -> None:
                 async with there.client() as own:
                     done.append((await own.ask("PUT", f"/v0/topics/{name}", b"{}")).status)
 
-            # An update that might as well have been a creation is on its way to one shard ...
+            # An update, booked like a creation, is on its way to one shard ...
             there.nursery.start_soon(ask, names[0])
             await until(lambda: bool(behind.held))
-            # ... while the other is asked to create the last topic there is room for.
+            # ... while the other shard is asked to create the last topic that the cap allows.
             there.nursery.start_soon(ask, names[1])
             await until(lambda: bool(there.shards[1].requests))
             await trio.testing.wait_all_tasks_blocked()

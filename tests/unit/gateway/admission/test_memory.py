@@ -1,4 +1,4 @@
-"""Claims about the gateway's memory under clients that send much, ask for much, or read nothing."""
+"""Claims about the gateway's memory with clients that send much, request much, or read nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LARGE = b'{"max_batch_bytes":8388608}'
 
 @asynccontextmanager
 async def small_window(there: Stage) -> AsyncIterator[Client]:
-    """A client that takes little of what it is sent unless it reads."""
+    """A client with a small receive buffer, so that bytes it does not read stay in the gateway."""
     raw = socket.socket()
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     raw.connect(there.address)
@@ -64,6 +64,7 @@ async def test_a_body_in_chunks_grows_to_its_limit_and_no_further() -> None:
         await until(lambda: there.gateway.budget.used == 0)
 
 
+@pytest.mark.slow
 async def test_answers_that_are_not_read_are_bounded_and_the_rest_waits() -> None:
     full = b'{"x":"%b"}' % (b"x" * (8 * MIB - 100))
 
@@ -85,6 +86,7 @@ async def test_answers_that_are_not_read_are_bounded_and_the_rest_waits() -> Non
         await until(lambda: budget.used == 0)
 
 
+@pytest.mark.slow
 async def test_polls_that_are_all_answered_at_once_get_their_room_one_after_the_other() -> None:
     limits = {"memory_bytes": 12 * MIB, "max_record_bytes": MIB}
     async with stage(**limits) as there, AsyncExitStack() as stack:

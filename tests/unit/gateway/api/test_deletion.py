@@ -1,4 +1,4 @@
-"""Deleting a topic while a shard is away: what has nothing to do with it does not wait for it."""
+"""Claims about deleting a topic while a shard is down: a topic unrelated to that shard does not wait for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def answering(request: Request) -> list[Message]:
 
 
 def routing(request: Request) -> list[Message]:
-    """The other shard: it has a router from the topic."""
+    """The script of the other shard, which has a router from the topic."""
     if request.op == "router_graph":
         return [Reply(request.id, extra={"routers": [["r", ROUTER, 1]]})]
     return answering(request)
@@ -39,7 +39,7 @@ async def test_a_topic_is_deleted_while_another_shard_is_away() -> None:
 
 
 async def test_a_shard_that_was_seen_with_a_router_from_it_is_waited_for() -> None:
-    """What it copied and has not saved would be lost."""
+    """Records that the router copied and has not saved would be lost."""
     async with stage(answering, shards=2) as there, there.client() as client:
         await there.start_shard(1, routing, 2)
         assert (await client.ask("GET", "/v0/routers/r")).status == 200

@@ -21,6 +21,7 @@ def page_of(names: list[str], after: str, size: int) -> Reply:
     return Reply(1, body, extra=Page(tuple(left[:size]), len(left) > size))
 
 
+@pytest.mark.slow
 @given(st.sets(NAMES, max_size=40), st.integers(1, 4), st.integers(1, 9), st.randoms())
 def test_pages_over_shards_give_every_name_once_in_order(
     names: set[str], shards: int, size: int, random: object

@@ -1,7 +1,6 @@
-"""Claims about who may do what: every operation of the table, every scope, inside and outside a prefix, every token.
+"""Claims about authorization: every operation of the table, every scope, inside and outside a prefix, every token.
 
-The table of operations is walked, so an operation that is added is claimed about too; what a row may not lack is a
-decision whom it is for.
+The tests walk the table of operations, so they cover a new operation too. Every row must decide which keys may use it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tests.support.websocket import UPGRADE
 INSIDE, OUTSIDE = "tenant:a", "tenan"
 ROUTER = {"source": "tenant:s", "dest": "tenant:d"}
 OPEN = {"health", "ready", "openapi"}
-"""What anybody may ask. Adding to this is a decision, so it is made here a second time."""
+"""Operations without a key. Adding one is a decision, so the test repeats it here."""
 ONLY = {scope: f"only-{scope.words[0]}" for scope in Scope}
 EXCEPT = {scope: f"all-but-{scope.words[0]}" for scope in Scope}
 KEYS = [
@@ -95,7 +94,7 @@ async def ask(client: Client, operation: Operation, name: str, authorization: st
         headers |= UPGRADE
     if operation.name == "work":
         target += "?node=w"
-    if operation.streams:  # it would not end, so it gets a connection of its own
+    if operation.streams:  # a stream does not end, so it gets a connection of its own
         async with await trio.open_tcp_stream(*client.stream.socket.getpeername()) as stream:
             return await Client(stream).ask(operation.method, target, None, headers)
     return await client.ask(operation.method, target, body if operation.body is not Body.NONE else None, headers)
@@ -215,7 +214,7 @@ async def test_lists_and_metrics_are_asked_for_within_the_prefixes() -> None:
         assert b'topics_topic_head_seq{topic="tenant:a"} 2.0' in shown.raw
         assert b'cursor="secret"' not in shown.raw
         assert b'cursor="c"' in shown.raw
-        # A shard that is down is shown with what it last said, which was said for another key.
+        # A shard that is down counts with its last statistics, which another key asked for.
         there.lose_shard(0)
         shown = await client.ask("GET", "/v0/metrics", headers=limited)
         assert b'topic="other"' not in shown.raw

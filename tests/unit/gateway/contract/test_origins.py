@@ -1,4 +1,4 @@
-"""Claims about web pages: which may use the service, with and without keys, and what CORS says to them."""
+"""Claims about web pages: which may use the service, with and without keys, and their CORS headers."""
 
 from __future__ import annotations
 
@@ -96,6 +96,7 @@ def refused(answer: Answer, reason: str) -> None:
     assert "TOPICS_" in answer.json["error"]["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reason", FOREIGN)
 async def test_every_operation_is_refused_to_other_sites(reason: str) -> None:
     async with prepared() as there:

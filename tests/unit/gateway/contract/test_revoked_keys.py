@@ -1,4 +1,4 @@
-"""Claims about keys that go: whatever lasts on their behalf ends, and says why."""
+"""Claims about removed keys: their streams and waiting requests end, with the reason."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ ONE = {"Authorization": "Bearer one"}
 REPLACED: dict[str, list[Key]] = {"gone": KEYS[1:], "changed": [KEYS[1], key("one", Scope.READ | Scope.WRITE)]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", REPLACED)
 async def test_a_stream_of_jobs_ends_and_gives_them_back(how: str) -> None:
     queue = Queue({"$seq": 1, "data": 0})

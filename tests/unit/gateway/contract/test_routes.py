@@ -1,4 +1,4 @@
-"""Claims about the table of operations and the routes it makes."""
+"""Claims about the table of operations and its routes."""
 
 import re
 

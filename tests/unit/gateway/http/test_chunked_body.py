@@ -90,6 +90,7 @@ def test_an_announced_size_above_the_limit_is_refused_before_its_bytes() -> None
     assert caught.value.code is ErrorCode.PAYLOAD_TOO_LARGE
 
 
+@pytest.mark.slow
 def test_chunks_of_two_bytes_take_no_more_memory_than_large_ones() -> None:
     wire = b"2\r\nxy\r\n" * (1 << 18)
     decoder = ChunkDecoder(1 << 20)

@@ -1,4 +1,4 @@
-"""Claims about gzip, both ways."""
+"""Claims about gzip: compression of responses, decompression of bodies."""
 
 import gzip
 import tracemalloc

@@ -212,7 +212,7 @@ async def test_a_client_that_answers_and_asks_now_and_then_is_left_alone() -> No
 
 
 class Rush:
-    """A channel that has a lot of messages at once."""
+    """A channel that delivers many messages at once."""
 
     def __init__(self, messages: int) -> None:
         self._bytes = b"\x81\x82\0\0\0\0{}" * messages
@@ -306,7 +306,7 @@ async def _refusal(there: Stage, headers: dict[str, str], method: str = "GET", b
     ("headers", "code"),
     [
         ({}, "invalid_request"),
-        ({"Upgrade": "websocket"}, "invalid_request"),  # without Connection it is no offer
+        ({"Upgrade": "websocket"}, "invalid_request"),  # without Connection, Upgrade offers nothing
         ({"Connection": "Upgrade", "Upgrade": "h2c"}, "invalid_request"),
         (UPGRADE | {"Sec-WebSocket-Version": "8"}, "invalid_request"),
         ({name: value for name, value in UPGRADE.items() if name != "Sec-WebSocket-Key"}, "invalid_request"),

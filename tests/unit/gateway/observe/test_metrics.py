@@ -144,7 +144,7 @@ async def test_metrics_answer_while_nothing_was_ever_heard_of_a_shard() -> None:
     async with stage(stats) as there, there.client() as client:
         there.lose_shard(0)
         found = samples((await client.ask("GET", "/v0/metrics")).raw)
-        assert "topics_disk_free_bytes" not in {name for name, _ in found}, "nobody said it"
+        assert "topics_disk_free_bytes" not in {name for name, _ in found}, "no shard reported it"
         assert {name for name, _ in found} >= {
             name for name in NAMED if not name.startswith(("topics_topic_", "topics_cursor_")) or "tr" in name
         } - {"topics_disk_free_bytes"}

@@ -1,4 +1,4 @@
-"""Claims about the request log: one line for each request, none of it secret."""
+"""Claims about the request log: one line for each request, without secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about when spans are made at all. What they look like is in tests/e2e/test_tracing.py."""
+"""Claims about when spans are made. tests/e2e/test_tracing.py checks their content."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def test_without_the_packages_the_log_says_so_and_the_service_goes_on(monkeypatc
     assert (lines[0]["event"], lines[0]["remedy"]) == ("no_spans", "pip install 'topics-server[otel]'")
 
 
+@pytest.mark.slow
 def test_a_setting_it_does_not_take_is_an_error_in_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "0")
     monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "99")

@@ -1,4 +1,4 @@
-"""Claims about what Walrus and Rog clients are told when the shards refuse, are away, or answer oddly."""
+"""Claims about the errors of Walrus and Rog when shards refuse, are down, or send unexpected replies."""
 
 from __future__ import annotations
 

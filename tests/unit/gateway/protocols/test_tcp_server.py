@@ -1,5 +1,5 @@
-"""Claims about the servers of the protocols besides HTTP: limits, order, patience, draining. The protocol here is a
-line protocol of the test's; sockets are real."""
+"""Claims about the servers of protocols other than HTTP: limits, order, time limits, draining. The tests use a small
+protocol of their own over real sockets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from proto.wire.byte_parser import ProtocolError, Skip, Steps
 
 
 class Lines:
-    """A byte says how many bytes follow; they come back. 255: ten bytes are passed over. 254: fatal."""
+    """The test's protocol: a byte gives the number of bytes that follow, and they are echoed. 255: ten bytes are
+    skipped. 254: a fatal error."""
 
     def __init__(self) -> None:
         self.gate = trio.Event()

@@ -1,4 +1,4 @@
-"""Claims about what a client sees over HTTP/1.1, on real sockets, with scripted shards behind."""
+"""Claims about HTTP/1.1 connections as a client sees them, on real sockets, with scripted shards."""
 
 import gzip
 import json
@@ -232,11 +232,11 @@ async def test_a_client_that_is_gone_before_it_is_asked_for_its_body_is_no_failu
             for _ in range(3):
                 stream = await trio.open_tcp_stream(*there.address)
                 await stream.send_all(head)
-                # The connection is reset while nobody has read what was sent.
+                # The connection is reset before the client has read the response.
                 stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 stream.socket.close()
             async with there.client() as client:
-                assert (await client.ask("GET", "/v0/health")).status == 200  # whoever came before has been accepted
+                assert (await client.ask("GET", "/v0/health")).status == 200  # so all earlier connections are accepted
                 await until(lambda: len(there.gateway.server.connections) == 1)
         assert logs == []
         assert there.gateway.api._served == {("health", 200): 1}
@@ -499,7 +499,7 @@ async def test_a_compressed_long_poll_does_not_keep_other_compressed_bodies_wait
         for _ in range(10):
             client = await stack.enter_async_context(there.client())
             await client.send(b"POST /v0/topics/a/diff HTTP/1.1\r\n" + head + body)
-            # A body that does not come takes no place either.
+            # A body that does not arrive keeps no place either.
             client = await stack.enter_async_context(there.client())
             await client.send(b"POST /v0/topics/a HTTP/1.1\r\n" + head)
         await until(lambda: len(there.shards[0].requests) == 10)

@@ -1,4 +1,4 @@
-"""Claims about what Hypercorn serves: pages, HTTP/2, WebSocket upgrades."""
+"""Claims about the connections that Hypercorn serves: pages, HTTP/2, WebSocket upgrades."""
 
 import math
 from collections.abc import AsyncIterator, Iterable
@@ -42,9 +42,9 @@ async def test_a_client_that_shuts_down_its_side_gets_the_page_too() -> None:
                 assert await client.ended()
             stream = await trio.open_tcp_stream(*there.address)
             await stream.send_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            await stream.aclose()  # gone for good, and nobody tells
+            await stream.aclose()  # the client is gone, and no end of file is passed on
         async with there.client() as client:
-            await client.ask("GET", "/v0/health")  # whoever came before has been accepted
+            await client.ask("GET", "/v0/health")  # so all earlier connections have been accepted
             await until(lambda: len(there.gateway.server.connections) == 1)
 
 
@@ -111,7 +111,7 @@ class Http2:
         await self.stream.send_all(self.connection.data_to_send())
 
     async def answer(self, stream_id: int, body: bytes = b"") -> tuple[int, bytes]:
-        """Send what there is of a body, and receive the answer."""
+        """Send `body`, and receive the response: its status and bytes."""
         status, answer, ended = 0, b"", False
         while not ended:
             while body and (window := self.connection.local_flow_control_window(stream_id)):
@@ -177,12 +177,13 @@ PING = b"\0\0\x08\x06\0\0\0\0\0" + b"12345678"
 
 
 async def served(there: Stage) -> None:
-    """A client that comes gets a place and an answer."""
+    """Check that a new client is admitted and answered."""
     with trio.fail_after(10):
         async with there.client() as client:
             assert (await client.ask("GET", "/v0/health")).status == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reads", [True, False])
 async def test_http_2_connections_without_streams_make_room(reads: bool) -> None:
     async with prepared(max_connections=4) as there, AsyncExitStack() as opened:

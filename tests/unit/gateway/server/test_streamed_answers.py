@@ -1,4 +1,4 @@
-"""Claims about answers that are sent piece by piece."""
+"""Claims about responses that are sent piece by piece."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ PIECES = [b"event: a\n\n", b"x" * 200_000, b"end"]
 
 
 def play(there: Stage, pieces: list[bytes], closed: trio.Event, *, forever: bool = False) -> None:
-    """Have the health operation answer with pieces, and then until its client leaves."""
+    """Make the health operation send pieces, and then last until its client leaves."""
 
     async def live(write: Write, gone: Gone) -> bool:
         try:
@@ -93,7 +93,7 @@ BROWSER = {"Accept": "text/event-stream"}
 
 
 async def test_a_stream_that_cannot_be_opened_now_tells_a_browser_to_come_back() -> None:
-    """An EventSource gives up for good on any status but 200."""
+    """An EventSource never retries after a status other than 200."""
     async with stage() as there:
         there.lose_shard(0)
         async with there.client() as client:

@@ -1,4 +1,4 @@
-"""Claims about the books behind the caps: whatever order things happen in, the shards together keep to the cap."""
+"""Claims about the ledger: in any order of events, all shards together stay within the caps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CAP = 100
 
 @dataclass
 class Model:
-    """A shard that takes what fits into the room it is told, and loses what it has not read when it dies."""
+    """The model of a shard: accepts requests that fit the room they bring; unread requests are lost when it dies."""
 
     held: int = 0
     inbox: deque[tuple[int, int, int]] = field(default_factory=deque)

@@ -1,5 +1,5 @@
-"""Loans to shards, with a real shard behind the gateway's socket: lent when wanted, and asked back when clients need
-the room."""
+"""Claims about loans, with a real shard behind the gateway's socket: made when wanted, recalled when clients need the
+room."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def lending() -> AsyncIterator[tuple[Stage, RealShard]]:
 
 
 async def lent(there: Stage, shard: RealShard, wanted: int) -> int:
-    """What the shard is lent once it wants this."""
+    """Make the shard want this; return what it is lent."""
     allowance = shard.harness.shard.allowance
     await until(lambda: allowance._loan is not None)
     allowance.want(wanted)

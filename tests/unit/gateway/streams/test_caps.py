@@ -1,4 +1,4 @@
-"""Claims about the caps of what stays open: watch streams and WebSockets, with a real shard behind the gateway."""
+"""Claims about the caps on watch streams and WebSockets, with a real shard behind the gateway."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def refused(answer: Answer, limit: str, most: int) -> None:
 
 
 async def asked(client: Client, kind: str, headers: dict[str, str]) -> Answer:
-    """Open one, or be refused; of what was opened, the head."""
+    """Try to open a stream; return the response head if it was opened."""
     if kind == "websocket":
         return await client.ask("GET", "/v0/ws", headers=headers | UPGRADE)
     made = await client.ask("POST", "/v0/watch", b'{"topics":{"a":{}}}', headers)
@@ -37,7 +37,7 @@ async def asked(client: Client, kind: str, headers: dict[str, str]) -> Answer:
 
 @asynccontextmanager
 async def full(kind: str, **limits: int) -> AsyncIterator[tuple[Stage, Client]]:
-    """A gateway whose caps are reached, and the client whose stream is the one that matters."""
+    """A gateway at its caps, and the client whose stream the test ends."""
     limits = {"max_sse_connections": 2, "max_sse_connections_per_key": 1, **limits}
     async with stage(keys=[key("one"), key("two"), key("three")], **limits) as there:
         shard = Harness()
@@ -91,6 +91,7 @@ async def _stops(there: Stage, client: Client) -> None:
 Ends = Callable[[Stage, Client], Awaitable[None]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("end", [_leaves, _fails, _key_goes, _shard_dies, _stops])
 async def test_a_slot_is_free_again_however_the_stream_ends(kind: str, end: Ends) -> None:
@@ -122,7 +123,7 @@ async def test_the_service_has_its_own_cap_whoever_asks() -> None:
             refused(await other.ask("GET", "/v0/ws", headers=UPGRADE), "max_sse_connections", 1)
 
 
-# -- what is kept: routers and sessions
+# -- stored objects: routers and sessions
 
 
 async def _answer(there: Stage, client: Client, request: bytes) -> None:
@@ -170,7 +171,7 @@ KEPT: dict[str, tuple[str, str, str]] = {
     "max_routers": ("PUT", "/v0/routers/r%d", '{"source":"a","dest":"d%d"}'),
     "max_watch_sessions": ("POST", "/v0/watch", '{"topics":{"a":{}}}'),
 }
-"""Cap → how to make one: method, path, body; where there is a number it is another one each time."""
+"""Cap → request that makes one more: method, path, body. A number in it differs each time."""
 
 
 @pytest.mark.parametrize("how", [_answer, _client_goes, _shard_goes, _shard_is_silent, _bug])
@@ -184,7 +185,7 @@ async def test_what_is_counted_is_what_there_is_however_making_it_ended(
         return path.replace("%d", str(number)), body.replace("%d", str(number)).encode()
 
     async with stage(max_routers=2, max_watch_sessions=2, request_timeout_ms=1000) as there:
-        there.gateway.shards.links.timeout_s = 0.04  # how often deadlines are looked at
+        there.gateway.shards.links.timeout_s = 0.04  # deadlines are checked this often
         harness = Harness(max_routers=2, max_watch_sessions=2)
         harness.append("a", 1)
         await start_real(there, harness)

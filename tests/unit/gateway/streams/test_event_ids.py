@@ -1,4 +1,4 @@
-"""Claims about ids: they say where every topic is, and only ever take a session back."""
+"""Claims about event ids: they hold the position of every topic, and only ever move a session back."""
 
 from __future__ import annotations
 

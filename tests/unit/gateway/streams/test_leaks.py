@@ -1,7 +1,8 @@
-"""What streams leave behind in the gateway when they are gone: no task, no stream, no feed, no slot."""
+"""Claims about streams that have ended: they leave no task, stream, feed or slot in the gateway."""
 
 from __future__ import annotations
 
+import pytest
 import trio.lowlevel
 
 from tests.support.gateway_stage import Stage, stage, until
@@ -25,6 +26,7 @@ async def _visit(there: Stage, number: int, url: str) -> None:
             await client._more()
 
 
+@pytest.mark.slow
 async def test_a_thousand_streams_leave_no_task() -> None:
     async with stage() as there:
         harness = Harness()

@@ -1,4 +1,4 @@
-"""Claims about WebSocket commands, over a socket that is a pair of queues."""
+"""Claims about WebSocket commands, over a socket made of two queues."""
 
 from __future__ import annotations
 

@@ -72,6 +72,7 @@ def test_any_range_of_cells_equals_that_range_of_all(batch: Columns, data: st.Da
                 assert column.size(start, stop) == size
 
 
+@pytest.mark.slow
 @given(st.lists(batches(), min_size=1, max_size=5))
 def test_merging_keeps_every_record_in_order(parts: list[Columns]) -> None:
     decoded = [decode_batch(encode_batch(p, 1, 1).head) for p in parts]

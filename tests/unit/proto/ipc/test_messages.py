@@ -1,4 +1,4 @@
-"""What processes say to each other survives the wire, and what is none of it is refused."""
+"""Messages and control messages survive encoding and decoding; other bytes are refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VALUES = {
 
 
 def filled(struct: type[msgspec.Struct]) -> st.SearchStrategy[msgspec.Struct]:
-    """Structs of this type with any values in their fields."""
+    """Return a strategy for Structs of this type, with any values in their fields."""
     return st.builds(struct, **{name: _of(kind) for name, kind in get_type_hints(struct).items()})
 
 
@@ -128,7 +128,7 @@ headers = st.tuples(
 
 @given(st.one_of(headers.map(pack), packable.map(pack), st.binary(max_size=40)))
 def test_garbage_is_a_message_or_refused(raw: bytes) -> None:
-    """Nothing else comes out: whoever reads messages handles one error."""
+    """Decoding raises only `MessageError`, so that callers handle one error."""
     try:
         decode([raw])
     except MessageError:

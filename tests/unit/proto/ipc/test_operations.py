@@ -1,4 +1,4 @@
-"""Every operation between processes is a Struct of `proto.ipc.operations`, in the table, and carried out by a shard."""
+"""Claims about operations: each is a Struct of `proto.ipc.operations`, is in its table, and a shard executes it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_everything_that_is_sent_is_in_the_table() -> None:
     assert named(Answer) == {row.answer for row in TABLE if row.answer is not None}
 
 
-def test_the_shard_carries_out_every_operation_in_the_way_the_table_says() -> None:
+def test_the_shard_has_a_handler_for_every_operation_of_the_table() -> None:
     shard = Harness().shard
     assert shard._waiting_operations.keys() == {row.request for row in TABLE if row.waits}
     assert shard._operations.keys() | {BY_NAME["ping"].request} == {row.request for row in TABLE if not row.waits}

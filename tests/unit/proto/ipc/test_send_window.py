@@ -1,4 +1,4 @@
-"""Claims about what may be on its way between two processes: requests to a shard, its replies."""
+"""Claims about the bytes in flight between two processes: requests to a shard, and its replies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_window_counts_exactly_what_a_shard_may_still_have(events: list[tuple[
 
 
 async def write(there: Stage, number: int, size: int = 100_000) -> trio.CancelScope:
-    """A write that is asked for, until its scope is cancelled."""
+    """Send one write and wait for its reply, until the scope is cancelled."""
     scope = trio.CancelScope()
     (link,) = there.gateway.shards.links.open()
     before = len(link.waiting)
@@ -66,12 +66,12 @@ async def test_a_shard_that_hangs_is_handed_a_window_and_no_more() -> None:
         scopes = [await write(there, number) for number in range(20)]
         await until(lambda: len(there.shards[0].requests) == 5)
         assert len(link._queue) == 15
-        # Those that were not handed over leave nothing behind when they are given up.
+        # Requests that were never sent leave nothing behind when they are abandoned.
         for scope in scopes[5:]:
             scope.cancel()
         await until(lambda: len(link.waiting) == 5)
         assert (len(link._queue), link._window.bytes) == (0, 500_000)
-        # Those that were are counted until the shard is known to have taken them.
+        # Requests that were sent count until the shard is known to have taken them.
         for scope in scopes[:5]:
             scope.cancel()
         await until(lambda: not link.waiting)
@@ -120,14 +120,14 @@ async def test_a_write_that_never_left_says_that_it_was_not_done_and_is_booked_n
         async with trio.open_nursery() as nursery:
             for _ in range(6):
                 nursery.start_soon(ask)
-        # The first two were handed over; others too, if the shard was seen to take those before their time was up.
+        # The first two were sent; others too, if the shard was seen to take those before their deadline.
         assert {*outcomes} == {"not_done", "unknown"}
         assert there.gateway.shards.ledger.booked([0]) == outcomes.count("unknown") == len(there.shards[0].requests)
         await until(lambda: there.gateway.budget.used == 0)
 
 
 class Asker:
-    """Takes what it is sent when it is told to, and says so as `proto.ipc.link` does."""
+    """Receives replies on demand and reports them with `Taken`, as `proto.ipc.link` does."""
 
     def __init__(self, most: int) -> None:
         self.now = 0.0

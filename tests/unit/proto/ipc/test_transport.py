@@ -1,4 +1,4 @@
-"""ZeroMQ under trio: nothing is lost, nothing hangs, whoever sends and whenever."""
+"""ZeroMQ under trio: no message is lost and no read hangs, whichever task sends at whatever time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from proto.ipc.transport import MAX_TICK, MessageSocket
 
 
 async def test_thousands_in_flight_from_many_tasks_are_all_answered(tmp_path: Path) -> None:
-    """The descriptor is edge-triggered, and sends from other tasks swallow its edges: without a look at EVENTS after
+    """The descriptor is edge-triggered, and sends from other tasks consume its edges. Without a check of EVENTS after
     each send, this hangs."""
     endpoint = f"ipc://{tmp_path}/s"
     router = MessageSocket.router(endpoint)

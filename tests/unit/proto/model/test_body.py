@@ -1,4 +1,4 @@
-"""Bodies that are not what they should be: where only some values are allowed, the error lists them."""
+"""Invalid bodies: where only some values are allowed, the error lists them."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def test_names_outside_the_grammar(name: str) -> None:
     [("jobs", 2, 1), ("jobs", 8, 7), ("flights:UA", 2, 0), ("flights:UA", 5, 1), ("a", 3, 1)],
 )
 def test_the_owner_of_a_name_never_changes(name: str, shards: int, owner: int) -> None:
-    """Part of the format on disk: another answer would lose topics."""
+    """`shard_of` is part of the on-disk format: another result would lose topics."""
     assert shard_of(name, shards) == owner
 
 

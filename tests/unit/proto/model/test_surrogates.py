@@ -1,4 +1,4 @@
-"""Lone surrogate escapes are kept byte for byte wherever a record goes, and refused where a string has to be made."""
+"""Lone surrogate escapes are kept byte for byte in records, and refused where a string is decoded."""
 
 from __future__ import annotations
 

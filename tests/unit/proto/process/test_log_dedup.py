@@ -98,7 +98,7 @@ def test_memory_is_bounded_and_nothing_is_held_back_beyond_it() -> None:
 
 
 def test_what_is_due_is_written_without_another_line() -> None:
-    """By its own timer."""
+    """`Repeats` writes the last line by its own timer."""
     written = threading.Event()
     now = 1000.0
     repeats = Repeats(lambda *_: written.set(), lambda: now)
@@ -111,7 +111,7 @@ def test_what_is_due_is_written_without_another_line() -> None:
 
 
 def test_a_process_that_ends_has_said_everything() -> None:
-    """Through the whole chain of a real process."""
+    """Through the whole processor chain of a real process."""
     script = "from proto.process.log import configure\nlog = configure('gateway', 'info', 'logfmt')\n"
     script += "for number in range(3):\n    log.warning('full', number=number)\n    log.info('fine')\n"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
@@ -126,6 +126,7 @@ def test_a_process_that_ends_has_said_everything() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_each_death_of_a_child_is_a_line_of_the_supervisor() -> None:
     script = "from proto.process.log import configure\nlog = configure('supervisor', 'info', 'logfmt')\n"
     script += "for _ in range(3):\n    log.error('child_died', child='shard-00')\n"
@@ -133,6 +134,7 @@ def test_each_death_of_a_child_is_a_line_of_the_supervisor() -> None:
     assert done.stderr.count("event=child_died") == 3
 
 
+@pytest.mark.slow
 def test_a_bug_that_is_met_again_and_again_has_one_traceback() -> None:
     script = "from proto.process.log import configure\nlog = configure('gateway', 'info', 'logfmt')\n"
     script += (

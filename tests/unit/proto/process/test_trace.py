@@ -1,4 +1,4 @@
-"""Claims about W3C Trace Context as it is passed on."""
+"""Claims about the propagation of W3C Trace Context."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about the Walrus and Rog parsers: every sentence of the protocols that can be told without a server."""
+"""Claims about the Walrus and Rog parsers: every rule of the protocols that can be checked without a server."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_names_that_cannot_be_sent_are_refused() -> None:
             rog.encode(rog.Create(name, 1))
 
 
-# Both, on anything
+# Both, on arbitrary bytes
 
 
 @pytest.mark.parametrize("path", sorted(CORPUS.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name[:12]}")

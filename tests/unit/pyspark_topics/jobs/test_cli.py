@@ -1,4 +1,4 @@
-"""`topics-spark` before Spark starts, and what it says of what Spark raises."""
+"""`topics-spark` before Spark starts, and its messages for exceptions of Spark."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ def test_options_of_spark_may_stand_on_both_sides_of_the_job() -> None:
     assert [*given.conf, *given.more_conf] == ["a=1", "b=2", "c=3"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hung", [False, True])
 def test_a_service_that_is_down_is_told_within_ten_seconds(
     hung: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture

@@ -1,4 +1,4 @@
-"""Claims about what a shard refuses on behalf of the whole service, and which names it shows to whom."""
+"""Admission: the caps that a shard applies for the whole service, and the names that a key's prefixes let it see."""
 
 from __future__ import annotations
 
@@ -117,6 +117,7 @@ def test_a_dead_letter_target_must_be_inside_the_prefixes() -> None:
 NAMES = st.text("ab:", min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @given(
     st.sets(NAMES, max_size=40),
     st.text("ab:", max_size=2),

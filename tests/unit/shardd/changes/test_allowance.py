@@ -1,5 +1,5 @@
-"""The caps bind what shards add by themselves: copies of routers and letters of outboxes wait for a loan, lose nothing,
-and go on when there is one."""
+"""Allowance: router copies and letters of outboxes stay under the caps. Without a loan they wait, and nothing is lost;
+with one they continue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.harness import Harness
 from tests.support.routed import Net
 
 SIZE = 17
-"""Of the records here, with what each costs besides its data."""
+"""Bytes of each record in these tests, overhead included."""
 
 
 def bound(**limits: Any) -> Net:
@@ -31,7 +31,7 @@ def lend(shard: Harness, size: int = 0, topics: int = 0, asked: tuple[int, int] 
 
 
 def wanted(shard: Harness, ident: int) -> tuple[int, int] | None:
-    """What the answer to a loan wants; None while it is not over."""
+    """The `want` of a loan's answer; None while the loan lasts."""
     message = shard.replies[ident]
     if isinstance(message, Parked):
         return None
@@ -95,7 +95,7 @@ def test_a_topic_that_evicts_needs_no_more_than_its_cap() -> None:
     assert not net.step("b")
     lend(net.shards[0], 2 * (SIZE + 1), asked=(1000, 0))
     while net.step("b"):
-        pass  # at its cap, what comes takes the place of what was there
+        pass  # at its cap, the topic evicts a record for each new one
     assert net.data("b") == [57, 58]
 
 
@@ -214,7 +214,7 @@ def test_letters_are_told_when_there_is_no_room_and_leave_nothing_behind(size: i
 
 def test_a_wish_that_crossed_a_loan_is_told_again() -> None:
     shard = bound(max_total_bytes=1000, max_topics=5).shards[0]
-    ident = letters(shard, 1, 2)  # nothing is lent yet, so the wish waits
+    ident = letters(shard, 1, 2)  # nothing is lent yet, so the want is remembered
     loan = lend(shard, 0, 0, asked=(0, 0))
     assert wanted(shard, loan) == (2 * SIZE, 1)
     assert answer(shard, ident) is None

@@ -1,4 +1,4 @@
-"""§0.10, §3: a seq is given once, whatever stops and whatever is lost with it (`memory` aside)."""
+"""§0.10, §3: a seq is given to one record only, whatever stops and is lost with it (except in class `memory`)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def create(shard: Harness, durability: str) -> None:
 
 
 def unsynced(shard: Harness, *data: Any) -> int:
-    """An acknowledged write that no sync follows. Returns its last seq."""
+    """Makes an acknowledged write that no sync follows. Returns its last seq."""
     sent = shard.send("append", "a", {"records": [{"data": d} for d in data]})
     shard.shard.flush()
     reply: Any = shard.replies[sent]
@@ -49,7 +49,7 @@ def test_what_the_machine_took_is_not_given_again() -> None:
 
 @pytest.mark.parametrize("between", ["nothing", "checkpoint", "configure", "process", "drop"])
 def test_the_jump_stays(between: str) -> None:
-    """Readers have seen the head; nothing takes it back, whatever happens before the next write."""
+    """Readers have seen the head, so it never goes back, whatever happens before the next write."""
     shard = Harness()
     create(shard, "disk")
     unsynced(shard, 1)
@@ -80,7 +80,7 @@ def test_a_process_that_dies_leaves_no_hole(durability: str) -> None:
 
 @pytest.mark.parametrize("how", ["closed", "idle"])
 def test_where_everything_is_synced_the_machine_leaves_no_hole(how: str) -> None:
-    """Stopped in an orderly way, or not written to since a checkpoint."""
+    """After an orderly stop, or without writes since a checkpoint."""
     shard = Harness()
     create(shard, "disk")
     shard.append("a", 1, 2)

@@ -1,4 +1,4 @@
-"""Claims about shards with many topics: what a checkpoint and a start do is in proportion to what has changed."""
+"""Claims about shards with many topics: the work of a checkpoint and of a start is in proportion to the changes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from proto.format.frame import check
 from shardd.checkpoint import checkpoint, segment_summary
 from shardd.offline.verify import verify
-from shardd.shard import Shard
+from shardd.shard import Shard, opened_shard
 from tests.support.fault_disk import FaultDisk
 from tests.support.harness import Harness
 
@@ -35,7 +35,7 @@ def state(shard: Harness) -> dict[str, Any]:
 
 
 def check_restarts(shard: Harness, expected: dict[str, Any]) -> None:
-    """After the death of the process, and of the machine: then seqs may jump, for `disk` topics had reserved some."""
+    """After the death of the process, and of the machine, when seqs may jump: `disk` topics had reserved some."""
     assert isinstance(shard.disk, FaultDisk)
     assert state(shard.restarted(shard.disk.after_crash("process"))) == expected
     found = state(shard.restarted(shard.disk.after_crash("drop")))
@@ -67,6 +67,7 @@ def test_what_a_failed_checkpoint_had_planned_is_planned_again() -> None:
     assert [each.topic.name for each in shard.shard.begin_checkpoint().topics] == ["t1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changed", [True, False])
 def test_a_slice_is_bounded(changed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "LOOK", 64)
@@ -166,7 +167,7 @@ def test_files_that_no_topic_knows_go_with_the_first_checkpoint() -> None:
 
 
 class CountingDisk(FaultDisk):
-    """Which segment files are read."""
+    """The segment files that are read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,7 +184,7 @@ class CountingDisk(FaultDisk):
 
 
 def various(disk: FaultDisk, topics: int = 20) -> Harness:
-    """Topics of which something is gone in all ways, stopped in order."""
+    """A cleanly stopped shard with topics whose records were evicted, acked and deleted."""
     shard = Harness(disk, segment_max_events=20)
     for n in range(topics):
         config = {"durability": "fsync", "cap_records": 25} if n % 3 == 0 else {"cap_bytes": 900}
@@ -204,7 +205,7 @@ def various(disk: FaultDisk, topics: int = 20) -> Harness:
 
 
 def inner(shard: Shard) -> dict[str, Any]:
-    """What is known of topics without using them."""
+    """The state of the topics that can be read without using them."""
     return {
         topic.name: [
             *(topic.head_seq, topic.floor, topic.records, topic.bytes, topic.last_live, topic.evict_floor),
@@ -217,11 +218,7 @@ def inner(shard: Shard) -> dict[str, Any]:
 
 
 def started(disk: FaultDisk, shard: Harness, *, from_files: bool) -> Shard:
-    again = Shard(disk, shard.clock, shard.path, shard.limits)
-    again.checkpoints.from_files = from_files
-    for _ in again.recover():
-        pass
-    return again
+    return opened_shard(disk, shard.clock, shard.path, shard.limits, from_files=from_files)
 
 
 def test_a_start_opens_no_file_of_topics_that_nothing_is_asked_of() -> None:

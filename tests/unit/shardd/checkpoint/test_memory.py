@@ -1,4 +1,4 @@
-"""What a shard keeps in memory, and what it gives back."""
+"""Claims about memory: what a shard keeps, and what it gives back to the system."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.harness import SHARD, Harness
 
 
 def stored(disk: Disk) -> Harness:
-    """A topic of 40 records that files alone have, in one frame."""
+    """A topic with 40 records in one frame that only a file has."""
     shard = Harness(disk, cache_bytes=0, segment_max_events=10)
     for _ in range(4):
         shard.append("a", *range(10))
@@ -86,7 +86,7 @@ def test_the_heap_is_looked_through_again_when_more_was_freed_or_used_since(monk
 
 @pytest.fixture
 def checks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Grows with each look at a checksum of a file's frame."""
+    """A list that grows with each check of a stored frame."""
     seen: list[int] = []
     original = segment.check
 
@@ -109,7 +109,7 @@ def test_a_frame_is_checked_whenever_it_comes_from_its_file(checks: list[int]) -
 
 
 def test_a_frame_of_which_records_are_cut_is_checked_once(checks: list[int]) -> None:
-    """Or evicting record by record would cost a checksum over a thousand of them each time."""
+    """Else evicting record by record would cost a checksum over a thousand records each time."""
     shard = stored(FaultDisk())
     for seq in range(2, 12):
         shard.call("delete_records", "a", {"before_seq": seq})

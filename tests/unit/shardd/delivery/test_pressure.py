@@ -1,4 +1,4 @@
-"""Priority, the scheduler and pressure: who is served first, and what a shard that is behind does."""
+"""Priority, scheduler and pressure: the order in which topics are served, and what a shard does when it is behind."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def topic(ident: int, priority: int | None = None) -> Topic:
 
 
 def under(level: float, pressure: Pressure | None = None) -> Pressure:
-    """Samples that bring the level where it is wanted, or close to it."""
+    """A `Pressure` that samples have brought to the level, or close to it."""
     pressure = pressure or Pressure()
     for _ in range(60):
         pressure.sample(Sample(0, 0.0, level * FULL_LAG, 0.0))
@@ -67,13 +67,13 @@ class Stage:
         self._topics: dict[int, Topic] = {}
 
     def attach(self, ident: int, priority: int | None = None, *, background: bool = False) -> Topic:
-        """Somebody waits for what comes to the topic."""
+        """Attaches a deliverer to the topic."""
         one = self._topics.setdefault(ident, topic(ident, priority))
         self.scheduler.attach(one, self.serve, background=background)
         return one
 
     def ready(self, ident: int, priority: int | None = None) -> Topic:
-        """There is something for a topic that somebody waits for."""
+        """Marks a topic with a deliverer ready."""
         one = self._topics.get(ident) or self.attach(ident, priority)
         self.scheduler.ready(one)
         return one
@@ -338,7 +338,7 @@ class TestScheduler:
         assert stage.deliver() == [2]
 
     def test_gathering_on_purpose_is_no_delay(self) -> None:
-        """Or pressure would keep itself up."""
+        """Otherwise pressure would sustain itself."""
         stage = Stage(under(0.6))
         stage.ready(1)
         stage.clock.elapsed = 1.0
@@ -390,7 +390,7 @@ class TestScheduler:
         assert stage.scheduler.take_delay() == 0.0
 
     def test_background_work_waits_until_pressure_has_fallen(self) -> None:
-        """As routers do."""
+        """Routers work so."""
         stage = Stage(under(1.0))
         stage.attach(1, background=True)
         stage.ready(1)
@@ -583,7 +583,7 @@ class TestDelivery:
         assert len(shard.shard.scheduler) == 0
 
     def test_a_damaged_file_is_bad_news_for_its_readers_alone(self) -> None:
-        """Records that went to a file, and out of memory, while they gathered."""
+        """The records were written to a file and left memory while they gathered."""
         shard = Harness(cache_bytes=0)
         shard.append("a", 1)
         ident = park(shard, "a")
@@ -631,7 +631,7 @@ class TestDelivery:
 class TestFullQueue:
     @pytest.fixture
     def full(self) -> Harness:
-        """Two writes may wait for a sync, and do."""
+        """A shard whose queue holds two writes, and is full."""
         shard = Harness(wal_queue_max=2)
         shard.call("configure", "safe", FSYNC)
         shard.call("configure", "fast")
@@ -726,7 +726,7 @@ class TestFullQueue:
 
 
 class Socket:
-    """Nobody sends anything."""
+    """A socket that receives nothing."""
 
     async def read(self, handle: Any) -> None:
         await trio.sleep_forever()
@@ -736,7 +736,7 @@ class Socket:
 
 
 class LoopClock(FakeClock):
-    """The event loop's time."""
+    """A clock that follows the event loop's time."""
 
     def monotonic(self) -> float:
         return trio.current_time()

@@ -1,4 +1,4 @@
-"""Reading on from a cursor: §3, §3.1, §3.2, §4, and named cursors."""
+"""Reads from a cursor on: §3, §3.1, §3.2, §4, and named cursors."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class TestCursor:
         assert shard.diff("a", 1) == shard.diff("a", 1)
 
     def test_a_read_counts_as_consumption(self, shard: Harness) -> None:
-        """§3: it bumps the recency clock."""
+        """§3: a read updates the topic's time of last use."""
         shard.append("a", 1)
         shard.clock.advance(5)
         shard.diff("a")
@@ -117,7 +117,7 @@ class TestCursor:
 
 
 class TestSkipping:
-    """§3.2: what is skipped still moves the cursor."""
+    """§3.2: skipped records still move the cursor."""
 
     def test_filtered_deleted_and_expired_records_move_it(self, shard: Harness) -> None:
         """§3.2: all of them; an empty answer may not be caught up."""
@@ -134,7 +134,7 @@ class TestSkipping:
         assert (answer["records"], answer["next_from_seq"], answer["caught_up"]) == ([], 5, True)
 
     def test_a_reader_of_nothing_but_its_own_records_gets_through(self, shard: Harness) -> None:
-        """§3.2: it would loop for ever otherwise."""
+        """§3.2: otherwise the client would loop for ever."""
         for _ in range(10):
             shard.append("a", *range(10), node="me")
         cursor = steps = 0
@@ -224,7 +224,7 @@ def test_a_records_node_overrides_that_of_its_batch(shard: Harness) -> None:
 
 
 def test_echoes_are_switched_on_and_off_in_place(shard: Harness) -> None:
-    """§0.10, §4: a filter of reads, not of what is stored."""
+    """§0.10, §4: the filter applies to reads, not to stored records."""
     shard.append("a", 1, node="me")
     for dedupe in (True, False, True):
         shard.call("configure", "a", {"dedupe_node": dedupe})

@@ -1,4 +1,4 @@
-"""Claims about what a shard does for streams: feed reads, strong ones, and sessions with all they survive."""
+"""Streams in a shard: stream reads, strong reads, and watch sessions across restarts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from proto.ipc.message import Reply
 from proto.model.errors import TopicsError
 from shardd.offline.reshard import Reshard
-from shardd.shard import Shard
+from shardd.shard import opened_shard
 from tests.support.asked import said
 from tests.support.harness import Harness
 
@@ -283,9 +283,7 @@ def test_sessions_move_to_their_new_shards(tmp_path: Any) -> None:
     Reshard(RealDisk(), tmp_path, SystemClock(), Limits()).run(3)
     found: dict[str, int] = {}
     for index in range(3):
-        shard = Shard(RealDisk(), SystemClock(), tmp_path / f"shard-{index:02d}", Limits())
-        for _ in shard.recover():
-            pass
+        shard = opened_shard(RealDisk(), SystemClock(), tmp_path / f"shard-{index:02d}", Limits())
         found |= dict.fromkeys(shard.directory.sessions.by_wid, index)
         if wids[0] in shard.directory.sessions.by_wid:
             assert shard.directory.sessions.by_wid[wids[0]].topics["a"] == (1, 3, 0)

@@ -1,4 +1,4 @@
-"""Claims about writes that hold far more records than a write may: what they cost, and that others are untouched."""
+"""Bombs: writes with far more records than allowed. They cost little, and other writes are not affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about reading one record at a time through a named cursor, and about Rog logs in a shard."""
+"""Consume: reads of one record at a time through a named cursor; and Rog logs in a shard."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_topic_that_is_not_there_is_404() -> None:
 
 @pytest.mark.parametrize("op", ["take", "step", "cursor_put", "cursor_delete", "delete_records"])
 def test_nothing_follows_a_deletion_that_is_on_its_way(op: str) -> None:
-    """It would be in the log behind the end of its topic."""
+    """Otherwise the change would follow its topic's deletion in the log."""
     shard = fsynced()
     shard.append("t", 1)
     shard.send("delete_topic", "t")

@@ -1,4 +1,4 @@
-"""Claims about how many named cursors a topic may have."""
+"""Named cursors: the limit on their number in a topic."""
 
 from __future__ import annotations
 

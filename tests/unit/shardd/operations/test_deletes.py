@@ -1,4 +1,4 @@
-"""Deletions: what they take, and that nobody is told: §5."""
+"""Deletions: which records they remove, and that readers get no tombstone: §5."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def shard() -> Harness:
 
 
 def write(shard: Harness, *tags: str | None, topic: str = "a", **fields: Any) -> None:
-    """One write: a record per tag, None for a record without one."""
+    """Makes one write with a record per tag; None for a record without a tag."""
     records = [{"data": 0} if tag is None else {"data": 0, "tag": tag} for tag in tags]
     shard.call("append", topic, {"records": records, **fields})
 
@@ -140,7 +140,7 @@ def test_the_answer_is_the_state_afterwards(shard: Harness) -> None:
 @pytest.mark.parametrize("before_seq", range(13))
 @pytest.mark.parametrize("batch", [1, 3, 10])
 def test_before_seq_takes_every_record_below_it(shard: Harness, before_seq: int, batch: int) -> None:
-    """§5: `$seq < before_seq`, wherever it falls in a write; never more than there is."""
+    """§5: records with `$seq < before_seq`, wherever that falls in a write; `before_seq` may be past the head."""
     for start in range(0, 10, batch):
         write(shard, *[None] * min(batch, 10 - start))
     answer = delete(shard, before_seq=before_seq)
@@ -161,7 +161,7 @@ def test_before_seq_beyond_the_head_takes_what_is_there_and_no_future_record(sha
 
 
 def test_both_fields_are_anded(shard: Harness) -> None:
-    """§5: the versions before, and not the new one, nor anything else."""
+    """§5: the earlier versions are deleted, neither the new one nor other records."""
     write(shard, "msg-123", "other", "msg-123")
     write(shard, "msg-123", "msg-124")
     answer = delete(shard, match=["tag", "Eq", "msg-123"], before_seq=4)
@@ -171,7 +171,7 @@ def test_both_fields_are_anded(shard: Harness) -> None:
 
 @HOW
 def test_future_records_with_a_matching_tag_stay(shard: Harness, how: str) -> None:
-    """§5: a deletion is no standing filter."""
+    """§5: a deletion does not apply to later records."""
     write(shard, "t", "u")
     assert delete(shard, match="t")["deleted"] == 1
     write(shard, "t")
@@ -239,7 +239,7 @@ def test_a_deletion_of_everything_leaves_the_head(shard: Harness) -> None:
 
 
 def test_the_earliest_passes_records_that_were_deleted_before(shard: Harness) -> None:
-    """§5: `earliest_seq` is the first live record, whoever took the others when."""
+    """§5: `earliest_seq` is the first live record, however the earlier ones were removed."""
     write(shard, "a", "b", "b", "c", "b", "d")
     assert delete(shard, match="b")["earliest_seq"] == 1
     assert delete(shard, match="a")["earliest_seq"] == 4
@@ -247,7 +247,7 @@ def test_the_earliest_passes_records_that_were_deleted_before(shard: Harness) ->
 
 
 def test_expired_records_are_not_deleted_but_lost(shard: Harness) -> None:
-    """§3.3, §5: who was there first decides whether there is a tombstone."""
+    """§3.3, §5: a record that expires before the deletion is reported lost; one deleted first is not."""
     shard.call("configure", "a", {"ttl_ms": 100})
     write(shard, "t", "t")
     shard.clock.advance(60)
@@ -280,7 +280,7 @@ def test_a_deletion_is_as_durable_as_its_topic(shard: Harness, durability: str, 
 
 
 def test_an_fsync_deletion_waits_for_its_sync(shard: Harness) -> None:
-    """§5: it is acknowledged when it is durable, and not visible before."""
+    """§5: the deletion is acknowledged when it is durable, and not visible before."""
     write(shard, "t", config={"durability": "fsync"})
     ident = shard.send("delete_records", "a", {"before_seq": 2})
     shard.shard.flush()
@@ -301,7 +301,7 @@ def test_a_deletion_that_could_not_be_logged_deletes_nothing(shard: Harness) -> 
 
 
 def test_a_tag_that_was_deleted_and_forgotten_can_be_deleted_again(shard: Harness) -> None:
-    """§5: a checkpoint forgets batches of which nothing is left; the tag index may remember them."""
+    """§5: a checkpoint drops batches without live records; the tag index may still refer to them."""
     for tag in ("a", "b", "a", "b", "c"):
         write(shard, *[tag] * 600)
     assert delete(shard, match="b")["deleted"] == 1200
@@ -315,7 +315,7 @@ def test_a_tag_that_was_deleted_and_forgotten_can_be_deleted_again(shard: Harnes
 
 
 def test_many_deletions_over_merged_writes(shard: Harness) -> None:
-    """§5: the same records go however small the writes were, with checkpoints in between."""
+    """§5: the same records are deleted however small the writes were, with checkpoints in between."""
     tags = [f"t{n % 7}" if n % 3 else None for n in range(500)]
     for tag in tags:
         write(shard, tag)
@@ -333,7 +333,7 @@ def test_many_deletions_over_merged_writes(shard: Harness) -> None:
 
 
 def test_what_expires_while_a_deletion_waits_is_one_or_the_other_for_good(shard: Harness) -> None:
-    """§3.3: a tombstone that was shown does not go away."""
+    """§3.3: a tombstone that a reader has seen stays."""
     shard.call("configure", "a", {"durability": "fsync", "ttl_ms": 1000})
     write(shard, "t", "u")
     shard.send("delete_records", "a", {"match": ["tag", "Eq", "t"]})

@@ -1,4 +1,4 @@
-"""Durability classes: what an acknowledgement is worth, and switching between them: §0.10, §2."""
+"""Durability classes: what an acknowledgement guarantees, and changes of the class: §0.10, §2."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ class TestConfig:
     @pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
     @pytest.mark.parametrize("survival", ["process", "drop"])
     def test_the_config_always_survives(self, shard: Harness, durability: str, survival: Survival) -> None:
-        """§0.10: of every class, also a machine's crash."""
+        """§0.10: the config of every class survives a machine's crash."""
         config = put(shard, durability, ttl_ms=5_000_000, cap_records=7, priority=3, dead_letter="dl")
         assert crashed(shard, survival).call("state", "a")["config"] == config
 
     @pytest.mark.parametrize("first", ["ephemeral", "memory", "disk", "fsync"])
     @pytest.mark.parametrize("second", ["ephemeral", "memory", "disk", "fsync"])
     def test_it_is_freely_mutable_in_place(self, shard: Harness, first: str, second: str) -> None:
-        """§0.10: nothing is lost by the change itself, and seqs go on."""
+        """§0.10: the change itself loses nothing, and seqs continue."""
         put(shard, first)
         shard.append("a", 1, 2)
         assert put(shard, second)["durability"] == second
@@ -144,7 +144,7 @@ class TestAcks:
             assert len(found) >= 5
 
     def test_memory_reads_and_recovers_like_disk(self, shard: Harness) -> None:
-        """§0.10: queryable, config kept; what is found after a restart is a part of what was written."""
+        """§0.10: the topic is queryable, its config kept; the records after a restart are a part of those written."""
         put(shard, "memory")
         shard.append("a", 1, 2, 3)
         shard.call("delete_records", "a", {"before_seq": 2})
@@ -185,7 +185,7 @@ class TestEphemeral:
 
     @pytest.mark.parametrize("how", ["clean", "checkpoint", "process", "drop", "tear"])
     def test_it_starts_empty_and_never_uses_a_seq_twice(self, shard: Harness, how: str) -> None:
-        """§0.10: lost on purpose, told to readers, head above every seq that was acked."""
+        """§0.10: the loss is by design and reported to readers; the head is above every acknowledged seq."""
         put(shard, "ephemeral")
         acked = shard.append("a", *range(5))["last_seq"]
         for _ in range(3):
@@ -213,7 +213,7 @@ class TestEphemeral:
             acked = answer["last_seq"]
 
     def test_a_restart_costs_no_seqs_when_nothing_was_written(self, shard: Harness) -> None:
-        """§0.10: only what was reserved is skipped."""
+        """§0.10: only reserved seqs are skipped."""
         put(shard, "ephemeral")
         assert head(crashed(shard)) == 0
         shard.append("a", 1)
@@ -222,7 +222,7 @@ class TestEphemeral:
         assert head(crashed(crashed(again))) == first
 
     def test_a_failed_disk_fails_the_reservation_and_the_write(self, shard: Harness) -> None:
-        """§0.10: without the reservation a seq could come twice."""
+        """§0.10: without the reservation, two records could have the same seq."""
         put(shard, "ephemeral")
         shard.disk.fail["sync"] = OSError(5, "injected")  # type: ignore[attr-defined]
         assert shard.reply("append", "a", {"records": [{"data": 1}]}).error is not None
@@ -242,7 +242,7 @@ class TestSwitching:
 
     @pytest.mark.parametrize("survival", ["process", "drop"])
     def test_from_ephemeral_to_fsync_what_comes_after_is_safe(self, shard: Harness, survival: Survival) -> None:
-        """§0.10: the ephemeral part may go; the gap is told; seqs are what they were."""
+        """§0.10: the ephemeral part may be lost; the gap is reported; seqs do not change."""
         put(shard, "ephemeral")
         shard.append("a", 1, 2)
         put(shard, "fsync")
@@ -281,7 +281,7 @@ class TestSwitching:
     def test_a_deletion_made_while_ephemeral_is_permanent(
         self, shard: Harness, body: dict[str, Any], checkpoint: bool
     ) -> None:
-        """§5: the records it took were logged under another class, so it is logged too."""
+        """§5: the deleted records were logged under another class, so the deletion is logged too."""
         shard.call("append", "a", {"records": [{"data": 1, "tag": "t"}, {"data": 2}]})
         if checkpoint:
             shard.shard.commits.sync_now()
@@ -315,7 +315,7 @@ class TestSwitching:
 
     @pytest.mark.parametrize("checkpoint", [False, True])
     def test_what_a_restart_took_does_not_come_back(self, shard: Harness, checkpoint: bool) -> None:
-        """§3.3: readers were told that it is lost; floors are monotonic."""
+        """§3.3: the loss was reported to readers, and floors are monotonic."""
         put(shard, "ephemeral")
         shard.append("a", 1, 2)
         again = crashed(shard)
@@ -331,7 +331,7 @@ class TestSwitching:
         assert last.diff("a")["tombstone"]["gap_to"] == lost
 
     def test_what_a_restart_is_said_to_have_taken_stays_said(self, shard: Harness) -> None:
-        """§3.3: also when nothing was left to take, for nobody knows that any more."""
+        """§3.3: also if the topic held no record to lose, which a later start cannot know."""
         shard.append("a", 1)
         shard.call("delete_records", "a", {"before_seq": 2})
         put(shard, "ephemeral")
@@ -370,7 +370,7 @@ class TestSwitching:
 
 
 def test_a_failed_group_takes_back_seqs_configs_and_names(shard: Harness) -> None:
-    """§2: atomic: all N records or none, and what was staged behind them neither."""
+    """§2: a write is atomic: all N records or none. If none, the writes staged after it fail too."""
     shard.append("a", 1)
     shard.disk.fail["write"] = OSError(5, "injected")  # type: ignore[attr-defined]
     idents = [

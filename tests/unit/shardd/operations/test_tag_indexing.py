@@ -1,4 +1,4 @@
-"""The first deletion by tag of a large topic waits for its index, and nobody else does."""
+"""Tag indexing: a large topic's first deletion by tag waits for the index; other requests do not."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HALF = {"match": "t0"}
 
 
 class WorkingClock(FakeClock):
-    """Looking at it takes half a slice, so a slice has room for one step."""
+    """A clock of which each reading takes half a slice, so a slice has room for one step."""
 
     def monotonic(self) -> float:
         self.elapsed += SLICE / 2
@@ -69,7 +69,7 @@ def test_others_are_served_while_the_index_is_made(shard: Harness) -> None:
 
 
 def test_what_was_written_after_the_call_stays(shard: Harness) -> None:
-    """§5: bounded by the head at the call."""
+    """§5: the head at the call bounds the deletion."""
     ident = shard.send("delete_records", "a", HALF)
     shard.call("append", "a", {"records": [{"data": "new", "tag": "t0"}]})
     assert answer(shard, ident) is None
@@ -110,7 +110,7 @@ def test_tags_are_sorted_for_the_first_prefix_while_others_are_served(monkeypatc
 
 @pytest.mark.parametrize("run", [1, 4, 1000])
 def test_prefixes_find_tags_old_and_new(monkeypatch: pytest.MonkeyPatch, run: int) -> None:
-    """Whatever came, was deleted and came again between."""
+    """Records are appended, deleted and appended again in between."""
     monkeypatch.setattr(tag_index, "RUN", run)
     shard = Harness()
     for turn in range(4):
@@ -137,7 +137,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_not_found(shard: Harness) -> None:
 
 
 def test_seqs_that_no_record_has_are_no_work(shard: Harness) -> None:
-    """After a stop of the machine a topic goes on far above its last record."""
+    """After a stop of the machine, a topic continues far above its last record."""
     disk = shard.disk
     assert isinstance(disk, FaultDisk)
     shard.shard.commits.sync_now()

@@ -1,4 +1,4 @@
-"""Topics themselves: made, configured, looked at, listed, deleted, written to: §1, §2."""
+"""Topics: creation, configuration, state, listing, deletion and writes: §1, §2."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def shard() -> Harness:
 
 
 def refused(shard: Harness, op: str, topic: str, body: object = b"", **options: Any) -> TopicsError:
-    """The error, after checking that the request left everything as it was."""
+    """The request's error. Asserts that the request changed nothing."""
     names = list(shard.shard.directory.visible)
     before = [shard.call("state", name, touch=False) for name in names]
     with pytest.raises(TopicsError) as caught:
@@ -214,7 +214,7 @@ class TestDelete:
         assert [r["data"] for r in again.restarted().everything("a")] == [3]
 
     def test_if_empty_looks_at_live_records(self, shard: Harness) -> None:
-        """§1.4: `count == 0`, so expired and deleted ones do not protect, and writes on their way do."""
+        """§1.4: the condition is `count == 0`: expired and deleted records do not protect the topic, staged ones do."""
         shard.append("a", 1, config={"ttl_ms": 100})
         error = refused(shard, "delete_topic", "a", if_empty=True)
         assert (error.code, error.status) == (ErrorCode.TOPIC_NOT_EMPTY, 409)
@@ -233,7 +233,7 @@ class TestDelete:
 
 class TestWrite:
     def test_a_write_is_atomic(self, shard: Harness) -> None:
-        """§2: one bad record, and none is there."""
+        """§2: if one record is bad, none is stored."""
         shard.append("a", 1)
         records = [{"data": 1}, {"data": 2, "tag": "x" * 257}]
         assert refused(shard, "append", "a", {"records": records}).code == ErrorCode.INVALID_REQUEST
@@ -253,13 +253,13 @@ class TestWrite:
         assert shard.append("a", 1, create=create)["created"] is True
 
     def test_create_false_writes_to_what_is_there(self, shard: Harness) -> None:
-        """§2: it is about topics that are absent."""
+        """§2: `create` concerns absent topics only."""
         assert refused(shard, "append", "a", {"records": [{"data": 1}], "create": False}).status == 404
         shard.call("configure", "a")
         assert shard.append("a", 1, create=False)["first_seq"] == 1
 
     def test_inline_config_applies_only_to_a_topic_it_creates(self, shard: Harness) -> None:
-        """§2: later ones are ignored, also when they are there for the same group."""
+        """§2: the configs of later writes are ignored, also in the same group."""
         for cap in (3, 9):
             shard.send("append", "a", {"records": [{"data": 1}], "config": {"cap_records": cap}})
         shard.shard.commits.sync_now()
@@ -286,7 +286,7 @@ class TestWrite:
         ],
     )
     def test_limits(self, limits: dict[str, Any], records: list[Any], code: ErrorCode) -> None:
-        """§2: the documented hard limits are settings; one less fits."""
+        """§2: the documented hard limits are settings; a write at the limit fits."""
         shard = Harness(**limits)
         assert refused(shard, "append", "a", {"records": records}).code == code
         roomier = Harness(**{name: value + 1 for name, value in limits.items()})
@@ -294,7 +294,7 @@ class TestWrite:
             assert roomier.call("append", "a", {"records": records})["count"] == len(records)
 
     def test_a_full_topic_that_discards_the_old_takes_any_write(self, shard: Harness) -> None:
-        """§2: the write succeeds; the eviction is for readers to hear of."""
+        """§2: the write succeeds; the eviction is reported to readers."""
         shard.call("configure", "a", {"cap_records": 2})
         assert shard.append("a", 1, 2, 3)["seqs"] == [1, 2, 3]
         assert shard.diff("a")["tombstone"] == {

@@ -1,5 +1,5 @@
-"""Claims about `shardd.process.peers`: a shard asks another over a real socket, itself without one, and learns of a
-death."""
+"""Claims about `shardd.process.peers`: requests to another shard use a real socket, requests to itself do not, and the
+death of a shard is reported."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,16 +16,14 @@ from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
 from shardd.clock import SystemClock
 from shardd.process.loop import Server
-from shardd.process.peers import Peers
-from shardd.shard import Shard
+from shardd.process.peers import Peers, links
+from shardd.shard import Shard, opened_shard
 from shardd.storage.disk import RealDisk
 
 
 def _shard(path: Path) -> Shard:
     path.mkdir()
-    shard = Shard(RealDisk(), SystemClock(), path, Limits())
-    assert list(shard.recover()) == []
-    return shard
+    return opened_shard(RealDisk(), SystemClock(), path, Limits())
 
 
 @asynccontextmanager
@@ -46,7 +44,7 @@ async def _two(path: Path) -> AsyncIterator[tuple[Peers, list[Shard], trio.Cance
 
         nursery.start_soon(shards[0].commits.run)
         await nursery.start(other)
-        peers = Peers(shards[0], 0, 2, timeout_s=20)
+        peers = Peers(shards[0], 0, links(2, timeout_s=20))
         await nursery.start(peers.run)
         peers.update([ShardState(0, "ready", "ipc://unused", 1), ShardState(1, "derive", endpoint, 1)])
         with trio.fail_after(20):

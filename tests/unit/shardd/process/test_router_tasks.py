@@ -14,18 +14,17 @@ from proto.model.router import RouterConfig, as_map
 from shardd.clock import SystemClock
 from shardd.delivery.pressure import Sample
 from shardd.process.loop import Server
-from shardd.process.peers import Peers
+from shardd.process.peers import Peers, links
 from shardd.process.router_tasks import Forward
-from shardd.shard import Shard
+from shardd.shard import opened_shard
 from shardd.storage.disk import RealDisk
 from tests.support.asked import operation, said
 
 
 async def test_routers_wait_until_pressure_is_low_again(tmp_path: Path) -> None:
-    """And lose nothing by it."""
-    shard = Shard(RealDisk(), SystemClock(), tmp_path, Limits())
-    assert list(shard.recover()) == []
-    peers = Peers(shard, 0, 1, timeout_s=20)
+    """No record is lost meanwhile."""
+    shard = opened_shard(RealDisk(), SystemClock(), tmp_path, Limits())
+    peers = Peers(shard, 0, links(1, timeout_s=20))
     forward = Forward(shard, peers)
     socket = MessageSocket.router(f"ipc://{tmp_path}/socket")
 

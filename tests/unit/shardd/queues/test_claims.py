@@ -1,4 +1,4 @@
-"""Queues: what claim, ack, nack and extend promise."""
+"""Claims: the guarantees of claim, ack, nack and extend."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_a_stale_token_is_skipped_and_the_current_one_counts(shard: Harness) -> 
     shard.append("q", 0)
     old = claim(shard, lease_ms=100)[0]["lease_id"]
     shard.clock.advance(101)
-    new = claim(shard)[0]["lease_id"]  # the same worker again: only the token tells the two apart
+    new = claim(shard)[0]["lease_id"]  # the same worker again: only the token distinguishes the two leases
     for stale in (old, "lease_", "nonsense", new.upper(), new + "0"):
         for op, extra in (("ack", {}), ("nack", {}), ("extend", {"lease_ms": 1000})):
             assert hold(shard, op, 1, lease_ids=[stale], **extra)["skipped"] == [1]
@@ -206,7 +206,7 @@ def test_a_worker_may_keep_the_id_of_its_claim_through_any_number_of_extends(dur
     shard = queue(Harness(), max_deliveries=1, dead_letter="dead", leases_durable=durable)
     shard.append("q", 0)
     ids = [claim(shard, lease_ms=1000)[0]["lease_id"]]
-    for lease_ms in (3000, 1000, 2000, 500, 500):  # also for less time than it had
+    for lease_ms in (3000, 1000, 2000, 500, 500):  # also for less time than was left
         shard.clock.advance(400)
         assert hold(shard, "extend", 1, lease_ms=lease_ms, lease_ids=ids)["lease_ids"] == {"1": ids[0]}
         assert claim(shard, "b") == []
@@ -254,7 +254,7 @@ def test_numbers_below_their_range_are_clamped_like_those_above(shard: Harness) 
 
 
 class TickingClock(FakeClock):
-    """Something takes time whenever it is asked for it."""
+    """A clock that advances at every reading."""
 
     def monotonic(self) -> float:
         self.elapsed += 0.001
@@ -267,8 +267,8 @@ def test_only_a_queue_of_class_fsync_tells_of_a_sync(durability: str, syncs: boo
     shard.append("q", 0, 1)
     first = shard.send(
         "claim", "q", {"node": "w", "max": 2}
-    )  # the first since the start waits for one, whatever the class
-    ack = shard.send("ack", "q", {"node": "w", "seqs": [1]})  # and what follows it on its topic as well
+    )  # the first claim since the start waits for a sync, in any class
+    ack = shard.send("ack", "q", {"node": "w", "seqs": [1]})  # and so do the topic's later changes
     shard.shard.commits.sync_now()
     for ident in (first, ack):
         reply = shard.replies[ident]
@@ -440,7 +440,7 @@ def test_a_claim_that_waited_in_vain_is_told_when_its_time_is_up(jitter: int) ->
     shard = queue(Harness(), claim_jitter_ms=jitter)
     ident = send_claim(shard, "a", 1, wait_ms=1000)
     if jitter:
-        send_claim(shard, "b", 1)  # opens a window that is wider than the first one's patience
+        send_claim(shard, "b", 1)  # opens a window longer than the first claim's wait
     due = shard.shard.next_due
     assert due is not None
     assert due - shard.clock.monotonic() == pytest.approx(1.0)
@@ -473,7 +473,7 @@ def test_a_client_that_leaves_leases_nothing(durable: bool) -> None:
     shard.shard.cancel("peer", before)
     shard.append("q", 0)
     assert got(shard, during) == [1]
-    shard.shard.cancel("peer", during)  # the answer was on its way when its client left
+    shard.shard.cancel("peer", during)  # the answer was in flight when its client disconnected
     shard.shard.flush()
     assert counters(shard) == (1, 0)
     shard = restarted(shard, "crash")

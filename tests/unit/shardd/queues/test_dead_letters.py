@@ -1,4 +1,4 @@
-"""Dead letters: what is moved, and that there is exactly one copy whoever dies when."""
+"""Dead letters: which jobs are moved, and that exactly one copy exists whichever process dies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.harness import Harness
 
 
 class There:
-    """Every topic but the queue's, in a shard of its own. Dies where it is told to."""
+    """A second shard, which has every topic but the queue. It fails where the test says."""
 
     def __init__(self, shard: Harness) -> None:
         self.shard = shard
@@ -35,7 +35,7 @@ class There:
 
 
 def worn(here: Harness, deliveries: int = 2, **config: Any) -> Harness:
-    """A queue with a job that was delivered as often as may be, and then found to be too much."""
+    """Makes a queue whose job has had its last delivery and is then dead-lettered."""
     here.call("configure", "q", {"type": "queue", "max_deliveries": deliveries, "dead_letter": "dlq", **config})
     here.call("append", "q", {"records": [{"data": [1], "tag": "t", "meta": {"a": 1.0}}, {"data": 2}]})
     for number in range(1, deliveries + 1):
@@ -47,7 +47,7 @@ def worn(here: Harness, deliveries: int = 2, **config: Any) -> Harness:
 
 
 async def carry(here: Harness, there: There) -> bool:
-    """One round of the mover, with everything synced around it."""
+    """Runs one round of the mover, with syncs before and after it."""
     here.shard.commits.sync_now()
     progress = await here.shard.mover.carry(there)
     here.shard.commits.sync_now()
@@ -157,7 +157,7 @@ async def test_a_doomed_job_that_is_deleted_meanwhile_is_not_moved(there: There)
 
 
 def worn_out(here: Harness, count: int, **config: Any) -> Harness:
-    """A queue with so many jobs that are all too much."""
+    """Makes a queue with this many jobs, which are all dead-lettered."""
     here.call("configure", "q", {"type": "queue", "max_deliveries": 1, "dead_letter": "dlq", **config})
     here.append("q", *range(count))
     for _ in range(2):
@@ -175,7 +175,7 @@ async def test_many_letters_travel_in_one_batch(there: There) -> None:
     after = there.shard.reply("stats").extra.figures
     assert frames is not None
     assert after is not None
-    assert after["wal"]["frames_total"] - frames["wal"]["frames_total"] <= 3  # one batch, and what reserves its seqs
+    assert after["wal"]["frames_total"] - frames["wal"]["frames_total"] <= 3  # one batch, and its seqs' reservation
     assert here.call("state", "q")["queue"]["dead_lettered"] == 1000
 
 

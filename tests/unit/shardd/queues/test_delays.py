@@ -95,7 +95,7 @@ def test_delays_survive_a_restart(how: str, durability: str, durable: bool) -> N
         assert isinstance(disk, FaultDisk)
         shard = shard.restarted(disk.after_crash("process"))
     held = claimed(shard)
-    assert held in ([], [2])  # its lease survived, or not; what is held back is not among them
+    assert held in ([], [2])  # the lease may have survived or not; the delayed job is not claimable
     shard.clock.advance(1000)
     assert claimed(shard) == [4]
     shard.clock.advance(4000)

@@ -1,4 +1,4 @@
-"""Peek: what is seen of the jobs of a queue, and that looking changes nothing."""
+"""Peek: what it shows of a queue's jobs, and that it changes nothing."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def data(there: There) -> list[Any]:
 
 
 async def redriven(shard: Harness, there: There, **asked: Any) -> Any:
-    """The answer to a redrive that is carried out."""
+    """Carries out a redrive and returns its answer."""
     ident = shard.send("redrive", "dlq", {"queue": QUEUE, **asked})
     for _ in range(3):
         await carry(shard, there)

@@ -1,4 +1,4 @@
-"""What the statistics tell of queues: how long jobs wait, and what becomes of those that fail."""
+"""Statistics of queues: how long jobs wait, and how many were dead-lettered."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_job_that_came_back_is_as_old_as_it_is(shard: Harness) -> None:
     shard.call("claim", "q", {"node": "w", "max": 2})
     shard.clock.advance(1001)
     assert waited(shard) == 1001
-    shard.call("ack", "q", {"node": "w", "seqs": [1, 2]})  # late, but not in vain
+    shard.call("ack", "q", {"node": "w", "seqs": [1, 2]})  # after the lease's end, but still accepted
     shard.call("claim", "q", {"node": "w"})
     assert waited(shard) == 0
 

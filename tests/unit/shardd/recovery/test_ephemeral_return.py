@@ -1,4 +1,4 @@
-"""A topic that is ephemeral for a while: what was acknowledged under another class stays, whatever stops."""
+"""Claims about a topic that is ephemeral for a while: records acknowledged under another class survive every stop."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_switching_to_and_fro_loses_only_what_was_ephemeral_when_it_stopped(how:
     put(shard, "ephemeral")
     late = shard.append("c", "late")["seqs"]
     put(shard, "disk")
-    # Written down with the next checkpoint, as anything that is there.
+    # The next checkpoint writes these records, like all present ones.
     shard.shard.commits.sync_now()
     shard.shard.checkpoint_now()
     assert seqs(restarted(shard, "kill")) == kept + late
@@ -97,7 +97,7 @@ def test_an_orderly_stop_moves_no_head(kept: int, written: int) -> None:
             gap = shard.diff("c", kept)["tombstone"]
             assert (gap["gap_from"], gap["gap_to"], gap["cause"]) == (kept + 1, kept + written, "restart")
     assert shard.append("c", "next")["first_seq"] == kept + written + 1
-    # A kill does not know how far it was: the head moves, and never comes back to a seq that was given.
+    # After a kill the exact head is unknown: it moves ahead, and never back to a seq that was given out.
     assert head(restarted(shard, "kill")) > kept + written + 1
 
 

@@ -1,4 +1,4 @@
-"""How many topics a shard reads, and how many files it may open, have nothing to do with each other."""
+"""Claims about descriptors: the number of topics that a shard reads does not depend on how many files it may open."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOPICS = 60
 
 @pytest.fixture
 def few_descriptors() -> Iterator[None]:
-    """Leaves this process 20 descriptors more than it has."""
+    """Limit this process to 20 more descriptors than it has."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, before[1]))
     yield

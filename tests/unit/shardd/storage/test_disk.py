@@ -1,4 +1,4 @@
-"""The door to data files opens regular files only."""
+"""Claims about the disk: it opens regular files only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about a disk that is nearly full: writes are refused before it is, everything else goes on."""
+"""Claims about a disk that is nearly full: writes are refused before it is full, all other requests go on."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def test_copies_wait_for_room_and_none_is_lost() -> None:
         leave(shard, LEAST - 1)
     net.settle()
     assert net.data("copy") == [1]
-    assert net.data("volatile") == [1, 2, 3], "it takes nothing of the disk"
-    assert [shard.call("stats")["disk"]["refused_total"] for shard in net.shards] == [0, 0], "nobody was refused"
+    assert net.data("volatile") == [1, 2, 3], "an ephemeral topic takes no disk space"
+    assert [shard.call("stats")["disk"]["refused_total"] for shard in net.shards] == [0, 0], "no write was refused"
     for shard in net.shards:
         leave(shard, LEAST)
     net.settle()
@@ -116,7 +116,7 @@ def test_the_system_is_asked_now_and_then() -> None:
 
 
 def test_what_is_taken_in_quickly_is_looked_at_earlier() -> None:
-    """All shards together take at most half of the least before each of them has looked again."""
+    """All shards together take at most half of TOPICS_MIN_FREE_BYTES before each of them has asked the system again."""
     shard = Harness(CountingDisk(), min_free_bytes=1 << 20)
     assert isinstance(shard.disk, CountingDisk)
     leave(shard, 1 << 20)
@@ -128,7 +128,7 @@ def test_what_is_taken_in_quickly_is_looked_at_earlier() -> None:
 
 
 def test_readiness_names_the_shards_whose_disk_is_full(shard: Harness) -> None:
-    """They serve reads, deletions and acks, so the answer stays 200."""
+    """The shards serve reads, deletions and acks, so the answer stays 200."""
     shards = Shards(2, 1000)
     shards._heard = list(map(shards.links.current, range(2)))
     for index in range(2):

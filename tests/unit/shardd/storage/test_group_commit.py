@@ -1,4 +1,4 @@
-"""What is visible when, and what failing disks do to whom."""
+"""Claims about group commit: when changes are visible, and which requests a failing disk affects."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_one_sync_serves_every_write_that_waits(shard: Harness) -> None:
 
 
 def test_a_write_behind_a_waiting_one_waits_too(shard: Harness) -> None:
-    """Switching a topic to a faster class must not let a later record overtake an earlier one."""
+    """A change of the topic to a faster class does not let a later record overtake an earlier one."""
     first = shard.send("append", "safe", {"records": [{"data": 1}]})
     shard.send("configure", "safe", {"durability": "disk"})
     second = shard.send("append", "safe", {"records": [{"data": 2}]})
@@ -145,7 +145,7 @@ def test_the_log_rotates_and_reads_back_over_all_files() -> None:
 
 @pytest.mark.parametrize("survival", ["process", "drop", "tear"])
 def test_a_failed_sync_right_after_a_rotation_loses_nothing_acked(survival: str) -> None:
-    """However full the files are when syncs fail, what was acked is found once and in order."""
+    """Acked records are found once and in order, however full the files are when syncs fail."""
     for failing in range(12):
         shard = Harness(wal_segment_bytes=4096)
         shard.call("configure", "fast")

@@ -1,4 +1,4 @@
-"""Retries that do no harm: §0.8."""
+"""Claims about idempotency keys (§0.8): a retry writes nothing twice."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class TestWrites:
         assert not shard.reply("append", "a", body).created
 
     def test_the_key_alone_decides(self, shard: Harness) -> None:
-        """§0.8: other records under the same key are a retry all the same."""
+        """§0.8: a write with the same key is a retry, also with other records."""
         write(shard, data=1)
         assert write(shard, data="something else")["deduped"] is True
 
@@ -110,7 +110,7 @@ class TestWrites:
         assert count(shard) == 2
 
     def test_a_retry_is_recognised_when_the_topic_is_full(self, shard: Harness) -> None:
-        """§0.8: the first attempt has its records in; a 422 would be a lie."""
+        """§0.8: the records of the first attempt are written, so a 422 would be wrong."""
         shard.call("configure", "a", {"cap_records": 2, "discard": "reject"})
         write(shard)
         assert write(shard)["deduped"] is True
@@ -130,7 +130,7 @@ class TestWrites:
         assert count(shard.restarted()) == 2
 
     def test_a_refused_write_leaves_no_key(self, shard: Harness) -> None:
-        """§0.8: only what was appended can be a duplicate."""
+        """§0.8: only a write that appended records can have a duplicate."""
         shard.call("configure", "a", {"cap_records": 3, "discard": "reject"})
         shard.append("a", 1, 2)
         with pytest.raises(TopicsError):
@@ -185,7 +185,7 @@ class TestWindow:
         assert write(shard)["deduped"] is False
 
     def test_expired_keys_take_no_memory(self, shard: Harness) -> None:
-        """§0.8: remembered for the window, and no longer, without anybody asking."""
+        """§0.8: keys are kept for the window and no longer, also without requests."""
         for n in range(100):
             write(shard, f"k{n}")
             shard.clock.advance(1)
@@ -233,7 +233,7 @@ class TestRestart:
 
 
 class TestPending:
-    """A retry that comes while the first attempt still waits for its sync."""
+    """A retry arrives while the first attempt still waits for its sync."""
 
     BODY: ClassVar = {"records": [{"data": 1}], "idempotency_key": "k"}
 

@@ -1,4 +1,4 @@
-"""What caps and age take, and how readers are told: §0.10, §1.1, §3.3."""
+"""Claims about retention (§0.10, §1.1, §3.3): which records caps and age remove, and what readers are told."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from proto.model.limits import RECORD_OVERHEAD
 from tests.support.harness import Harness
 
 RECORD = RECORD_OVERHEAD + 1
-"""Bytes that a record with `data` of one digit counts."""
+"""Bytes that a record counts whose `data` is one digit."""
 
 
 @pytest.fixture
@@ -30,13 +30,13 @@ def position(shard: Harness, topic: str = "a") -> tuple[int, int, int, int]:
 
 
 def floor(shard: Harness, topic: str = "a") -> int:
-    """The evict floor, found out as a reader can: the lowest cursor that gets no tombstone, plus one."""
+    """The evict floor as a reader can find it: the lowest cursor that gets no tombstone, plus one."""
     head = position(shard, topic)[1]
     return next(at for at in range(1, head + 2) if shard.diff(topic, at - 1)["tombstone"] is None)
 
 
 def restarted(shard: Harness, how: str) -> Harness:
-    """The same data after a stop: clean, or of the process alone."""
+    """The shard after a restart: after a clean stop, or after the death of the process."""
     if how == "clean":
         shard.shard.close()
     elif how == "checkpoint":
@@ -50,7 +50,7 @@ HOW = pytest.mark.parametrize("how", ["clean", "crash", "checkpoint"])
 
 class TestCaps:
     def test_the_floor_is_exact_right_after_the_write_that_overflows(self, shard: Harness) -> None:
-        """§0.10, §3.3: on overflow the oldest go, no more than needed."""
+        """§0.10, §3.3: on overflow the oldest records go, and no more than needed."""
         shard.call("configure", "a", {"cap_records": 5})
         for n in range(1, 40):
             shard.append("a", 0)
@@ -68,7 +68,7 @@ class TestCaps:
         assert position(shard) == (15, 19, 5, 5 * RECORD)
 
     def test_bytes_are_capped_exactly(self, shard: Harness) -> None:
-        """§0.10: data, meta and framing count; the least that makes room goes."""
+        """§0.10: data, meta and framing count. No more records go than needed."""
         shard.call("configure", "a", {"cap_bytes": 100})
         sizes = []
         for n in [1, 30, 5, 60, 1, 1, 1, 20, 2]:
@@ -78,7 +78,7 @@ class TestCaps:
             assert position(shard) == (kept + 1, len(sizes), len(sizes) - kept, sum(sizes[kept:]))
 
     def test_meta_tag_and_node_count_towards_bytes(self, shard: Harness) -> None:
-        """§0.10: `cap_bytes` covers what is kept for a record."""
+        """§0.10: `cap_bytes` counts everything that is stored for a record."""
         record = {"data": 1, "meta": {"k": 1}, "tag": "é", "node": "n1"}
         shard.call("append", "a", {"records": [record]})
         assert position(shard)[3] == 1 + len('{"k":1}') + 2 + 2 + RECORD_OVERHEAD
@@ -103,7 +103,7 @@ class TestCaps:
         assert position(shard)[:3] == (4, 4, 1)
 
     def test_the_newest_live_record_stays_when_a_cap_is_lowered_behind_deletions(self, shard: Harness) -> None:
-        """§1.1: records deleted at the end do not make the cap take the last one that lives."""
+        """§1.1: the cap does not evict the last live record, also if later ones were deleted."""
         shard.append("a", 1, 2)
         shard.call("append", "a", {"records": [{"data": 3, "tag": "t"}]})
         shard.call("delete_records", "a", {"match": "t"})
@@ -126,7 +126,7 @@ class TestCaps:
 
     @HOW
     def test_floors_survive_a_restart(self, shard: Harness, how: str) -> None:
-        """§3.3: `evict_floor` and `earliest_seq` are what they were."""
+        """§3.3: `evict_floor` and `earliest_seq` stay the same."""
         shard.call("configure", "a", {"cap_records": 3})
         for n in range(10):
             shard.call("append", "a", {"records": [{"data": n, "tag": f"t{n}"}, {"data": n}]})
@@ -139,7 +139,7 @@ class TestCaps:
 
 class TestPut:
     def test_a_tightened_cap_takes_existing_records_at_once(self, shard: Harness) -> None:
-        """§1.1: exact to readers, whatever the files still hold."""
+        """§1.1: counts are exact for readers, also while files still have the records."""
         shard.append("a", *[0] * 10)
         shard.call("configure", "a", {"cap_records": 4})
         assert position(shard) == (7, 10, 4, 4 * RECORD)
@@ -159,7 +159,7 @@ class TestPut:
     @HOW
     @pytest.mark.parametrize("read_before", [True, False])
     def test_a_relaxed_ttl_brings_nothing_back(self, shard: Harness, how: str, read_before: bool) -> None:
-        """§1.1: also when nobody looked while the old one was in force."""
+        """§1.1: this holds also if no request came while the old TTL was in force."""
         shard.call("configure", "a", {"ttl_ms": 100})
         shard.append("a", 1)
         shard.clock.advance(60)
@@ -174,7 +174,7 @@ class TestPut:
         assert again.diff("a")["tombstone"]["reason"] == "ttl"
 
     def test_what_expires_while_a_longer_ttl_is_on_its_way_stays(self, shard: Harness) -> None:
-        """§1.1: a PUT counts from when it was asked for; else a restart would find what readers had lost."""
+        """§1.1: a PUT counts from the time of its request; else a restart would bring expired records back."""
         shard.call("configure", "a", {"ttl_ms": 100})
         shard.append("a", 1)
         shard.clock.advance(100)
@@ -247,7 +247,7 @@ class TestTtl:
             assert seqs(shard) == [4]
 
     def test_records_of_merged_writes_expire_one_by_one(self, shard: Harness) -> None:
-        """§0.10: expiry is by each record's own `$ts`, however records are kept."""
+        """§0.10: each record expires by its own `$ts`, however it is stored."""
         shard.call("configure", "a", {"ttl_ms": 1000})
         for _ in range(200):
             shard.append("a", 0)
@@ -258,7 +258,7 @@ class TestTtl:
             shard.clock.advance(1)
 
     def test_a_reader_that_waits_is_not_woken_by_expiry_but_told_afterwards(self, shard: Harness) -> None:
-        """§3.3: the gap shows up in the next answer of a reader who was below it."""
+        """§3.3: the gap is in the next answer to a reader whose cursor was below it."""
         shard.call("configure", "a", {"ttl_ms": 100})
         shard.append("a", 1, 2)
         shard.clock.advance(101)
@@ -275,7 +275,7 @@ class TestTtl:
         assert position(shard)[:3] == (2, 1, 0)
 
     def test_age_takes_from_a_topic_that_refuses_what_is_too_much(self, shard: Harness) -> None:
-        """§0.10: `discard` is about fullness, not about age; expired records make room."""
+        """§0.10: `discard` applies to caps, not to age. Expired records make room."""
         shard.call("configure", "a", {"ttl_ms": 100, "cap_records": 2, "discard": "reject"})
         shard.append("a", 1, 2)
         shard.clock.advance(101)
@@ -313,7 +313,7 @@ class TestTombstones:
         assert shard.diff("a")["tombstone"] is None
 
     def test_a_purely_deleted_gap_is_silent(self, shard: Harness) -> None:
-        """§3.3, §5: the cursor passes it without a word."""
+        """§3.3, §5: the cursor passes the gap without a tombstone."""
         shard.append("a", *range(10))
         shard.call("delete_records", "a", {"before_seq": 8})
         answer = shard.diff("a")
@@ -322,7 +322,7 @@ class TestTombstones:
         assert [r["$seq"] for r in answer["records"]] == [8, 9, 10]
 
     def test_a_gap_of_losses_and_deletions_reaches_up_to_the_first_live_record(self, shard: Harness) -> None:
-        """§3.3: `gap_to` is `earliest_seq - 1`; below the evict floor it is told, above it is silent."""
+        """§3.3: `gap_to` is `earliest_seq - 1`. Gaps below the evict floor are told, deletions above it are not."""
         shard.call("configure", "a", {"cap_records": 6})
         shard.append("a", *range(10))
         shard.call("delete_records", "a", {"before_seq": 8})
@@ -331,7 +331,7 @@ class TestTombstones:
         assert [shard.diff("a", at)["tombstone"] is None for at in (3, 4, 6)] == [False, True, True]
 
     def test_a_deletion_does_not_move_the_evict_floor(self, shard: Harness) -> None:
-        """§0.10, §5: only losses do."""
+        """§0.10, §5: only losses raise it."""
         shard.call("configure", "a", {"cap_records": 6})
         shard.append("a", *range(10))
         assert floor(shard) == 5
@@ -349,7 +349,7 @@ class TestTombstones:
     def test_the_reason_is_that_of_the_records_in_the_gap(
         self, shard: Harness, from_seq: int, reason: str, how: str
     ) -> None:
-        """§3.3: cap took 1 and 2, age 3 to 5."""
+        """§3.3: the cap evicted 1 and 2, and 3 to 5 expired."""
         shard.call("configure", "a", {"cap_records": 3, "ttl_ms": 100})
         shard.append("a", 1, 2)
         shard.append("a", 3, 4)
@@ -373,7 +373,7 @@ class TestTombstones:
         assert [r["$seq"] for r in second["records"]] == [10]
 
     def test_a_tombstone_ends_a_long_poll_at_once(self, shard: Harness) -> None:
-        """§3.3: loss is told when it is met, never waited over."""
+        """§3.3: a read that finds a loss is answered at once, and does not wait."""
         shard.call("configure", "a", {"ttl_ms": 10})
         shard.append("a", 1)
         shard.clock.advance(11)
@@ -382,7 +382,7 @@ class TestTombstones:
 
     @HOW
     def test_recreated(self, shard: Harness, how: str) -> None:
-        """§1.4, §3.3: a cursor of the topic that was there before."""
+        """§1.4, §3.3: the cursor belongs to an earlier topic of the same name."""
         shard.append("a", *range(10))
         shard.call("delete_topic", "a")
         shard.append("a", "x", "y", config={"cap_records": 1})
@@ -409,7 +409,7 @@ class TestTombstones:
         assert (answer["next_from_seq"], answer["caught_up"]) == (0, True)
 
     def test_lazy_reclaim_never_shows(self, shard: Harness) -> None:
-        """§0.10: checkpoints move and drop whole segments; floors, counts and answers stay what they are."""
+        """§0.10: checkpoints move and drop whole segments. Floors, counts and answers stay the same."""
         shard = Harness(segment_max_events=7, cache_bytes=0, wal_segment_bytes=4096)
         shard.call("configure", "a", {"cap_records": 10})
         for n in range(60):
@@ -431,7 +431,7 @@ class TestReject:
         return caught.value
 
     def test_a_full_topic_refuses_and_says_how_full_it_is(self, shard: Harness) -> None:
-        """§0.10, §2: 422, nothing appended, the writer learns synchronously."""
+        """§0.10, §2: the write is answered 422 and appends nothing."""
         shard.call("configure", "a", {"cap_records": 3, "discard": "reject"})
         shard.append("a", 1, 2)
         error = self.refused(shard, 3, 4)
@@ -461,7 +461,7 @@ class TestReject:
     def test_what_can_never_fit_is_too_large(
         self, shard: Harness, config: dict[str, Any], data: list[Any], filled: bool
     ) -> None:
-        """§0.10: waiting for room would be in vain, so it is 400 and not 422, full or not."""
+        """§0.10: no amount of room would help, so the answer is 400 and not 422, whether the topic is full or not."""
         shard.call("configure", "a", {**config, "discard": "reject"})
         if filled:
             shard.append("a", 1)
@@ -469,7 +469,7 @@ class TestReject:
         assert (error.code, error.status) == (ErrorCode.RECORD_TOO_LARGE, 400)
 
     def test_a_lazily_created_one_is_checked_too(self, shard: Harness) -> None:
-        """§2: inline config applies to the write that brings it."""
+        """§2: an inline config applies to the write that has it."""
         with pytest.raises(TopicsError) as caught:
             shard.append("new", 1, 2, config={"cap_records": 1, "discard": "reject"})
         assert caught.value.code == ErrorCode.RECORD_TOO_LARGE
@@ -493,7 +493,7 @@ class TestReject:
 
     @HOW
     def test_a_lowered_cap_takes_nothing_from_it(self, shard: Harness, how: str) -> None:
-        """§0.10: unconsumed work fails loudly and is never dropped; the topic is just full."""
+        """§0.10: jobs that are not consumed are never dropped. The topic is full, and writes are refused."""
         shard.call("configure", "a", {"discard": "reject"})
         shard.append("a", *range(5))
         shard.call("configure", "a", {"cap_records": 2})

@@ -1,4 +1,4 @@
-"""What a backup takes and what it leaves out when its directories have more in them than the service put there."""
+"""Backups of directories that contain more than the service's files: what is copied, left out or refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILES = {
 
 @pytest.fixture(autouse=True)
 def _no_hanging() -> Iterator[None]:
-    """A FIFO that is opened stops the whole process: then the alarm ends the test run."""
+    """Fail the test by an alarm if a FIFO is opened, because that blocks the whole process."""
     before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("opened a FIFO, and waited for its other end"))
     signal.alarm(20)
     yield

@@ -1,4 +1,4 @@
-"""Making a data directory of a backup: whole or not there, whatever dies; and which backup is taken."""
+"""Restore: the data directory is complete or absent, whichever process dies; and the choice of the backup."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from supervisor.backup.restore import Cuts, parse_cuts, parse_time, restore
 
 
 class Died(BaseException):
-    """The process ended here."""
+    """Simulates the end of the process at this point."""
 
 
 def data_directory(path: Path) -> Path:

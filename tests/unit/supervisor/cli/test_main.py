@@ -1,4 +1,4 @@
-"""The command and the log: what a person sees."""
+"""Output of the command and of the log on a terminal."""
 
 from __future__ import annotations
 

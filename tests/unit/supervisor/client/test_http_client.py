@@ -1,4 +1,4 @@
-"""The client of the commands: what it asks again, for how long, and what it gives up on."""
+"""HTTP client of the commands: which requests it retries, for how long, and which errors end them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records as lines: raw JSON stays raw, batches depend on the file alone, and what is no record is told by its line."""
+"""JSON Lines: raw JSON is kept, batches depend on the file alone, and errors name the line."""
 
 from __future__ import annotations
 

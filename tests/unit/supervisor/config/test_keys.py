@@ -1,4 +1,4 @@
-"""Claims about entries of keys: what each form means, and that anything unclear is refused without being repeated."""
+"""Claims about entries of keys: the meaning of each form, and that errors never quote an invalid entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""topics.toml, `topics config`, and the reference that is made from the settings."""
+"""topics.toml, `topics config`, and the reference generated from the settings."""
 
 from __future__ import annotations
 

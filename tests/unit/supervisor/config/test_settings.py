@@ -1,4 +1,4 @@
-"""Settings: where they come from, and how wrong ones are refused."""
+"""Settings: their sources, and the errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -75,6 +75,7 @@ def test_unknown_variables_are_found_with_what_was_meant() -> None:
     assert found == [("TOPICS_PROT", "TOPICS_PORT"), ("TOPICS_XYZZY", "")]
 
 
+@pytest.mark.slow
 def test_wrong_settings_exit_with_2_and_start_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOPICS_SHARDS", "many")
     monkeypatch.setenv("TOPICS_DATA_DIR", str(tmp_path / "data"))

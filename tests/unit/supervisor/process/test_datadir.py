@@ -1,4 +1,4 @@
-"""The data directory: made once, locked always, never initialised over data."""
+"""Data directory: created once, always locked, never initialised over data."""
 
 from __future__ import annotations
 

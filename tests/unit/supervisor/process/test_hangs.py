@@ -35,7 +35,7 @@ class Watch:
         self.now = 1000.0
 
     def pass_(self, seconds: float, tick_s: float = 1.0, *, answering: int = 0) -> None:
-        """Let time go by; only child `answering` gives a sign in every tick."""
+        """Advance the clock; only child `answering` answers in every tick."""
         until = self.now + seconds
         while self.now < until:
             self.children[answering].heard_at = self.now + tick_s / 2
@@ -66,7 +66,7 @@ def test_a_sign_begins_the_silence_anew() -> None:
 
 @pytest.mark.parametrize("pause_s", [HANG_S, 3600.0])
 def test_a_pause_of_the_supervisor_is_nobodys_silence(pause_s: float) -> None:
-    """Its container was frozen, say: nobody could answer, and all get the time to."""
+    """Example: the container was frozen. No child could answer, and all get time to answer afterwards."""
     watch = Watch()
     watch.pass_(1)
     watch.watchdog.look(watch.now, watch.now + pause_s)

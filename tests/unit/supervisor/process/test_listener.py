@@ -1,4 +1,4 @@
-"""The listening socket: who may reach it, and what is said when it cannot be had."""
+"""Listening socket: the check of its exposure, and the errors when it cannot be opened."""
 
 from __future__ import annotations
 

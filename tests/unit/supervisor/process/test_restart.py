@@ -1,4 +1,4 @@
-"""When a dead child is started again: values in, decision out."""
+"""Restart policy: values in, decision out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_the_first_restart_comes_after_100_ms() -> None:
 
 
 def test_the_pause_doubles_up_to_5_s() -> None:
-    spaced = [100.0 * n for n in range(9)]  # far apart, so that the limit is out of play; uptimes are short
+    spaced = [100.0 * n for n in range(9)]  # far apart, so that the limit does not apply; uptimes are short
     delays = [decide(deaths(*spaced[: n + 1]), spaced[n], 10) for n in range(9)]
     assert delays == [Again(s) for s in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0)]
 

@@ -14,7 +14,7 @@ from supervisor.process.rundir import MAX_SOCKET_PATH, RuntimeDir, RuntimeDirErr
 
 @pytest.fixture
 def short() -> Iterator[Path]:
-    """pytest's own directories are too long for sockets."""
+    """A short directory, because the paths of pytest's directories are too long for sockets."""
     with tempfile.TemporaryDirectory(prefix="tr", dir="/tmp") as path:
         yield Path(path)
 
@@ -51,7 +51,7 @@ def test_what_a_dead_service_left_is_cleared(short: Path) -> None:
     opened = RuntimeDir.open(short)
     assert [p.name for p in short.iterdir()] == ["other"]
     opened.close()
-    assert short.exists(), "a directory given by somebody else stays"
+    assert short.exists(), "a directory provided by the operator stays"
 
 
 def test_every_incarnation_has_an_endpoint_of_its_own_and_old_ones_go(short: Path) -> None:

@@ -29,7 +29,7 @@ DEADLINE_S = 20
 
 
 class Stage:
-    """Everything a service needs, with its children played by `fake_child`."""
+    """Everything that a service needs; `fake_child` plays its children."""
 
     def __init__(self, path: Path, runtime: Path) -> None:
         self.path = path
@@ -69,11 +69,11 @@ class Stage:
         return status
 
     def received(self, name: str) -> list[Any]:
-        """What a child received: [type, fields, pid, environment] each."""
+        """Messages that a child received, each as [type, fields, pid, environment]."""
         return [json.loads(line) for line in (self.path / f"{name}.log").read_text().splitlines()]
 
     def told_phases(self) -> list[list[str]]:
-        """Phases of the shards, as told to the gateway one after the other."""
+        """Phases of the shards in the order sent to the gateway."""
         return [[state["phase"] for state in entry[1].get("states", [])] for entry in self.received("gateway-0")]
 
     def notifications(self) -> str:
@@ -144,7 +144,7 @@ async def test_all_ready_is_announced_once_and_sigterm_ends_in_order(stage: Stag
     assert orders("shard-1") == ["Start", "Stop"]
     notifications = stage.notifications()
     assert notifications.index("READY=1") < notifications.index("STOPPING=1")
-    # A reload ends with readiness too, if it was not overtaken by the end.
+    # A reload ends with a readiness report too, unless the service ends before.
     assert notifications.count("READY=1") in (1, 1 + notifications.count("RELOADING=1"))
     stage.assert_nobody_left()
 
@@ -252,6 +252,7 @@ async def test_a_child_that_keeps_dying_ends_the_service(stage: Stage, capsys: p
     stage.assert_nobody_left()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("behaviour", "says"), [("fail:1", "wal-7.log is damaged at byte 99"), ("die:1", "died 3 times within 60 s")]
 )
@@ -283,8 +284,9 @@ async def test_a_shard_that_cannot_start_is_held_and_the_others_serve(
     stage.assert_nobody_left()
 
 
+@pytest.mark.slow
 async def test_a_child_that_hangs_is_killed_and_started_again(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without any service manager that watches."""
+    """This needs no service manager with a watchdog."""
     statuses: list[int] = []
     with trio.fail_after(DEADLINE_S):
         async with trio.open_nursery() as nursery:
@@ -304,7 +306,7 @@ async def test_a_child_that_hangs_is_killed_and_started_again(stage: Stage, caps
 async def test_a_shard_that_has_served_ends_nothing_when_it_cannot_start_again(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even if no other serves: what made it stop may be mended while the service waits."""
+    """This holds even if no other shard serves, because the cause may be repaired while the service waits."""
     monkeypatch.setattr("supervisor.process.restart.FIRST_HOLD_S", 0.2)
     (stage.path / "mended").touch()
     statuses: list[int] = []

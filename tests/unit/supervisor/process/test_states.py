@@ -1,4 +1,4 @@
-"""The table of a child's life."""
+"""State machine of a child."""
 
 from __future__ import annotations
 

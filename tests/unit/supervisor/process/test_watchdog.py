@@ -1,4 +1,4 @@
-"""When a service manager wants to hear of the service at all."""
+"""The service manager's watchdog interval, from the environment."""
 
 from __future__ import annotations
 

@@ -1,0 +1,203 @@
+"""The pages for people: their links lead somewhere, the names in them exist, and the README stays a page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from gateway.contract.operations import OPERATIONS
+
+ROOT = Path(__file__).parents[2]
+README_BYTES = 8 * 1024
+_FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\[[^\]\[]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def pages() -> list[Path]:
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def prose(text: str) -> str:
+    """The text without its blocks of code."""
+    return _FENCE.sub("", text)
+
+
+def links(page: Path) -> Iterator[str]:
+    for target in _LINK.findall(prose(page.read_text())):
+        if "://" not in target:
+            yield target
+
+
+def anchor(heading: str) -> str:
+    """The fragment that a heading gets where Markdown is shown."""
+    plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
+    return re.sub(r"[^\w\- ]", "", plain).strip().replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_to_a_file_and_to_a_heading_of_it(page: Path) -> None:
+    for link in links(page):
+        name, _, fragment = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        assert target.exists(), f"{page.name}: {link}"
+        if fragment:
+            headings = {anchor(heading) for heading in _HEADING.findall(prose(target.read_text()))}
+            assert fragment in headings, f"{page.name}: {link}; there are {sorted(headings)}"
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    seen: set[Path] = set()
+    ahead = [ROOT / "README.md"]
+    while ahead:
+        page = ahead.pop()
+        if page in seen:
+            continue
+        seen.add(page)
+        for link in links(page):
+            target = (page.parent / link.partition("#")[0]).resolve() if not link.startswith("#") else page
+            if target.suffix == ".md":
+                ahead.append(target)
+            elif target.is_dir():
+                ahead.extend(target.glob("*.md"))
+    assert set(pages()) <= seen
+
+
+def test_the_readme_stays_a_page() -> None:
+    assert len((ROOT / "README.md").read_bytes()) <= README_BYTES
+
+
+def test_every_setting_that_a_page_for_users_names_is_in_the_reference() -> None:
+    known = (ROOT / "docs" / "configuration.md").read_text() + "TOPICS_API_KEYS TOPICS_URL TOPICS_TOKEN TOPICS_CONFIG"
+    for page in ("README.md", "docs/settings.md", "docs/api.md", "docs/keys.md"):
+        for name in re.findall(r"`(TOPICS_\w+)`", (ROOT / page).read_text()):
+            assert name in known, f"{page}: {name}"
+
+
+def test_the_page_of_the_api_has_every_operation() -> None:
+    table = (ROOT / "docs" / "api.md").read_text().partition("\n## Conventions\n")[0]
+    named = " ".join(re.findall(r"`([^`]+)`", re.sub(r"\{\w+\}", "{}", table)))
+    for operation in OPERATIONS:
+        for path in operation.paths:
+            same = re.sub(r"\{\w+\}", "{}", path)
+            assert same in named or f" {same.rpartition('}')[2]} " in named, f"{operation.method} {path}"
+
+
+# Names in pages: modules and tests that a page mentions are there.
+_PATH = re.compile(
+    r"(?<![\w/.-])((?:proto|gateway|shardd|supervisor|pyspark_topics|topics_server|tests|tools|bench)/[\w/-]+\.(?:py|sh))"
+    r"(?:::(\w+))?"
+)
+_IN = re.compile(r"`(\w+)`\s+(?:of|in)\s+`(\w+/[\w/-]+\.py)`")
+_DOTTED = re.compile(r"`((?:proto|gateway|shardd|supervisor|pyspark_topics|topics_server)(?:\.[a-z_]\w*)+)`")
+_TEST = re.compile(r"`(test_\w+)`")
+
+
+@cache
+def _every_test() -> frozenset[str]:
+    files = (ROOT / "tests").rglob("test_*.py")
+    return frozenset(name for file in files for name in _tests_of(file))
+
+
+@cache
+def _tests_of(file: Path) -> frozenset[str]:
+    return frozenset(re.findall(r"^ *(?:async )?def (test_\w+)\(", file.read_text(), re.MULTILINE))
+
+
+def wrong_names(text: str) -> list[str]:
+    """What a text calls a module, a test or a name in a module, and is none."""
+    found = []
+    for path, test in _PATH.findall(text):
+        file = ROOT / path
+        if not file.is_file():
+            found.append(path)
+        elif test and test not in _tests_of(file):
+            found.append(f"{path}::{test}")
+    for name, path in _IN.findall(text):
+        if (ROOT / path).is_file() and not re.search(rf"\b{name}\b", (ROOT / path).read_text()):
+            found.append(f"{name} in {path}")
+    for dotted in _DOTTED.findall(text):
+        module = ROOT / dotted.replace(".", "/")
+        if not module.with_suffix(".py").is_file() and not module.is_dir():
+            found.append(dotted)
+    return found + [test for test in _TEST.findall(text) if test not in _every_test()]
+
+
+NAMING = [page for page in pages() if page.name != "CHANGELOG.md"]
+"""A changelog tells of names that were."""
+
+
+@pytest.mark.parametrize("page", NAMING, ids=lambda page: str(page.relative_to(ROOT)))
+def test_modules_and_tests_that_a_page_names_are_there(page: Path) -> None:
+    assert wrong_names(page.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("`shardd/shard.py`, `tests/unit/test_docs.py::test_the_readme_stays_a_page`, `shardd.shard`", []),
+        ("`shardd/no_such_module.py`", ["shardd/no_such_module.py"]),
+        ("see tests/unit/test_no_such.py", ["tests/unit/test_no_such.py"]),
+        ("`tests/unit/test_docs.py::test_no_such`", ["tests/unit/test_docs.py::test_no_such"]),
+        ("`gateway.no_such`", ["gateway.no_such"]),
+        ("`test_no_such`", ["test_no_such"]),
+        ("`Shard` of `shardd/shard.py`, `NO_SUCH` in\n`shardd/shard.py`", ["NO_SUCH in shardd/shard.py"]),
+    ],
+)
+def test_a_wrong_name_is_found(text: str, wrong: list[str]) -> None:
+    assert wrong_names(text) == wrong
+
+
+INDEX = ROOT / "docs" / "architecture.md"
+DESIGN = sorted((ROOT / "docs" / "design").glob("*.md"))
+SUBSYSTEMS = [page for page in DESIGN if page.name != "dependencies.md"]
+_PROOF = re.compile(r"`tests/[\w/]+\.py|^the same$|^by construction|^none; a known limit$")
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in DESIGN if page.name != "dependencies.md"], ids=lambda page: page.name
+)
+def test_each_subsystem_has_a_failure_table_whose_rows_say_what_proves_them(page: Path) -> None:
+    _, heading, after = page.read_text().partition("\n## When something fails\n")
+    assert heading, page
+    rows = [row for row in after.splitlines() if row.startswith("|") and not set(row) <= set("|- ")]
+    assert len(rows) >= 4, page
+    for row in rows:
+        proof = row.strip("|").rpartition("|")[2].strip()
+        assert proof == "test" or _PROOF.search(proof), row
+
+
+def test_the_index_leads_to_every_subsystem() -> None:
+    index = INDEX.read_text()
+    assert DESIGN
+    for page in DESIGN:
+        assert f"(design/{page.name})" in index.partition("\n## Subsystems\n")[2]
+
+
+def test_the_index_has_every_folder_of_the_packages() -> None:
+    listed = set(re.findall(r"^\| `((?:proto|gateway|shardd|supervisor)/\w+/)` \|", INDEX.read_text(), re.MULTILINE))
+    there = {
+        f"{path.parent.relative_to(ROOT)}/"
+        for package in ("proto", "gateway", "shardd", "supervisor")
+        for path in (ROOT / package).glob("*/__init__.py")
+    }
+    assert listed == there
+
+
+DECISIONS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
+
+
+def test_decisions_are_short_numbered_and_listed() -> None:
+    listed = (ROOT / "docs" / "adr" / "README.md").read_text()
+    for number, page in enumerate(DECISIONS, 1):
+        text = page.read_text()
+        assert page.name.startswith(f"{number:04}-")
+        assert text.startswith(f"# {number}. ")
+        assert f"({page.name})" in listed
+        assert len(text.splitlines()) <= 40, page
+        for part in ("**Context.**", "**Decision.**", "**Consequences.**", "**Alternatives.**"):
+            assert part in text, (page, part)

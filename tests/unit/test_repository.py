@@ -1,0 +1,59 @@
+"""What the repository says of itself in several places is the same in all of them."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import proto
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("gateway", "shardd", "supervisor", "proto", "topics_server", "pyspark_topics")
+
+
+def project(path: str) -> dict[str, object]:
+    found: dict[str, object] = tomllib.loads((ROOT / path).read_text())["project"]
+    return found
+
+
+def test_the_version_is_the_same_everywhere_and_in_the_changelog() -> None:
+    assert project("pyproject.toml")["dynamic"] == ["version"]  # taken from proto.__version__
+    assert project("packages/pyspark-topics/pyproject.toml")["version"] == proto.__version__
+    sections = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert sections[0] == "Unreleased"
+    assert re.fullmatch(rf"{re.escape(proto.__version__)} - \d{{4}}-\d\d-\d\d", sections[1])
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_says_that_it_is_typed(package: str) -> None:
+    assert (ROOT / package / "py.typed").is_file()
+
+
+def test_hosted_ci_and_our_own_run_make_test() -> None:
+    assert re.search(r"^ +- run: make test$", (ROOT / ".github/workflows/ci.yml").read_text(), re.MULTILINE)
+    assert "exec make test" in (ROOT / ".ci" / "run").read_text()
+
+
+def test_hooks_before_a_commit_need_no_network() -> None:
+    text = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert re.findall(r"repo: (\S+)", text) == ["local"]
+    assert set(re.findall(r"language: (\S+)", text)) == {"system"}
+    for script in re.findall(r"tests/\S+\.py", text):
+        assert (ROOT / script).is_file()
+
+
+def test_the_lock_has_every_dependency_with_a_digest_and_no_address() -> None:
+    text = (ROOT / "requirements.lock").read_text()
+    locked = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", text, re.MULTILINE))
+    pinned = re.split(r"\n(?=[a-z])", text)[1:]
+    assert len(locked) > 20
+    assert all("--hash=sha256:" in each for each in pinned)
+    assert "://" not in text
+    declared = project("pyproject.toml")
+    for wanted in [*declared["dependencies"], *declared["optional-dependencies"]["otel"]]:  # type: ignore[misc, index]
+        name, least = wanted.split(">=")
+        version = [int(part) for part in locked[name].split(".")]
+        assert version >= [int(part) for part in least.split(".")], wanted
