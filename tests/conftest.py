@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import structlog
+from hypothesis import settings
 
 from tests.support.service import ALIVE, Service
 
@@ -18,6 +19,9 @@ from tests.support.service import ALIVE, Service
 def pytest_configure() -> None:
     """A run that is told to end (a cancelled CI job) ends as by Ctrl-C: fixtures are torn down, services with them."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # A deadline for an example is a timed assertion: a busy machine would miss it.
+    settings.register_profile("topics", deadline=None)
+    settings.load_profile("topics")
     try:
         distribution("pyspark-topics")
     except PackageNotFoundError:

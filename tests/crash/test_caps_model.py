@@ -190,7 +190,7 @@ def live(seed: int, steps: int) -> None:
     world.cap *= 10
     world.allowances = world.lender()
     lanes = {name: world.net.topic(name).lane for name in DESTS}
-    for _ in range(3000):
+    for _ in range(3000 + 3 * steps):  # what was sent meanwhile has to be delivered first
         world.rng.choice(settle)(world)
         world.check()
     head = world.net.topic("a").head_seq
