@@ -171,8 +171,8 @@ class Stage:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let other tasks run until a condition holds, for up to five seconds."""
-    with trio.fail_after(5):
+    """Let other tasks run until a condition holds. Raises `TooSlowError` after 30 s, which a busy machine may need."""
+    with trio.fail_after(30):
         while not condition():  # noqa: ASYNC110 - what it looks at has no event
             await trio.sleep(0.001)
 
