@@ -25,8 +25,8 @@ from typing import Any
 
 from proto.format.frame import Kind
 from proto.model.errors import TopicsError
-from shardd.changes.transactions import Staging
-from shardd.storage.group_commit import Timing
+from shardd.changes.transactions import Closures, Loose, Staging
+from shardd.storage.change import Timing
 from shardd.topic.config import TopicConfig
 from shardd.topic.topic import Topic
 
@@ -70,7 +70,7 @@ def pushed_out(topic: Topic, staging: Staging) -> None:
     if floor > topic.floor:
         fields = {"floor": floor, "now": staging.clock.now_ms()}
         frame = staging.control_frame(Kind.CEILING, topic.id, fields)
-        staging.stage(topic, frame, requires_sync=False, commit=lambda timing: None, undo=lambda error: None)
+        staging.stage(Closures(topic, frame, lambda timing: None, lambda error: None, requires_sync=False))
 
 
 def floor_after(topic: Topic, config: TopicConfig) -> int:
@@ -91,7 +91,7 @@ def _reserve_first(topic: Topic, ceiling: int, boot: str, staging: Staging) -> N
         topic.ceiling, topic.reserved_in = before
 
     frame = staging.control_frame(Kind.CEILING, topic.id, _fields(topic, ceiling, boot))
-    staging.stage(topic, frame, requires_sync=True, commit=commit, undo=undo)
+    staging.stage(Closures(topic, frame, commit, undo, requires_sync=True))
 
 
 def _reserve_meanwhile(topic: Topic, ceiling: int, boot: str, staging: Staging) -> None:
@@ -109,7 +109,7 @@ def _reserve_meanwhile(topic: Topic, ceiling: int, boot: str, staging: Staging) 
     frame = staging.control_frame(Kind.CEILING, topic.id, _fields(topic, ceiling, boot))
     staging.pin_copies(topic)
     # Not through `staging.stage`: the topic's later changes need not wait for this sync.
-    staging.commits.stage(frame, requires_sync=True, commit=commit, undo=undo)
+    staging.commits.stage(Loose(None, frame, commit, undo, requires_sync=True))  # type: ignore[arg-type]
 
 
 def _fields(topic: Topic, ceiling: int, boot: str) -> dict[str, Any]:

@@ -20,8 +20,8 @@ from proto.ipc.message import Reply, Request
 from proto.ipc.operations import Peek, Record, Step, Take
 from proto.model.errors import TopicsError, invalid
 from proto.model.limits import MAX_U64
-from shardd.changes.transactions import Respond, Staging, performance, refuse
-from shardd.storage.group_commit import Timing
+from shardd.changes.transactions import Closures, Respond, Staging, performance, refuse
+from shardd.storage.change import Timing
 from shardd.topic.cursors import check_count, check_name, moved
 from shardd.topic.topic import Topic
 
@@ -94,7 +94,7 @@ class Consume:
         fields = {"name": name, "seq": seq, "ts": now, "force": False}
         frame = self._staging.control_frame(Kind.CURSOR, topic.id, fields)
         requires_sync = topic.assigned_config.durability.acks_synced
-        self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
+        self._staging.stage(Closures(topic, frame, commit, undo, requires_sync=requires_sync))
 
 
 def _next(topic: Topic, position: int) -> _Found | None:

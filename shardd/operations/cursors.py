@@ -6,8 +6,8 @@ from proto.format.frame import Kind
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import CursorDelete, CursorGet, CursorList, CursorPut, Page
 from proto.model.errors import TopicsError
-from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
-from shardd.storage.group_commit import Timing
+from shardd.changes.transactions import Closures, Respond, Staging, performance, refuse, to_json
+from shardd.storage.change import Timing
 from shardd.topic.cursors import MOVE, check_count, check_name, check_position, cursor_not_found, entry, moved, page
 
 
@@ -40,7 +40,7 @@ class Cursors:
         fields = {"name": name, "seq": asked.seq, "ts": now, "force": bool(asked.force)}
         frame = self._staging.control_frame(Kind.CURSOR, topic.id, fields)
         requires_sync = topic.assigned_config.durability.acks_synced
-        self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
+        self._staging.stage(Closures(topic, frame, commit, undo, requires_sync=requires_sync))
 
     def delete(self, request: Request[CursorDelete], respond: Respond) -> None:
         name = check_name(request.options.cursor)
@@ -60,7 +60,7 @@ class Cursors:
 
         frame = self._staging.control_frame(Kind.CURSOR, topic.id, {"name": name, "seq": None})
         requires_sync = topic.assigned_config.durability.acks_synced
-        self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
+        self._staging.stage(Closures(topic, frame, commit, undo, requires_sync=requires_sync))
 
     def get(self, request: Request[CursorGet], respond: Respond) -> None:
         topic = self._directory.find(request.topic)

@@ -8,11 +8,11 @@ from proto.format.frame import Kind
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import DeleteRecords
 from proto.model.errors import TopicsError
-from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
+from shardd.changes.transactions import Closures, Respond, Staging, performance, refuse, to_json
 from shardd.delivery.scheduler import Scheduler
 from shardd.operations.delete_request import parse_delete
 from shardd.operations.tag_indexing import Indexing
-from shardd.storage.group_commit import Timing
+from shardd.storage.change import Timing
 from shardd.topic.tag_index import Match
 from shardd.topic.topic import Topic
 
@@ -75,4 +75,4 @@ class Deletes:
         if durability.logged or topic.floor <= topic.logged_seq:
             fields = {"before": before_seq, "match": match, "bound": bound, "now": now + topic.ahead_ms}
             frame = self._staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
-        self._staging.stage(topic, frame, requires_sync=durability.acks_synced, commit=commit, undo=undo)
+        self._staging.stage(Closures(topic, frame, commit, undo, requires_sync=durability.acks_synced))

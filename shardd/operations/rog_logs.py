@@ -12,8 +12,8 @@ from proto.format.frame import Kind
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import LogCreate, LogFind, Partitions
 from proto.model.errors import TopicsError
-from shardd.changes.transactions import Respond, Staging, refuse
-from shardd.storage.group_commit import Timing
+from shardd.changes.transactions import Loose, Respond, Staging, refuse
+from shardd.storage.change import Timing
 
 
 class Logs:
@@ -45,4 +45,4 @@ class Logs:
             refuse(request.id, respond, error)
 
         frame = self._staging.control_frame(Kind.LOGDEF, 0, {"name": name, "partitions": partitions})
-        self._staging.commits.stage(frame, requires_sync=True, commit=commit, undo=undo)
+        self._staging.commits.stage(Loose(None, frame, commit, undo, requires_sync=True))  # type: ignore[arg-type]

@@ -11,8 +11,8 @@ from proto.model.errors import ErrorCode, TopicsError
 from proto.model.names import check_topic
 from shardd.changes import seq_reservation
 from shardd.changes.admission import check_patch, check_topics
-from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
-from shardd.storage.group_commit import Timing
+from shardd.changes.transactions import Closures, Respond, Staging, performance, refuse, to_json
+from shardd.storage.change import Timing
 from shardd.topic.config import PATCH, ConfigPatch, TopicConfig, apply, as_map
 from shardd.topic.topic import Topic
 
@@ -88,7 +88,7 @@ class Topics:
             "lost": topic.evict_floor - 1,
         }
         frame = self._staging.control_frame(Kind.TOPIC_CONFIG, topic.id, fields)
-        self._staging.stage(topic, frame, requires_sync=True, commit=commit, undo=undo)
+        self._staging.stage(Closures(topic, frame, commit, undo, requires_sync=True))
 
     def create(self, name: str, config: TopicConfig, created: Created, failed: Callable[[TopicsError], None]) -> Topic:
         """Stages a new topic and returns it. It may be written to at once: changes staged on it commit or fail after
@@ -113,7 +113,7 @@ class Topics:
             **seq_reservation.first(topic, self._staging),
         }
         frame = self._staging.control_frame(Kind.TOPIC_CREATE, ident, fields)
-        self._staging.stage(topic, frame, requires_sync=True, commit=commit, undo=undo)
+        self._staging.stage(Closures(topic, frame, commit, undo, requires_sync=True))
         return topic
 
     def delete(self, request: Request[DeleteTopic], respond: Respond) -> None:
@@ -143,7 +143,7 @@ class Topics:
             refuse(request.id, respond, error)
 
         frame = self._staging.control_frame(Kind.TOPIC_DELETE, topic.id, {"name": topic.name})
-        self._staging.stage(topic, frame, requires_sync=True, commit=commit, undo=undo)
+        self._staging.stage(Closures(topic, frame, commit, undo, requires_sync=True))
 
 
 def _configured(created: bool, name: str, config: TopicConfig, ident: int, timing: Timing) -> Reply:

@@ -11,8 +11,8 @@ from proto.format.frame import Kind
 from proto.ipc import operations
 from proto.ipc.message import Reply, Request
 from proto.model.errors import ErrorCode, TopicsError
-from shardd.changes.transactions import Respond, Staging, refuse
-from shardd.storage.group_commit import Timing
+from shardd.changes.transactions import Loose, Respond, Staging, refuse
+from shardd.storage.change import Timing
 from shardd.topic.watch_session import Position, Session, as_map
 
 RETRY_AFTER_MS = 1000
@@ -69,7 +69,7 @@ class SessionControl:
             refuse(request.id, respond, error)
 
         frame = self._staging.control_frame(Kind.SESSION, 0, {"made": as_map(session)})
-        self._staging.commits.stage(frame, requires_sync=False, commit=commit, undo=undo)
+        self._staging.commits.stage(Loose(None, frame, commit, undo, requires_sync=False))  # type: ignore[arg-type]
 
     def open(self, request: Request[operations.SessionOpen], respond: Respond) -> None:
         self.collect()
@@ -96,7 +96,7 @@ class SessionControl:
         def undo(error: TopicsError) -> None:
             refuse(request.id, respond, error)
 
-        self._staging.commits.stage(None, requires_sync=False, commit=commit, undo=undo)
+        self._staging.commits.stage(Loose(None, None, commit, undo, requires_sync=False))  # type: ignore[arg-type]
 
     def move(self, request: Request[operations.SessionMove], respond: Respond) -> None:
         moves = _decode_moves(request.body)
@@ -128,7 +128,7 @@ class SessionControl:
             refuse(request.id, respond, error)
 
         frame = self._staging.control_frame(Kind.SESSION, 0, fields)
-        self._staging.commits.stage(frame, requires_sync=False, commit=commit, undo=undo)
+        self._staging.commits.stage(Loose(None, frame, commit, undo, requires_sync=False))  # type: ignore[arg-type]
 
     def count(self, request: Request[operations.SessionCount], respond: Respond) -> None:
         self.collect()
@@ -143,7 +143,7 @@ class SessionControl:
         fields = {"ended": ended}
         self._sessions.apply(fields)
         frame = self._staging.control_frame(Kind.SESSION, 0, fields)
-        self._staging.commits.stage(frame, requires_sync=False, commit=lambda timing: None, undo=lambda error: None)
+        self._staging.commits.stage(Loose(None, frame, lambda timing: None, lambda error: None, requires_sync=False))  # type: ignore[arg-type]
 
     def _counted(self, ident: int, owner: bytes | None) -> Reply:
         owned = None if owner is None else self._sessions.owned_by(owner)

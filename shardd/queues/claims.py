@@ -27,7 +27,7 @@ from proto.ipc.message import Parked, Reply, Request
 from proto.ipc.operations import Ack, Claim, Extend, Jobs, LettersSent, Nack, WorkClose, Worker, WorkOpen, WorkTake
 from proto.model.errors import TopicsError, invalid, not_a_queue, topic_not_found
 from proto.model.limits import MAX_BATCH_BYTES
-from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
+from shardd.changes.transactions import Closures, Respond, Staging, performance, refuse, to_json
 from shardd.delivery.scheduler import Scheduler
 from shardd.queues.cohorts import Claimer, Cohort, shares
 from shardd.queues.job_deletion import Saved, remove
@@ -49,8 +49,8 @@ from shardd.queues.job_requests import (
     size_of,
     token_of,
 )
+from shardd.storage.change import Timing
 from shardd.storage.errors import SegmentError
-from shardd.storage.group_commit import Timing
 from shardd.topic.job_table import Job, Queue, State
 from shardd.topic.outbox import Transfer
 from shardd.topic.topic import Topic
@@ -476,7 +476,7 @@ class Claims:
             fields = {"forget": True}
             requires_sync = durability.reaches_device
         frame = self._staging.control_frame(Kind.LEASE, topic.id, fields)
-        self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
+        self._staging.stage(Closures(topic, frame, commit, undo, requires_sync=requires_sync))
 
 
 def _seq(job: Claimed) -> int:

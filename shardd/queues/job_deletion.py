@@ -11,8 +11,8 @@ from typing import Any
 
 from proto.format.frame import Kind
 from proto.model.errors import TopicsError
-from shardd.changes.transactions import Staging
-from shardd.storage.group_commit import Timing
+from shardd.changes.transactions import Closures, Staging
+from shardd.storage.change import Timing
 from shardd.topic.topic import Topic
 
 Saved = dict[int, tuple[Any, ...] | None]
@@ -67,4 +67,4 @@ def remove(
         if dead_lettered and queue is not None:
             fields["dead_lettered"] = queue.dead_lettered
         frame = staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
-    staging.stage(topic, frame, requires_sync=requires_sync or durability.acks_synced, commit=commit, undo=undo)
+    staging.stage(Closures(topic, frame, commit, undo, requires_sync=requires_sync or durability.acks_synced))

@@ -19,12 +19,12 @@ from proto.ipc.message import Reply
 from proto.ipc.operations import Append, Operation
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import MAX_BATCH_BYTES
-from shardd.changes.transactions import Staging
+from shardd.changes.transactions import Closures, Staging
 from shardd.queues import dead_letter_meta as form
 from shardd.queues.job_deletion import Saved, remove
 from shardd.queues.job_requests import Found, one, size_of
+from shardd.storage.change import Timing
 from shardd.storage.errors import SegmentError
-from shardd.storage.group_commit import Timing
 from shardd.topic.job_table import State
 from shardd.topic.outbox import Transfer, rows, source_id
 from shardd.topic.topic import Topic
@@ -141,7 +141,7 @@ class Mover:
     ) -> None:
         durability = topic.assigned_config.durability
         frame = self._staging.control_frame(Kind.LEASE, topic.id, fields) if durability.logged else None
-        self._staging.stage(topic, frame, requires_sync=durability.reaches_device, commit=commit, undo=undo)
+        self._staging.stage(Closures(topic, frame, commit, undo, requires_sync=durability.reaches_device))
 
     # 2, 3
 

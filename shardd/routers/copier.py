@@ -12,9 +12,9 @@ from proto.format.frame import encode_batch
 from proto.model.errors import TopicsError
 from shardd.changes import seq_reservation
 from shardd.changes.admission import growth
-from shardd.changes.transactions import Staging
+from shardd.changes.transactions import Closures, Staging
 from shardd.routers.copy_plan import Append, Plan, Pulled, plan
-from shardd.storage.group_commit import Timing
+from shardd.storage.change import Timing
 from shardd.topic.lane import Lane
 from shardd.topic.topic import Topic
 
@@ -144,7 +144,7 @@ class Copier:
             topic.pending_bytes -= made.size
             lane.cursor, lane.head, lane.ts, lane.unpinned = before
 
-        self._staging.stage(topic, None, requires_sync=False, commit=commit, undo=undo)
+        self._staging.stage(Closures(topic, None, commit, undo, requires_sync=False))
         seq_reservation.pushed_out(topic, self._staging)
 
     def carry_out(self, topic: Topic, lane: Lane, made: Plan, ts: int) -> None:

@@ -30,9 +30,9 @@ from proto.ipc.operations import (
 )
 from proto.model.errors import ErrorCode, TopicsError, topic_not_found
 from proto.model.router import RouterConfig, as_map, fan_in, from_map
-from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
+from shardd.changes.transactions import Closures, Respond, Staging, performance, refuse, to_json
 from shardd.routers.source import forwardable
-from shardd.storage.group_commit import Timing
+from shardd.storage.change import Timing
 from shardd.topic.lane import Lane, Router
 from shardd.topic.topic import Topic
 
@@ -69,7 +69,7 @@ class Routing:
         if forwardable(topic) == topic.head_seq:
             commit(Timing())
         else:
-            self._staging.stage(topic, None, requires_sync=True, commit=commit, undo=undo)
+            self._staging.stage(Closures(topic, None, commit, undo, requires_sync=True))
 
     def put(self, request: Request[RouterPut], respond: Respond) -> None:
         """Creates or changes a router. Options: `router`, `config`, and the source's `epoch` and `head`.
@@ -194,7 +194,7 @@ class Routing:
 
         fields = {"lane": changed.dump(changed.cursor)}
         frame = self._staging.control_frame(Kind.ROUTER, topic.id, fields)
-        self._staging.stage(topic, frame, requires_sync=True, commit=commit, undo=undo)
+        self._staging.stage(Closures(topic, frame, commit, undo, requires_sync=True))
         topic.lane = changed
         changed.unpinned = False  # staging this change has pinned the old lane's copies
         if before is not None:
