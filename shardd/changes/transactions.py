@@ -6,18 +6,16 @@ See `shardd.storage.group_commit`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import msgspec
 
-from proto.format.frame import Frame, Kind, encode_map
 from proto.ipc.message import Message, Reply, Request
 from proto.model.errors import TopicsError, not_ready
 from proto.model.limits import Limits
 from shardd.changes.allowance import Allowance
 from shardd.changes.events import TopicEvents
 from shardd.clock import Clock
+from shardd.frames import Pin
 from shardd.storage.change import Change, Timing
 from shardd.storage.free_space import Space
 from shardd.storage.group_commit import Commits
@@ -43,32 +41,7 @@ class TopicChange(Change, eq=False):
         self.apply(timing)
 
     def apply(self, timing: Timing) -> None:
-        """Make the change visible; what `commit` does besides."""
-
-
-class Closures(TopicChange, eq=False):
-    frame: Callable[[int, int], Frame] | None
-    done: Callable[[Timing], None]
-    failed: Callable[[TopicsError], None]
-
-    @property
-    def logged(self) -> bool:
-        return self.frame is not None
-
-    def encode(self, frame_no: int, synced_no: int) -> Frame:
-        assert self.frame is not None
-        return self.frame(frame_no, synced_no)
-
-    def apply(self, timing: Timing) -> None:
-        self.done(timing)
-
-    def undo(self, error: TopicsError) -> None:
-        self.failed(error)
-
-
-class Loose(Closures, eq=False):
-    def commit(self, timing: Timing) -> None:
-        self.done(timing)
+        """Make the change visible, and answer its request."""
 
 
 class Staging:
@@ -109,6 +82,8 @@ class Staging:
         topic = change.topic
         if topic.lane is not None and change.logged:
             self.pin_copies(topic)
+        if change.body is not None:
+            change.ts_ms = self.clock.now_ms()
         if topic.sync_required_no > self.commits.synced_no:
             change.requires_sync = True
         topic.catalogued = None
@@ -116,6 +91,11 @@ class Staging:
         topic.logged_no = change.number
         if change.requires_sync:
             topic.sync_required_no = change.number
+
+    def stage_apart(self, change: Change) -> None:
+        """Stages a change of no topic, or one that a topic's later changes need not wait for. Does not block."""
+        change.ts_ms = self.clock.now_ms()
+        self.commits.stage(change)
 
     def check_deadline(self, request: Request) -> None:
         """Raises `503` if the request is past its deadline. Call it before anything of the request is staged: the asker
@@ -130,23 +110,18 @@ class Staging:
 
     def pin(self, topic: Topic, lane: Lane, *, exact: bool = True) -> None:
         """Logs where the lane's copies end. With `exact` False, replay cannot make these copies again."""
-
-        def undo(error: TopicsError) -> None:
-            lane.unpinned = before
-
         before, lane.unpinned = lane.unpinned, False
-        fields = {"pin": lane.cursor, "head": lane.head, "ts": lane.ts, "version": lane.version}
-        fields["exact"] = exact
-        fields["stopped"] = lane.stopped
-        frame = self.control_frame(Kind.ROUTER, topic.id, fields)
-        self.stage(Closures(topic, frame, lambda timing: None, undo, requires_sync=False))
-
-    def control_frame(self, kind: Kind, topic_id: int, fields: dict[str, Any]) -> Callable[[int, int], Frame]:
-        return partial(_encode_map, kind, topic_id, fields, self.clock.now_ms())
+        pin = Pin(lane.cursor, lane.head, lane.ts, lane.version, exact, lane.stopped)
+        self.stage(_Pinned(topic, lane, before, body=pin, requires_sync=False))
 
 
-def _encode_map(kind: Kind, topic_id: int, fields: dict[str, Any], ts_ms: int, frame_no: int, synced_no: int) -> Frame:
-    return encode_map(kind, topic_id, fields, ts_ms, frame_no=frame_no, synced_no=synced_no)
+class _Pinned(TopicChange, eq=False):
+    lane: Lane
+    before: bool
+    """Whether the lane was unpinned."""
+
+    def undo(self, error: TopicsError) -> None:
+        self.lane.unpinned = self.before
 
 
 def performance(timing: Timing) -> dict[str, float]:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from proto.format.frame import Kind
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import Configure, DeleteTopic
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.names import check_topic
 from shardd.changes import seq_reservation
 from shardd.changes.admission import check_patch, check_topics
-from shardd.changes.transactions import Closures, Respond, Staging, performance, refuse, to_json
+from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
+from shardd.frames import TopicConfigured, TopicCreated, TopicDeleted
 from shardd.storage.change import Timing
 from shardd.topic.config import PATCH, ConfigPatch, TopicConfig, apply, as_map
+from shardd.topic.directory import Directory
 from shardd.topic.topic import Topic
 
 Created = Callable[[Topic, Timing], None]
@@ -50,45 +51,24 @@ class Topics:
             self._reconfigure(topic, config, request, respond)
 
     def _reconfigure(self, topic: Topic, config: TopicConfig, request: Request[Configure], respond: Respond) -> None:
-        before, logged_before = topic.assigned_config, topic.logged_seq
-        ceiling, reserved_in = topic.ceiling, topic.reserved_in
+        before = topic.assigned_config, topic.logged_seq, topic.ceiling, topic.reserved_in
+        durability = topic.assigned_config.durability
         topic.assigned_config = config
-        if before.durability.reserves_per_boot and not config.durability.reserves_per_boot:
+        if durability.reserves_per_boot and not config.durability.reserves_per_boot:
             topic.reserve_nothing()
-        if before.durability.logged and not config.durability.logged:
+        if durability.logged and not config.durability.logged:
             topic.logged_seq = topic.next_seq - 1
         now = self._staging.clock.now_ms()
         topic.held_at.append(now)
-
-        def commit(timing: Timing) -> None:
-            topic.held_at.popleft()
-            # Records that expired under the old settings stay gone, whatever the new settings say.
-            topic.expire(now)
-            topic.config = config
-            if before.durability.lasts and not config.durability.lasts:
-                topic.part()
-            topic.expire(now)
-            topic.evict()
-            # This change waited for a sync, and everything visible was written before it.
-            topic.durable_head = topic.head_seq
-            respond(_configured(False, topic.name, config, request.id, timing))
-
-        def undo(error: TopicsError) -> None:
-            topic.assigned_config, topic.logged_seq = before, logged_before
-            topic.ceiling, topic.reserved_in = ceiling, reserved_in
-            topic.held_at.pop()
-            refuse(request.id, respond, error)
-
         # A replay computes the same floors from `now` (what had expired) and `next_seq` (what was never logged).
-        fields = {
-            "config": as_map(config),
-            "now": now + topic.ahead_ms,
-            "next_seq": topic.next_seq,
-            "floor": seq_reservation.floor_after(topic, config),
-            "lost": topic.evict_floor - 1,
-        }
-        frame = self._staging.control_frame(Kind.TOPIC_CONFIG, topic.id, fields)
-        self._staging.stage(Closures(topic, frame, commit, undo, requires_sync=True))
+        body = TopicConfigured(
+            as_map(config),
+            now + topic.ahead_ms,
+            topic.next_seq,
+            seq_reservation.floor_after(topic, config),
+            topic.evict_floor - 1,
+        )
+        self._staging.stage(_Configured(topic, config, before, now, request, respond, body=body, requires_sync=True))
 
     def create(self, name: str, config: TopicConfig, created: Created, failed: Callable[[TopicsError], None]) -> Topic:
         """Stages a new topic and returns it. It may be written to at once: changes staged on it commit or fail after
@@ -97,23 +77,9 @@ class Topics:
         ident = self._directory.new_id()
         topic = Topic(name, ident, ident, config)
         self._directory.assigned[name] = topic
-
-        def commit(timing: Timing) -> None:
-            self._directory.show(topic)
-            created(topic, timing)
-
-        def undo(error: TopicsError) -> None:
-            del self._directory.assigned[name]
-            failed(error)
-
-        fields = {
-            "name": name,
-            "epoch": topic.epoch,
-            "config": as_map(config),
-            **seq_reservation.first(topic, self._staging),
-        }
-        frame = self._staging.control_frame(Kind.TOPIC_CREATE, ident, fields)
-        self._staging.stage(Closures(topic, frame, commit, undo, requires_sync=True))
+        body = TopicCreated(name, topic.epoch, as_map(config))
+        seq_reservation.first(topic, body, self._staging)
+        self._staging.stage(_Created(topic, self._directory, created, failed, body=body, requires_sync=True))
         return topic
 
     def delete(self, request: Request[DeleteTopic], respond: Respond) -> None:
@@ -130,20 +96,69 @@ class Topics:
                 {"topic": topic.name, "count": count},
             )
         del self._directory.assigned[topic.name]
+        body = TopicDeleted(topic.name)
+        self._staging.stage(_Deleted(topic, self._staging, request, respond, body=body, requires_sync=True))
 
-        def commit(timing: Timing) -> None:
-            self._directory.hide(topic)
-            self._staging.events.deleted(topic)
-            into = [] if topic.lane_visible is None else sorted(topic.lane_visible.routers)
-            body = {"topic": topic.name, "deleted": True, "routers_removed": into}
-            respond(Reply(request.id, to_json(body), performance=performance(timing)))
 
-        def undo(error: TopicsError) -> None:
-            self._directory.assigned[topic.name] = topic
-            refuse(request.id, respond, error)
+class _Created(TopicChange, eq=False):
+    directory: Directory
+    created: Created
+    failed: Callable[[TopicsError], None]
 
-        frame = self._staging.control_frame(Kind.TOPIC_DELETE, topic.id, {"name": topic.name})
-        self._staging.stage(Closures(topic, frame, commit, undo, requires_sync=True))
+    def apply(self, timing: Timing) -> None:
+        self.directory.show(self.topic)
+        self.created(self.topic, timing)
+
+    def undo(self, error: TopicsError) -> None:
+        del self.directory.assigned[self.topic.name]
+        self.failed(error)
+
+
+class _Configured(TopicChange, eq=False):
+    config: TopicConfig
+    before: tuple[TopicConfig, int, int, str]
+    """What was assigned before: config, `logged_seq`, `ceiling`, `reserved_in`."""
+    now: int
+    request: Request[Configure]
+    respond: Respond
+
+    def apply(self, timing: Timing) -> None:
+        topic, config = self.topic, self.config
+        topic.held_at.popleft()
+        # Records that expired under the old settings stay gone, whatever the new settings say.
+        topic.expire(self.now)
+        topic.config = config
+        if self.before[0].durability.lasts and not config.durability.lasts:
+            topic.part()
+        topic.expire(self.now)
+        topic.evict()
+        # This change waited for a sync, and everything visible was written before it.
+        topic.durable_head = topic.head_seq
+        self.respond(_configured(False, topic.name, config, self.request.id, timing))
+
+    def undo(self, error: TopicsError) -> None:
+        topic = self.topic
+        topic.assigned_config, topic.logged_seq, topic.ceiling, topic.reserved_in = self.before
+        topic.held_at.pop()
+        refuse(self.request.id, self.respond, error)
+
+
+class _Deleted(TopicChange, eq=False):
+    staging: Staging
+    request: Request[DeleteTopic]
+    respond: Respond
+
+    def apply(self, timing: Timing) -> None:
+        topic = self.topic
+        self.staging.directory.hide(topic)
+        self.staging.events.deleted(topic)
+        into = [] if topic.lane_visible is None else sorted(topic.lane_visible.routers)
+        body = {"topic": topic.name, "deleted": True, "routers_removed": into}
+        self.respond(Reply(self.request.id, to_json(body), performance=performance(timing)))
+
+    def undo(self, error: TopicsError) -> None:
+        self.staging.directory.assigned[self.topic.name] = self.topic
+        refuse(self.request.id, self.respond, error)
 
 
 def _configured(created: bool, name: str, config: TopicConfig, ident: int, timing: Timing) -> Reply:

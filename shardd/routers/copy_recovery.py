@@ -29,9 +29,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from proto.format.frame import Kind, decode_map
+from proto.format.frame import Kind
 from proto.ipc.operations import Position
 from shardd.clock import Clock
+from shardd.frames import Pin, topic_frame
 from shardd.routers.copier import Copier
 from shardd.routers.copy_plan import Plan, Pulled, Skip, plan
 from shardd.routers.source import forwardable
@@ -122,22 +123,22 @@ class Restore:
 
     def _take(self, lane: Lane, pulled: Pulled) -> bool:
         while (pin := self._pin()) is not None:
-            seq, head, ts, exact, stopped = pin
+            seq, head = pin.pin, pin.head
             if head <= self._topic.head_seq or not self._topic.config.durability.lasts:
                 head, lane.cursor = self._topic.head_seq, max(lane.cursor, seq)
-            elif not exact and not lane.arithmetic:
+            elif not pin.exact and not lane.arithmetic:
                 self._displaced = True
             elif not self._displaced:
                 made = plan(lane, pulled, seq, restoring=True)
-                self._append(lane, made, head, ts)
+                self._append(lane, made, head, pin.ts)
                 if made.source_truncated:
                     self._displaced = True
                 elif made.upto < seq:
                     if pulled.head >= seq or not (pulled.settled or self._quiet):
                         return False
                     self._displaced = True  # the source has changed, for example because its files were replaced
-            lane.stopped = lane.waits = stopped
-            self._go_on(lane, head, ts)
+            lane.stopped = lane.waits = pin.stopped
+            self._go_on(lane, head, pin.ts)
             if self.lane is not lane:
                 return True  # a replayed frame changed the lane: its source may be another, or none
         return self._end(lane, pulled)
@@ -168,19 +169,15 @@ class Restore:
         if topic.deferred:
             hold(topic)
 
-    def _pin(self) -> tuple[int, int, int, bool, bool] | None:
-        """The next deferred frame as a pin: source seq, own head, commit time, whether its copies can be made again,
-        and whether the lane stopped there; None if it is no pin."""
+    def _pin(self) -> Pin | None:
+        """The next deferred frame, if it is a pin of the topic's lane."""
         if not self._topic.deferred:
             return None
         header, buffer = self._topic.deferred[0]
         if header.kind != Kind.ROUTER:
             return None
-        fields = decode_map(buffer, header)
-        lane = self._topic.lane
-        if "pin" not in fields or lane is None or fields["version"] != lane.version:
-            return None
-        return fields["pin"], fields["head"], fields["ts"], fields["exact"], fields.get("stopped", False)
+        frame = topic_frame(buffer, header)
+        return frame if isinstance(frame, Pin) and frame.lane_of(self._topic) is not None else None
 
     def _end(self, lane: Lane, pulled: Pulled) -> bool:
         """Makes the copies that followed the last frame; nothing is deferred. Returns whether something changed."""
@@ -229,14 +226,14 @@ class Restore:
     def source_gone(self) -> None:
         """Passes all pins and ends: the source no longer exists, so its records are lost."""
         while (pin := self._pin()) is not None and (lane := self.lane) is not None:
-            self._go_on(lane, pin[1], pin[2])
+            self._go_on(lane, pin.head, pin.ts)
         self.nothing_left()
 
     def source_unreadable(self, head: int) -> None:
         """Passes all pins and ends: the source ends at `head`, but cannot be read now. The topic must not wait for it.
         Copies that no file has are reported as lost. They are copied under new seqs when the source can be read."""
         while (pin := self._pin()) is not None and (lane := self.lane) is not None:
-            self._go_on(lane, pin[1], pin[2])
+            self._go_on(lane, pin.head, pin.ts)
         lane, topic = self.lane, self._topic
         if lane is not None and topic.config.durability.lasts:
             burnt = lane.copies_of(lane.cursor + 1, max(head, lane.cursor))

@@ -29,7 +29,7 @@ class Timing:
 class Change(Struct, kw_only=True, eq=False):
     """A change that belongs to no topic, and the base of all others."""
 
-    requires_sync: bool
+    requires_sync: bool = False
     """Whether it commits only after a sync."""
     body: MapBody | None = None
     """What its frame says; None for a change without a frame."""
