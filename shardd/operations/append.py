@@ -26,12 +26,13 @@ from proto.model.errors import TopicsError, not_a_queue, not_ready
 from proto.model.limits import RECORD_OVERHEAD
 from shardd.changes import seq_reservation
 from shardd.changes.admission import check_bytes, check_inline, check_topics, growth
+from shardd.changes.allowance import Allowance
 from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.delivery.pressure import Pressure
 from shardd.delivery.strong_reads import Unsynced
 from shardd.operations.append_checks import check_delays, check_room, key_of, lazy_config
 from shardd.operations.append_request import Write, delays, parse_write
-from shardd.operations.topics import Topics
+from shardd.operations.topics import TopicAdded, Topics
 from shardd.storage.change import Timing
 from shardd.topic.config import TopicConfig
 from shardd.topic.idempotency import Waiter
@@ -76,7 +77,7 @@ class Writes:
         if letters and not self._lent(grows_by, int(created), request, respond):
             return
         if topic is None:
-            topic = self._create(request.topic, config, by_itself=letters is not None)
+            topic = self._create(request.topic, config, lent=letters is not None)
         columns.key = key if letters is None else arrival_key(*letters)
         columns.ts = topic.commit_time(now)
         if held_back is not None:
@@ -114,12 +115,14 @@ class Writes:
             raise self._pressure.refuse(commits.depth, commits.oldest_wait_s)
         self.staging.space.check(topic, size, count)
 
-    def _create(self, name: str, config: TopicConfig, *, by_itself: bool) -> Topic:
-        def over() -> None:
-            if by_itself:
-                self.staging.allowance.settled(0, 1)
-
-        return self._topics.create(name, config, lambda topic, timing: over(), lambda error: over())
+    def _create(self, name: str, config: TopicConfig, *, lent: bool) -> Topic:
+        """Stages the topic that a write creates. For letters it is `lent`: it comes out of the allowance."""
+        staging, topic = self.staging, self._topics.new(name, config)
+        if lent:
+            self._topics.create(_Lent(topic, staging.allowance, directory=staging.directory))
+        else:
+            self._topics.create(TopicAdded(topic, directory=staging.directory))
+        return topic
 
     def _answered(self, topic: Topic, key: bytes, request: Request[Append], respond: Respond, now: int) -> bool:
         """Whether the idempotency key was used before. If so, nothing is written, and the write gets the first one's
@@ -275,6 +278,20 @@ class LettersAdded(RecordsAdded, eq=False):
     def _source(self) -> bytes:
         assert self.request.options.letters is not None
         return self.request.options.letters[0]
+
+
+class _Lent(TopicAdded, eq=False):
+    """The topic that letters create."""
+
+    allowance: Allowance
+
+    def apply(self, timing: Timing) -> None:
+        super().apply(timing)
+        self.allowance.settled(0, 1)
+
+    def undo(self, error: TopicsError) -> None:
+        super().undo(error)
+        self.allowance.settled(0, 1)
 
 
 def _tell(waiters: list[Waiter], error: TopicsError | None) -> None:

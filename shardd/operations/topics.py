@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import Configure, DeleteTopic
 from proto.model.errors import ErrorCode, TopicsError
@@ -16,8 +14,6 @@ from shardd.storage.change import Timing
 from shardd.topic.config import PATCH, ConfigPatch, TopicConfig, apply, as_map
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Topic
-
-Created = Callable[[Topic, Timing], None]
 
 
 class Topics:
@@ -33,16 +29,10 @@ class Topics:
         if topic is not None and request.options.if_absent:
             patch = ConfigPatch()  # `if_absent`: the config applies only to a topic that this request creates
         if topic is None:
-
-            def created(topic: Topic, timing: Timing) -> None:
-                respond(_configured(True, topic.name, topic.config, request.id, timing))
-
-            def failed(error: TopicsError) -> None:
-                refuse(request.id, respond, error)
-
             config = apply(request.topic, None, patch)
             check_topics(self._staging.topics_held, request.options, self._staging.limits)
-            self.create(request.topic, config, created, failed)
+            topic = self.new(request.topic, config)
+            self.create(_Created(topic, request, respond, directory=self._directory))
             return
         config = apply(topic.name, topic.assigned_config, patch)
         if config == topic.assigned_config and topic.sync_required_no <= self._staging.commits.synced_no:
@@ -70,17 +60,20 @@ class Topics:
         )
         self._staging.stage(_Configured(topic, config, before, now, request, respond, body=body, requires_sync=True))
 
-    def create(self, name: str, config: TopicConfig, created: Created, failed: Callable[[TopicsError], None]) -> Topic:
-        """Stages a new topic and returns it. It may be written to at once: changes staged on it commit or fail after
-        it."""
+    def new(self, name: str, config: TopicConfig) -> Topic:
+        """A topic that no request has seen, for `create`."""
         check_topic(name)
         ident = self._directory.new_id()
-        topic = Topic(name, ident, ident, config)
-        self._directory.assigned[name] = topic
-        body = TopicCreated(name, topic.epoch, as_map(config))
+        return Topic(name, ident, ident, config)
+
+    def create(self, change: TopicAdded) -> None:
+        """Stages a new topic. It may be written to at once: changes staged on it commit or fail after it."""
+        topic = change.topic
+        self._directory.assigned[topic.name] = topic
+        body = TopicCreated(topic.name, topic.epoch, as_map(topic.config))
         seq_reservation.first(topic, body, self._staging)
-        self._staging.stage(_Created(topic, self._directory, created, failed, body=body, requires_sync=True))
-        return topic
+        change.body, change.requires_sync = body, True
+        self._staging.stage(change)
 
     def delete(self, request: Request[DeleteTopic], respond: Respond) -> None:
         topic = self._directory.assigned.get(request.topic)
@@ -100,18 +93,27 @@ class Topics:
         self._staging.stage(_Deleted(topic, self._staging, request, respond, body=body, requires_sync=True))
 
 
-class _Created(TopicChange, eq=False):
+class TopicAdded(TopicChange, kw_only=True, eq=False):
     directory: Directory
-    created: Created
-    failed: Callable[[TopicsError], None]
 
     def apply(self, timing: Timing) -> None:
         self.directory.show(self.topic)
-        self.created(self.topic, timing)
 
     def undo(self, error: TopicsError) -> None:
         del self.directory.assigned[self.topic.name]
-        self.failed(error)
+
+
+class _Created(TopicAdded, eq=False):
+    request: Request[Configure]
+    respond: Respond
+
+    def apply(self, timing: Timing) -> None:
+        super().apply(timing)
+        self.respond(_configured(True, self.topic.name, self.topic.config, self.request.id, timing))
+
+    def undo(self, error: TopicsError) -> None:
+        super().undo(error)
+        refuse(self.request.id, self.respond, error)
 
 
 class _Configured(TopicChange, eq=False):
