@@ -73,7 +73,7 @@ class Writes:
         size = data_size + RECORD_OVERHEAD * columns.count
         check_room(topic, config, columns.count, size, request.topic)
         grows_by = self._growth(topic, config, size, request.options)
-        self._admit(topic, config, columns.count, data_size, write)
+        self._admit(topic, config, columns.count, data_size, key, write)
         if letters and not self._lent(grows_by, int(created), request, respond):
             return
         if topic is None:
@@ -106,14 +106,14 @@ class Writes:
             check_bytes(there, needed, options, staging.limits)
         return needed
 
-    def _admit(self, topic: Topic | None, config: TopicConfig, count: int, size: int, write: Write) -> None:
+    def _admit(self, topic: Topic | None, config: TopicConfig, count: int, size: int, key: bytes, write: Write) -> None:
         """Raises `429 throttled` for a logged write, if too many writes wait or the disk is nearly full."""
         if not config.durability.logged:
             return
         commits = self.staging.commits
         if commits.depth >= self.staging.limits.wal_queue_max and not write.disable_backpressure:
             raise self._pressure.refuse(commits.depth, commits.oldest_wait_s)
-        self.staging.space.check(topic, size, count)
+        self.staging.space.check(topic, size, count, key)
 
     def _create(self, name: str, config: TopicConfig, *, lent: bool) -> Topic:
         """Stages the topic that a write creates. For letters it is `lent`: it comes out of the allowance."""
