@@ -85,7 +85,8 @@ class Restore:
         self._boot_id = boot_id
         self._replay = replay
         self._goal: int | None = None
-        self._displaced = False
+        self._inexact = False
+        """The source has lost records: from here on, the copies cannot be made again."""
         self._quiet = False
         self.done = False
         self.displaced = False
@@ -127,16 +128,16 @@ class Restore:
             if head <= self._topic.head_seq or not self._topic.config.durability.lasts:
                 head, lane.cursor = self._topic.head_seq, max(lane.cursor, seq)
             elif not pin.exact and not lane.arithmetic:
-                self._displaced = True
-            elif not self._displaced:
+                self._inexact = True
+            elif not self._inexact:
                 made = plan(lane, pulled, seq, restoring=True)
                 self._append(lane, made, head, pin.ts)
                 if made.source_truncated:
-                    self._displaced = True
+                    self._inexact = True
                 elif made.upto < seq:
                     if pulled.head >= seq or not (pulled.settled or self._quiet):
                         return False
-                    self._displaced = True  # the source has changed, for example because its files were replaced
+                    self._inexact = True  # the source has changed, for example because its files were replaced
             lane.stopped = lane.waits = pin.stopped
             self._go_on(lane, head, pin.ts)
             if self.lane is not lane:
@@ -182,38 +183,40 @@ class Restore:
     def _end(self, lane: Lane, pulled: Pulled) -> bool:
         """Makes the copies that followed the last frame; nothing is deferred. Returns whether something changed."""
         topic = self._topic
-        if not topic.config.durability.lasts:
-            self._finish()
-            return True
-        if lane.stopped and not self._displaced:
-            self._finish()  # there was no room for more; ordinary copying continues when there is
+        if not topic.config.durability.lasts or (lane.stopped and not self._inexact):
+            self._finish()  # if it stopped, there was no room for more; ordinary copying continues when there is
             return True
         if self._goal is None and (pulled.settled or self._quiet):
             self._goal = pulled.head
-        now = topic.commit_time(self._clock.now_ms())
-        moved = False
-        if not self._displaced:
+        before, now = lane.cursor, topic.commit_time(self._clock.now_ms())
+        if not self._inexact:
             made, everything = self._copier.fitting(topic, lane, pulled, restoring=True)
             self._copier.carry_out(topic, lane, made, now)
-            moved = made.upto > lane.cursor
             lane.cursor = made.upto
-            self._displaced = made.source_truncated
+            self._inexact = made.source_truncated
             if not everything:  # the topic was as full before the stop
                 self._finish()
                 return True
-        lane.source_truncated = self._displaced
-        if self._displaced and self._goal is not None:
-            burnt = lane.copies_of(lane.cursor + 1, self._goal)
-            if burnt:
-                self._copier.carry_out(topic, lane, Plan(lane.cursor, [Skip(burnt, lost=True)]), now)
+        lane.source_truncated = self._inexact
+        topic.next_seq = topic.head_seq + 1
+        if self._goal is not None and self._inexact:
+            self._burn(lane, self._goal)
             self.displaced = True
             self._finish()  # ordinary copying takes what the source still has, from the lane's cursor
             return True
-        topic.next_seq = topic.head_seq + 1
         if self._goal is not None and lane.cursor >= self._goal:
             self._finish()
             return True
-        return moved
+        return lane.cursor > before
+
+    def _burn(self, lane: Lane, head: int) -> bool:
+        """Reports as lost the most copies that the source's records after the cursor, up to `head`, can have had.
+        Returns whether there are any."""
+        burnt = lane.copies_of(lane.cursor + 1, head)
+        if burnt:
+            ts = self._topic.commit_time(self._clock.now_ms())
+            self._copier.carry_out(self._topic, lane, Plan(lane.cursor, [Skip(burnt, lost=True)]), ts)
+        return burnt > 0
 
     def looked(self, first: Sequence[Position], second: Sequence[Position]) -> bool:
         """Takes two reads of the positions around the topic's cycle. Returns whether nothing moves there and this topic
@@ -234,13 +237,9 @@ class Restore:
         Copies that no file has are reported as lost. They are copied under new seqs when the source can be read."""
         while (pin := self._pin()) is not None and (lane := self.lane) is not None:
             self._go_on(lane, pin.head, pin.ts)
-        lane, topic = self.lane, self._topic
-        if lane is not None and topic.config.durability.lasts:
-            burnt = lane.copies_of(lane.cursor + 1, max(head, lane.cursor))
-            if burnt:
-                ts = topic.commit_time(self._clock.now_ms())
-                self._copier.carry_out(topic, lane, Plan(lane.cursor, [Skip(burnt, lost=True)]), ts)
-                self.displaced = True
+        lane = self.lane
+        if lane is not None and self._topic.config.durability.lasts and self._burn(lane, head):
+            self.displaced = True
         self._finish()
 
     def nothing_left(self) -> None:
