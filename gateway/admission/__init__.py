@@ -1,3 +1,3 @@
-"""Admission: how many requests, bytes and streams clients may have at once, and how slow an upload may be.
+"""Admission: how many requests, bytes and streams clients may have at once, and how slow a transfer may be.
 `gateway.shards` limits what the shards hold.
 """

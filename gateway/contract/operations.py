@@ -1,8 +1,8 @@
 """The table of every HTTP operation.
 
 It drives routing and 405, the scopes that a key needs, the 415 and body rules, query parsing, metrics labels and the
-OpenAPI document. A new operation is a new row. An operation of a single shard needs nothing else; any other also needs
-a handler in `gateway.api.dispatch`.
+OpenAPI document's list of operations. The gateway needs no other code for an operation of a single shard. An operation
+that asks several shards, or none, also needs a handler in `gateway.api.dispatch`. CONTRIBUTING.md has all steps.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "peek",
         "POST",
         "/v0/topics/{topic}/peek",
-        "Look at the jobs of a queue without leasing any (an extension of the contract)",
+        "Look at the jobs of a queue without leasing any (an extension)",
         Scope.READ,
         shard_op=operations.PeekJobs,
         records=True,
@@ -198,7 +198,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "redrive",
         "POST",
         "/v0/topics/{topic}/redrive",
-        "Move dead letters back to the queue they came from (an extension of the contract)",
+        "Move dead letters back to the queue they came from (an extension)",
         Scope.READ | Scope.WRITE | Scope.DELETE,
         shard_op=operations.Redrive,
         body=Body.REQUIRED,
@@ -251,7 +251,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "POST",
         "/v0/tickets",
         "A ticket that opens one stream or WebSocket, once, within a minute, for pages that cannot send headers "
-        "(an extension of the contract)",
+        "(an extension)",
         Scope(0),
         body=Body.REQUIRED,
     ),

@@ -30,7 +30,7 @@ from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Even
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from gateway.admission.body_budget import Budget, Kind
-from gateway.admission.upload_rate import Allowance, Pace
+from gateway.admission.transfer_rate import Allowance, Pace
 from gateway.http.messages import Channel, ClientGone
 from proto.model.errors import TopicsError, invalid
 from proto.model.keys import Key
@@ -41,7 +41,7 @@ CLOSE_S = 2.0
 """Seconds that a client has to answer a close frame."""
 MAX_REASON_CHARS = 100
 SMALL_MESSAGE_BYTES = 64 << 10
-"""Larger messages are counted with request bodies."""
+"""A larger message is counted against the budget of memory as a request body of that size is."""
 GROWTH = 4
 PIECE_BYTES = 1 << 10
 """Bytes parsed in one go, except inside a message."""

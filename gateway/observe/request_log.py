@@ -3,8 +3,8 @@
     event=request method=POST path=/v0/topics/{topic} status=201 ms=0.61 received_bytes=77 sent_bytes=190 key=5d41402a
     event=stream_ended method=GET path=/v0/watch/{wid} status=200 ms=30211.4 received_bytes=0 sent_bytes=18230
 
-`ms` runs from the request's head to the response, without sending it. A request with a `traceparent` has its
-`trace_id`.
+`ms` counts from the arrival of the request's head: for `request` until the response is ready to be sent, for
+`stream_ended` until the stream's end. A request with a `traceparent` has its `trace_id`.
 """
 
 from __future__ import annotations

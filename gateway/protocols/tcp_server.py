@@ -22,7 +22,7 @@ from trio.lowlevel import wait_readable, wait_writable
 
 from gateway.admission.body_budget import Budget, Kind
 from gateway.admission.in_flight import Flight
-from gateway.admission.upload_rate import Pace, due
+from gateway.admission.transfer_rate import Pace, due
 from proto.model.errors import TopicsError
 from proto.model.limits import Limits
 from proto.wire.byte_parser import ProtocolError, Skip, Steps

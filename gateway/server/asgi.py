@@ -11,7 +11,7 @@ import trio
 
 from gateway.admission.body_budget import Budget, Hold
 from gateway.admission.in_flight import Flight
-from gateway.admission.upload_rate import Pace
+from gateway.admission.transfer_rate import Pace
 from gateway.api.dispatch import Api
 from gateway.contract import responses
 from gateway.contract.routes import unknown_path

@@ -21,7 +21,7 @@ from trio.lowlevel import wait_readable, wait_writable
 
 from gateway.admission.body_budget import FREE_BYTES, Budget, Hold, Kind
 from gateway.admission.in_flight import Flight
-from gateway.admission.upload_rate import Pace, due
+from gateway.admission.transfer_rate import Pace, due
 from gateway.api.dispatch import Api
 from gateway.contract import responses
 from gateway.contract.routes import unknown_path

@@ -1,4 +1,4 @@
-"""The job stream, `GET /v0/topics/:q/work`: sends a worker jobs as long as it holds fewer than its `max`.
+"""The job stream, `GET /v0/topics/{queue}/work`: sends a worker jobs as long as it holds fewer than its `max`.
 
 The queue's shard decides which stream gets a job, because it knows the jobs that each stream holds. The stream asks the
 shard for jobs and waits for the reply, which comes when there are some. When the connection ends, the stream gives its

@@ -7,8 +7,9 @@
        └── the queue is full, the feed ended, positions do not fit ─┘        (topic deleted, unsubscribed)
 
 A subscription has two positions: the last record queued, and the last `handed` to the connection, which a session
-remembers. A client that loses its connection may not have received all that was handed. The id with which it returns
-names its position; without an id, records under way at that time are skipped.
+remembers. A client that loses its connection may not have received all that was handed. A client that returns with
+`Last-Event-ID` goes on from there. One that returns without it goes on behind `handed`, and does not get what was lost
+on the way.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ class Subscription:
         self.stream.behind(self)
 
     def deleted(self) -> None:
-        """End the subscription and tell the client, once per session: the position remembers that."""
+        """End the subscription and tell the client, once per session. The position's epoch `TOLD` marks that the
+        session has been told."""
         self.feed = None
         self.over()
         if self.epoch == TOLD:

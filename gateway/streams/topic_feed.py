@@ -7,10 +7,10 @@ rendered once for any number of streams. Positions decide, never time:
     subscription at or beyond its end       has it already, from its own reading
     anything else                           is behind: reads by itself until it reaches the feed's position
 
-A subscription joins when it is not behind the feed. If the feed is behind the subscription, the subscription skips the
-batches in between. When the shard goes away, the feed keeps its position and asks again from there; the streams see
-only a pause. A gap, a topic deleted and created again, or damage ends the feed. Each subscription then reads by itself
-and handles its own gap.
+A subscription joins the feed when it is not behind it. A subscription that has read further than the feed ignores the
+feed's batches until the feed has caught up with it. When the shard goes away, the feed keeps its position and asks
+again from there; the streams see only a pause. A gap, a topic deleted and created again, or damage ends the feed. Each
+subscription then reads by itself and handles its own gap.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ of 8 bytes from the frame's start.
          6     2  flags      bit 0: a ts column is present, bit 1: a hops column is, bit 2: a due column is
          8     4  length     bytes of the whole frame, a multiple of 8
         12     4  body_len   bytes of the body, a multiple of 8
-        16     8  frame_no   position in the shard's WAL, counted from 1 without gaps; 0 in a segment
+        16     8  frame_no   position in the shard's WAL, counted from 1 without gaps; in a segment what it was in the
+                            WAL; 0 if it was in none: a router's copy, or batches that were merged
         24     8  synced_no  the highest frame_no known to be synced when this frame was made
         32     8  topic_id
         40     8  first_seq  first record's seq (BATCH), else 0

@@ -1,8 +1,8 @@
 """Salvage: rebuilds a topic whose files are damaged, while the service is stopped. `topics salvage TOPIC` runs it.
 
 Undamaged records stay, with their seqs, times and deletions. Damaged ones become a gap, which readers see as a
-tombstone (`reason` `mixed`: the contract has no reason for damage). With a backup, the damaged seqs are taken from it
-instead. Records of these seqs that were deleted after the backup was made are then live again.
+tombstone (`reason` `mixed`: the API's list of reasons is closed and has none for damage). With a backup, the damaged
+seqs are taken from it instead. Records of these seqs that were deleted after the backup was made are then live again.
 
 1  open      opens the shard as a start would, with the topic unloaded
 2  look      finds the valid frames of its segments, and the seqs that are in none. It looks for a frame at every eighth

@@ -1,7 +1,8 @@
 """Append requests: from a request body to the columns of one batch.
 
-No Python code runs once per record: C code extracts, measures and joins the fields. `data` and `meta` stay the bytes
-that the client sent.
+C code extracts, measures and joins the fields of all records at once. Python runs once per record only to count the
+keys of a `meta` that is large enough to have too many, where parsing costs far more than the loop, and to fill in the
+missing `delay_ms` of jobs. `data` and `meta` stay the bytes that the client sent.
 """
 
 from __future__ import annotations

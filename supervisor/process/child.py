@@ -101,7 +101,8 @@ class Child:
         self.held = False
         """Whether the child was held since it last served."""
         self.troubled = False
-        """Whether the child was held, or died several times in a row, since it last served."""
+        """Whether the child was held, or died several times in a row, since it last served. While it waits or is held,
+        its phase is `failed`; its state is not, unless it is given up."""
         self.drained = trio.Event()
         self.gone = trio.Event()
         self._command = list(command)

@@ -8,6 +8,9 @@ held      the child cannot start, or died too often; it is restarted after a lon
 stopping  the child was asked to end
 ended     the child is gone, as requested
 failed    the child is gone and is not restarted
+
+A state is the supervisor's alone. The gateway and the shards are told a phase (`proto.ipc.control`). Its `failed` has
+another meaning: the child cannot start, and is in state waiting or held.
 """
 
 from __future__ import annotations

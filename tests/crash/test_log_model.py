@@ -125,12 +125,12 @@ class Log:
         return sum(record.size for record in self.live)
 
     def expire(self, now: int) -> None:
-        """§0.10: expired when `now - $ts > ttl_ms`."""
+        """Expired when `now - $ts > ttl_ms`."""
         while self.live and self.config.ttl_ms and now - self.live[0].ts > self.config.ttl_ms:
             self.lost.append((self.live.pop(0).seq, "ttl"))
 
     def evict(self) -> None:
-        """§0.10: the oldest records go until both caps hold. The newest one stays. A topic with `reject` loses none."""
+        """The oldest records go until both caps hold. The newest one stays. A topic with `reject` loses none."""
         config = self.config
         if config.discard == "reject":
             return
@@ -164,7 +164,7 @@ class Log:
         return first, self.head
 
     def delete(self, before_seq: int | None, match: Callable[[str], bool] | None) -> int:
-        """§5: both conditions must hold. A tag never matches untagged records."""
+        """Both conditions must hold. A tag never matches untagged records."""
         end = self.head + 1 if before_seq is None else before_seq
         kept = [r for r in self.live if r.seq >= end or (match is not None and (r.tag is None or not match(r.tag)))]
         gone = len(self.live) - len(kept)
@@ -226,7 +226,7 @@ def copied(model: Model) -> Model:
 
 
 def read(shard: Harness, log: Log, name: str, from_seq: int, **options: Any) -> Iterator[str]:
-    """Compare one diff with the model (§3 to §3.3, §4). Yields the differences."""
+    """Compare one diff with the model. Yields the differences."""
     answer = shard.diff(name, from_seq, include_tags=True, **options)
     yield from compare_read(answer, log, from_seq, options.get("limit", 256), options.get("node"))
 
@@ -484,7 +484,7 @@ class Machine(RuleBasedStateMachine):
                 yield found
 
     def no_seq_twice(self, acked: Model) -> None:
-        """§0.10: all classes but `memory` may lose records, but their heads never go back."""
+        """All classes but `memory` may lose records, but their heads never go back."""
         for name, log in acked.items():
             found = self.model.get(name)
             if found is not None and found.instance == log.instance and log.config.durability != "memory":

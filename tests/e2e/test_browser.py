@@ -1,4 +1,4 @@
-"""§7.3, §7.4: a browser's EventSource resumes by itself after every kind of broken connection. Headless Chromium."""
+"""A browser's EventSource resumes by itself after every kind of broken connection. Headless Chromium."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""§7.3: an event stream passes a buffering proxy, because its head forbids buffering. nginx with its defaults."""
+"""An event stream passes a buffering proxy, because its head forbids buffering. nginx with its defaults."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def submit_full(service: Service) -> int:
 
 
 def test_a_full_queue_is_429_and_nothing_is_lost_or_doubled(service: Service) -> None:
-    """§0.6, §2 and §8.3: `429 throttled` with `Retry-After` and `retry_after_ms`; `submit_full_total` counts it."""
+    """`429 throttled` with `Retry-After` and `retry_after_ms`; `submit_full_total` counts it."""
     before = stored(service)
     acked, refused = [], []
     for number, response in at_once(service, ROUNDS):
@@ -79,7 +79,7 @@ def test_a_full_queue_is_429_and_nothing_is_lost_or_doubled(service: Service) ->
 
 
 def test_a_trusted_loader_is_never_refused(service: Service) -> None:
-    """§2: `disable_backpressure`."""
+    """`disable_backpressure`."""
     before, refused = len(stored(service)), submit_full(service)
     responses = [response for _, response in at_once(service, 20, disable_backpressure=True)]
     assert {response.status_code for response in responses} == {200}

@@ -46,7 +46,7 @@ async def error_here(client: Client) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["event stream", "websocket"])
 async def test_a_stream_says_which_topics_wait_and_goes_on(kind: str) -> None:
-    """§7.5, §7.7: 429 is advice; the stream stays open, and the delayed records come later."""
+    """429 is advice; the stream stays open, and the delayed records come later."""
     async with stage() as there:
         shard = Harness()
         for name in ("low", "lower", "high"):

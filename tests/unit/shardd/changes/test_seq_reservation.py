@@ -1,4 +1,4 @@
-"""§0.10, §3: a seq is given to one record only, whatever stops and is lost with it (except in class `memory`)."""
+"""A seq is given to one record only, whatever stops and is lost with it (except in class `memory`)."""
 
 from __future__ import annotations
 

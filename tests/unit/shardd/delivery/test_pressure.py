@@ -108,11 +108,10 @@ class TestPriority:
 
     @pytest.mark.parametrize(("idle_ms", "expected"), [(0, 500), (30_000, 250), (60_000, 125), (300_001, 0)])
     def test_recency_halves_every_thirty_seconds(self, idle_ms: int, expected: int) -> None:
-        """§0.10: `auto_priority`."""
+        """`auto_priority`."""
         assert effective_priority(TopicConfig(), 1000, 1000 + idle_ms) == expected
 
     def test_a_manual_priority_wins(self) -> None:
-        """§0.10"""
         assert effective_priority(TopicConfig(priority=-7), 1000, 1000) == -7
         assert effective_priority(TopicConfig(auto_priority=False), 1000, 1000) == 0
 
@@ -490,7 +489,7 @@ class TestDelivery:
         assert len(shard.shard.scheduler) == 0
 
     def test_a_woken_read_says_how_long_it_was_held_back(self, shard: Harness) -> None:
-        """§0.9: `throttle_wait_ms`."""
+        """`throttle_wait_ms`."""
         shard.append("a", 1)
         press(shard, 0.6)
         ident = park(shard, "a")
@@ -505,13 +504,12 @@ class TestDelivery:
         assert reply.performance["records_scanned"] == 2
 
     def test_a_read_that_waits_for_nobody_says_zero(self, shard: Harness) -> None:
-        """§0.9"""
         shard.append("a", 1)
         press(shard, 1.0)
         assert shard.reply("diff", "a", {}).performance["throttle_wait_ms"] == 0.0
 
     def test_a_poll_that_ends_while_its_topic_is_held_gets_what_there_is(self, shard: Harness) -> None:
-        """§3: pressure costs latency, never data."""
+        """Pressure costs latency, never data."""
         shard.call("configure", "a", {"priority": -1})
         shard.append("a", 1)
         ident = park(shard, "a")
@@ -528,7 +526,7 @@ class TestDelivery:
         assert b'"$seq":2' in reply.body
 
     def test_a_feed_of_a_held_topic_is_told_to_come_back(self, shard: Harness) -> None:
-        """§7.5: the topics of a stream are paced, and it says so."""
+        """The topics of a stream are paced, and it says so."""
         feed = {"limit": 10, "budget": 1000, "nodes": (), "tags": True, "meta": True, "data": True, "strong": False}
         feed |= {"epoch": 0, "from_seq": 1, "wait_ms": 30_000, "touch": False}
         shard.call("configure", "a", {"priority": -1})
@@ -616,7 +614,7 @@ class TestDelivery:
         assert looked == [30.0, pytest.approx(0.01)]
 
     def test_the_state_shows_what_waiting_is_worth(self, shard: Harness) -> None:
-        """§1.2: the priority the scheduler is using right now."""
+        """The priority the scheduler is using right now."""
         shard.call("configure", "a", {"priority": -40})
         shard.append("a", 1)
         park(shard, "a")
@@ -650,7 +648,7 @@ class TestFullQueue:
 
     @pytest.mark.parametrize("name", ["safe", "fast", "new"])
     def test_a_write_is_told_when_to_come_back(self, full: Harness, name: str) -> None:
-        """§0.6: `429 throttled` with `Retry-After` and `retry_after_ms`."""
+        """`429 throttled` with `Retry-After` and `retry_after_ms`."""
         full.clock.advance(400)
         error = self.refusal(full, name)
         assert (error.code, error.status) == (ErrorCode.THROTTLED, 429)
@@ -659,7 +657,7 @@ class TestFullQueue:
         assert "new" not in full.shard.directory.assigned
 
     def test_refusals_are_counted(self, full: Harness) -> None:
-        """§8.3: `submit_full_total`."""
+        """`submit_full_total`."""
         for _ in range(3):
             self.refusal(full, "safe")
         wal = full.call("stats")["wal"]
@@ -667,7 +665,7 @@ class TestFullQueue:
         assert wal["queue_depth"] == wal["queue_depth_peak"] == 2
 
     def test_a_trusted_loader_is_queued_instead(self, full: Harness) -> None:
-        """§2: `disable_backpressure`."""
+        """`disable_backpressure`."""
         ident = append(full, "safe", disable_backpressure=True)
         full.shard.commits.sync_now()
         reply = answered(full, ident)
@@ -689,7 +687,7 @@ class TestFullQueue:
         assert shard.call("state", "safe")["head_seq"] == 2
 
     def test_a_write_that_was_made_before_is_still_recognised(self) -> None:
-        """§0.8: a retry appends nothing, so it is not refused."""
+        """A retry appends nothing, so it is not refused."""
         shard = Harness(wal_queue_max=1)
         shard.call("configure", "safe", FSYNC)
         shard.append("safe", 1, idempotency_key="k")

@@ -1,4 +1,4 @@
-"""Reads from a cursor on: §3, §3.1, §3.2, §4, and named cursors."""
+"""Reads from a cursor on, and named cursors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ class TestCursor:
     def test_following_next_from_seq_sees_every_record_once_and_in_order(
         self, shard: Harness, limit: int, batch: int
     ) -> None:
-        """§3, §3.1"""
         for start in range(0, 50, batch):
             shard.append("a", *range(start, start + batch))
         seen: list[int] = []
@@ -50,7 +49,7 @@ class TestCursor:
         assert seen == list(range(50))
 
     def test_from_seq_is_exclusive_and_the_head_tails(self, shard: Harness) -> None:
-        """§3: records with `$seq > from_seq`; `next_seq - 1` reads only what is new (§1.2)."""
+        """Records with `$seq > from_seq`; `next_seq - 1` reads only what is new."""
         shard.append("a", 1, 2, 3)
         assert seqs(shard.diff("a", 1)) == [2, 3]
         tail = shard.call("state", "a")["next_seq"] - 1
@@ -59,12 +58,12 @@ class TestCursor:
         assert seqs(shard.diff("a", tail)) == [4]
 
     def test_a_read_changes_nothing_and_may_be_repeated(self, shard: Harness) -> None:
-        """§3, §3.1: the client owns its cursor; the server keeps nothing."""
+        """The client owns its cursor; the server keeps nothing."""
         shard.append("a", 1, 2, 3)
         assert shard.diff("a", 1) == shard.diff("a", 1)
 
     def test_a_read_counts_as_consumption(self, shard: Harness) -> None:
-        """§3: a read updates the topic's time of last use."""
+        """A read updates the topic's time of last use."""
         shard.append("a", 1)
         shard.clock.advance(5)
         shard.diff("a")
@@ -72,19 +71,19 @@ class TestCursor:
 
     @pytest.mark.parametrize(("limit", "expected"), [(0, 256), (None, 256), (1, 1), (1000, 1000), (1001, 1000)])
     def test_limits(self, shard: Harness, limit: int | None, expected: int) -> None:
-        """§3: default 256, 0 the default, clamped to 1000."""
+        """Default 256, 0 the default, clamped to 1000."""
         shard.append("a", *range(1200))
         assert len(shard.diff("a", limit=limit)["records"]) == expected
 
     def test_the_configured_limit_clamps(self) -> None:
-        """§3: `TOPICS_MAX_LIMIT`."""
+        """`TOPICS_MAX_LIMIT`."""
         shard = Harness(max_limit=10)
         shard.append("a", *range(20))
         assert len(shard.diff("a")["records"]) == 10
         assert len(shard.diff("a", limit=15)["records"]) == 10
 
     def test_a_long_wait_is_clamped(self, shard: Harness) -> None:
-        """§3: 30 000 ms at most."""
+        """30 000 ms at most."""
         shard.append("a", 1)
         ident = shard.send("diff", "a", {"from_seq": 1, "wait_ms": 10**9})
         shard.clock.advance(29_999)
@@ -95,32 +94,32 @@ class TestCursor:
         assert not shard.parked(ident)
 
     def test_a_long_poll_does_not_wait_when_there_is_something(self, shard: Harness) -> None:
-        """§3: blocks only if nothing is available."""
+        """Blocks only if nothing is available."""
         shard.append("a", 1)
         assert not shard.parked(shard.send("diff", "a", {"wait_ms": 1000}))
 
     def test_an_empty_body_reads_from_the_beginning(self, shard: Harness) -> None:
-        """§3: every field has a default."""
+        """Every field has a default."""
         shard.append("a", 1)
         assert seqs(shard.call("diff", "a", b"")) == [1]
 
     @pytest.mark.parametrize("from_seq", [2**53 + 1, 2**63, 2**64 - 1])
     def test_any_u64_is_a_cursor(self, shard: Harness, from_seq: int) -> None:
-        """§3: `from_seq` is a u64."""
+        """`from_seq` is a u64."""
         shard.append("a", 1)
         assert shard.diff("a", from_seq)["tombstone"]["reason"] == "recreated"
 
     def test_absent_fields_are_absent_and_data_never_is(self, shard: Harness) -> None:
-        """§0.4: absence, not null; `data` may be null."""
+        """Absence, not null; `data` may be null."""
         shard.call("append", "a", {"records": [{"data": None}]})
         assert set(shard.diff("a", include_tags=True)["records"][0]) == {"$seq", "$ts", "data"}
 
 
 class TestSkipping:
-    """§3.2: skipped records still move the cursor."""
+    """Skipped records still move the cursor."""
 
     def test_filtered_deleted_and_expired_records_move_it(self, shard: Harness) -> None:
-        """§3.2: all of them; an empty answer may not be caught up."""
+        """All of them; an empty answer may not be caught up."""
         shard.call("configure", "a", {"ttl_ms": 100})
         shard.append("a", 1, 2)
         shard.clock.advance(60)
@@ -134,7 +133,7 @@ class TestSkipping:
         assert (answer["records"], answer["next_from_seq"], answer["caught_up"]) == ([], 5, True)
 
     def test_a_reader_of_nothing_but_its_own_records_gets_through(self, shard: Harness) -> None:
-        """§3.2: otherwise the client would loop for ever."""
+        """Otherwise the client would loop for ever."""
         for _ in range(10):
             shard.append("a", *range(10), node="me")
         cursor = steps = 0
@@ -147,7 +146,7 @@ class TestSkipping:
         assert steps == 12
 
     def test_filtered_records_are_never_scanned_again(self, shard: Harness) -> None:
-        """§3: `next_from_seq` is the last examined record."""
+        """`next_from_seq` is the last examined record."""
         shard.append("a", *range(100), node="me")
         shard.append("a", 1)
         reply = shard.reply("diff", "a", {"from_seq": 0, "node": "me", "limit": 1000})
@@ -156,7 +155,7 @@ class TestSkipping:
         assert reply.performance["records_scanned"] == 0
 
     def test_every_pattern_of_deletions_and_limits(self, shard: Harness) -> None:
-        """§3.2: the window is the next `limit` live records."""
+        """The window is the next `limit` live records."""
         for pattern in range(1, 128):
             name = f"t{pattern}"
             records = [{"data": n, "tag": "x" if pattern >> n & 1 else "y"} for n in range(7)]
@@ -198,7 +197,7 @@ NODES: list[str | None] = ["a", "b", None, "ab", "a", "B", "", None, "b"]
 def test_a_node_never_gets_back_what_it_wrote(
     shard: Harness, node: object, dropped: set[str], dedupe: bool, flags: dict[str, bool], batched: bool
 ) -> None:
-    """§4: byte-exact, any of several, silent, per record or per batch; `dedupe_node: false` wants echoes (§0.10)."""
+    """Byte-exact, any of several, silent, per record or per batch; `dedupe_node: false` wants echoes."""
     shard.call("configure", "a", {"dedupe_node": dedupe})
     records = [
         {"data": n, "tag": f"t{n}", "meta": {"n": n}} | ({} if name is None else {"node": name})
@@ -216,7 +215,6 @@ def test_a_node_never_gets_back_what_it_wrote(
 
 
 def test_a_records_node_overrides_that_of_its_batch(shard: Harness) -> None:
-    """§2, §4"""
     shard.call("append", "a", {"node": "batch", "records": [{"data": 1, "node": "own"}, {"data": 2}]})
     assert [r["$node"] for r in shard.diff("a")["records"]] == ["own", "batch"]
     assert seqs(shard.diff("a", node="batch")) == [1]
@@ -224,7 +222,7 @@ def test_a_records_node_overrides_that_of_its_batch(shard: Harness) -> None:
 
 
 def test_echoes_are_switched_on_and_off_in_place(shard: Harness) -> None:
-    """§0.10, §4: the filter applies to reads, not to stored records."""
+    """The filter applies to reads, not to stored records."""
     shard.append("a", 1, node="me")
     for dedupe in (True, False, True):
         shard.call("configure", "a", {"dedupe_node": dedupe})

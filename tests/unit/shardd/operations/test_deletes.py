@@ -1,4 +1,4 @@
-"""Deletions: which records they remove, and that readers get no tombstone: §5."""
+"""Deletions: which records they remove, and that readers get no tombstone."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ TAGS = ["msg", "msg-1", "msg-2", "message", "chat-42:a", "chat-42:b", "chat-421:
 )
 @pytest.mark.parametrize("batched", [True, False])
 def test_a_match_takes_exactly_what_it_names(shard: Harness, match: object, expected: list[str], batched: bool) -> None:
-    """§5: Eq is exact, Glob a literal prefix and `*`, a bare string is Eq; untagged records are never matched."""
+    """Eq is exact, Glob a literal prefix and `*`, a bare string is Eq; untagged records are never matched."""
     for group in [TAGS] if batched else [[tag] for tag in TAGS]:
         write(shard, *group)
     answer = delete(shard, match=match)
@@ -109,7 +109,7 @@ def test_a_match_takes_exactly_what_it_names(shard: Harness, match: object, expe
     ],
 )
 def test_what_names_nothing_or_names_it_wrongly_is_refused(shard: Harness, body: object) -> None:
-    """§5: neither field, a bad tuple, another operator, a Glob that is not a prefix and one `*`."""
+    """Neither field, a bad tuple, another operator, a Glob that is not a prefix and one `*`."""
     write(shard, "x", "xy", None)
     with pytest.raises(TopicsError) as caught:
         shard.call("delete_records", "a", body)
@@ -118,7 +118,7 @@ def test_what_names_nothing_or_names_it_wrongly_is_refused(shard: Harness, body:
 
 
 def test_an_unknown_topic_is_404(shard: Harness) -> None:
-    """§5: a deletion never creates a topic."""
+    """A deletion never creates a topic."""
     with pytest.raises(TopicsError) as caught:
         delete(shard, "nowhere", before_seq=5)
     assert caught.value.code == ErrorCode.TOPIC_NOT_FOUND
@@ -126,7 +126,7 @@ def test_an_unknown_topic_is_404(shard: Harness) -> None:
 
 
 def test_the_answer_is_the_state_afterwards(shard: Harness) -> None:
-    """§5: deleted, earliest_seq, head_seq, count and bytes, and the state agrees at once."""
+    """Deleted, earliest_seq, head_seq, count and bytes, and the state agrees at once."""
     write(shard, *["t"] * 10)
     answer = delete(shard, before_seq=7)
     size = 4 * (1 + 1 + RECORD_OVERHEAD)
@@ -140,7 +140,7 @@ def test_the_answer_is_the_state_afterwards(shard: Harness) -> None:
 @pytest.mark.parametrize("before_seq", range(13))
 @pytest.mark.parametrize("batch", [1, 3, 10])
 def test_before_seq_takes_every_record_below_it(shard: Harness, before_seq: int, batch: int) -> None:
-    """§5: records with `$seq < before_seq`, wherever that falls in a write; `before_seq` may be past the head."""
+    """Records with `$seq < before_seq`, wherever that falls in a write; `before_seq` may be past the head."""
     for start in range(0, 10, batch):
         write(shard, *[None] * min(batch, 10 - start))
     answer = delete(shard, before_seq=before_seq)
@@ -152,7 +152,7 @@ def test_before_seq_takes_every_record_below_it(shard: Harness, before_seq: int,
 
 @pytest.mark.parametrize("before_seq", [2**53, 2**64 - 1])
 def test_before_seq_beyond_the_head_takes_what_is_there_and_no_future_record(shard: Harness, before_seq: int) -> None:
-    """§5: point-in-time."""
+    """Point-in-time."""
     write(shard, None, None)
     assert delete(shard, before_seq=before_seq)["deleted"] == 2
     write(shard, None)
@@ -161,7 +161,7 @@ def test_before_seq_beyond_the_head_takes_what_is_there_and_no_future_record(sha
 
 
 def test_both_fields_are_anded(shard: Harness) -> None:
-    """§5: the earlier versions are deleted, neither the new one nor other records."""
+    """The earlier versions are deleted, neither the new one nor other records."""
     write(shard, "msg-123", "other", "msg-123")
     write(shard, "msg-123", "msg-124")
     answer = delete(shard, match=["tag", "Eq", "msg-123"], before_seq=4)
@@ -171,7 +171,7 @@ def test_both_fields_are_anded(shard: Harness) -> None:
 
 @HOW
 def test_future_records_with_a_matching_tag_stay(shard: Harness, how: str) -> None:
-    """§5: a deletion does not apply to later records."""
+    """A deletion does not apply to later records."""
     write(shard, "t", "u")
     assert delete(shard, match="t")["deleted"] == 1
     write(shard, "t")
@@ -185,7 +185,7 @@ def test_future_records_with_a_matching_tag_stay(shard: Harness, how: str) -> No
 
 @HOW
 def test_deletions_are_permanent(shard: Harness, how: str) -> None:
-    """§5: no stop brings a record back."""
+    """No stop brings a record back."""
     for _ in range(5):
         write(shard, "a", "b", None)
     shard.shard.commits.sync_now()
@@ -202,7 +202,7 @@ def test_deletions_are_permanent(shard: Harness, how: str) -> None:
 
 @pytest.mark.parametrize("checkpoints", [0, 1, 2, 3])
 def test_a_batch_that_died_whole_in_a_segment_that_lives_stays_dead(shard: Harness, checkpoints: int) -> None:
-    """§5: a sealed record's deletion survives the trimming of its frame, also when nothing of its batch is left."""
+    """A sealed record's deletion survives the trimming of its frame, also when nothing of its batch is left."""
     write(shard, "kept")
     shard.shard.checkpoint_now()
     write(shard, "gone", "gone")
@@ -219,7 +219,7 @@ def test_a_batch_that_died_whole_in_a_segment_that_lives_stays_dead(shard: Harne
 
 
 def test_effective_for_every_reader_at_once(shard: Harness) -> None:
-    """§5, §3.2: gone from reads in the middle of the log, and the cursor passes them."""
+    """Gone from reads in the middle of the log, and the cursor passes them."""
     write(shard, "t", "u", "t", "u", "t")
     first = shard.diff("a", limit=1)
     delete(shard, match="t")
@@ -229,7 +229,7 @@ def test_effective_for_every_reader_at_once(shard: Harness) -> None:
 
 
 def test_a_deletion_of_everything_leaves_the_head(shard: Harness) -> None:
-    """§1.2, §5: `earliest_seq` is `head_seq + 1`; seqs go on."""
+    """`earliest_seq` is `head_seq + 1`; seqs go on."""
     write(shard, *["t"] * 5)
     answer = delete(shard, match=["tag", "Glob", "*"])
     assert (answer["earliest_seq"], answer["head_seq"], answer["count"], answer["bytes"]) == (6, 5, 0, 0)
@@ -239,7 +239,7 @@ def test_a_deletion_of_everything_leaves_the_head(shard: Harness) -> None:
 
 
 def test_the_earliest_passes_records_that_were_deleted_before(shard: Harness) -> None:
-    """§5: `earliest_seq` is the first live record, however the earlier ones were removed."""
+    """`earliest_seq` is the first live record, however the earlier ones were removed."""
     write(shard, "a", "b", "b", "c", "b", "d")
     assert delete(shard, match="b")["earliest_seq"] == 1
     assert delete(shard, match="a")["earliest_seq"] == 4
@@ -247,7 +247,7 @@ def test_the_earliest_passes_records_that_were_deleted_before(shard: Harness) ->
 
 
 def test_expired_records_are_not_deleted_but_lost(shard: Harness) -> None:
-    """§3.3, §5: a record that expires before the deletion is reported lost; one deleted first is not."""
+    """A record that expires before the deletion is reported lost; one deleted first is not."""
     shard.call("configure", "a", {"ttl_ms": 100})
     write(shard, "t", "t")
     shard.clock.advance(60)
@@ -259,7 +259,7 @@ def test_expired_records_are_not_deleted_but_lost(shard: Harness) -> None:
 
 
 def test_records_on_their_way_are_not_there_yet(shard: Harness) -> None:
-    """§5: the bound is the head at the call, also when the write and the deletion share a sync."""
+    """The bound is the head at the call, also when the write and the deletion share a sync."""
     shard.call("configure", "a", {"durability": "fsync"})
     write(shard, "t")
     shard.send("append", "a", {"records": [{"data": 0, "tag": "t"}]})
@@ -273,14 +273,14 @@ def test_records_on_their_way_are_not_there_yet(shard: Harness) -> None:
 @pytest.mark.parametrize("durability", ["memory", "disk", "fsync"])
 @HOW
 def test_a_deletion_is_as_durable_as_its_topic(shard: Harness, durability: str, how: str) -> None:
-    """§5: a delete frame is logged."""
+    """A delete frame is logged."""
     write(shard, "t", "u", config={"durability": durability})
     delete(shard, match="t")
     assert seqs(restarted(shard, how)) == [2]
 
 
 def test_an_fsync_deletion_waits_for_its_sync(shard: Harness) -> None:
-    """§5: the deletion is acknowledged when it is durable, and not visible before."""
+    """The deletion is acknowledged when it is durable, and not visible before."""
     write(shard, "t", config={"durability": "fsync"})
     ident = shard.send("delete_records", "a", {"before_seq": 2})
     shard.shard.flush()
@@ -291,7 +291,7 @@ def test_an_fsync_deletion_waits_for_its_sync(shard: Harness) -> None:
 
 
 def test_a_deletion_that_could_not_be_logged_deletes_nothing(shard: Harness) -> None:
-    """§5: permanent or not at all."""
+    """Permanent or not at all."""
     write(shard, "t")
     shard.disk.fail["write"] = OSError(5, "injected")  # type: ignore[attr-defined]
     with pytest.raises(TopicsError) as caught:
@@ -301,7 +301,7 @@ def test_a_deletion_that_could_not_be_logged_deletes_nothing(shard: Harness) -> 
 
 
 def test_a_tag_that_was_deleted_and_forgotten_can_be_deleted_again(shard: Harness) -> None:
-    """§5: a checkpoint drops batches without live records; the tag index may still refer to them."""
+    """A checkpoint drops batches without live records; the tag index may still refer to them."""
     for tag in ("a", "b", "a", "b", "c"):
         write(shard, *[tag] * 600)
     assert delete(shard, match="b")["deleted"] == 1200
@@ -315,7 +315,7 @@ def test_a_tag_that_was_deleted_and_forgotten_can_be_deleted_again(shard: Harnes
 
 
 def test_many_deletions_over_merged_writes(shard: Harness) -> None:
-    """§5: the same records are deleted however small the writes were, with checkpoints in between."""
+    """The same records are deleted however small the writes were, with checkpoints in between."""
     tags = [f"t{n % 7}" if n % 3 else None for n in range(500)]
     for tag in tags:
         write(shard, tag)
@@ -333,7 +333,7 @@ def test_many_deletions_over_merged_writes(shard: Harness) -> None:
 
 
 def test_what_expires_while_a_deletion_waits_is_one_or_the_other_for_good(shard: Harness) -> None:
-    """§3.3: a tombstone that a reader has seen stays."""
+    """A tombstone that a reader has seen stays."""
     shard.call("configure", "a", {"durability": "fsync", "ttl_ms": 1000})
     write(shard, "t", "u")
     shard.send("delete_records", "a", {"match": ["tag", "Eq", "t"]})

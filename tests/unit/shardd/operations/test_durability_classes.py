@@ -1,4 +1,4 @@
-"""Durability classes: what an acknowledgement guarantees, and changes of the class: §0.10, §2."""
+"""Durability classes: what an acknowledgement guarantees, and changes of the class."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TestConfig:
     def test_the_class_is_resolved_and_reported_both_ways(
         self, shard: Harness, sent: dict[str, Any], durability: str, lazily: bool
     ) -> None:
-        """§0.10: an explicit `durability` wins; `durable == (durability == "fsync")` on every answer."""
+        """An explicit `durability` wins; `durable == (durability == "fsync")` on every answer."""
         if lazily:
             shard.append("a", 1, config=sent)
         else:
@@ -74,14 +74,14 @@ class TestConfig:
     @pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk", "fsync"])
     @pytest.mark.parametrize("survival", ["process", "drop"])
     def test_the_config_always_survives(self, shard: Harness, durability: str, survival: Survival) -> None:
-        """§0.10: the config of every class survives a machine's crash."""
+        """The config of every class survives a machine's crash."""
         config = put(shard, durability, ttl_ms=5_000_000, cap_records=7, priority=3, dead_letter="dl")
         assert crashed(shard, survival).call("state", "a")["config"] == config
 
     @pytest.mark.parametrize("first", ["ephemeral", "memory", "disk", "fsync"])
     @pytest.mark.parametrize("second", ["ephemeral", "memory", "disk", "fsync"])
     def test_it_is_freely_mutable_in_place(self, shard: Harness, first: str, second: str) -> None:
-        """§0.10: the change itself loses nothing, and seqs continue."""
+        """The change itself loses nothing, and seqs continue."""
         put(shard, first)
         shard.append("a", 1, 2)
         assert put(shard, second)["durability"] == second
@@ -92,7 +92,7 @@ class TestConfig:
 class TestAcks:
     @pytest.mark.parametrize("durability", ["ephemeral", "memory", "disk"])
     def test_only_fsync_waits_for_a_sync(self, shard: Harness, durability: str) -> None:
-        """§0.10, §0.9: acked when buffered; `fsync_ms` is 0."""
+        """Acked when buffered; `fsync_ms` is 0."""
         put(shard, durability)
         shard.append("a", 0)
         syncs = calls(shard, "sync")
@@ -101,7 +101,6 @@ class TestAcks:
         assert calls(shard, "sync") == syncs
 
     def test_fsync_is_acked_after_its_sync_and_says_how_long_it_took(self, shard: Harness) -> None:
-        """§0.10, §2"""
         put(shard, "fsync")
         syncs = calls(shard, "sync")
         ident = shard.send("append", "a", {"records": [{"data": 1}]})
@@ -115,14 +114,13 @@ class TestAcks:
         assert calls(shard, "sync") == syncs + 1
 
     def test_the_first_write_to_an_ephemeral_topic_reports_no_sync_either(self, shard: Harness) -> None:
-        """§0.10: never fsync-gated, so `fsync_ms` is 0, though creating the topic was durable."""
+        """Never fsync-gated, so `fsync_ms` is 0, though creating the topic was durable."""
         reply = shard.reply("append", "a", {"records": [{"data": 1}], "config": {"durability": "ephemeral"}})
         assert reply.created
         assert reply.performance["fsync_ms"] == 0
 
     @pytest.mark.parametrize("survival", ["process", "drop", "tear"])
     def test_fsync_survives_everything(self, shard: Harness, survival: Survival) -> None:
-        """§0.10"""
         put(shard, "fsync")
         for n in range(10):
             shard.append("a", n)
@@ -130,7 +128,7 @@ class TestAcks:
             assert data(crashed(shard, survival, seed)) == list(range(10))
 
     def test_disk_survives_the_process_and_loses_only_a_tail_with_the_machine(self, shard: Harness) -> None:
-        """§0.10: minus the un-fsynced tail, never a hole."""
+        """Minus the un-fsynced tail, never a hole."""
         put(shard, "disk")
         for n in range(10):
             shard.append("a", n)
@@ -144,7 +142,7 @@ class TestAcks:
             assert len(found) >= 5
 
     def test_memory_reads_and_recovers_like_disk(self, shard: Harness) -> None:
-        """§0.10: the topic is queryable, its config kept; the records after a restart are a part of those written."""
+        """The topic is queryable, its config kept; the records after a restart are a part of those written."""
         put(shard, "memory")
         shard.append("a", 1, 2, 3)
         shard.call("delete_records", "a", {"before_seq": 2})
@@ -155,7 +153,7 @@ class TestAcks:
 
 class TestEphemeral:
     def test_it_writes_no_payload(self, shard: Harness) -> None:
-        """§0.10: appends and deletes skip the log, also with a data directory."""
+        """Appends and deletes skip the log, also with a data directory."""
         put(shard, "ephemeral")
         shard.append("a", "first")
         disk = shard.disk
@@ -171,7 +169,7 @@ class TestEphemeral:
         assert not any(b"secret" in bytes(node.data) for node in disk.names.values())
 
     def test_it_is_fully_queryable_while_it_runs(self, shard: Harness) -> None:
-        """§0.10: caps, age, deletions, keys, filters, tombstones."""
+        """Caps, age, deletions, keys, filters, tombstones."""
         put(shard, "ephemeral", cap_records=4, ttl_ms=100)
         shard.append("a", 1, 2, 3, node="me", idempotency_key="k")
         shard.append("a", 4, 5)
@@ -185,7 +183,7 @@ class TestEphemeral:
 
     @pytest.mark.parametrize("how", ["clean", "checkpoint", "process", "drop", "tear"])
     def test_it_starts_empty_and_never_uses_a_seq_twice(self, shard: Harness, how: str) -> None:
-        """§0.10: the loss is by design and reported to readers; the head is above every acknowledged seq."""
+        """The loss is by design and reported to readers; the head is above every acknowledged seq."""
         put(shard, "ephemeral")
         acked = shard.append("a", *range(5))["last_seq"]
         for _ in range(3):
@@ -213,7 +211,7 @@ class TestEphemeral:
             acked = answer["last_seq"]
 
     def test_a_restart_costs_no_seqs_when_nothing_was_written(self, shard: Harness) -> None:
-        """§0.10: only reserved seqs are skipped."""
+        """Only reserved seqs are skipped."""
         put(shard, "ephemeral")
         assert head(crashed(shard)) == 0
         shard.append("a", 1)
@@ -222,7 +220,7 @@ class TestEphemeral:
         assert head(crashed(crashed(again))) == first
 
     def test_a_failed_disk_fails_the_reservation_and_the_write(self, shard: Harness) -> None:
-        """§0.10: without the reservation, two records could have the same seq."""
+        """Without the reservation, two records could have the same seq."""
         put(shard, "ephemeral")
         shard.disk.fail["sync"] = OSError(5, "injected")  # type: ignore[attr-defined]
         assert shard.reply("append", "a", {"records": [{"data": 1}]}).error is not None
@@ -231,7 +229,7 @@ class TestEphemeral:
 
 class TestSwitching:
     def test_from_disk_to_ephemeral_the_old_records_keep_what_was_promised(self, shard: Harness) -> None:
-        """§1.1: changes apply going forward."""
+        """Changes apply going forward."""
         put(shard, "disk")
         shard.append("a", 1, 2)
         put(shard, "ephemeral")
@@ -242,7 +240,7 @@ class TestSwitching:
 
     @pytest.mark.parametrize("survival", ["process", "drop"])
     def test_from_ephemeral_to_fsync_what_comes_after_is_safe(self, shard: Harness, survival: Survival) -> None:
-        """§0.10: the ephemeral part may be lost; the gap is reported; seqs do not change."""
+        """The ephemeral part may be lost; the gap is reported; seqs do not change."""
         put(shard, "ephemeral")
         shard.append("a", 1, 2)
         put(shard, "fsync")
@@ -255,7 +253,7 @@ class TestSwitching:
     @pytest.mark.parametrize("checkpoint", [False, True])
     @pytest.mark.parametrize("middle", [0, 3])
     def test_through_ephemeral_and_back_no_hole_is_silent(self, shard: Harness, checkpoint: bool, middle: int) -> None:
-        """§3.3: records are either all there or in the gap of the tombstone."""
+        """Records are either all there or in the gap of the tombstone."""
         put(shard, "disk")
         shard.append("a", 1, 2)
         shard.shard.checkpoint_now()
@@ -281,7 +279,7 @@ class TestSwitching:
     def test_a_deletion_made_while_ephemeral_is_permanent(
         self, shard: Harness, body: dict[str, Any], checkpoint: bool
     ) -> None:
-        """§5: the deleted records were logged under another class, so the deletion is logged too."""
+        """The deleted records were logged under another class, so the deletion is logged too."""
         shard.call("append", "a", {"records": [{"data": 1, "tag": "t"}, {"data": 2}]})
         if checkpoint:
             shard.shard.commits.sync_now()
@@ -293,7 +291,7 @@ class TestSwitching:
         assert data(crashed(shard)) == [2]
 
     def test_a_checkpoint_after_the_switch_keeps_what_was_ephemeral(self, shard: Harness) -> None:
-        """§0.10: from then on the records are in files, like any other of their topic."""
+        """From then on the records are in files, like any other of their topic."""
         put(shard, "ephemeral")
         shard.append("a", 1, 2)
         put(shard, "disk")
@@ -301,7 +299,7 @@ class TestSwitching:
         assert data(crashed(shard)) == [1, 2]
 
     def test_a_checkpoint_while_ephemeral_keeps_what_was_logged(self, shard: Harness) -> None:
-        """§1.1: logged as `disk`, the log trimmed as `ephemeral`, `disk` again, and then a crash."""
+        """Logged as `disk`, the log trimmed as `ephemeral`, `disk` again, and then a crash."""
         shard.append("a", 1, 2)
         put(shard, "ephemeral")
         for _ in range(3):
@@ -315,7 +313,7 @@ class TestSwitching:
 
     @pytest.mark.parametrize("checkpoint", [False, True])
     def test_what_a_restart_took_does_not_come_back(self, shard: Harness, checkpoint: bool) -> None:
-        """§3.3: the loss was reported to readers, and floors are monotonic."""
+        """The loss was reported to readers, and floors are monotonic."""
         put(shard, "ephemeral")
         shard.append("a", 1, 2)
         again = crashed(shard)
@@ -331,7 +329,7 @@ class TestSwitching:
         assert last.diff("a")["tombstone"]["gap_to"] == lost
 
     def test_what_a_restart_is_said_to_have_taken_stays_said(self, shard: Harness) -> None:
-        """§3.3: also if the topic held no record to lose, which a later start cannot know."""
+        """Also if the topic held no record to lose, which a later start cannot know."""
         shard.append("a", 1)
         shard.call("delete_records", "a", {"before_seq": 2})
         put(shard, "ephemeral")
@@ -341,7 +339,7 @@ class TestSwitching:
         assert crashed(again).diff("a")["tombstone"] == told
 
     def test_merging_goes_on_after_a_checkpoint_forgot_batches(self, shard: Harness) -> None:
-        """§0.10: an ephemeral topic's small writes are merged as they age, and keep their seqs."""
+        """An ephemeral topic's small writes are merged as they age, and keep their seqs."""
         put(shard, "ephemeral")
         expected = []
         for n in range(1, 120):
@@ -355,7 +353,7 @@ class TestSwitching:
             assert [(r["$seq"], r["data"]) for r in shard.everything("a")] == [(k, k) for k in expected]
 
     def test_a_faster_class_never_overtakes(self, shard: Harness) -> None:
-        """§2: commits of one topic keep their order while the class changes under them."""
+        """Commits of one topic keep their order while the class changes under them."""
         put(shard, "fsync")
         idents = []
         for n, durability in enumerate(["disk", "ephemeral", "memory", "fsync", "ephemeral", "disk"]):
@@ -370,7 +368,7 @@ class TestSwitching:
 
 
 def test_a_failed_group_takes_back_seqs_configs_and_names(shard: Harness) -> None:
-    """§2: a write is atomic: all N records or none. If none, the writes staged after it fail too."""
+    """A write is atomic: all N records or none. If none, the writes staged after it fail too."""
     shard.append("a", 1)
     shard.disk.fail["write"] = OSError(5, "injected")  # type: ignore[attr-defined]
     idents = [

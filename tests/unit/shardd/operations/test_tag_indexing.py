@@ -69,7 +69,7 @@ def test_others_are_served_while_the_index_is_made(shard: Harness) -> None:
 
 
 def test_what_was_written_after_the_call_stays(shard: Harness) -> None:
-    """§5: the head at the call bounds the deletion."""
+    """The head at the call bounds the deletion."""
     ident = shard.send("delete_records", "a", HALF)
     shard.call("append", "a", {"records": [{"data": "new", "tag": "t0"}]})
     assert answer(shard, ident) is None

@@ -1,4 +1,4 @@
-"""Topics: creation, configuration, state, listing, deletion and writes: §1, §2."""
+"""Topics: creation, configuration, state, listing, deletion and writes."""
 
 from __future__ import annotations
 
@@ -29,19 +29,17 @@ def refused(shard: Harness, op: str, topic: str, body: object = b"", **options: 
 class TestNames:
     @pytest.mark.parametrize("name", ["a", "9", "A.b_c:d-e", "render-queue:tenantA", "x" * 255])
     def test_good_ones(self, shard: Harness, name: str) -> None:
-        """§1.1"""
         assert shard.call("configure", name)["topic"] == name
         assert shard.append(name, 1)["topic"] == name
 
     @pytest.mark.parametrize("name", ["", ".a", "-a", ":a", "_a", "a b", "a/b", "é", "a\n", "x" * 256, "../a"])
     @pytest.mark.parametrize("op", ["configure", "append"])
     def test_bad_ones_never_become_topics(self, shard: Harness, name: str, op: str) -> None:
-        """§1.1"""
         body = {"records": [{"data": 1}]} if op == "append" else {}
         assert refused(shard, op, name, body).code == ErrorCode.INVALID_REQUEST
 
     def test_they_are_case_sensitive(self, shard: Harness) -> None:
-        """§1.1: byte-exact."""
+        """Byte-exact."""
         shard.append("a", 1)
         assert shard.append("A", 1)["created"] is True
         assert shard.call("state", "a")["head_seq"] == 1
@@ -49,7 +47,7 @@ class TestNames:
 
 class TestConfigure:
     def test_created_is_true_only_for_the_call_that_creates(self, shard: Harness) -> None:
-        """§1.1: 201 once, 200 after."""
+        """201 once, 200 after."""
         created = []
         for body in ({}, {}, {"priority": 5}):
             reply = shard.reply("configure", "a", body)
@@ -83,7 +81,7 @@ class TestConfigure:
     def test_every_field_is_mutable_kept_by_later_puts_and_by_restarts(
         self, shard: Harness, field: str, value: object
     ) -> None:
-        """§1.1: all but `type`; what a PUT does not name stays."""
+        """All but `type`; what a PUT does not name stays."""
         before = shard.call("configure", "a")["config"]
         assert before[field] != value
         changed = shard.call("configure", "a", {field: value})["config"]
@@ -94,19 +92,17 @@ class TestConfigure:
         assert shard.restarted().call("state", "a")["config"][field] == value
 
     def test_the_type_cannot_change(self, shard: Harness) -> None:
-        """§1.1: 409, and nothing else of the PUT applies."""
+        """409, and nothing else of the PUT applies."""
         shard.call("configure", "a")
         error = refused(shard, "configure", "a", {"type": "queue", "priority": 5})
         assert (error.code, error.status) == (ErrorCode.TOPIC_EXISTS_INCOMPATIBLE, 409)
 
     def test_a_topic_may_not_be_its_own_dead_letter(self, shard: Harness) -> None:
-        """§1.1"""
         assert refused(shard, "configure", "a", {"dead_letter": "a"}).code == ErrorCode.INVALID_REQUEST
 
 
 class TestState:
     def test_a_fresh_topic(self, shard: Harness) -> None:
-        """§1.2"""
         config = shard.call("configure", "a")["config"]
         state = shard.call("state", "a", touch=False)
         assert state == {
@@ -125,7 +121,7 @@ class TestState:
         }
 
     def test_it_follows_writes(self, shard: Harness) -> None:
-        """§1.2: `next_seq` is what the next append receives."""
+        """`next_seq` is what the next append receives."""
         shard.append("a", 1, 2, 3)
         state = shard.call("state", "a")
         assert (state["head_seq"], state["next_seq"], state["count"]) == (3, 4, 3)
@@ -133,7 +129,7 @@ class TestState:
         assert shard.append("a", 4)["first_seq"] == state["next_seq"]
 
     def test_touch_false_leaves_no_trace(self, shard: Harness) -> None:
-        """§1.2: for monitoring."""
+        """For monitoring."""
         shard.append("a", 1)
         shard.call("state", "a", touch=False)
         assert shard.call("state", "a", touch=False)["last_read_ts"] is None
@@ -150,21 +146,18 @@ class TestState:
         assert shard.call("state", "a")["epoch"] > first
 
     def test_it_never_creates(self, shard: Harness) -> None:
-        """§1.2, §3"""
         for op in ("state", "diff"):
             assert refused(shard, op, "a").code == ErrorCode.TOPIC_NOT_FOUND
         assert shard.call("list", page_size=5) == []
 
     @pytest.mark.parametrize("priority", [-1000, 0, 7, 1000])
     def test_a_manual_priority_always_wins(self, shard: Harness, priority: int) -> None:
-        """§0.10, §1.2"""
         shard.call("configure", "a", {"priority": priority, "auto_priority": True})
         assert shard.call("state", "a")["effective_priority"] == priority
 
 
 class TestList:
     def test_an_entry_is_the_summary_of_the_state(self, shard: Harness) -> None:
-        """§1.3"""
         shard.append("a", 1, 2, config={"cap_records": 1, "durable": True, "priority": 4})
         state = shard.call("state", "a", touch=False)
         names = ("topic", "head_seq", "earliest_seq", "epoch", "count", "bytes", "effective_priority")
@@ -174,7 +167,6 @@ class TestList:
     @pytest.mark.parametrize("size", [1, 2, 3, 100])
     @pytest.mark.parametrize("prefix", ["", "t", "t:1", "z"])
     def test_pages_cover_everything_once(self, shard: Harness, size: int, prefix: str) -> None:
-        """§1.3"""
         names = sorted([f"t:{n}" for n in range(12)] + ["a", "t", "u"])
         for name in names:
             shard.call("configure", name)
@@ -190,7 +182,7 @@ class TestList:
 
 class TestDelete:
     def test_everything_goes_and_a_new_topic_starts_at_one(self, shard: Harness) -> None:
-        """§1.4: records, keys, cursors, config; seq restarts."""
+        """Records, keys, cursors, config; seq restarts."""
         shard.append("a", 1, 2, config={"cap_records": 1, "ttl_ms": 9})
         shard.call("delete_topic", "a")
         assert refused(shard, "diff", "a").code == ErrorCode.TOPIC_NOT_FOUND
@@ -202,7 +194,6 @@ class TestDelete:
 
     @pytest.mark.parametrize("checkpoint", [True, False])
     def test_it_is_irreversible(self, shard: Harness, checkpoint: bool) -> None:
-        """§1.4"""
         shard.append("a", 1, 2)
         if checkpoint:
             shard.shard.commits.sync_now()
@@ -214,7 +205,7 @@ class TestDelete:
         assert [r["data"] for r in again.restarted().everything("a")] == [3]
 
     def test_if_empty_looks_at_live_records(self, shard: Harness) -> None:
-        """§1.4: the condition is `count == 0`: expired and deleted records do not protect the topic, staged ones do."""
+        """The condition is `count == 0`: expired and deleted records do not protect the topic, staged ones do."""
         shard.append("a", 1, config={"ttl_ms": 100})
         error = refused(shard, "delete_topic", "a", if_empty=True)
         assert (error.code, error.status) == (ErrorCode.TOPIC_NOT_EMPTY, 409)
@@ -233,14 +224,13 @@ class TestDelete:
 
 class TestWrite:
     def test_a_write_is_atomic(self, shard: Harness) -> None:
-        """§2: if one record is bad, none is stored."""
+        """If one record is bad, none is stored."""
         shard.append("a", 1)
         records = [{"data": 1}, {"data": 2, "tag": "x" * 257}]
         assert refused(shard, "append", "a", {"records": records}).code == ErrorCode.INVALID_REQUEST
         assert shard.append("a", 2)["first_seq"] == 2
 
     def test_all_records_of_a_write_share_one_commit_time(self, shard: Harness) -> None:
-        """§0.4, §2"""
         shard.append("a", 1, 2)
         shard.clock.advance(7)
         shard.append("a", 3)
@@ -249,17 +239,16 @@ class TestWrite:
 
     @pytest.mark.parametrize("create", [None, True])
     def test_a_write_creates_its_topic_unless_told_not_to(self, shard: Harness, create: bool | None) -> None:
-        """§2"""
         assert shard.append("a", 1, create=create)["created"] is True
 
     def test_create_false_writes_to_what_is_there(self, shard: Harness) -> None:
-        """§2: `create` concerns absent topics only."""
+        """`create` concerns absent topics only."""
         assert refused(shard, "append", "a", {"records": [{"data": 1}], "create": False}).status == 404
         shard.call("configure", "a")
         assert shard.append("a", 1, create=False)["first_seq"] == 1
 
     def test_inline_config_applies_only_to_a_topic_it_creates(self, shard: Harness) -> None:
-        """§2: the configs of later writes are ignored, also in the same group."""
+        """The configs of later writes are ignored, also in the same group."""
         for cap in (3, 9):
             shard.send("append", "a", {"records": [{"data": 1}], "config": {"cap_records": cap}})
         shard.shard.commits.sync_now()
@@ -268,7 +257,7 @@ class TestWrite:
         assert (state["config"]["cap_records"], state["count"]) == (3, 3)
 
     def test_an_inline_config_without_auto_create_and_without_create_creates_nothing(self, shard: Harness) -> None:
-        """§2, §0.10: the default of `create` is the topic's `auto_create`; `create` overrides it."""
+        """The default of `create` is the topic's `auto_create`; `create` overrides it."""
         body = {"records": [{"data": 1}], "config": {"auto_create": False}}
         assert refused(shard, "append", "a", body).code == ErrorCode.TOPIC_NOT_FOUND
         assert shard.call("append", "a", {**body, "create": True})["created"] is True
@@ -286,7 +275,7 @@ class TestWrite:
         ],
     )
     def test_limits(self, limits: dict[str, Any], records: list[Any], code: ErrorCode) -> None:
-        """§2: the documented hard limits are settings; a write at the limit fits."""
+        """The documented hard limits are settings; a write at the limit fits."""
         shard = Harness(**limits)
         assert refused(shard, "append", "a", {"records": records}).code == code
         roomier = Harness(**{name: value + 1 for name, value in limits.items()})
@@ -294,7 +283,7 @@ class TestWrite:
             assert roomier.call("append", "a", {"records": records})["count"] == len(records)
 
     def test_a_full_topic_that_discards_the_old_takes_any_write(self, shard: Harness) -> None:
-        """§2: the write succeeds; the eviction is reported to readers."""
+        """The write succeeds; the eviction is reported to readers."""
         shard.call("configure", "a", {"cap_records": 2})
         assert shard.append("a", 1, 2, 3)["seqs"] == [1, 2, 3]
         assert shard.diff("a")["tombstone"] == {

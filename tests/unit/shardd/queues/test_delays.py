@@ -1,4 +1,4 @@
-"""Jobs published with a delay: an extension of the contract."""
+"""Jobs published with a delay, an extension of the API."""
 
 from __future__ import annotations
 

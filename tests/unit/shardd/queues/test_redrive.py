@@ -1,4 +1,4 @@
-"""Redrive: dead letters go back to their queue. An extension of the contract."""
+"""Redrive: dead letters go back to their queue. An extension of the API."""
 
 from __future__ import annotations
 

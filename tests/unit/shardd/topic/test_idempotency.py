@@ -1,4 +1,4 @@
-"""Claims about idempotency keys (§0.8): a retry writes nothing twice."""
+"""Claims about idempotency keys: a retry writes nothing twice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ def count(shard: Harness, topic: str = "a") -> int:
 
 class TestControlPlane:
     def test_an_identical_put_is_a_no_op(self, shard: Harness) -> None:
-        """§0.8, §1.1"""
         first = shard.reply("configure", "a", {"ttl_ms": 5})
         assert first.created
         writes = len(shard.disk.calls)  # type: ignore[attr-defined]
@@ -39,13 +38,11 @@ class TestControlPlane:
         assert len(shard.disk.calls) == writes  # type: ignore[attr-defined]
 
     def test_a_changed_put_applies_the_difference(self, shard: Harness) -> None:
-        """§0.8"""
         shard.call("configure", "a", {"ttl_ms": 5, "priority": 1})
         config = shard.call("configure", "a", {"ttl_ms": 6})["config"]
         assert (config["ttl_ms"], config["priority"]) == (6, 1)
 
     def test_deleting_what_is_absent_succeeds(self, shard: Harness) -> None:
-        """§0.8, §1.4"""
         answer = {"topic": "a", "deleted": False, "routers_removed": []}
         assert shard.call("delete_topic", "a") == answer
         shard.append("a", 1)
@@ -55,7 +52,6 @@ class TestControlPlane:
 
 class TestWrites:
     def test_a_retry_gets_the_original_seqs_and_appends_nothing(self, shard: Harness) -> None:
-        """§0.8, §2"""
         first = write(shard)
         shard.append("a", "between")
         again = write(shard)
@@ -65,33 +61,32 @@ class TestWrites:
         assert count(shard) == 3
 
     def test_a_retry_of_the_write_that_created_the_topic_did_not_create_it(self, shard: Harness) -> None:
-        """§0.8, §2: 201 for the first, 200 for the second."""
+        """201 for the first, 200 for the second."""
         body = {"records": [{"data": 1}], "idempotency_key": "k"}
         assert shard.reply("append", "a", body).created
         assert not shard.reply("append", "a", body).created
 
     def test_the_key_alone_decides(self, shard: Harness) -> None:
-        """§0.8: a write with the same key is a retry, also with other records."""
+        """A write with the same key is a retry, also with other records."""
         write(shard, data=1)
         assert write(shard, data="something else")["deduped"] is True
 
     def test_keys_belong_to_their_topic(self, shard: Harness) -> None:
-        """§0.8: `(topic, idempotency_key)`."""
+        """`(topic, idempotency_key)`."""
         write(shard, topic="a")
         assert write(shard, topic="b")["deduped"] is False
 
     def test_other_keys_and_no_key_are_other_writes(self, shard: Harness) -> None:
-        """§0.8"""
         for key in ("k", "K", "k ", None, None, ""):
             assert write(shard, key)["deduped"] is False
 
     def test_seqs_of_a_retry_may_be_left_out_too(self, shard: Harness) -> None:
-        """§2: `return_seqs=false`."""
+        """`return_seqs=false`."""
         write(shard)
         assert "seqs" not in write(shard, return_seqs=False)
 
     def test_a_header_counts_and_the_body_wins(self, shard: Harness) -> None:
-        """§0.8: body field wins."""
+        """Body field wins."""
         write(shard, None, idempotency_key="header")
         assert write(shard, None, idempotency_key="header")["deduped"] is True
         assert write(shard, "header")["deduped"] is True
@@ -100,7 +95,7 @@ class TestWrites:
 
     @pytest.mark.parametrize("key", ["é" * 256, "x" * 256])
     def test_a_key_has_up_to_256_characters(self, shard: Harness, key: str) -> None:
-        """§2: characters, not bytes."""
+        """Characters, not bytes."""
         write(shard, key)
         assert write(shard, key)["deduped"] is True
         for options in ({"key": key + "y"}, {"key": None, "idempotency_key": key + "y"}):
@@ -110,27 +105,27 @@ class TestWrites:
         assert count(shard) == 2
 
     def test_a_retry_is_recognised_when_the_topic_is_full(self, shard: Harness) -> None:
-        """§0.8: the records of the first attempt are written, so a 422 would be wrong."""
+        """The records of the first attempt are written, so a 422 would be wrong."""
         shard.call("configure", "a", {"cap_records": 2, "discard": "reject"})
         write(shard)
         assert write(shard)["deduped"] is True
 
     def test_a_retry_is_recognised_when_its_records_are_gone(self, shard: Harness) -> None:
-        """§0.8: seqs are remembered, not records."""
+        """Seqs are remembered, not records."""
         write(shard)
         shard.call("delete_records", "a", {"before_seq": 100})
         assert write(shard)["seqs"] == [1, 2]
         assert count(shard) == 0
 
     def test_the_keys_of_a_deleted_topic_go_with_it(self, shard: Harness) -> None:
-        """§1.4: dedupe state is removed."""
+        """Dedupe state is removed."""
         write(shard)
         shard.call("delete_topic", "a")
         assert write(shard)["deduped"] is False
         assert count(shard.restarted()) == 2
 
     def test_a_refused_write_leaves_no_key(self, shard: Harness) -> None:
-        """§0.8: only a write that appended records can have a duplicate."""
+        """Only a write that appended records can have a duplicate."""
         shard.call("configure", "a", {"cap_records": 3, "discard": "reject"})
         shard.append("a", 1, 2)
         with pytest.raises(TopicsError):
@@ -139,7 +134,6 @@ class TestWrites:
         assert write(shard)["deduped"] is False
 
     def test_a_write_the_disk_refused_leaves_no_key(self, shard: Harness) -> None:
-        """§0.8"""
         write(shard, "other")
         shard.disk.fail["write"] = OSError(28, "injected")  # type: ignore[attr-defined]
         with pytest.raises(TopicsError):
@@ -151,7 +145,7 @@ class TestWrites:
 
 class TestWindow:
     def test_it_is_two_minutes(self, shard: Harness) -> None:
-        """§0.8, §0.10: 120 000 ms unless configured."""
+        """120 000 ms unless configured."""
         write(shard)
         shard.clock.advance(120_000)
         assert write(shard)["deduped"] is True
@@ -159,7 +153,6 @@ class TestWindow:
         assert write(shard)["deduped"] is False
 
     def test_it_counts_from_the_write_not_from_its_last_retry(self, shard: Harness) -> None:
-        """§0.8"""
         shard.call("configure", "a", {"idempotency_window_ms": 100})
         write(shard)
         shard.clock.advance(60)
@@ -168,7 +161,6 @@ class TestWindow:
         assert write(shard)["deduped"] is False
 
     def test_after_it_the_key_stands_for_the_new_write(self, shard: Harness) -> None:
-        """§0.8"""
         shard.call("configure", "a", {"idempotency_window_ms": 100})
         write(shard)
         shard.clock.advance(101)
@@ -178,14 +170,14 @@ class TestWindow:
         assert write(shard.restarted())["seqs"] == [3, 4]
 
     def test_a_shorter_window_counts_for_keys_there_are(self, shard: Harness) -> None:
-        """§0.10: the window is how long keys are retained."""
+        """The window is how long keys are retained."""
         write(shard)
         shard.clock.advance(50)
         shard.call("configure", "a", {"idempotency_window_ms": 49})
         assert write(shard)["deduped"] is False
 
     def test_expired_keys_take_no_memory(self, shard: Harness) -> None:
-        """§0.8: keys are kept for the window and no longer, also without requests."""
+        """Keys are kept for the window and no longer, also without requests."""
         for n in range(100):
             write(shard, f"k{n}")
             shard.clock.advance(1)
@@ -203,7 +195,7 @@ class TestWindow:
 class TestRestart:
     @pytest.mark.parametrize("how", ["clean", "crash", "checkpoint"])
     def test_a_retry_after_a_restart_is_recognised(self, shard: Harness, how: str) -> None:
-        """§0.8: keys are kept with their writes."""
+        """Keys are kept with their writes."""
         write(shard, "old")
         shard.clock.advance(100_000)
         write(shard, "new")
@@ -220,7 +212,7 @@ class TestRestart:
         assert write(again, "new")["deduped"] is False
 
     def test_a_write_that_was_lost_with_the_machine_may_be_repeated(self, shard: Harness) -> None:
-        """§0.8, §0.10: a key is exactly as durable as its write."""
+        """A key is exactly as durable as its write."""
         shard.append("a", 0)
         shard.shard.commits.sync_now()
         write(shard)
@@ -238,7 +230,7 @@ class TestPending:
     BODY: ClassVar = {"records": [{"data": 1}], "idempotency_key": "k"}
 
     def test_it_shares_the_success(self, shard: Harness) -> None:
-        """§0.8: both get the same seqs, one record is written."""
+        """Both get the same seqs, one record is written."""
         shard.call("configure", "a", {"durability": "fsync"})
         first, second = (shard.send("append", "a", self.BODY) for _ in range(2))
         shard.shard.flush()
@@ -250,7 +242,6 @@ class TestPending:
         assert count(shard) == 1
 
     def test_it_shares_the_failure_and_the_next_attempt_is_a_first_one(self, shard: Harness) -> None:
-        """§0.8"""
         shard.call("configure", "a", {"durability": "fsync"})
         idents = [shard.send("append", "a", self.BODY) for _ in range(3)]
         shard.disk.faults[len(shard.disk.calls) + 1] = OSError(5, "injected")  # type: ignore[attr-defined]
@@ -262,7 +253,7 @@ class TestPending:
         assert (answer["seqs"], answer["deduped"]) == ([1], False)
 
     def test_in_one_group_on_a_new_topic(self, shard: Harness) -> None:
-        """§0.8, §2: the topic is created once, the record written once."""
+        """The topic is created once, the record written once."""
         first, second = (shard.send("append", "new", self.BODY) for _ in range(2))
         shard.shard.commits.sync_now()
         replies = [shard.replies[first], shard.replies[second]]

@@ -1,4 +1,4 @@
-"""Claims about retention (§0.10, §1.1, §3.3): which records caps and age remove, and what readers are told."""
+"""Claims about retention: which records caps and age remove, and what readers are told."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ HOW = pytest.mark.parametrize("how", ["clean", "crash", "checkpoint"])
 
 class TestCaps:
     def test_the_floor_is_exact_right_after_the_write_that_overflows(self, shard: Harness) -> None:
-        """§0.10, §3.3: on overflow the oldest records go, and no more than needed."""
+        """On overflow the oldest records go, and no more than needed."""
         shard.call("configure", "a", {"cap_records": 5})
         for n in range(1, 40):
             shard.append("a", 0)
@@ -59,7 +59,7 @@ class TestCaps:
             assert seqs(shard, limit=100) == list(range(first, n + 1))
 
     def test_a_batch_is_cut_in_the_middle(self, shard: Harness) -> None:
-        """§0.10: caps count records, not writes."""
+        """Caps count records, not writes."""
         shard.call("configure", "a", {"cap_records": 5})
         shard.append("a", *[0] * 4)
         shard.append("a", *[0] * 3)
@@ -68,7 +68,7 @@ class TestCaps:
         assert position(shard) == (15, 19, 5, 5 * RECORD)
 
     def test_bytes_are_capped_exactly(self, shard: Harness) -> None:
-        """§0.10: data, meta and framing count. No more records go than needed."""
+        """Data, meta and framing count. No more records go than needed."""
         shard.call("configure", "a", {"cap_bytes": 100})
         sizes = []
         for n in [1, 30, 5, 60, 1, 1, 1, 20, 2]:
@@ -78,13 +78,12 @@ class TestCaps:
             assert position(shard) == (kept + 1, len(sizes), len(sizes) - kept, sum(sizes[kept:]))
 
     def test_meta_tag_and_node_count_towards_bytes(self, shard: Harness) -> None:
-        """§0.10: `cap_bytes` counts everything that is stored for a record."""
+        """`cap_bytes` counts everything that is stored for a record."""
         record = {"data": 1, "meta": {"k": 1}, "tag": "é", "node": "n1"}
         shard.call("append", "a", {"records": [record]})
         assert position(shard)[3] == 1 + len('{"k":1}') + 2 + 2 + RECORD_OVERHEAD
 
     def test_whichever_cap_is_hit_first_evicts(self, shard: Harness) -> None:
-        """§0.10"""
         shard.call("configure", "a", {"cap_records": 3, "cap_bytes": 10 * RECORD})
         shard.append("a", *[0] * 5)
         assert position(shard)[2] == 3
@@ -94,7 +93,7 @@ class TestCaps:
 
     @pytest.mark.parametrize("cap", [{"cap_bytes": 1}, {"cap_records": 1}, {"cap_records": 1, "cap_bytes": 1}])
     def test_the_newest_record_always_stays(self, shard: Harness, cap: dict[str, int]) -> None:
-        """§0.10: at least the newest record of the write is kept, whatever its size."""
+        """At least the newest record of the write is kept, whatever its size."""
         shard.call("configure", "a", cap)
         shard.append("a", 1, 2, 3)
         assert seqs(shard) == [3]
@@ -103,7 +102,7 @@ class TestCaps:
         assert position(shard)[:3] == (4, 4, 1)
 
     def test_the_newest_live_record_stays_when_a_cap_is_lowered_behind_deletions(self, shard: Harness) -> None:
-        """§1.1: the cap does not evict the last live record, also if later ones were deleted."""
+        """The cap does not evict the last live record, also if later ones were deleted."""
         shard.append("a", 1, 2)
         shard.call("append", "a", {"records": [{"data": 3, "tag": "t"}]})
         shard.call("delete_records", "a", {"match": "t"})
@@ -111,7 +110,7 @@ class TestCaps:
         assert seqs(shard) == [2]
 
     def test_deleted_records_do_not_fill_a_cap(self, shard: Harness) -> None:
-        """§5: a deleted record is gone from count and bytes at once."""
+        """A deleted record is gone from count and bytes at once."""
         shard.call("configure", "a", {"cap_records": 4})
         shard.call(
             "append", "a", {"records": [{"data": n, "tag": "even" if n % 2 == 0 else "odd"} for n in range(1, 5)]}
@@ -126,7 +125,7 @@ class TestCaps:
 
     @HOW
     def test_floors_survive_a_restart(self, shard: Harness, how: str) -> None:
-        """§3.3: `evict_floor` and `earliest_seq` stay the same."""
+        """`evict_floor` and `earliest_seq` stay the same."""
         shard.call("configure", "a", {"cap_records": 3})
         for n in range(10):
             shard.call("append", "a", {"records": [{"data": n, "tag": f"t{n}"}, {"data": n}]})
@@ -139,7 +138,7 @@ class TestCaps:
 
 class TestPut:
     def test_a_tightened_cap_takes_existing_records_at_once(self, shard: Harness) -> None:
-        """§1.1: counts are exact for readers, also while files still have the records."""
+        """Counts are exact for readers, also while files still have the records."""
         shard.append("a", *[0] * 10)
         shard.call("configure", "a", {"cap_records": 4})
         assert position(shard) == (7, 10, 4, 4 * RECORD)
@@ -149,7 +148,7 @@ class TestPut:
 
     @HOW
     def test_a_relaxed_cap_brings_nothing_back(self, shard: Harness, how: str) -> None:
-        """§1.1: changes apply going forward."""
+        """Changes apply going forward."""
         shard.call("configure", "a", {"cap_records": 2})
         shard.append("a", *[0] * 6)
         shard.call("configure", "a", {"cap_records": 0})
@@ -159,7 +158,7 @@ class TestPut:
     @HOW
     @pytest.mark.parametrize("read_before", [True, False])
     def test_a_relaxed_ttl_brings_nothing_back(self, shard: Harness, how: str, read_before: bool) -> None:
-        """§1.1: this holds also if no request came while the old TTL was in force."""
+        """This holds also if no request came while the old TTL was in force."""
         shard.call("configure", "a", {"ttl_ms": 100})
         shard.append("a", 1)
         shard.clock.advance(60)
@@ -174,7 +173,7 @@ class TestPut:
         assert again.diff("a")["tombstone"]["reason"] == "ttl"
 
     def test_what_expires_while_a_longer_ttl_is_on_its_way_stays(self, shard: Harness) -> None:
-        """§1.1: a PUT counts from the time of its request; else a restart would bring expired records back."""
+        """A PUT counts from the time of its request; else a restart would bring expired records back."""
         shard.call("configure", "a", {"ttl_ms": 100})
         shard.append("a", 1)
         shard.clock.advance(100)
@@ -188,7 +187,6 @@ class TestPut:
         assert seqs(shard) == []
 
     def test_a_longer_ttl_that_fails_to_be_set_holds_nothing_up(self, shard: Harness) -> None:
-        """§1.1"""
         shard.call("configure", "a", {"ttl_ms": 100})
         shard.append("a", 1)
         shard.disk.fail["write"] = OSError(5, "injected")  # type: ignore[attr-defined]
@@ -198,7 +196,7 @@ class TestPut:
         assert seqs(shard) == []
 
     def test_stored_records_are_not_rewritten(self, shard: Harness) -> None:
-        """§1.1: seqs, times and contents stay."""
+        """Seqs, times and contents stay."""
         shard.call("append", "a", {"records": [{"data": {"x": 1}, "tag": "t", "meta": {"m": 1}}]})
         before = shard.diff("a", include_tags=True)["records"]
         shard.call("configure", "a", {"ttl_ms": 10_000, "cap_records": 5, "durability": "fsync", "priority": 3})
@@ -207,7 +205,7 @@ class TestPut:
 
 class TestTtl:
     def test_a_record_expires_when_it_is_older_than_the_ttl_not_as_old(self, shard: Harness) -> None:
-        """§0.10: strictly, `now - $ts > ttl_ms`."""
+        """Strictly, `now - $ts > ttl_ms`."""
         shard.call("configure", "a", {"ttl_ms": 100})
         shard.append("a", 1)
         shard.clock.advance(100)
@@ -228,7 +226,7 @@ class TestTtl:
 
     @pytest.mark.parametrize("ask", ["state", "list", "stats", "diff"])
     def test_every_answer_leaves_out_what_has_expired(self, shard: Harness, ask: str) -> None:
-        """§0.10, §1.2, §1.3: expired records are counted nowhere, even before their space is reclaimed."""
+        """Expired records are counted nowhere, even before their space is reclaimed."""
         shard.call("configure", "a", {"ttl_ms": 100})
         shard.append("a", 1, 2, 3)
         shard.clock.advance(50)
@@ -247,7 +245,7 @@ class TestTtl:
             assert seqs(shard) == [4]
 
     def test_records_of_merged_writes_expire_one_by_one(self, shard: Harness) -> None:
-        """§0.10: each record expires by its own `$ts`, however it is stored."""
+        """Each record expires by its own `$ts`, however it is stored."""
         shard.call("configure", "a", {"ttl_ms": 1000})
         for _ in range(200):
             shard.append("a", 0)
@@ -258,7 +256,7 @@ class TestTtl:
             shard.clock.advance(1)
 
     def test_a_reader_that_waits_is_not_woken_by_expiry_but_told_afterwards(self, shard: Harness) -> None:
-        """§3.3: the gap is in the next answer to a reader whose cursor was below it."""
+        """The gap is in the next answer to a reader whose cursor was below it."""
         shard.call("configure", "a", {"ttl_ms": 100})
         shard.append("a", 1, 2)
         shard.clock.advance(101)
@@ -266,7 +264,7 @@ class TestTtl:
         assert shard.diff("a", 1)["tombstone"]["gap_from"] == 2
 
     def test_the_clock_stepping_back_revives_nothing(self, shard: Harness) -> None:
-        """§3.3: `earliest_seq` is monotonic."""
+        """`earliest_seq` is monotonic."""
         shard.call("configure", "a", {"ttl_ms": 100})
         shard.append("a", 1)
         shard.clock.advance(101)
@@ -275,7 +273,7 @@ class TestTtl:
         assert position(shard)[:3] == (2, 1, 0)
 
     def test_age_takes_from_a_topic_that_refuses_what_is_too_much(self, shard: Harness) -> None:
-        """§0.10: `discard` applies to caps, not to age. Expired records make room."""
+        """`discard` applies to caps, not to age. Expired records make room."""
         shard.call("configure", "a", {"ttl_ms": 100, "cap_records": 2, "discard": "reject"})
         shard.append("a", 1, 2)
         shard.clock.advance(101)
@@ -284,7 +282,6 @@ class TestTtl:
 
 class TestTombstones:
     def test_its_fields_are_exact(self, shard: Harness) -> None:
-        """§3.3"""
         shard.call("configure", "a", {"cap_records": 3})
         shard.append("a", *range(10))
         answer = shard.diff("a", 4, limit=1)
@@ -300,20 +297,19 @@ class TestTombstones:
         assert (answer["next_from_seq"], answer["earliest_seq"], answer["lag"]) == (8, 8, 2)
 
     def test_it_comes_iff_the_cursor_is_below_the_evict_floor(self, shard: Harness) -> None:
-        """§3.3: `from_seq + 1 < evict_floor`, not a seq earlier or later."""
+        """`from_seq + 1 < evict_floor`, not a seq earlier or later."""
         shard.call("configure", "a", {"cap_records": 3})
         shard.append("a", *range(10))
         assert [shard.diff("a", at)["tombstone"] is not None for at in range(11)] == [True] * 7 + [False] * 4
 
     def test_a_fresh_topic_has_none(self, shard: Harness) -> None:
-        """§3.3"""
         shard.call("configure", "a")
         assert shard.diff("a")["tombstone"] is None
         shard.append("a", 1)
         assert shard.diff("a")["tombstone"] is None
 
     def test_a_purely_deleted_gap_is_silent(self, shard: Harness) -> None:
-        """§3.3, §5: the cursor passes the gap without a tombstone."""
+        """The cursor passes the gap without a tombstone."""
         shard.append("a", *range(10))
         shard.call("delete_records", "a", {"before_seq": 8})
         answer = shard.diff("a")
@@ -322,7 +318,7 @@ class TestTombstones:
         assert [r["$seq"] for r in answer["records"]] == [8, 9, 10]
 
     def test_a_gap_of_losses_and_deletions_reaches_up_to_the_first_live_record(self, shard: Harness) -> None:
-        """§3.3: `gap_to` is `earliest_seq - 1`. Gaps below the evict floor are told, deletions above it are not."""
+        """`gap_to` is `earliest_seq - 1`. Gaps below the evict floor are told, deletions above it are not."""
         shard.call("configure", "a", {"cap_records": 6})
         shard.append("a", *range(10))
         shard.call("delete_records", "a", {"before_seq": 8})
@@ -331,7 +327,7 @@ class TestTombstones:
         assert [shard.diff("a", at)["tombstone"] is None for at in (3, 4, 6)] == [False, True, True]
 
     def test_a_deletion_does_not_move_the_evict_floor(self, shard: Harness) -> None:
-        """§0.10, §5: only losses raise it."""
+        """Only losses raise it."""
         shard.call("configure", "a", {"cap_records": 6})
         shard.append("a", *range(10))
         assert floor(shard) == 5
@@ -349,7 +345,7 @@ class TestTombstones:
     def test_the_reason_is_that_of_the_records_in_the_gap(
         self, shard: Harness, from_seq: int, reason: str, how: str
     ) -> None:
-        """§3.3: the cap evicted 1 and 2, and 3 to 5 expired."""
+        """The cap evicted 1 and 2, and 3 to 5 expired."""
         shard.call("configure", "a", {"cap_records": 3, "ttl_ms": 100})
         shard.append("a", 1, 2)
         shard.append("a", 3, 4)
@@ -363,7 +359,7 @@ class TestTombstones:
         assert again.diff("a", 5)["tombstone"] is None
 
     def test_records_begin_at_the_earliest_and_the_cursor_goes_on_from_there(self, shard: Harness) -> None:
-        """§3.3: at most one tombstone, then a read like any other."""
+        """At most one tombstone, then a read like any other."""
         shard.call("configure", "a", {"cap_records": 3})
         shard.append("a", *range(10))
         first = shard.diff("a", 0, limit=2)
@@ -373,7 +369,7 @@ class TestTombstones:
         assert [r["$seq"] for r in second["records"]] == [10]
 
     def test_a_tombstone_ends_a_long_poll_at_once(self, shard: Harness) -> None:
-        """§3.3: a read that finds a loss is answered at once, and does not wait."""
+        """A read that finds a loss is answered at once, and does not wait."""
         shard.call("configure", "a", {"ttl_ms": 10})
         shard.append("a", 1)
         shard.clock.advance(11)
@@ -382,7 +378,7 @@ class TestTombstones:
 
     @HOW
     def test_recreated(self, shard: Harness, how: str) -> None:
-        """§1.4, §3.3: the cursor belongs to an earlier topic of the same name."""
+        """The cursor belongs to an earlier topic of the same name."""
         shard.append("a", *range(10))
         shard.call("delete_topic", "a")
         shard.append("a", "x", "y", config={"cap_records": 1})
@@ -400,7 +396,7 @@ class TestTombstones:
         assert answer["next_from_seq"] == 2
 
     def test_recreated_and_still_empty(self, shard: Harness) -> None:
-        """§3.3: the cursor starts over with the topic."""
+        """The cursor starts over with the topic."""
         shard.append("a", 1)
         shard.call("delete_topic", "a")
         shard.call("configure", "a")
@@ -409,7 +405,7 @@ class TestTombstones:
         assert (answer["next_from_seq"], answer["caught_up"]) == (0, True)
 
     def test_lazy_reclaim_never_shows(self, shard: Harness) -> None:
-        """§0.10: checkpoints move and drop whole segments. Floors, counts and answers stay the same."""
+        """Checkpoints move and drop whole segments. Floors, counts and answers stay the same."""
         shard = Harness(segment_max_events=7, cache_bytes=0, wal_segment_bytes=4096)
         shard.call("configure", "a", {"cap_records": 10})
         for n in range(60):
@@ -431,7 +427,7 @@ class TestReject:
         return caught.value
 
     def test_a_full_topic_refuses_and_says_how_full_it_is(self, shard: Harness) -> None:
-        """§0.10, §2: the write is answered 422 and appends nothing."""
+        """The write is answered 422 and appends nothing."""
         shard.call("configure", "a", {"cap_records": 3, "discard": "reject"})
         shard.append("a", 1, 2)
         error = self.refused(shard, 3, 4)
@@ -444,7 +440,6 @@ class TestReject:
         assert shard.append("a", 3)["first_seq"] == 3
 
     def test_it_may_be_filled_to_the_last_byte(self, shard: Harness) -> None:
-        """§0.10"""
         shard.call("configure", "a", {"cap_bytes": 3 * RECORD, "discard": "reject"})
         shard.append("a", 1, 2, 3)
         assert self.refused(shard, 4).code == ErrorCode.TOPIC_FULL
@@ -461,7 +456,7 @@ class TestReject:
     def test_what_can_never_fit_is_too_large(
         self, shard: Harness, config: dict[str, Any], data: list[Any], filled: bool
     ) -> None:
-        """§0.10: no amount of room would help, so the answer is 400 and not 422, whether the topic is full or not."""
+        """No amount of room would help, so the answer is 400 and not 422, whether the topic is full or not."""
         shard.call("configure", "a", {**config, "discard": "reject"})
         if filled:
             shard.append("a", 1)
@@ -469,21 +464,21 @@ class TestReject:
         assert (error.code, error.status) == (ErrorCode.RECORD_TOO_LARGE, 400)
 
     def test_a_lazily_created_one_is_checked_too(self, shard: Harness) -> None:
-        """§2: an inline config applies to the write that has it."""
+        """An inline config applies to the write that has it."""
         with pytest.raises(TopicsError) as caught:
             shard.append("new", 1, 2, config={"cap_records": 1, "discard": "reject"})
         assert caught.value.code == ErrorCode.RECORD_TOO_LARGE
         assert shard.call("list", page_size=10) == []
 
     def test_deletions_make_room(self, shard: Harness) -> None:
-        """§5: a deleted record stops counting at once."""
+        """A deleted record stops counting at once."""
         shard.call("configure", "a", {"cap_records": 2, "discard": "reject"})
         shard.append("a", 1, 2)
         shard.call("delete_records", "a", {"before_seq": 2})
         assert shard.append("a", 3)["first_seq"] == 3
 
     def test_writes_on_their_way_count(self, shard: Harness) -> None:
-        """§2: two writes in one group never share the last place."""
+        """Two writes in one group never share the last place."""
         shard.call("configure", "a", {"cap_records": 1, "discard": "reject", "durability": "fsync"})
         first = shard.send("append", "a", {"records": [{"data": 1}]})
         second = shard.send("append", "a", {"records": [{"data": 2}]})
@@ -493,7 +488,7 @@ class TestReject:
 
     @HOW
     def test_a_lowered_cap_takes_nothing_from_it(self, shard: Harness, how: str) -> None:
-        """§0.10: jobs that are not consumed are never dropped. The topic is full, and writes are refused."""
+        """Jobs that are not consumed are never dropped. The topic is full, and writes are refused."""
         shard.call("configure", "a", {"discard": "reject"})
         shard.append("a", *range(5))
         shard.call("configure", "a", {"cap_records": 2})

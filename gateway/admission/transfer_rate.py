@@ -1,5 +1,6 @@
-"""Rates: how slowly a client may send a body or read a response, and how often it may send frames without content.
-Both each pause and the whole transfer are limited."""
+"""Transfer rates: how slowly a client may send a body or read a response, and how often it may send empty frames.
+
+For bodies and responses, both each pause and the whole transfer are limited."""
 
 from __future__ import annotations
 
