@@ -20,8 +20,9 @@ from proto.model.errors import TopicsError, not_ready, topic_not_found
 from proto.model.limits import Limits
 from shardd.changes.allowance import Allowance
 from shardd.changes.transactions import Respond, Staging, to_json
-from shardd.checkpoint.checkpoint import Checkpoints, exhaust
+from shardd.checkpoint.checkpoint import Checkpoints
 from shardd.checkpoint.plan import Plan
+from shardd.checkpoint.slices import exhaust
 from shardd.clock import Clock
 from shardd.delivery.parked_reads import Reads
 from shardd.delivery.pressure import Pressure, Sample, widening_s
@@ -41,7 +42,7 @@ from shardd.queues.redrive import Redrive
 from shardd.queues.transfers import Mover
 from shardd.recovery.quarantine import READING, found, refusal
 from shardd.recovery.replay import replay, replay_deferred
-from shardd.recovery.wal_scan import Outcome, RecoveryError, scan
+from shardd.recovery.wal_scan import Found, Outcome, RecoveryError, scan
 from shardd.routers.copier import Copier
 from shardd.routers.copy_recovery import Restore, position
 from shardd.routers.router_operations import Routing
@@ -67,12 +68,19 @@ def open_shard(
     disk: Disk, clock: Clock, path: Path, limits: Limits, *, from_files: bool = False, to_salvage: str = ""
 ) -> Generator[tuple[int, int], None, Shard]:
     """Recover a shard from its files. Yields (bytes done, bytes in all) after each frame of the log. Returns the shard.
-    Blocks. Raises `RecoveryError`, or OSError. `from_files` and `to_salvage` are fields of `Checkpoints`.
+    Blocks. Raises `RecoveryError`, or OSError. `from_files` and `to_salvage` as in `Checkpoints.load`.
     """
     directory, outcome = Directory(), Outcome()
     checkpoints = Checkpoints(disk, path, directory, clock, limits)
-    checkpoints.from_files, checkpoints.to_salvage = from_files, to_salvage
-    yield from _read_back(disk, path, directory, checkpoints, outcome)
+    disk.make_dir(path / "wal")
+    # Also if the directories exist: a process may have been killed after it made them and before this sync.
+    disk.sync_dir(path)
+    disk.sync_dir(path.parent)
+    try:
+        after_no = checkpoints.load(from_files=from_files, to_salvage=to_salvage)
+    except (CatalogError, SegmentError) as error:
+        raise RecoveryError(str(error)) from error
+    yield from _read_back(scan(disk, path / "wal", outcome, after_no), directory, checkpoints)
     directory.recovered(clock.now_ms(), disk.boot_id())
     clock.on_jump(directory.jumped)
     checkpoints.quarantine.recovered()
@@ -87,21 +95,13 @@ def opened_shard(
 
 
 def _read_back(
-    disk: Disk, path: Path, directory: Directory, checkpoints: Checkpoints, outcome: Outcome
+    log_frames: Iterator[Found], directory: Directory, checkpoints: Checkpoints
 ) -> Iterator[tuple[int, int]]:
-    """Load the newest catalog, and replay the log behind it."""
-    disk.make_dir(path / "wal")
-    # Also if the directories exist: a process may have been killed after it made them and before this sync.
-    disk.sync_dir(path)
-    disk.sync_dir(path.parent)
-    try:
-        after_no = checkpoints.load()
-    except (CatalogError, SegmentError) as error:
-        raise RecoveryError(str(error)) from error
+    """Replay the held frames, then those of the log."""
     for frame in checkpoints.held:
         replay(directory, found(frame))
     checkpoints.held.clear()
-    for each in scan(disk, path / "wal", outcome, after_no):
+    for each in log_frames:
         try:
             checkpoints.replaying(each.header)
         except SegmentError as error:
@@ -315,7 +315,7 @@ class Shard:
     def may_make_room(self) -> bool:
         """True if the disk is nearly full and checkpoints would remove files."""
         if self.space.low:
-            return bool(self.logged_bytes) or not self.checkpoints.settled
+            return bool(self.logged_bytes) or not self.checkpoints.nothing_to_remove
         return self.space.scarce and (self.logged_bytes >= self._limits.min_free_bytes // 8 or self.checkpoints.garbage)
 
     def _room_wanted(self) -> None:
