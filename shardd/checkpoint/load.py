@@ -12,6 +12,7 @@ from typing import Any
 from proto.format.frame import Buffer, Header, Kind
 from shardd.checkpoint.inventory import Inventory
 from shardd.checkpoint.segment_summary import unpacked
+from shardd.checkpoint.snapshot import UNLOADED, load, topic_of
 from shardd.clock import Clock
 from shardd.recovery.quarantine import Quarantine, found, read_held
 from shardd.recovery.replay import replay
@@ -21,13 +22,8 @@ from shardd.storage.batch import Batch
 from shardd.storage.disk import Disk
 from shardd.storage.errors import Exhausted, SegmentError, unreadable
 from shardd.storage.segment import Segment, load_batches
-from shardd.topic.config import from_map
-from shardd.topic.cursors import Cursor
 from shardd.topic.damage import Unloaded, held_files
 from shardd.topic.directory import Directory
-from shardd.topic.gaps import Gaps
-from shardd.topic.lane import load as load_lane
-from shardd.topic.tombstones import Losses
 from shardd.topic.topic import Topic
 
 ReadSegment = Callable[[Segment, int, dict[int, bytes], int | None], list[Batch]]
@@ -140,18 +136,14 @@ class Loader:
         topic.unchecked = False
 
     def _set_apart(self, entry: dict[str, Any]) -> Topic:
-        topic = Topic(entry["name"], entry["id"], entry["epoch"], from_map(entry["config"]))
+        topic = topic_of(entry)
         topic.unloaded = Unloaded(entry, self._inventory.folder(topic.id, cold=False))
         for first_seq, size, created_ms, sealed, cold in entry["segments"]:
             segment = Segment(self._inventory.folder(topic.id, cold), first_seq, created_ms, self._inventory.parts)
             segment.size, segment.sealed, segment.cold = size, sealed, cold
             topic.segments.append(segment)
-        topic.head_seq = topic.durable_head = entry["head_seq"]
-        topic.next_seq = topic.head_seq + 1
-        topic.floor = entry["floor"]
-        topic.last_ts, topic.last_write_ts = entry["last_ts"], entry["last_write_ts"]
-        if (lane := entry.get("routers")) is not None:
-            topic.lane = topic.lane_visible = load_lane(lane)
+        load(topic, entry, UNLOADED)
+        topic.durable_head = topic.head_seq
         return topic
 
     def _load_again(self, topic: Topic) -> None:
@@ -194,8 +186,7 @@ class Loader:
 
     def _load_topic(self, entry: dict[str, Any], read: ReadSegment | None = None, *, known: bool = False) -> Topic:
         """The topic of a catalog entry. `known`: from the entry alone, if it has `index`. Raises `SegmentError`."""
-        topic = Topic(entry["name"], entry["id"], entry["epoch"], from_map(entry["config"]))
-        topic.as_of = entry.get("as_of", 0)
+        topic = topic_of(entry)
         listed = dict(entry["deleted"])
         checks = entry.get("checks") or [None] * len(entry["segments"])
         index = entry.get("index") if known and "checks" in entry else None
@@ -229,18 +220,5 @@ class Loader:
             self._inventory.count(segment)
         if not index:
             self._inventory.listed += topic.flag(listed)
-        topic.restored(entry["head_seq"], entry["floor"])
-        topic.losses = Losses([(upto, reason) for upto, reason in entry["losses"]])
-        topic.last_ts = entry["last_ts"]
-        topic.last_write_ts = entry["last_write_ts"]
-        topic.ceiling, topic.reserved_in = entry["ceiling"], entry.get("reserved_in", "")
-        topic.keys.load(entry["keys"])
-        if topic.queue is not None:
-            topic.queue.apply(entry.get("queue") or {})
-        topic.outbox.apply(entry, topic.queue)
-        topic.arrivals.load(entry.get("arrivals", ()))
-        topic.cursors = {name: Cursor(seq, ts) for name, (seq, ts) in entry["cursors"].items()}
-        topic.gaps = Gaps([(first, last, reason) for first, last, reason in entry.get("gaps", ())])
-        if (lane := entry.get("routers")) is not None:
-            topic.lane = topic.lane_visible = load_lane(lane)
+        load(topic, entry)
         return topic

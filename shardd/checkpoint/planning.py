@@ -9,7 +9,7 @@ from shardd.checkpoint import slices
 from shardd.checkpoint.inventory import Inventory
 from shardd.checkpoint.plan import Plan, TopicPlan, segment_of
 from shardd.checkpoint.segment_summary import forgotten, states
-from shardd.checkpoint.snapshot import kept_fields
+from shardd.checkpoint.snapshot import dump, kept
 from shardd.clock import Clock
 from shardd.storage.segment import Segment
 from shardd.topic.directory import Directory
@@ -92,9 +92,7 @@ class Planner:
             self._inventory.let_go(topic.drop_dead())
         if topic.logged_no <= synced_no:
             topic.reserved_in = ""
-        plan = self._planned(topic, now, last)
-        if synced_no > whole.frame_no and topic.unloaded is None:
-            plan.fields["as_of"] = synced_no
+        plan = self._planned(topic, now, last, synced_no if synced_no > whole.frame_no else None)
         whole.topics.append(plan)
         whole.entries.append(plan)
         whole.to_cold = whole.to_cold or bool(plan.cold)
@@ -102,12 +100,10 @@ class Planner:
         done = topic.unloaded is None and topic.logged_no <= synced_no and not plan.deleted and not plan.cold
         topic.catalogued = plan if done else None
 
-    def _planned(self, topic: Topic, now: int, last: bool) -> TopicPlan:
+    def _planned(self, topic: Topic, now: int, last: bool, as_of: int | None) -> TopicPlan:
         if topic.unloaded is not None:
             return TopicPlan(topic, topic.config, dict(topic.unloaded.entry), list(topic.segments))
-        plan = TopicPlan(topic, topic.config, kept_fields(topic, last), list(topic.segments))
-        if topic.queue is not None:
-            plan.fields["queue"]["at"] = now
+        plan = TopicPlan(topic, topic.config, dump(topic, kept(topic, last, now, as_of)), list(topic.segments))
         plan.batches = [(batch, batch.delete_flags()) for batch in topic.unstored()]
         for batch in topic.batches:
             if batch.stored is not None and batch.deleted != batch.written:
