@@ -51,7 +51,8 @@ from shardd.queues.job_requests import (
 )
 from shardd.storage.errors import SegmentError
 from shardd.storage.group_commit import Timing
-from shardd.topic.job_table import Job, Queue, State
+from shardd.topic.job_states import State
+from shardd.topic.job_table import Job, Queue
 from shardd.topic.outbox import Transfer
 from shardd.topic.topic import Topic
 
@@ -355,7 +356,7 @@ class Claims:
                 skipped.append(seq)
             else:
                 before[seq] = job.saved()
-                queue.begin_deletion(seq, job)
+                queue.ack(seq, job)
 
         def done(timing: Timing) -> None:
             body = {"topic": topic.name, "acked": len(before), "skipped": skipped, **self._counts(topic)}

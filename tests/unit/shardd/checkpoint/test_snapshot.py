@@ -43,7 +43,7 @@ def topic_with_everything() -> Topic:
     router = Router("r", RouterConfig("source", "t", allow_cycle=True), since=2, made_ms=3, forwarded=4)
     topic.lane = topic.lane_visible = Lane("source", 2, 15, 15, 6, {"r": router}, settled=False)
     topic.outbox.transfers[12] = Transfer("target", 2)
-    topic.queue.doom(12)
+    topic.queue.order(12)
     topic.arrivals.add(arrival_key(source_id("source", 1), (1, 2)))
     return topic
 
