@@ -120,7 +120,7 @@ def _router(topic: Topic, fields: dict[str, Any]) -> bool:
         if fields["head"] >= topic.next_seq and topic.config.durability.lasts:
             return False
         lane.cursor = lane.done = max(lane.cursor, fields["pin"])
-        lane.stopped = lane.waits = fields.get("stopped", False)
+        lane.resume(fields.get("stopped", False))
         return True
     changed = load(fields["lane"])
     if topic.lane is None or changed.version > topic.lane.version:

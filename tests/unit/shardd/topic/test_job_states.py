@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 import pytest
@@ -12,21 +11,13 @@ from hypothesis import strategies as st
 from shardd.topic import job_states
 from shardd.topic.job_states import DELAYS, LASTING, TIMED, TRANSITIONS, Event, State
 from shardd.topic.job_table import Job, Queue
+from tests.support.state_tables import drawn
 
 NOW, LATER = 1_000, 2_000
 
 
-def drawing(text: str) -> dict[State, dict[Event, State]]:
-    """The table that a docstring draws, in lines as `LEASED  end → READY · ack → DELETING`."""
-    table: dict[State, dict[Event, State]] = {}
-    for name, cells in re.findall(r"^ {4}([A-Z]+) +(\S.*→.*)$", text, re.MULTILINE):
-        pairs = (cell.split(" → ") for cell in cells.split(" · "))
-        table[State[name]] = {Event(event): State[state] for event, state in pairs}
-    return table
-
-
 def test_the_docstring_draws_the_table() -> None:
-    assert drawing(job_states.__doc__ or "") == TRANSITIONS
+    assert drawn(job_states.__doc__, State, Event) == TRANSITIONS
 
 
 def test_every_state_but_the_last_can_be_left_and_reached() -> None:
