@@ -144,7 +144,7 @@ class Shard:
         """Topics that wait for a source whose shard cannot start. While it is set, all other topics are served."""
         self.allowance = Allowance(limits)
         self.space = Space(disk, path, clock, limits)
-        self.space.wanted = self._room_wanted
+        self.space.wanted = self._space_wanted
         self._logged_before = self._logged_earlier = 0
         self.checkpoint_wanted: Callable[[], None] = lambda: None
         """Called while a checkpoint is due."""
@@ -308,27 +308,27 @@ class Shard:
         """True if a checkpoint should be made: enough has been logged or copied since the last one, a router request
         waits for one, or one may free space that is needed."""
         return self.restored and (
-            self.logged_bytes >= self._limits.checkpoint_bytes or bool(self.routing.unsaved) or self.may_make_room
+            self.logged_bytes >= self._limits.checkpoint_bytes or bool(self.routing.unsaved) or self.may_free_space
         )
 
     @property
-    def may_make_room(self) -> bool:
+    def may_free_space(self) -> bool:
         """True if the disk is nearly full and checkpoints would remove files."""
         if self.space.low:
             return bool(self.logged_bytes) or not self.checkpoints.nothing_to_remove
         return self.space.scarce and (self.logged_bytes >= self._limits.min_free_bytes // 8 or self.checkpoints.garbage)
 
-    def _room_wanted(self) -> None:
+    def _space_wanted(self) -> None:
         if self.checkpoint_due:
             self.checkpoint_wanted()
 
-    def hold_room(self) -> None:
-        """Hold space for checkpoints from now on, until `let_go_of_room`."""
+    def hold_space(self) -> None:
+        """Hold space for checkpoints from now on, until `release_space`."""
         self.space.checkpoint_ended(True, self.checkpoints.catalog_may_have)
         unstored = sum(any(b.stored is None for b in t.batches) for t in self.directory.visible.values())
         self.space.begin(self.outcome.replayed_bytes, self.outcome.replayed_records, unstored)
 
-    def let_go_of_room(self) -> None:
+    def release_space(self) -> None:
         """Release the held space. Call it when the shard is closed."""
         self.space.end()
 
@@ -489,7 +489,7 @@ class Shard:
         self.pressure.sample(Sample(self.scheduler.depth, self.scheduler.take_delay(), lag_s, queue))
         self.commits.widen(widening_s(self.pressure.level, self._limits.wal_sync_window_ms / 1000))
         self.scheduler.deliver()
-        self.reads.pace()
+        self.reads.refuse_held()
 
     def maintain(self) -> None:
         """Expire records, keys, parked pulls, router holds, loans and watch sessions. Called now and then."""
@@ -499,7 +499,7 @@ class Shard:
         self.allowance.renew()
         self._sessions.collect()
         self.commits.flush()
-        self._room_wanted()
+        self._space_wanted()
 
 
 def _answer(request: Request, respond: Respond, message: Message) -> None:

@@ -71,7 +71,7 @@ class Adopter:
         self.adopt_written(plan)
         for segment, target in plan.cold:
             self._inventory.removable += files_of([segment])
-            segment.moved(target)
+            segment.move_to_cold(target)
 
     def adopt_written(self, plan: TopicPlan) -> None:
         topic, waiting = plan.topic, deque(plan.batches)

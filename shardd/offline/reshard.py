@@ -126,17 +126,17 @@ class Reshard:
         self._disk.sync_dir(self._data)
 
     def _copy(self, topic: Topic, target: Checkpoints, directory: Directory) -> int:
-        moved = copied_topic(topic, directory.new_id())
-        directory.show(moved)
-        moved.logged_seq = topic.head_seq
+        copy = copied_topic(topic, directory.new_id())
+        directory.show(copy)
+        copy.logged_seq = topic.head_seq
         size = 0
         for batch in topic.batches:
-            moved.restore(copied_batch(batch))
+            copy.restore(copied_batch(batch))
             size += batch.size
             if size >= PIECE_BYTES:
                 self._checkpoint(target)
                 size = 0
-        moved.restored(topic.head_seq, topic.floor)
+        copy.restored(topic.head_seq, topic.floor)
         return topic.records
 
     def _checkpoint(self, target: Checkpoints) -> None:
@@ -191,10 +191,10 @@ class Reshard:
 
 def copied_topic(topic: Topic, ident: int) -> Topic:
     """A copy of a topic under another id, without its records. Call its `restored` when they have been added."""
-    moved = Topic(topic.name, ident, topic.epoch, topic.config)
-    load(moved, dump(topic, exact(topic)), COPIED)
-    moved.lane = moved.lane_visible = topic.lane_visible
-    return moved
+    copy = Topic(topic.name, ident, topic.epoch, topic.config)
+    load(copy, dump(topic, exact(topic)), COPIED)
+    copy.lane = copy.lane_visible = topic.lane_visible
+    return copy
 
 
 def copied_batch(batch: Batch) -> Batch:
@@ -203,7 +203,7 @@ def copied_batch(batch: Batch) -> Batch:
     if buffer is None:
         assert batch.stored is not None
         buffer = batch.stored.load()
-    moved = Batch(bytes(buffer), batch.first_seq, columns, FINAL_LEVEL)
+    copy = Batch(bytes(buffer), batch.first_seq, columns, FINAL_LEVEL)
     if batch.flags is not None:
-        moved.flag(batch.delete_flags())
-    return moved
+        copy.flag(batch.delete_flags())
+    return copy

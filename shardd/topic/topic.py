@@ -217,7 +217,7 @@ class Topic:
         if reason is not None:
             self.gaps.add(first, self.head_seq, reason)
         if not self._batches:
-            self._settle()
+            self._move_floor()
 
     def restore(self, batch: Batch) -> None:
         """Append a batch as it is, without merging or eviction."""
@@ -257,7 +257,7 @@ class Topic:
         self.catalogued = None
         self.head_seq, self.next_seq = next_seq - 1, next_seq
         self._runs = [0] * FINAL_LEVEL  # only neighbouring batches may be merged
-        self._settle()
+        self._move_floor()
 
     def reserve_nothing(self) -> None:
         """Drop the reservation when the topic leaves class `disk`: the change syncs all its records."""
@@ -391,9 +391,9 @@ class Topic:
         self._count(-front.live, -front.live_size)
         front.cut(start)
         self._count(front.live, front.live_size)
-        self._settle()
+        self._move_floor()
 
-    def _settle(self) -> None:
+    def _move_floor(self) -> None:
         """Drop dead batches at the front and move the floor to the first live record."""
         self.catalogued = None
         dead = 0
@@ -485,7 +485,7 @@ class Topic:
                 self._count(batch.live, batch.live_size)
         if end > index.upto:
             index.forget(tags)
-        self._settle()
+        self._move_floor()
 
     def delete_seqs(self, seqs: Sequence[int]) -> None:
         """Remove the records with these seqs, which are ascending and distinct. Seqs that are gone change nothing."""
@@ -503,7 +503,7 @@ class Topic:
             self._count(-batch.live, -batch.live_size)
             batch.delete([seq - batch.first_seq for seq in seqs[start:at]])
             self._count(batch.live, batch.live_size)
-        self._settle()
+        self._move_floor()
 
     def delete_after(self, seq: int) -> int:
         """Remove the live records behind `seq`. Their seqs stay used. Returns their number."""
@@ -514,7 +514,7 @@ class Topic:
             self._count(-batch.live, -batch.live_size)
             batch.delete_from(max(seq + 1 - batch.first_seq, 0))
             self._count(batch.live, batch.live_size)
-        self._settle()
+        self._move_floor()
         return before - self.records
 
     def alive(self, seq: int) -> bool:
