@@ -138,8 +138,8 @@ FIELDS: tuple[Field[Any], ...] = (
 )
 """In the order of an entry, which is also the order of loading: `restored` needs the head, transfers need the queue."""
 REBUILT = {
-    "_batches": "segments",
-    "_firsts": "segments",
+    "batches": "segments",
+    "_sequence": "segments",
     "segments": "segments",
     "records": "segments",
     "bytes": "segments",
@@ -157,7 +157,6 @@ REBUILT = {
 """Attributes that a start makes again, and from what."""
 TRANSIENT = frozenset(
     {
-        "_runs",
         "catalogued",
         "counted_in",
         "holes",
