@@ -283,7 +283,7 @@ class Pin(TopicFrame):
         lane = self.lane_of(topic)
         if lane is not None:
             lane.cursor = lane.done = max(lane.cursor, self.pin)
-            lane.stopped = lane.waits = self.stopped
+            lane.resume(self.stopped)
 
 
 SHARD_FORMS: dict[int, type[ShardFrame]] = {

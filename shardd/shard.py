@@ -20,8 +20,9 @@ from proto.model.errors import TopicsError, not_ready, topic_not_found
 from proto.model.limits import Limits
 from shardd.changes.allowance import Allowance
 from shardd.changes.transactions import Respond, Staging, to_json
-from shardd.checkpoint.checkpoint import Checkpoints, exhaust
+from shardd.checkpoint.checkpoint import Checkpoints
 from shardd.checkpoint.plan import Plan
+from shardd.checkpoint.slices import exhaust
 from shardd.clock import Clock
 from shardd.delivery.parked_reads import Reads
 from shardd.delivery.pressure import Pressure, Sample, widening_s
@@ -42,7 +43,7 @@ from shardd.queues.redrive import Redrive
 from shardd.queues.transfers import Mover
 from shardd.recovery.quarantine import READING, found, refusal
 from shardd.recovery.replay import replay, replay_deferred
-from shardd.recovery.wal_scan import Outcome, RecoveryError, scan
+from shardd.recovery.wal_scan import Found, Outcome, RecoveryError, scan
 from shardd.routers.copier import Copier
 from shardd.routers.copy_recovery import Restore, position
 from shardd.routers.router_operations import Routing
@@ -68,12 +69,19 @@ def open_shard(
     disk: Disk, clock: Clock, path: Path, limits: Limits, *, from_files: bool = False, to_salvage: str = ""
 ) -> Generator[tuple[int, int], None, Shard]:
     """Recover a shard from its files. Yields (bytes done, bytes in all) after each frame of the log. Returns the shard.
-    Blocks. Raises `RecoveryError`, or OSError. `from_files` and `to_salvage` are fields of `Checkpoints`.
+    Blocks. Raises `RecoveryError`, or OSError. `from_files` and `to_salvage` as in `Checkpoints.load`.
     """
     directory, outcome = Directory(), Outcome()
     checkpoints = Checkpoints(disk, path, directory, clock, limits)
-    checkpoints.from_files, checkpoints.to_salvage = from_files, to_salvage
-    yield from _read_back(disk, path, directory, checkpoints, outcome)
+    disk.make_dir(path / "wal")
+    # Also if the directories exist: a process may have been killed after it made them and before this sync.
+    disk.sync_dir(path)
+    disk.sync_dir(path.parent)
+    try:
+        after_no = checkpoints.load(from_files=from_files, to_salvage=to_salvage)
+    except (CatalogError, SegmentError) as error:
+        raise RecoveryError(str(error)) from error
+    yield from _read_back(scan(disk, path / "wal", outcome, after_no), directory, checkpoints)
     directory.recovered(clock.now_ms(), disk.boot_id())
     clock.on_jump(directory.jumped)
     checkpoints.quarantine.recovered()
@@ -88,21 +96,13 @@ def opened_shard(
 
 
 def _read_back(
-    disk: Disk, path: Path, directory: Directory, checkpoints: Checkpoints, outcome: Outcome
+    log_frames: Iterator[Found], directory: Directory, checkpoints: Checkpoints
 ) -> Iterator[tuple[int, int]]:
-    """Load the newest catalog, and replay the log behind it."""
-    disk.make_dir(path / "wal")
-    # Also if the directories exist: a process may have been killed after it made them and before this sync.
-    disk.sync_dir(path)
-    disk.sync_dir(path.parent)
-    try:
-        after_no = checkpoints.load()
-    except (CatalogError, SegmentError) as error:
-        raise RecoveryError(str(error)) from error
+    """Replay the held frames, then those of the log."""
     for frame in checkpoints.held:
         replay(directory, found(frame))
     checkpoints.held.clear()
-    for each in scan(disk, path / "wal", outcome, after_no):
+    for each in log_frames:
         try:
             checkpoints.replaying(each.header)
         except SegmentError as error:
@@ -145,7 +145,7 @@ class Shard:
         """Topics that wait for a source whose shard cannot start. While it is set, all other topics are served."""
         self.allowance = Allowance(limits)
         self.space = Space(disk, path, clock, limits)
-        self.space.wanted = self._room_wanted
+        self.space.wanted = self._space_wanted
         self._logged_before = self._logged_earlier = 0
         self.checkpoint_wanted: Callable[[], None] = lambda: None
         """Called while a checkpoint is due."""
@@ -310,27 +310,27 @@ class Shard:
         """True if a checkpoint should be made: enough has been logged or copied since the last one, a router request
         waits for one, or one may free space that is needed."""
         return self.restored and (
-            self.logged_bytes >= self._limits.checkpoint_bytes or bool(self.routing.unsaved) or self.may_make_room
+            self.logged_bytes >= self._limits.checkpoint_bytes or bool(self.routing.unsaved) or self.may_free_space
         )
 
     @property
-    def may_make_room(self) -> bool:
+    def may_free_space(self) -> bool:
         """True if the disk is nearly full and checkpoints would remove files."""
         if self.space.low:
-            return bool(self.logged_bytes) or not self.checkpoints.settled
+            return bool(self.logged_bytes) or not self.checkpoints.nothing_to_remove
         return self.space.scarce and (self.logged_bytes >= self._limits.min_free_bytes // 8 or self.checkpoints.garbage)
 
-    def _room_wanted(self) -> None:
+    def _space_wanted(self) -> None:
         if self.checkpoint_due:
             self.checkpoint_wanted()
 
-    def hold_room(self) -> None:
-        """Hold space for checkpoints from now on, until `let_go_of_room`."""
+    def hold_space(self) -> None:
+        """Hold space for checkpoints from now on, until `release_space`."""
         self.space.checkpoint_ended(True, self.checkpoints.catalog_may_have)
         unstored = sum(any(b.stored is None for b in t.batches) for t in self.directory.visible.values())
         self.space.begin(self.outcome.replayed_bytes, self.outcome.replayed_records, unstored)
 
-    def let_go_of_room(self) -> None:
+    def release_space(self) -> None:
         """Release the held space. Call it when the shard is closed."""
         self.space.end()
 
@@ -491,7 +491,7 @@ class Shard:
         self.pressure.sample(Sample(self.scheduler.depth, self.scheduler.take_delay(), lag_s, queue))
         self.commits.widen(widening_s(self.pressure.level, self._limits.wal_sync_window_ms / 1000))
         self.scheduler.deliver()
-        self.reads.pace()
+        self.reads.refuse_held()
 
     def maintain(self) -> None:
         """Expire records, keys, parked pulls, router holds, loans and watch sessions. Called now and then."""
@@ -501,7 +501,7 @@ class Shard:
         self.allowance.renew()
         self._sessions.collect()
         self.commits.flush()
-        self._room_wanted()
+        self._space_wanted()
 
 
 def _answer(request: Request, respond: Respond, message: Message) -> None:

@@ -115,10 +115,10 @@ class Sessions:
         # Without keys, sessions have no owner, so the cap per key does not apply.
         bounds: list[tuple[str, int, list[int | None]]] = []
         if self._most:
-            bounds.append(("room", self._most, self._counts))
+            bounds.append(("max_sessions", self._most, self._counts))
         if self._most_owned and key.digest:
             counts = self._owned.setdefault(key.digest, [None] * len(self._counts))
-            bounds.append(("room_owned", self._most_owned, counts))
+            bounds.append(("max_owned", self._most_owned, counts))
         if not bounds:
             self._heard(wid, await self._shards.call(SessionMake(key.digest, shown), wid, body))
             return wid
@@ -127,11 +127,11 @@ class Sessions:
                 await self._count(key.digest)
             for last in (False, True):
                 index = self._shards.index_of(wid)
-                room = {
+                limits = {
                     name: most - sum(count or 0 for at, count in enumerate(counts) if at != index)
                     for name, most, counts in bounds
                 }
-                asked = SessionMake(key.digest, shown, **room)
+                asked = SessionMake(key.digest, shown, **limits)
                 try:
                     self._heard(wid, await self._shards.call(asked, wid, body), key.digest)
                     return wid

@@ -2,8 +2,8 @@
 
 The gateway does not know which topics exist or what a body says. It passes these options, and the shard checks them:
 
-    room_topics     the most topics this shard may hold, so that all shards together keep to the cap; absent: no cap
-    room_bytes      the most retained bytes this shard may hold, likewise
+    max_topics     the most topics this shard may hold, so that all shards together keep to the cap; absent: no cap
+    max_bytes      the most retained bytes this shard may hold, likewise
     may_configure   False: the write must not create a topic with a configuration of its own
     prefixes        names in the body must begin with one of these; absent: any name
 
@@ -24,7 +24,7 @@ RETRY_AFTER_MS = 1000
 
 def check_topics(held: int, options: Growing[Any], limits: Limits) -> None:
     """Raises `429 throttled` if there is no room for one topic more than `held`, which includes lent ones."""
-    room = options.room_topics
+    room = options.max_topics
     if room is not None and held + 1 > room:
         raise TopicsError(
             ErrorCode.THROTTLED,
@@ -36,7 +36,7 @@ def check_topics(held: int, options: Growing[Any], limits: Limits) -> None:
 
 def check_bytes(held: int, needed: int, options: Growing[Any], limits: Limits) -> None:
     """Raises `429 throttled` if there is no room for `needed` bytes more than `held`."""
-    room = options.room_bytes
+    room = options.max_bytes
     if room is not None and needed and held + needed > room:
         raise TopicsError(
             ErrorCode.THROTTLED,

@@ -108,20 +108,20 @@ def checks_of(plan: TopicPlan) -> dict[int, int]:
     return changes
 
 
-def still_needed(plan: Plan, doomed: set[Path]) -> set[Path]:
-    """Those of the `doomed` files that the new catalog names for topics that have changed. No file of another topic is
-    doomed."""
+def still_needed(plan: Plan, removable: set[Path]) -> set[Path]:
+    """Those of the `removable` files that the new catalog names for topics that have changed. Files of other topics are
+    not removable."""
     needed: set[Path] = set()
     for topic_plan in plan.topics:
         if topic_plan.topic.unloaded is not None:
             needed.update(topic_plan.topic.unloaded.held)
             if topic_plan.held:
                 needed.add(topic_plan.topic.unloaded.next_file())
-        moved = {id(segment): target for segment, target in topic_plan.cold}
+        targets = {id(segment): target for segment, target in topic_plan.cold}
         for segment in (*topic_plan.segments, *(segment for segment, _ in topic_plan.written)):
-            folder = moved.get(id(segment), segment.directory)
+            folder = targets.get(id(segment), segment.directory)
             paths = (folder / segment.data_path.name, folder / segment.index_path.name)
-            needed.update(path for path in paths if path in doomed)
+            needed.update(path for path in paths if path in removable)
     return needed
 
 

@@ -1,25 +1,214 @@
-"""The snapshot of a topic: its catalog fields besides its records."""
+"""The snapshot of a topic: the fields of its catalog entry besides its records.
+
+`FIELDS` is the only list of what a topic keeps over a restart; writing and reading follow it. `REBUILT` and `TRANSIENT`
+have the topic's other attributes. `docs/format.md` describes the fields.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-from shardd.topic.config import as_map
+from shardd.topic.config import as_map, from_map
+from shardd.topic.cursors import Cursor
 from shardd.topic.gaps import Gaps
-from shardd.topic.job_table import Queue
+from shardd.topic.lane import load as load_lane
 from shardd.topic.tombstones import RESTART, Losses
 from shardd.topic.topic import Topic
 
+_Value = TypeVar("_Value")
+_Range = tuple[int, int, str]
+_Run = tuple[int, str]
 
-def _queue_fields(queue: Queue, durable: bool, last: bool) -> dict[str, Any]:
-    return queue.dump(everything=durable or last or not queue.unlogged)
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The state of a topic that the next start is to find, as far as it is not the state in memory."""
+
+    head_seq: int
+    ceiling: int
+    losses: list[_Run]
+    gaps: list[_Range]
+    all_leases: bool
+    """Also leases that a crash would lose."""
+    now_ms: int = 0
+    as_of: int | None = None
+    """Frame number of the topic's position, if it is after that of the catalog."""
 
 
-def kept_fields(topic: Topic, last: bool) -> dict[str, Any]:
-    """The catalog fields of a topic besides its records.
+@dataclass(frozen=True, slots=True)
+class Field(Generic[_Value]):
+    """A field of a catalog entry, and the attributes of `Topic` that it keeps."""
 
-    For an ephemeral topic they have the state that a restart finds: the lasting head, and the ceiling. With `last` they
-    have the exact head and the losses instead, so that the restart does not move the head.
+    name: str
+    attributes: tuple[str, ...]
+    dump: Callable[[Topic, State], _Value]
+    load: Callable[[Topic, _Value], None] | None
+    """None: an argument of `Topic`."""
+    optional: bool = False
+    """Not written if it is None. Entries of earlier releases may not have it."""
+
+
+def _load_head(topic: Topic, head_seq: int) -> None:
+    topic.head_seq = head_seq
+    topic.next_seq = head_seq + 1
+
+
+def _load_floor(topic: Topic, floor: int) -> None:
+    if topic.unloaded is None:
+        topic.restored(topic.head_seq, floor)
+    else:  # its batches are not known
+        topic.floor = floor
+
+
+def _load_losses(topic: Topic, runs: list[_Run]) -> None:
+    topic.losses = Losses([(upto, reason) for upto, reason in runs])
+
+
+def _load_gaps(topic: Topic, ranges: list[_Range]) -> None:
+    topic.gaps = Gaps([(first, last, reason) for first, last, reason in ranges])
+
+
+def _dump_queue(topic: Topic, state: State) -> dict[str, Any] | None:
+    if topic.queue is None:
+        return None
+    return {**topic.queue.dump(everything=state.all_leases), "at": state.now_ms}
+
+
+def _load_queue(topic: Topic, fields: dict[str, Any] | None) -> None:
+    if topic.queue is not None:
+        topic.queue.apply(fields or {})
+
+
+def _load_cursors(topic: Topic, cursors: dict[str, tuple[int, int]]) -> None:
+    topic.cursors = {name: Cursor(seq, ts) for name, (seq, ts) in cursors.items()}
+
+
+def _dump_lane(topic: Topic, state: State) -> dict[str, Any] | None:
+    lane = topic.lane_visible
+    return None if lane is None else lane.dump(lane.done)
+
+
+def _load_lane(topic: Topic, fields: dict[str, Any]) -> None:
+    topic.lane = topic.lane_visible = load_lane(fields)
+
+
+def _set(attribute: str) -> Callable[[Topic, Any], None]:
+    return lambda topic, value: setattr(topic, attribute, value)
+
+
+FIELDS: tuple[Field[Any], ...] = (
+    Field("name", ("name",), lambda topic, _: topic.name, None),
+    Field("id", ("id",), lambda topic, _: topic.id, None),
+    Field("epoch", ("epoch",), lambda topic, _: topic.epoch, None),
+    Field("config", ("config", "assigned_config"), lambda topic, _: as_map(topic.config), None),
+    Field("head_seq", ("head_seq", "next_seq"), lambda _, state: state.head_seq, _load_head),
+    Field("floor", ("floor",), lambda topic, _: topic.floor, _load_floor),
+    Field("losses", ("losses",), lambda _, state: state.losses, _load_losses),
+    Field("last_ts", ("last_ts",), lambda topic, _: topic.last_ts, _set("last_ts")),
+    Field("last_write_ts", ("last_write_ts",), lambda topic, _: topic.last_write_ts, _set("last_write_ts")),
+    Field("ceiling", ("ceiling",), lambda _, state: state.ceiling, _set("ceiling")),
+    Field("reserved_in", ("reserved_in",), lambda topic, _: topic.reserved_in, _set("reserved_in"), optional=True),
+    Field("keys", ("keys",), lambda topic, _: topic.keys.dump(), lambda topic, keys: topic.keys.load(keys)),
+    Field("queue", ("queue",), _dump_queue, _load_queue),
+    Field(
+        "cursors",
+        ("cursors",),
+        lambda topic, _: {name: [cursor.seq, cursor.updated_ts] for name, cursor in topic.cursors.items()},
+        _load_cursors,
+    ),
+    Field("routers", ("lane", "lane_visible"), _dump_lane, _load_lane, optional=True),
+    Field(
+        "letters",
+        ("outbox",),
+        lambda topic, _: topic.outbox.dump(topic.alive) if topic.outbox else None,
+        lambda topic, letters: topic.outbox.apply({"letters": letters}, topic.queue),
+        optional=True,
+    ),
+    Field(
+        "arrivals",
+        ("arrivals",),
+        lambda topic, _: topic.arrivals.dump() if topic.arrivals.last else None,
+        lambda topic, keys: topic.arrivals.load(keys),
+        optional=True,
+    ),
+    Field("gaps", ("gaps",), lambda _, state: state.gaps or None, _load_gaps, optional=True),
+    Field("as_of", ("as_of",), lambda _, state: state.as_of, _set("as_of"), optional=True),
+)
+"""In the order of an entry, which is also the order of loading: `restored` needs the head, transfers need the queue."""
+REBUILT = {
+    "batches": "segments",
+    "_sequence": "segments",
+    "segments": "segments",
+    "records": "segments",
+    "bytes": "segments",
+    "unchecked": "segments",
+    "unloaded": "segments that cannot be read",
+    "damage": "segments that cannot be read",
+    "deferred": "the log",
+    "held_at": "the deferred frames",
+    "totals": "the directory",
+    "durable_head": "the head at the start",
+    "logged_seq": "the head at the start",
+    "ahead_ms": "the last commit time and the clock",
+    "_tags": "the records, on demand",
+}
+"""Attributes that a start makes again, and from what."""
+TRANSIENT = frozenset(
+    {
+        "catalogued",
+        "counted_in",
+        "holes",
+        "last_read_ts",
+        "logged_no",
+        "moving",
+        "pending_bytes",
+        "pending_records",
+        "reserving",
+        "sync_required_no",
+    }
+)
+"""Attributes that end with the process."""
+UNLOADED = frozenset({"head_seq", "floor", "last_ts", "last_write_ts", "routers"})
+"""Names of the fields that are shown of a topic whose files cannot be read."""
+
+
+def dump(topic: Topic, state: State) -> dict[str, Any]:
+    """The catalog fields of a topic besides its records."""
+    fields = {}
+    for field in FIELDS:
+        value = field.dump(topic, state)
+        if value is not None or not field.optional:
+            fields[field.name] = value
+    return fields
+
+
+def topic_of(entry: dict[str, Any]) -> Topic:
+    """A topic with the name, id, epoch and configuration of an entry. Its records and its other fields are to be
+    loaded."""
+    return Topic(entry["name"], entry["id"], entry["epoch"], from_map(entry["config"]))
+
+
+def load(topic: Topic, entry: dict[str, Any], names: Collection[str] | None = None) -> None:
+    """Load the fields of an entry, or of these those with `names`. The batches must have been restored before."""
+    for field in FIELDS:
+        if field.load is None or (names is not None and field.name not in names):
+            continue
+        if field.name in entry or not field.optional:
+            field.load(topic, entry[field.name])
+
+
+def exact(topic: Topic) -> State:
+    """The state in memory."""
+    return State(topic.head_seq, topic.ceiling, list(topic.losses.runs), list(topic.gaps.ranges), all_leases=True)
+
+
+def kept(topic: Topic, last: bool, now_ms: int, as_of: int | None = None) -> State:
+    """The state for a checkpoint. `last`: the shard stops after it.
+
+    For an ephemeral topic it is the state that a restart finds: the lasting head, and the ceiling. With `last` it has
+    the exact head and the losses instead, so that the restart does not move the head.
     """
     lasts = topic.config.durability.lasts
     head, losses = topic.lasting_seq, topic.losses
@@ -32,40 +221,6 @@ def kept_fields(topic: Topic, last: bool) -> dict[str, Any]:
         elif lost > head:
             inner.add(head + 1, lost, RESTART)
         head = topic.head_seq
-    return {
-        "name": topic.name,
-        "id": topic.id,
-        "epoch": topic.epoch,
-        "config": as_map(topic.config),
-        "head_seq": head,
-        "floor": topic.floor,
-        "losses": list(losses.runs),
-        "last_ts": topic.last_ts,
-        "last_write_ts": topic.last_write_ts,
-        "ceiling": topic.head_seq if last and not lasts else max(topic.ceiling, 0 if lasts else head),
-        "reserved_in": topic.reserved_in,
-        "keys": topic.keys.dump(),
-        "queue": None if topic.queue is None else _queue_fields(topic.queue, topic.config.leases_durable, last),
-        "cursors": {name: [cursor.seq, cursor.updated_ts] for name, cursor in topic.cursors.items()},
-        **_routed(topic),
-        **_posted(topic),
-        **({"gaps": inner.ranges} if inner.ranges else {}),
-    }
-
-
-def _posted(topic: Topic) -> dict[str, Any]:
-    """Fields of topics with transfers to other topics, or from them."""
-    fields: dict[str, Any] = {}
-    if topic.outbox:
-        fields["letters"] = topic.outbox.dump(topic.alive)
-    if topic.arrivals.last:
-        fields["arrivals"] = topic.arrivals.dump()
-    return fields
-
-
-def _routed(topic: Topic) -> dict[str, Any]:
-    """Fields of topics with routers into them."""
-    fields: dict[str, Any] = {}
-    if topic.lane_visible is not None:
-        fields["routers"] = topic.lane_visible.dump(topic.lane_visible.done)
-    return fields
+    ceiling = topic.head_seq if last and not lasts else max(topic.ceiling, 0 if lasts else head)
+    all_leases = topic.queue is None or topic.config.leases_durable or last or not topic.queue.unlogged
+    return State(head, ceiling, list(losses.runs), inner.ranges, all_leases, now_ms, as_of)

@@ -28,8 +28,9 @@ from proto.model.limits import (
     Limits,
     clamped,
 )
+from shardd.topic.batch_sequence import Slice
 from shardd.topic.tombstones import told
-from shardd.topic.topic import Slice, Topic
+from shardd.topic.topic import Topic
 
 T = TypeVar("T")
 

@@ -63,7 +63,7 @@ class Reads:
         self._by_topic: dict[int, dict[Hashable, _Waiting]] = {}
         self._deadlines: list[tuple[float, int, _Waiting]] = []
         self.full: Callable[[Hashable], bool] = lambda caller: False
-        """Whether a caller's unread replies fill its window. Its reads stay parked until `room_again`."""
+        """Whether a caller's unread replies fill its window. Its reads stay parked until `window_free`."""
         self._order = count()
         self._scheduler = scheduler
 
@@ -90,7 +90,7 @@ class Reads:
         """Answers or parks a read of `shardd.delivery.stream_reads`. Raises `429` if pressure holds the topic."""
         read = stream_read(request.options)
         if self._scheduler.holds(topic) and read.from_seq < topic.head_seq:
-            raise self._scheduler.pressure.paced()
+            raise self._scheduler.pressure.throttled()
         self._take(topic, read, request, caller, respond, touch=request.options.touch)
 
     def _take(
@@ -156,14 +156,14 @@ class Reads:
                 waiting.respond(_reply(waiting.ident, found, self._clock.monotonic() - max(since, waiting.since)))
         return len(rendered)
 
-    def pace(self) -> None:
+    def refuse_held(self) -> None:
         """Refuses the streams' reads of held topics with `429`. The streams tell their clients and ask again later.
         Diffs stay parked until their `wait_ms` has passed."""
-        for topic in self._scheduler.held():
+        for topic in self._scheduler.held_topics():
             for waiting in list(self._by_topic.get(topic.id, {}).values()):
                 if isinstance(waiting.read, StreamRead):
                     self._over(waiting)
-                    waiting.respond(Reply(waiting.ident, error=self._scheduler.pressure.paced()))
+                    waiting.respond(Reply(waiting.ident, error=self._scheduler.pressure.throttled()))
 
     def expire(self) -> None:
         """Answers the parked reads whose `wait_ms` has passed, even without records. A full caller's read waits on."""
@@ -179,7 +179,7 @@ class Reads:
                 topic.expire(self._clock.now_ms())
                 waiting.respond(_reply(waiting.ident, self._look(topic, waiting.read), throttled))
 
-    def room_again(self, caller: Hashable) -> None:
+    def window_free(self, caller: Hashable) -> None:
         """Schedules the topics of the caller's parked reads: the caller is no longer full."""
         for topic in {waiting.topic.id: waiting.topic for waiting in self._of(caller) if waiting.topic}.values():
             self._scheduler.ready(topic)

@@ -114,7 +114,7 @@ class Pressure:
             retry_after_ms=after_ms,
         )
 
-    def paced(self) -> TopicsError:
+    def throttled(self) -> TopicsError:
         """The `429 throttled` for a stream's read of a held topic."""
         return TopicsError(
             ErrorCode.THROTTLED,

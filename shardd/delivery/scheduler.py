@@ -168,7 +168,7 @@ class Scheduler:
         """Whether the topic's deliveries must wait until pressure falls."""
         return self.pressure.holding and _is_low(topic)
 
-    def held(self) -> list[Topic]:
+    def held_topics(self) -> list[Topic]:
         """The topics whose foreground work is ready and must wait until pressure falls."""
         return [work.topic for work in self._held if not work.background]
 

@@ -36,10 +36,10 @@ class Routers:
         idle = 0
         while work:
             shard, restore = work.pop(0)
-            moved = self._step(restore)
+            progress = self._step(restore)
             shard.flush()
             # A cycle needs two rounds without progress: each of its topics examines it.
-            idle = 0 if moved else idle + 1
+            idle = 0 if progress else idle + 1
             if idle > 3 * (len(work) + 1):
                 raise RecoveryError(f'topic "{restore.name}": its routers cannot make their copies again')
             if not restore.done:
@@ -63,9 +63,9 @@ class Routers:
 
     def forward(self) -> None:
         """Copy the outstanding records to all destinations, as far as the destinations accept them."""
-        moved = True
-        while moved:
-            moved = False
+        progress = True
+        while progress:
+            progress = False
             for shard in self._shards:
                 shard.commits.sync_now()
             for shard in self._shards:
@@ -80,7 +80,7 @@ class Routers:
                         continue  # the source is gone; the next start removes its routers
                     shard.copier.copy(topic, pulled)
                     shard.flush()
-                    moved = moved or lane.cursor > before
+                    progress = progress or lane.cursor > before
 
     def _pull(self, lane: Lane) -> Pulled:
         return read(self._ask(Pull(lane.epoch, lane.cursor), lane.source))

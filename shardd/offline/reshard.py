@@ -26,14 +26,13 @@ from typing import Any
 from proto.model.limits import Limits
 from proto.model.names import shard_of
 from shardd.checkpoint.checkpoint import Checkpoints
+from shardd.checkpoint.snapshot import FIELDS, dump, exact, load
 from shardd.clock import Clock
 from shardd.offline.verify import opened
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.storage.batch import FINAL_LEVEL, Batch
 from shardd.storage.disk import Disk
 from shardd.topic.directory import Directory
-from shardd.topic.gaps import Gaps
-from shardd.topic.tombstones import Losses
 from shardd.topic.topic import Topic
 
 PIECE_BYTES = 32 << 20
@@ -41,6 +40,10 @@ STAGING = "reshard"
 DECISION = "reshard.json"
 MANIFEST = "manifest.json"
 
+NOT_COPIED = frozenset({"head_seq", "floor", "reserved_in", "routers", "as_of"})
+"""Fields that a copy of a topic does not get from a snapshot. The positions follow its records, its lane is that of the
+original, whose copies are all there, and no log of another shard has its frames."""
+COPIED = frozenset(field.name for field in FIELDS) - NOT_COPIED
 Progress = Callable[[int, int], None]
 """Called with (records copied, records in all)."""
 
@@ -123,17 +126,17 @@ class Reshard:
         self._disk.sync_dir(self._data)
 
     def _copy(self, topic: Topic, target: Checkpoints, directory: Directory) -> int:
-        moved = copied_topic(topic, directory.new_id())
-        directory.show(moved)
-        moved.logged_seq = topic.head_seq
+        copy = copied_topic(topic, directory.new_id())
+        directory.show(copy)
+        copy.logged_seq = topic.head_seq
         size = 0
         for batch in topic.batches:
-            moved.restore(copied_batch(batch))
+            copy.restore(copied_batch(batch))
             size += batch.size
             if size >= PIECE_BYTES:
                 self._checkpoint(target)
                 size = 0
-        moved.restored(topic.head_seq, topic.floor)
+        copy.restored(topic.head_seq, topic.floor)
         return topic.records
 
     def _checkpoint(self, target: Checkpoints) -> None:
@@ -188,19 +191,10 @@ class Reshard:
 
 def copied_topic(topic: Topic, ident: int) -> Topic:
     """A copy of a topic under another id, without its records. Call its `restored` when they have been added."""
-    moved = Topic(topic.name, ident, topic.epoch, topic.config)
-    moved.losses = Losses(list(topic.losses.runs))
-    moved.last_ts, moved.last_write_ts = topic.last_ts, topic.last_write_ts
-    moved.ceiling = topic.ceiling
-    moved.keys.load(topic.keys.dump())
-    moved.cursors = dict(topic.cursors)
-    if topic.queue is not None and moved.queue is not None:
-        moved.queue.apply(topic.queue.dump(everything=True))
-    moved.outbox.apply({"letters": topic.outbox.dump(topic.alive)}, moved.queue)
-    moved.arrivals.load(topic.arrivals.dump())
-    moved.gaps = Gaps(list(topic.gaps.ranges))
-    moved.lane = moved.lane_visible = topic.lane_visible
-    return moved
+    copy = Topic(topic.name, ident, topic.epoch, topic.config)
+    load(copy, dump(topic, exact(topic)), COPIED)
+    copy.lane = copy.lane_visible = topic.lane_visible
+    return copy
 
 
 def copied_batch(batch: Batch) -> Batch:
@@ -209,7 +203,7 @@ def copied_batch(batch: Batch) -> Batch:
     if buffer is None:
         assert batch.stored is not None
         buffer = batch.stored.load()
-    moved = Batch(bytes(buffer), batch.first_seq, columns, FINAL_LEVEL)
+    copy = Batch(bytes(buffer), batch.first_seq, columns, FINAL_LEVEL)
     if batch.flags is not None:
-        moved.flag(batch.delete_flags())
-    return moved
+        copy.flag(batch.delete_flags())
+    return copy

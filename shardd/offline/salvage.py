@@ -80,16 +80,16 @@ def salvage(
     if not found.problems:
         yield {"kind": "sound", "topic": name}
         return
-    moved = _copied(shard, whole)
+    copy = _copied(shard, whole)
     shard.directory.hide(whole)
-    shard.directory.show(moved)
-    shard.directory.assigned[name] = moved
+    shard.directory.show(copy)
+    shard.directory.assigned[name] = copy
     for _ in range(3):
         shard.checkpoint_now(last=True)
     yield {
         "kind": "salvaged",
         "topic": name,
-        "kept": moved.records,
+        "kept": copy.records,
         "restored": found.restored,
         "lost": [list(each) for each in found.lost],
         "problems": found.problems,
@@ -250,16 +250,16 @@ def _taken(source: Topic, ident: int, first: int, upto: int) -> Iterator[Batch]:
 
 
 def _copied(shard: Shard, topic: Topic) -> Topic:
-    moved = copied_topic(topic, shard.directory.new_id())
+    copy = copied_topic(topic, shard.directory.new_id())
     size = 0
     for batch in topic.batches:
-        moved.restore(copied_batch(batch))
+        copy.restore(copied_batch(batch))
         size += batch.size
         if size >= PIECE_BYTES:
-            shard.checkpoints.store(moved)
+            shard.checkpoints.store(copy)
             size = 0
-    shard.checkpoints.store(moved)
-    moved.restored(topic.head_seq, topic.floor)
-    moved.next_seq = topic.next_seq
-    moved.durable_head = topic.head_seq
-    return moved
+    shard.checkpoints.store(copy)
+    copy.restored(topic.head_seq, topic.floor)
+    copy.next_seq = topic.next_seq
+    copy.durable_head = topic.head_seq
+    return copy

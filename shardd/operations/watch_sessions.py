@@ -53,8 +53,8 @@ class SessionControl:
         owner = options.owner
         limits = self._staging.limits
         held, owned = len(self.sessions) + self.making.total(), self.sessions.owned_by(owner) + self.making[owner]
-        _check_room(owned, options.room_owned, "max_watch_sessions_per_key", limits.max_watch_sessions_per_key)
-        _check_room(held, options.room, "max_watch_sessions", limits.max_watch_sessions)
+        _check_room(owned, options.max_owned, "max_watch_sessions_per_key", limits.max_watch_sessions_per_key)
+        _check_room(held, options.max_sessions, "max_watch_sessions", limits.max_watch_sessions)
         session = Session(request.topic, owner, options.options, _decode_topics(request.body))
         session.used_ms = self._staging.clock.now_ms()
         self.making[owner] += 1

@@ -112,7 +112,7 @@ class Server:
             elif isinstance(message, Taken) and self._replies.taken(peer, message.id):
                 for each in self._deferred.pop(peer, ()):
                     self._take(each, peer)
-                shard.reads.room_again(peer)
+                shard.reads.window_free(peer)
         shard.flush()
 
     def _take(self, request: Request, peer: bytes) -> None:
@@ -198,7 +198,7 @@ class Server:
                 bytes=plan.written_bytes,
                 ms=round((time.monotonic() - start) * 1000),
             )
-            if shard.may_make_room:
+            if shard.may_free_space:
                 await trio.sleep(ROOM_RETRY)
                 self._enough.set()
 
@@ -277,7 +277,7 @@ async def main(descriptor: int) -> int:
                 return EXIT_PERMANENT
             calm()
             peers = Peers(shard, start.index, others)
-            shard.hold_room()
+            shard.hold_space()
             outcome = shard.outcome
             if outcome.cut_path is not None:
                 log.warning(
@@ -301,7 +301,7 @@ async def main(descriptor: int) -> int:
             topics, records, _ = shard.directory.counters()
             log.info("shard_ready", topics=topics, records=records)
     shard.close()
-    shard.let_go_of_room()
+    shard.release_space()
     log.info("shard_stopped")
     return 0
 

@@ -98,11 +98,11 @@ class Forward:
             if lane is None:
                 restore.nothing_left()
                 return
-            moved = False
+            progress = False
             try:
                 async with places:
                     pulled = await self._pull(lane, lane.cursor, wait=False)
-                moved = restore.take(pulled)
+                progress = restore.take(pulled)
                 self._shard.flush()
             except TopicsError as error:
                 if is_damage(error):
@@ -119,7 +119,7 @@ class Forward:
                     restore.source_gone()
                     return
             self._blocked.discard(restore.name)
-            if not moved:
+            if not progress:
                 await trio.sleep(ASK_AGAIN_S)
                 try:
                     restore.looked(await self._around(restore), await self._around(restore))
@@ -264,7 +264,7 @@ class Forward:
                 changed = self._shard.allowance.changed
                 if not lane.held and lane.cursor >= pull.at:
                     break
-                moved = False
+                progress = False
                 if not lane.held:
                     try:
                         pulled = await self._pull(lane, lane.cursor, wait=False)
@@ -273,13 +273,13 @@ class Forward:
                     if pulled is not None and self._exists(topic, pull) and topic.lane is lane:
                         self._copy(topic, pulled)
                         self._shard.flush()
-                        moved = lane.cursor > pulled.after
-                pause = FIRST_PAUSE_S / 2 if moved or lane.held else min(2 * pause, LONGEST_PAUSE_S)
-                if lane.waits and not moved:
+                        progress = lane.cursor > pulled.after
+                pause = FIRST_PAUSE_S / 2 if progress or lane.held else min(2 * pause, LONGEST_PAUSE_S)
+                if lane.waits and not progress:
                     with trio.move_on_after(pause):
                         await changed.wait()
                 else:
-                    await trio.sleep(0 if moved else pause)
+                    await trio.sleep(0 if progress else pause)
         finally:
             self._behind.discard(topic.id)
         if topic.lane is not None and topic.lane.routers and self._shard.directory.by_id.get(topic.id) is topic:

@@ -1,1 +1,1 @@
-"""Queues: leases, acks, dead letters and their redrive. The states of a job are in `shardd.topic.job_table`."""
+"""Queues: leases, acks, dead letters and their redrive. The states of a job are in `shardd.topic.job_states`."""

@@ -48,7 +48,8 @@ from shardd.queues.job_requests import (
 from shardd.queues.leases import Leases, LeasesChanged, change_leases
 from shardd.storage.change import Timing
 from shardd.storage.errors import SegmentError
-from shardd.topic.job_table import Queue, State
+from shardd.topic.job_states import State
+from shardd.topic.job_table import Queue
 from shardd.topic.outbox import Transfer
 from shardd.topic.topic import Topic
 
@@ -62,13 +63,13 @@ class Claims:
         staging: Staging,
         scheduler: Scheduler,
         leases: Leases,
-        doomed: Callable[[Topic, dict[int, Transfer]], None],
+        dead_letter: Callable[[Topic, dict[int, Transfer]], None],
     ) -> None:
         self._leases = leases
         self._staging = staging
         self._scheduler = scheduler
         self._clock = staging.clock
-        self._doomed = doomed
+        self._dead_letter = dead_letter
         self._cohorts: dict[int, Cohort] = {}
         self._by_key: dict[Hashable, Cohort] = {}
         self._sent: OrderedDict[Hashable, tuple[Topic, list[tuple[int, int]]]] = OrderedDict()
@@ -230,7 +231,7 @@ class Claims:
         queue = self._leases.current(topic)
         wants = [claimer.wants(queue) for claimer in claimers]
         before: Saved = {}
-        found, doomed = self._pick(topic, queue, sum(wants), before)
+        found, transfers = self._pick(topic, queue, sum(wants), before)
         parts: list[list[Claimed]] = [[] for _ in claimers]
         left = shares(wants, len(found))
         now = self._clock.now_ms()
@@ -251,9 +252,9 @@ class Claims:
                 self._leave(cohort, claimer)
                 if part and not claimer.stream:
                     self._remember(claimer, topic, part)
-        if doomed:  # before the answers, because these count the ready jobs
-            self._doomed(topic, doomed)
-        targets = sorted({transfer.target for transfer in doomed.values()}) if topic.config.auto_create else []
+        if transfers:  # before the answers, because these count the ready jobs
+            self._dead_letter(topic, transfers)
+        targets = sorted({transfer.target for transfer in transfers.values()}) if topic.config.auto_create else []
         change_leases(_Leased(topic, self, served, targets, staging=self._staging, before=before))
         if found and len(found) < sum(wants) and queue.ready(topic.records):
             self.changed(topic)  # the pass ended at its byte budget: another one follows
@@ -262,7 +263,7 @@ class Claims:
         """Up to `count` jobs, reclaimed ones first, each group by seq; and the dead letters found: jobs that have had
         `max_deliveries`."""
         found: list[Found] = []
-        doomed: dict[int, Transfer] = {}
+        transfers: dict[int, Transfer] = {}
         budget = MAX_BATCH_BYTES
         config = topic.config
         while len(found) < count and budget > 0 and (seq := queue.pop_ready()) is not None:
@@ -271,14 +272,14 @@ class Claims:
             if record is None:
                 continue
             if config.dead_letter is not None and 0 < config.max_deliveries <= job.deliveries:
-                doomed[seq] = Transfer(config.dead_letter, job.deliveries)
+                transfers[seq] = Transfer(config.dead_letter, job.deliveries)
                 continue
             before[seq] = job.saved()
             found.append(record)
             budget -= size_of(record)
         new, queue.cursor = fresh(topic, queue.cursor, queue.jobs.__contains__, count - len(found), budget)
         before.update((each[0], None) for each in new)
-        return found + new, doomed
+        return found + new, transfers
 
     def answer(
         self, topic: Topic, claimer: Claimer, part: list[Claimed], timing: Timing, dead_letters: Sequence[str] = ()

@@ -62,7 +62,7 @@ class Leases:
                 skipped.append(seq)
             else:
                 before[seq] = job.saved()
-                queue.begin_deletion(seq, job)
+                queue.ack(seq, job)
         change = _Acked(
             topic, self, skipped, request, respond, staging=self.staging, seqs=sorted(before), before=before
         )

@@ -16,7 +16,8 @@ from proto.model.limits import MAX_BATCH_BYTES
 from shardd.changes.transactions import Respond, Staging, to_json
 from shardd.queues.job_requests import Found, bound, clamped, fresh
 from shardd.queues.leases import Leases
-from shardd.topic.job_table import Queue, State
+from shardd.topic.job_states import DELAYS, State
+from shardd.topic.job_table import Queue
 from shardd.topic.outbox import Outbox
 
 DEFAULT_MAX = 100
@@ -88,9 +89,9 @@ def _peeked(found: Found, queue: Queue, outbox: Outbox) -> Peeked:
     shown = Peeked(seq, ts, tag, "ready", 0 if job is None else job.deliveries, data, meta)
     if job is not None and job.state is State.LEASED:
         shown.state, shown.node, shown.deadline = "in_flight", job.node, job.until
-    elif job is not None and job.state in (State.DELAYED, State.SCHEDULED):
+    elif job is not None and job.state in DELAYS:
         shown.state, shown.due = "delayed", job.until
-    elif job is not None and job.state is State.DOOMED:
+    elif job is not None and job.state is State.TRANSFERRING:
         shown.state = "dead_lettering"
         if seq in outbox.transfers:
             shown.dead_letter = outbox.transfers[seq].target

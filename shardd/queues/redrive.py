@@ -23,7 +23,7 @@ from shardd.changes.transactions import Respond, Staging, refuse, to_json
 from shardd.queues.dead_letter_meta import origin
 from shardd.queues.job_requests import Found, bound, clamped, fresh, size_of
 from shardd.queues.transfers import Mover, TransferWaiter
-from shardd.topic.job_table import State
+from shardd.topic.job_states import State
 from shardd.topic.outbox import Transfer
 from shardd.topic.topic import Topic
 

@@ -25,7 +25,7 @@ from shardd.queues.job_deletion import JobsDeleted, Saved, remove
 from shardd.queues.job_requests import Found, one, size_of
 from shardd.storage.change import Timing
 from shardd.storage.errors import SegmentError
-from shardd.topic.job_table import State
+from shardd.topic.job_states import State
 from shardd.topic.outbox import Transfer, rows, source_id
 from shardd.topic.topic import Topic
 
@@ -80,7 +80,7 @@ class Mover:
                 continue
             if topic.queue is not None:
                 for seq, job in topic.queue.jobs.items():
-                    if job.state is State.DOOMED and job.node:  # the form in logs of releases without outboxes
+                    if job.state is State.TRANSFERRING and job.node:  # the form in logs of releases without outboxes
                         topic.outbox.transfers.setdefault(seq, Transfer(job.node, job.deliveries))
             self.take_up(topic)
 
@@ -100,7 +100,7 @@ class Mover:
         outbox.ordered |= transfers.keys()
         if queue is not None:
             for seq in transfers:
-                queue.doom(seq)
+                queue.order(seq)
         self._stage(_Ordered(topic, self, transfers, waiter), LeasesFrame(letters=rows(transfers)))
 
     def _call_back(self, topic: Topic, seqs: list[int], error: TopicsError) -> None:
@@ -207,7 +207,7 @@ class Mover:
             for seq in seqs:
                 if (job := queue.jobs.get(seq)) is not None:
                     before[seq] = job.saved()
-                    queue.begin_deletion(seq, job)
+                    queue.arrived(seq, job)
         self._leaving.add((topic.id, target))
         remove(
             _Removed(

@@ -16,6 +16,7 @@ from shardd.changes.transactions import Staging, TopicChange
 from shardd.routers.copy_plan import Append, Plan, Pulled, plan
 from shardd.storage.change import Timing
 from shardd.topic.lane import Lane
+from shardd.topic.lane_states import Event
 from shardd.topic.topic import Topic
 
 
@@ -45,13 +46,13 @@ class Copier:
                 return False
         taken = whole if lent else _growth(topic, made)
         self.staging.allowance.take(taken)
-        self._lasts(topic, lane, lent or made.upto > lane.cursor)
+        waited = lane.waits
+        self._pinned(topic, lane, Event.FITS if lent else Event.SHORT if made.upto > lane.cursor else Event.EMPTY)
         self.stage(topic, lane, made, taken)
         if not lent:
-            if not taken and lane.waits:
-                self._stops(topic, lane)
+            if waited and not taken and topic.assigned_config.durability.logged:
+                self._pinned(topic, lane, Event.LOG_WAIT)
             self.staging.allowance.want(whole - taken)
-        lane.waits = not lent
         return everything and lent
 
     def _covered(self, topic: Topic, lane: Lane, pulled: Pulled, made: Plan) -> Plan:
@@ -63,16 +64,11 @@ class Copier:
 
         return plan(lane, pulled, lane.cursor + bisect_left(seqs, True, key=too_much))
 
-    def _stops(self, topic: Topic, lane: Lane) -> None:
-        """Logs that the lane waits, with its position, so that a restart copies nothing that there was no room for.
-        `_lasts` logs when it continues. The first wait of a lane is not logged: mostly a loan follows at once."""
-        if not lane.stopped and topic.assigned_config.durability.logged:
-            lane.stopped = True
-            self.staging.pin(topic, lane)
-
-    def _lasts(self, topic: Topic, lane: Lane, goes_on: bool) -> None:
-        if lane.stopped and goes_on:
-            lane.stopped = False
+    def _pinned(self, topic: Topic, lane: Lane, event: Event) -> None:
+        """Lets the event happen. Logs the lane's position if it stops or goes on."""
+        stopped = lane.stopped
+        lane.happens(event)
+        if lane.stopped is not stopped:
             self.staging.pin(topic, lane)
 
     def fitting(self, topic: Topic, lane: Lane, pulled: Pulled, *, restoring: bool = False) -> tuple[Plan, bool]:

@@ -138,7 +138,7 @@ class Restore:
                     if pulled.head >= seq or not (pulled.settled or self._quiet):
                         return False
                     self._inexact = True  # the source has changed, for example because its files were replaced
-            lane.stopped = lane.waits = pin.stopped
+            lane.resume(pin.stopped)
             self._go_on(lane, head, pin.ts)
             if self.lane is not lane:
                 return True  # a replayed frame changed the lane: its source may be another, or none

@@ -219,7 +219,7 @@ class Segment:
             self.frames += 1
             self.last_seq = entry.last_seq
 
-    def moved(self, directory: Path) -> None:
+    def move_to_cold(self, directory: Path) -> None:
         self.parts.drop(self.data_path)
         self._place(directory)
         self.cold = True

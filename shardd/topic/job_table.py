@@ -1,15 +1,7 @@
 """The job table of one queue: the lease holder, deadline and number of deliveries of each job.
 
 A job is a record of the queue's topic. A job that was never delivered is *fresh*. It has no entry in the table, unless
-it was published with a delay. The other jobs:
-
-    state      event → next state
-    SCHEDULED  its time has come → READY
-    READY      claim → LEASED · too many deliveries → DOOMED · ack of its last holder → DELETING
-    LEASED     deadline passed, nack → READY · nack with a delay → DELAYED · extend → LEASED · ack → DELETING
-    DELAYED    its time has come → READY
-    DOOMED     its copy is in another topic → DELETING · it is called back → READY
-    DELETING   its deletion committed → no entry · its deletion failed → as before
+it was published with a delay. `shardd.topic.job_states` has the states of the others, and what changes them.
 
 No job has a timer: `expire` collects the leases and delays that are over. Heaps are cleaned lazily: a heap entry counts
 only if its job still has the token it was pushed with, and its time has come. `ready` is computed: live records minus
@@ -25,36 +17,27 @@ job is then claimable.
 
 With `leases_durable`, every change is a row in the log before it is answered. Without it, rows are written only at a
 graceful stop, and the first change after a start writes `forget`. A crash after that loses all rows except two kinds.
-SCHEDULED jobs stay: their times are logged with their records and are in every catalog. DOOMED jobs stay, too (see
-`shardd.topic.outbox`).
+SCHEDULED jobs stay: their times are logged with their records and are in every catalog. TRANSFERRING jobs stay, too
+(see `shardd.topic.outbox`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from heapq import heapify, heappop, heappush
 from typing import Any
+
+from shardd.topic.job_states import DELAYS, LASTING, TIMED, Event, State, following
 
 Row = list[Any]
 SLACK = 1000
 """A heap is rebuilt when it has more dead entries than live ones plus this many."""
 
 
-class State(IntEnum):
-    READY = 1
-    LEASED = 2
-    DELAYED = 3
-    DOOMED = 4
-    DELETING = 5
-    SCHEDULED = 6
-
-
-_DELAYED = (State.DELAYED, State.SCHEDULED)
-_TIMED = (State.LEASED, *_DELAYED)
-"""States that end by time."""
-_KEPT = (State.DOOMED, State.SCHEDULED)
-"""States that do not depend on leases: a crash never loses them."""
+_FRESH, _READY, _LEASED = State.FRESH, State.READY, State.LEASED
+_CLAIM, _END = following(Event.CLAIM), following(Event.END)
+_RELEASE, _POSTPONE, _ACK = following(Event.RELEASE), following(Event.POSTPONE), following(Event.ACK)
+_ORDER, _CALL_BACK, _ARRIVE = following(Event.ORDER), following(Event.CALL_BACK), following(Event.ARRIVE)
 
 
 class Job:
@@ -64,7 +47,7 @@ class Job:
     __slots__ = ("deliveries", "node", "state", "stream", "token", "until")
 
     def __init__(self) -> None:
-        self.state = State.READY
+        self.state = _FRESH
         self.deliveries = 0
         self.node = ""
         self.token = 0
@@ -74,7 +57,7 @@ class Job:
     @property
     def wakes_at(self) -> int:
         """The first ms at which the job is claimable."""
-        return self.until + 1 if self.state is State.LEASED else self.until
+        return self.until + 1 if self.state is _LEASED else self.until
 
     def saved(self) -> tuple[Any, ...]:
         return (self.state, self.deliveries, self.node, self.token, self.until, self.stream)
@@ -94,22 +77,22 @@ class Queue:
         """Time of the newest row that was read back, in ms."""
         self.holes = 0
         """`Topic.holes` when the entries were last compared with the records."""
-        self._counts = dict.fromkeys(State, 0)
+        self._counts = [0] * len(State)
         self._timers: list[tuple[int, int, int]] = []
         self._reclaim: list[int] = []
         self._tracked: list[int] = []
 
     @property
     def in_flight(self) -> int:
-        return self._counts[State.LEASED]
+        return self._counts[_LEASED]
 
     @property
     def delayed(self) -> int:
-        return sum(self._counts[state] for state in _DELAYED)
+        return sum(self._counts[state] for state in DELAYS)
 
     def ready(self, records: int) -> int:
         """Number of claimable jobs, if the topic has `records` live records. Call `expire` before."""
-        return records - len(self.jobs) + self._counts[State.READY]
+        return records - len(self.jobs) + self._counts[_READY]
 
     # Expiry and removal
 
@@ -118,9 +101,9 @@ class Queue:
         while self._timers and self._timers[0][0] <= now_ms:
             _, seq, token = heappop(self._timers)
             job = self.jobs.get(seq)
-            waits = job is not None and job.token == token and job.state in _TIMED
+            waits = job is not None and job.token == token and job.state in TIMED
             if job is not None and waits and job.wakes_at <= now_ms:
-                self._move(seq, job, State.READY)
+                self._set(seq, job, _END[job.state])
 
     @property
     def next_wake(self) -> int | None:
@@ -142,11 +125,12 @@ class Queue:
         job = self.jobs.pop(seq, None)
         if job is not None:
             self._counts[job.state] -= 1
-            self._left(job)
+            if job.stream:
+                self._left(job)
 
     def offer_again(self) -> None:
         """Offer the READY jobs again that `pop_ready` has taken out. Called when their records could not be read."""
-        for seq in [seq for seq, job in self.jobs.items() if job.state is State.READY]:
+        for seq in [seq for seq, job in self.jobs.items() if job.state is _READY]:
             heappush(self._reclaim, seq)
 
     # Changes
@@ -157,7 +141,7 @@ class Queue:
         while self._reclaim:
             seq = heappop(self._reclaim)
             job = self.jobs.get(seq)
-            if job is not None and job.state is State.READY:
+            if job is not None and job.state is _READY:
                 return seq
         return None
 
@@ -165,7 +149,7 @@ class Queue:
         """The seq that `pop_ready` would return, left in."""
         while self._reclaim:
             job = self.jobs.get(self._reclaim[0])
-            if job is not None and job.state is State.READY:
+            if job is not None and job.state is _READY:
                 return self._reclaim[0]
             heappop(self._reclaim)
         return None
@@ -175,7 +159,7 @@ class Queue:
         job = self._entry(seq)
         job.deliveries += 1
         job.node, job.token, job.until = node, token, deadline
-        self._move(seq, job, State.LEASED)
+        self._set(seq, job, _CLAIM[job.state])
         if stream in self.streams:
             job.stream = stream
             self.streams[stream] += 1
@@ -188,12 +172,12 @@ class Queue:
             if until > now_ms:
                 job = self._entry(seq)
                 job.until = until
-                self._move(seq, job, State.SCHEDULED)
+                self._set(seq, job, State.SCHEDULED)
 
     def holder(self, seq: int, node: str, token: int | None) -> Job | None:
         """The job if `node` holds its live lease with `token`, else None. A `token` of None matches any."""
         job = self.jobs.get(seq)
-        if job is None or job.state is not State.LEASED or job.node != node or token not in (None, job.token):
+        if job is None or job.state is not _LEASED or job.node != node or token not in (None, job.token):
             return None
         return job
 
@@ -201,7 +185,7 @@ class Queue:
         """The job if `node` was the last to get it with `token`, else None. The lease may have ended, as long as no
         other node got the job. A `token` of None matches any."""
         job = self.jobs.get(seq)
-        if job is None or job.state not in (State.LEASED, State.READY) or not job.node or job.node != node:
+        if job is None or job.state not in _ACK or not job.node or job.node != node:
             return None
         return job if token in (None, job.token) else None
 
@@ -214,22 +198,27 @@ class Queue:
     def release(self, seq: int, job: Job, due_ms: int, now_ms: int) -> None:
         """End a lease. The job is claimable from `due_ms` on."""
         job.node, job.until = "", due_ms
-        self._move(seq, job, State.DELAYED if due_ms > now_ms else State.READY)
+        self._set(seq, job, (_POSTPONE if due_ms > now_ms else _RELEASE)[job.state])
 
-    def doom(self, seq: int) -> None:
-        """Reserve a job for its move to another topic. It has no holder."""
+    def order(self, seq: int) -> None:
+        """Reserve a job for its transfer to another topic. It has no holder."""
         job = self._entry(seq)
         job.node = ""
-        self._move(seq, job, State.DOOMED)
+        self._set(seq, job, _ORDER[job.state])
 
     def cancel_transfer(self, seq: int) -> None:
-        """Make a DOOMED job READY again: its transfer was called back."""
+        """Make a job READY again whose transfer was called back. Does nothing if it is not TRANSFERRING."""
         job = self.jobs.get(seq)
-        if job is not None and job.state is State.DOOMED:
-            self._move(seq, job, State.READY)
+        if job is not None and job.state in _CALL_BACK:
+            self._set(seq, job, _CALL_BACK[job.state])
 
-    def begin_deletion(self, seq: int, job: Job) -> None:
-        self._move(seq, job, State.DELETING)
+    def ack(self, seq: int, job: Job) -> None:
+        """Begin the deletion of a job that `ackable` returned."""
+        self._set(seq, job, _ACK[job.state])
+
+    def arrived(self, seq: int, job: Job) -> None:
+        """Begin the deletion of a job that is in another topic now."""
+        self._set(seq, job, _ARRIVE[job.state])
 
     def undo(self, seq: int, before: tuple[Any, ...] | None) -> None:
         """Restore a job from the value of `Job.saved`; None makes it fresh again."""
@@ -241,8 +230,8 @@ class Queue:
             self.cursor = min(self.cursor, seq)
             return
         state, job.deliveries, job.node, job.token, job.until, stream = before
-        self._move(seq, job, state)
-        if state is State.LEASED and stream in self.streams:
+        self._set(seq, job, state)
+        if state is _LEASED and stream in self.streams:
             job.stream = stream
             self.streams[stream] += 1
 
@@ -257,12 +246,18 @@ class Queue:
         if not ms:
             return
         for job in self.jobs.values():
-            if job.state in _TIMED:
+            if job.state in TIMED:
                 job.until += ms
-        self._timers = [(j.wakes_at, s, j.token) for s, j in self.jobs.items() if j.state in _TIMED]
+        self._timers = [(j.wakes_at, s, j.token) for s, j in self.jobs.items() if j.state in TIMED]
         heapify(self._timers)
 
     # Rows
+
+    def restore_order(self, seq: int) -> None:
+        """Make a job TRANSFERRING that the log or a catalog orders to another topic, whatever its state was."""
+        job = self._entry(seq)
+        job.node = ""
+        self._set(seq, job, State.TRANSFERRING)
 
     def row(self, seq: int) -> Row:
         job = self.jobs[seq]
@@ -271,13 +266,13 @@ class Queue:
     def apply(self, fields: dict[str, Any]) -> None:
         """Apply the fields of a LEASE frame or of a catalog."""
         if fields.get("forget"):
-            for seq in [seq for seq, job in self.jobs.items() if job.state not in _KEPT]:
+            for seq in [seq for seq, job in self.jobs.items() if job.state not in LASTING]:
                 self.drop(seq)
             self.cursor = 1
         for seq, state, deliveries, node, token, until in fields.get("rows", ()):
             job = self._entry(seq)
             job.deliveries, job.node, job.token, job.until = deliveries, node, token, until
-            self._move(seq, job, State(state))
+            self._set(seq, job, State(state))
         self.dead_lettered = max(self.dead_lettered, fields.get("dead_lettered", 0))
         self.rows_at = max(self.rows_at, fields.get("at", 0))
 
@@ -285,7 +280,7 @@ class Queue:
         """Rows for a catalog. With `everything` False, only jobs in states that do not depend on leases."""
         rows = []
         for seq, job in self.jobs.items():
-            if everything or job.state in _KEPT:
+            if everything or job.state in LASTING:
                 row = self.row(seq)
                 if job.state is State.DELETING:  # if the frame of its deletion is lost, it must come back
                     row[1] = int(State.READY)
@@ -296,29 +291,29 @@ class Queue:
         job = self.jobs.get(seq)
         if job is None:
             job = self.jobs[seq] = Job()
-            self._counts[State.READY] += 1
+            self._counts[_FRESH] += 1
             heappush(self._tracked, seq)
         return job
 
-    def _move(self, seq: int, job: Job, state: State) -> None:
-        self._left(job)
+    def _set(self, seq: int, job: Job, state: State) -> None:
+        if job.stream:
+            self._left(job)
         self._counts[job.state] -= 1
         job.state = state
         self._counts[state] += 1
-        if state is State.READY:
+        if state is _READY:
             heappush(self._reclaim, seq)
-        elif state in _TIMED:
+        elif state in TIMED:
             heappush(self._timers, (job.wakes_at, seq, job.token))
 
     def _left(self, job: Job) -> None:
-        if job.stream:
-            if job.stream in self.streams:
-                self.streams[job.stream] -= 1
-            job.stream = ""
+        if job.stream in self.streams:
+            self.streams[job.stream] -= 1
+        job.stream = ""
 
     def _trim(self) -> None:
         if len(self._timers) > 2 * (self.in_flight + self.delayed) + SLACK:
-            self._timers = [(j.wakes_at, s, j.token) for s, j in self.jobs.items() if j.state in _TIMED]
+            self._timers = [(j.wakes_at, s, j.token) for s, j in self.jobs.items() if j.state in TIMED]
             heapify(self._timers)
         if len(self._tracked) > 2 * len(self.jobs) + SLACK:
             self._tracked = list(self.jobs)

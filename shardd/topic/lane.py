@@ -11,6 +11,8 @@ with the same seqs, from the position of the last checkpoint.
     version     raised with every change of a router, and stored in its frame: replay then knows which frames the
                 catalog already contains
 
+`shardd.topic.lane_states` has what a lane does while there is no room.
+
 A change of routers makes a new `Lane`. The old one stays visible until the change commits.
 
 A lane is *arithmetic* if none of its routers has a filter or counts hops. Each source seq then takes the same number of
@@ -24,6 +26,7 @@ from typing import Any
 
 from proto.model.match import Match, parse_match
 from proto.model.router import RouterConfig, as_map, from_map
+from shardd.topic.lane_states import TRANSITIONS, Event, State
 
 
 @dataclass(slots=True)
@@ -66,14 +69,29 @@ class Lane:
     """While the lane is not settled: the source has lost records, and the lane waits for the source's head."""
     asked: int = -1
     """While the lane is not settled: the source's head at the last attempt that did not settle it."""
-    waits: bool = False
-    """True if the cap over all topics has no room for the next copies."""
-    stopped: bool = False
-    """True if the lane `waits` and the log has this state."""
+    state: State = State.COPYING
     held: bool = False
     """True while the source is about to be deleted: no more records are copied."""
     gone: bool = False
     """True if this lane has been removed from its topic."""
+
+    @property
+    def waits(self) -> bool:
+        """True if the cap over all topics had no room for the last copies."""
+        return self.state is not State.COPYING
+
+    @property
+    def stopped(self) -> bool:
+        """True if the lane `waits` and the log has this."""
+        return self.state is State.STOPPED
+
+    def happens(self, event: Event) -> None:
+        """Go to the state after `event`. Raises `KeyError` if it cannot happen, which is a bug."""
+        self.state = TRANSITIONS[self.state][event]
+
+    def resume(self, stopped: bool) -> None:
+        """Take the state that the log or the catalog has."""
+        self.state = State.STOPPED if stopped else State.COPYING
 
     @property
     def arithmetic(self) -> bool:
@@ -112,5 +130,5 @@ def load(fields: dict[str, Any]) -> Lane:
     }
     cursor = fields["cursor"]
     lane = Lane(fields["source"], fields["epoch"], cursor, cursor, fields["version"], routers, settled=not routers)
-    lane.stopped = lane.waits = fields.get("stopped", False)
+    lane.resume(fields.get("stopped", False))
     return lane

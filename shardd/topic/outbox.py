@@ -21,8 +21,8 @@ deletions wait for a sync if the topic's class is `disk` or `fsync`.
 A backup copies one shard after the other, so the copy of a source's shard may be older than the copy of its target's.
 The target then knows the records, or gets them a second time if later batches have replaced them: none is lost.
 
-A record in the outbox stays in its topic, and visible, until it has arrived. If it is a job, it is DOOMED: no claim
-gets it. A record that is deleted, evicted or expired in the meantime is not sent any more.
+A record in the outbox stays in its topic, and visible, until it has arrived. If it is a job, it is TRANSFERRING: no
+claim gets it. A record that is deleted, evicted or expired in the meantime is not sent any more.
 
 The idempotency key of an arrived batch, little-endian:
 
@@ -74,7 +74,7 @@ class Outbox:
         for seq, target, deliveries in fields.get("letters", ()):
             self.transfers[seq] = Transfer(target, deliveries)
             if queue is not None:
-                queue.doom(seq)
+                queue.restore_order(seq)
         self.call_back(fields.get("called_back", ()), queue)
 
     def call_back(self, seqs: Iterable[int], queue: Queue | None) -> None:

@@ -1,8 +1,5 @@
 """One topic in memory: its batches, floors, positions and commit times.
 
-A batch is stored as the frame it was written in and decoded when it is read. Small batches are merged as they age, 32
-at a time and at most twice. So the cost of a topic is per thousand records, independent of the size of the writes.
-
 A write gets its seqs before it is visible, so there are two positions. `next_seq` is the first seq of the next write.
 `head_seq` is the last seq that readers may see.
 
@@ -14,13 +11,13 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
-from proto.format.frame import Buffer, Columns, Header, part
-from shardd.storage.batch import FINAL_LEVEL, Batch, fitting, merged
+from proto.format.frame import Buffer, Columns, Header
+from shardd.storage.batch import Batch
 from shardd.storage.segment import Segment
+from shardd.topic.batch_sequence import BatchSequence, Slice
 from shardd.topic.config import TopicConfig
 from shardd.topic.cursors import Cursor, Moving
 from shardd.topic.damage import Damage, Unloaded
@@ -33,21 +30,7 @@ from shardd.topic.piece import Piece
 from shardd.topic.tag_index import Match, TagIndex, carriers
 from shardd.topic.tombstones import RESTART, Losses
 
-MERGE_FAN = 32
 Deferred = tuple[Header, Buffer]
-
-
-class Slice:
-    """Records of a batch from position `start` to before `stop`. `mask` has a 1 for each live one; None: all are."""
-
-    __slots__ = ("columns", "first_seq", "mask", "start", "stop")
-
-    def __init__(self, columns: Columns, first_seq: int, start: int, stop: int, mask: bytes | None) -> None:
-        self.columns = columns
-        self.first_seq = first_seq
-        self.start = start
-        self.stop = stop
-        self.mask = mask
 
 
 @dataclass(slots=True)
@@ -133,9 +116,8 @@ class Topic:
         self.deferred = deque()
         self.durable_head = 0
         self.floor = 1
-        self._batches: list[Batch] = []
-        self._firsts: list[int] = []
-        self._runs = [0] * FINAL_LEVEL
+        self._sequence = BatchSequence()
+        self.batches: Sequence[Batch] = self._sequence.batches
         self._tags: TagIndex | None = None
         self.keys = Keys()
         self.cursors: dict[str, Cursor] = {}
@@ -177,11 +159,7 @@ class Topic:
     @property
     def last_live(self) -> int:
         """Seq of the last live record; 0 if there is none."""
-        return next((last for b in reversed(self._batches) if (last := b.last_live) is not None), 0)
-
-    @property
-    def batches(self) -> Sequence[Batch]:
-        return self._batches
+        return next((last for b in reversed(self.batches) if (last := b.last_live) is not None), 0)
 
     @property
     def unrestored(self) -> bool:
@@ -204,7 +182,7 @@ class Topic:
         if flags is not None:
             batch.flag(flags)
         self.restore(batch)
-        self._age(batch.level)
+        self._sequence.merge_newest(batch.level, self.id)
         self.evict()
         return batch
 
@@ -213,16 +191,15 @@ class Topic:
         first = self.head_seq + 1
         self.head_seq += count
         self.catalogued = None
-        self._runs = [0] * FINAL_LEVEL  # only neighbouring batches may be merged
+        self._sequence.part()  # only neighbouring batches may be merged
         if reason is not None:
             self.gaps.add(first, self.head_seq, reason)
-        if not self._batches:
-            self._settle()
+        if not self.batches:
+            self._move_floor()
 
     def restore(self, batch: Batch) -> None:
         """Append a batch as it is, without merging or eviction."""
-        self._batches.append(batch)
-        self._firsts.append(batch.first_seq)
+        self._sequence.append(batch)
         self.head_seq = batch.last_seq
         self._count(batch.live, batch.live_size)
 
@@ -230,7 +207,7 @@ class Topic:
         """Apply delete flags to restored batches. `deleted` maps the first seq of a batch to its flags. Returns the
         batches found, with their flags."""
         flagged = []
-        for batch in self._batches:
+        for batch in self.batches:
             flags = deleted.get(batch.first_seq)
             if flags is not None:
                 self._count(-batch.live, -batch.live_size)
@@ -243,12 +220,12 @@ class Topic:
         """Set the positions of a topic after all its batches have been restored."""
         self.head_seq = head_seq
         self.next_seq = head_seq + 1
-        while self._batches and self._batches[0].first_seq < floor:
-            front = self._batches[0]
+        while self.batches and self.batches[0].first_seq < floor:
+            front = self.batches[0]
             self._cut(front, min(floor - front.first_seq, front.count))
-            if self._batches and self._batches[0] is front:
+            if self.batches and self.batches[0] is front:
                 break
-        self.floor = max(floor, self._batches[0].first_live or 0) if self._batches else head_seq + 1
+        self.floor = max(floor, self.batches[0].first_live or 0) if self.batches else head_seq + 1
 
     def skip(self, next_seq: int) -> None:
         """Count all seqs below `next_seq` as used, whether or not they have records."""
@@ -256,8 +233,8 @@ class Topic:
             return
         self.catalogued = None
         self.head_seq, self.next_seq = next_seq - 1, next_seq
-        self._runs = [0] * FINAL_LEVEL  # only neighbouring batches may be merged
-        self._settle()
+        self._sequence.part()  # only neighbouring batches may be merged
+        self._move_floor()
 
     def reserve_nothing(self) -> None:
         """Drop the reservation when the topic leaves class `disk`: the change syncs all its records."""
@@ -270,75 +247,23 @@ class Topic:
         self.totals.records += records
         self.totals.bytes += size
 
-    def _age(self, level: int) -> None:
-        """Merge the newest batches of one level when there are `MERGE_FAN` of them."""
-        for lower in range(level):
-            self._runs[lower] = 0
-        while level < FINAL_LEVEL:
-            self._runs[level] += 1
-            if self._runs[level] < MERGE_FAN:
-                return
-            self._runs[level] = 0
-            level = self._merge_last(MERGE_FAN, level + 1).level
-            if level == FINAL_LEVEL:
-                self._runs = [0] * FINAL_LEVEL
-
-    def _merge_last(self, count: int, level: int) -> Batch:
-        whole = merged(self._batches[-count:], self.id, level)
-        self._batches[-count:] = [whole]
-        self._firsts[-count:] = [whole.first_seq]
-        return whole
-
     def drop_dead(self) -> list[Segment]:
         """Remove the batches without live records. Removes and returns the segments that have no other batches."""
-        used = {id(b.stored.segment) for b in self._batches if b.stored is not None and b.live}
-        if any(not batch.live for batch in self._batches):
+        used = {id(b.stored.segment) for b in self.batches if b.stored is not None and b.live}
+        if any(not batch.live for batch in self.batches):
             # A dead batch in a used segment stays until the file has its flags: else a restart would bring it back.
-            self._batches = [
+            self._sequence.keep(
                 b
-                for b in self._batches
+                for b in list(self.batches)
                 if b.live or (b.stored is not None and id(b.stored.segment) in used and b.deleted != b.written)
-            ]
-            self._firsts = [batch.first_seq for batch in self._batches]
-            self._runs = [0] * FINAL_LEVEL  # only neighbouring batches may be merged
+            )
         dead = [segment for segment in self.segments if id(segment) not in used]
         self.segments = [segment for segment in self.segments if id(segment) in used]
         return dead
 
     def unstored(self) -> list[Batch]:
         """The batches up to `lasting_seq` that no segment has yet. Merges small ones first."""
-        stop = bisect_right(self._firsts, self.lasting_seq)
-        at = stop
-        while at and self._batches[at - 1].stored is None:
-            at -= 1
-        if at == stop:
-            return []
-        first = at
-        while at < stop:
-            end = self._end_of_run(at, stop)
-            if end - at > 1:
-                whole = merged(self._batches[at:end], self.id, FINAL_LEVEL)
-                self._batches[at:end] = [whole]
-                self._firsts[at:end] = [whole.first_seq]
-                stop -= end - at - 1
-            self._batches[at].level = FINAL_LEVEL
-            at += 1
-        self._runs = [0] * FINAL_LEVEL
-        return self._batches[first:stop]
-
-    def _end_of_run(self, at: int, stop: int) -> int:
-        """The end (exclusive) of the small neighbouring batches from `at` on that make one batch of at most 1024
-        records."""
-        batches = self._batches
-        end, count = at + 1, batches[at].count
-        if batches[at].level == FINAL_LEVEL:
-            return end
-        while end < stop and batches[end].level < FINAL_LEVEL and count + batches[end].count <= 1024:
-            if batches[end].first_seq != batches[end - 1].last_seq + 1:
-                break
-            count += batches[end].count
-            end += 1
-        return end
+        return self._sequence.unstored(self.lasting_seq, self.id)
 
     # Removing records
 
@@ -348,8 +273,8 @@ class Topic:
         if self.held_at:
             now_ms = min(now_ms, self.held_at[0])
         now_ms += self.ahead_ms
-        while ttl and self._batches:
-            front = self._batches[0]
+        while ttl and self.batches:
+            front = self.batches[0]
             gone = front.expired(now_ms - ttl)
             if not gone:
                 return
@@ -365,12 +290,12 @@ class Topic:
         cap_records, cap_bytes = self.config.cap_records, self.config.cap_bytes
         if self.config.discard == "reject" or (not cap_records and not cap_bytes):
             return
-        while self._batches:
+        while self.batches:
             records = self.records - cap_records if cap_records else 0
             size = self.bytes - cap_bytes if cap_bytes else 0
             if self.records <= 1 or (records <= 0 and size <= 0):
                 return
-            front = self._batches[0]
+            front = self.batches[0]
             gone = front.start_to_lose(records, size)
             if front.live == self.records and gone >= front.count:
                 newest = front.last_live
@@ -391,23 +316,23 @@ class Topic:
         self._count(-front.live, -front.live_size)
         front.cut(start)
         self._count(front.live, front.live_size)
-        self._settle()
+        self._move_floor()
 
-    def _settle(self) -> None:
+    def _move_floor(self) -> None:
         """Drop dead batches at the front and move the floor to the first live record."""
         self.catalogued = None
         dead = 0
-        while dead < len(self._batches) and not self._batches[dead].live:
+        while dead < len(self.batches) and not self.batches[dead].live:
             dead += 1
         if dead:
-            del self._batches[:dead], self._firsts[:dead]
-        if self._batches:
-            first = self._batches[0].first_live
+            self._sequence.drop_front(dead)
+        if self.batches:
+            first = self.batches[0].first_live
             assert first is not None
             self.floor = max(self.floor, first)
         else:
             self.floor = self.head_seq + 1
-            self._runs = [0] * FINAL_LEVEL
+            self._sequence.part()
         for upto, reason in self.gaps.below(self.floor):
             self.losses.add(upto, reason)
         if self._tags is not None and self._tags.entries > 2 * self.records + 10_000:
@@ -415,10 +340,10 @@ class Topic:
 
     def lose_below(self, floor: int, reason: str) -> None:
         """Remove the records before `floor`, as losses."""
-        while self._batches and self._batches[0].first_seq < floor:
-            front = self._batches[0]
+        while self.batches and self.batches[0].first_seq < floor:
+            front = self.batches[0]
             self._lose(front, min(floor - front.first_seq, front.count), reason)
-            if self._batches and self._batches[0] is front:
+            if self.batches and self.batches[0] is front:
                 break
 
     def lose_tail(self, upto: int) -> None:
@@ -430,7 +355,7 @@ class Topic:
 
     def part(self) -> None:
         """Keep the present batches from being merged with later ones: one may be lost without the other."""
-        self._runs = [0] * FINAL_LEVEL
+        self._sequence.part()
 
     def floor_after(self, config: TopicConfig, records: int, size: int) -> int:
         """A lower bound of the floor after `records` with `size` bytes have been added: the caps evict what is before
@@ -440,7 +365,7 @@ class Topic:
             return floor
         over = self.records + records - config.cap_records if config.cap_records else 0
         over_size = self.bytes + size - config.cap_bytes if config.cap_bytes else 0
-        for front in self._batches:
+        for front in self.batches:
             if over <= 0 and over_size <= 0:
                 break
             gone = front.start_to_lose(over, over_size)
@@ -457,10 +382,10 @@ class Topic:
         before = self.records
         end = bound if before_seq is None else min(bound, before_seq)
         if match is None:
-            while self._batches and self._batches[0].first_seq < end:
-                front = self._batches[0]
+            while self.batches and self.batches[0].first_seq < end:
+                front = self.batches[0]
                 self._cut(front, min(end - front.first_seq, front.count))
-                if self._batches and self._batches[0] is front:
+                if self.batches and self.batches[0] is front:
                     break
         else:
             self._delete_matching(match, end)
@@ -473,10 +398,10 @@ class Topic:
         tags = index.equal(text) if op == "Eq" else index.starting_with(text)
         done = 0
         for seq in index.places(tags):
-            place = bisect_right(self._firsts, seq) - 1
-            if place < 0 or not done < seq < end or self._batches[place].last_seq < seq:
+            place = self._sequence.place(seq)
+            if place < 0 or not done < seq < end or self.batches[place].last_seq < seq:
                 continue  # its batch was removed, was merged with the one before, or comes later
-            batch = self._batches[place]
+            batch = self.batches[place]
             done = batch.last_seq
             chosen = carriers(batch.columns(), tags, batch.start, min(batch.count, end - batch.first_seq))
             if chosen:
@@ -485,16 +410,16 @@ class Topic:
                 self._count(batch.live, batch.live_size)
         if end > index.upto:
             index.forget(tags)
-        self._settle()
+        self._move_floor()
 
     def delete_seqs(self, seqs: Sequence[int]) -> None:
         """Remove the records with these seqs, which are ascending and distinct. Seqs that are gone change nothing."""
         at = 0
         while at < len(seqs):
-            place = max(bisect_right(self._firsts, seqs[at]) - 1, 0)
-            if place >= len(self._batches):
+            place = max(self._sequence.place(seqs[at]), 0)
+            if place >= len(self.batches):
                 break
-            batch = self._batches[place]
+            batch = self.batches[place]
             before = at
             start, at = bisect_left(seqs, batch.first_seq, at), bisect_right(seqs, batch.last_seq, at)
             if start == at:  # in no batch: the batch was removed
@@ -503,31 +428,31 @@ class Topic:
             self._count(-batch.live, -batch.live_size)
             batch.delete([seq - batch.first_seq for seq in seqs[start:at]])
             self._count(batch.live, batch.live_size)
-        self._settle()
+        self._move_floor()
 
     def delete_after(self, seq: int) -> int:
         """Remove the live records behind `seq`. Their seqs stay used. Returns their number."""
         before = self.records
-        for batch in reversed(self._batches):
+        for batch in reversed(self.batches):
             if batch.last_seq <= seq:
                 break
             self._count(-batch.live, -batch.live_size)
             batch.delete_from(max(seq + 1 - batch.first_seq, 0))
             self._count(batch.live, batch.live_size)
-        self._settle()
+        self._move_floor()
         return before - self.records
 
     def alive(self, seq: int) -> bool:
         """True if the record with this seq is live."""
-        place = bisect_right(self._firsts, seq) - 1
-        if place < 0 or seq > self._batches[place].last_seq:
+        place = self._sequence.place(seq)
+        if place < 0 or seq > self.batches[place].last_seq:
             return False
-        batch, position = self._batches[place], seq - self._batches[place].first_seq
+        batch, position = self.batches[place], seq - self.batches[place].first_seq
         return position >= batch.start and batch.mask(position, position + 1) == b"\1"
 
     def written_at(self, seq: int) -> int:
         """Commit time of the record with this seq, in ms. The record must be alive. Raises `SegmentError`."""
-        batch = self._batches[bisect_right(self._firsts, seq) - 1]
+        batch = self.batches[self._sequence.place(seq)]
         if batch.first_ts == batch.last_ts:
             return batch.first_ts
         times = batch.columns().ts
@@ -549,15 +474,15 @@ class Topic:
         if op == "Glob" and index.upto == self.head_seq and index.unsorted:
             index.sort()
             return index
-        first = max(bisect_right(self._firsts, index.upto) - 1, 0)
-        end = len(self._batches) if batches is None else min(first + 1 + batches, len(self._batches))
-        for batch in self._batches[first:end]:
+        first = max(self._sequence.place(index.upto), 0)
+        end = len(self.batches) if batches is None else min(first + 1 + batches, len(self.batches))
+        for batch in self.batches[first:end]:
             start = max(index.upto + 1 - batch.first_seq, batch.start)
             if start < batch.count:
                 mask = None if batch.flags is None else batch.mask(start, batch.count)
                 index.add(batch.first_seq, batch.columns(), start, mask)
         # Seqs without records and batches without live ones count as indexed, too.
-        index.upto = self.head_seq if end == len(self._batches) else self._batches[end - 1].last_seq
+        index.upto = self.head_seq if end == len(self.batches) else self.batches[end - 1].last_seq
         return index
 
     # Reading
@@ -568,45 +493,11 @@ class Topic:
         The records have at most `budget` bytes of payload, but at least one is returned if there is any. Ends before
         the next gap. Raises `SegmentError`.
         """
-        slices: list[Slice] = []
         upto = self.head_seq if upto is None else min(upto, self.head_seq)
         gap = self.gaps.next_after(start_seq)
         if gap is not None:
             upto = min(upto, gap - 1)
-        for batch in self._from(start_seq):
-            start = max(start_seq - batch.first_seq, batch.start)
-            end = stop = min(batch.count, upto + 1 - batch.first_seq)
-            if end <= start:
-                if batch.first_seq > upto:
-                    break
-                continue
-            mask: bytes | None = None
-            if batch.flags is None:
-                stop = min(stop, start + limit)
-                taken = stop - start
-            else:
-                mask = batch.mask(start, stop)
-                taken = mask.count(1)
-                if taken > limit:
-                    stop = start + bisect_left(list(accumulate(mask)), limit) + 1
-                    mask, taken = mask[: stop - start], limit
-            if taken:
-                columns = batch.columns()
-                size = columns.size(start, stop)
-                if size > budget:
-                    fits = max(fitting(columns, start, stop, budget), 0 if slices else 1)
-                    if fits:
-                        part = None if mask is None else mask[:fits]
-                        slices.append(Slice(columns, batch.first_seq, start, start + fits, part))
-                    return slices, batch.first_seq + start + fits - 1
-                slices.append(Slice(columns, batch.first_seq, start, stop, mask))
-                limit -= taken
-                budget -= size
-                if not limit and stop < end:
-                    return slices, batch.first_seq + stop - 1
-            if not limit:
-                return slices, batch.first_seq + end - 1
-        return slices, upto
+        return self._sequence.window(start_seq, limit, budget, upto)
 
     def pieces(self, start_seq: int, upto: int, limit: int, budget: int) -> tuple[list[Piece], int]:
         """Records from `start_seq` to `upto` as their batches have them, deleted ones with their flags.
@@ -614,31 +505,7 @@ class Topic:
         Returns about `limit` records and `budget` bytes at most, but at least one record if there is any; and the last
         seq that was examined. Raises `SegmentError`.
         """
-        found: list[Piece] = []
-        for batch in self._from(start_seq):
-            start = max(start_seq - batch.first_seq, batch.start)
-            stop = min(batch.count, upto - batch.first_seq + 1, start + limit)
-            if batch.first_seq > upto:
-                break
-            if start >= stop:
-                continue
-            columns = batch.columns()
-            fits = fitting(columns, start, stop, budget)
-            if not fits and found:
-                return found, batch.first_seq + start - 1
-            stop = start + max(fits, 1)
-            flags = None if batch.flags is None else bytes(batch.flags[start:stop])
-            found.append(Piece(batch.first_seq + start, part(columns, start, stop), flags))
-            limit -= stop - start
-            budget -= columns.size(start, stop)
-            if batch.first_seq + stop <= upto and (limit <= 0 or budget <= 0 or stop < batch.count):
-                return found, batch.first_seq + stop - 1
-        return found, upto
-
-    def _from(self, start_seq: int) -> Iterator[Batch]:
-        for place in range(max(bisect_right(self._firsts, start_seq) - 1, 0), len(self._batches)):
-            if self._batches[place].last_seq >= start_seq:
-                yield self._batches[place]
+        return self._sequence.pieces(start_seq, upto, limit, budget)
 
 
 def last_live_before(front: Batch, start: int) -> int | None:

@@ -57,7 +57,7 @@ class BackupError(Exception):
     written."""
 
 
-Moved = Callable[[int, int], None]
+Report = Callable[[int, int], None]
 """Called after each file with (bytes taken so far, bytes at the begin of the backup)."""
 
 
@@ -71,7 +71,7 @@ class Progress:
     attempts: int = 0
     total_bytes: int = 0
     """Bytes to take, counted when the backup began."""
-    moved: Moved = lambda done, total: None
+    report: Report = lambda done, total: None
     strange: dict[Path, str] = field(default_factory=dict)
     """Entries left out since the last warnings, with their kind."""
     _known: dict[Path, tuple[int, int]] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class Progress:
 
 
 def backup(
-    data_dir: Path, cold_dir: Path | None, target: Path, moved: Moved = lambda done, total: None
+    data_dir: Path, cold_dir: Path | None, target: Path, report: Report = lambda done, total: None
 ) -> Iterator[dict[str, Any]]:
     """Add a backup to the directory `target`. Yields maps of kind `warning` and `progress`, and finally `done`.
 
@@ -112,7 +112,7 @@ def backup(
     previous = earlier[-1] if earlier else None
     making = target / f"{name}.tmp"
     make_dir(making)
-    progress = Progress(total_bytes=_bytes_of(data_dir, cold_dir), moved=moved)
+    progress = Progress(total_bytes=_bytes_of(data_dir, cold_dir), report=report)
     with ExitStack() as opened:
         data = opened.enter_context(Folder.of(data_dir))
         cold = None if cold_dir is None or not cold_dir.exists() else opened.enter_context(Folder.of(cold_dir))
@@ -285,7 +285,7 @@ class _Taking:
         if time.time_ns() - found.st_mtime_ns > _SETTLED_NS:
             progress._known[relative] = state
         progress.files += 1
-        progress.moved(progress.copied_bytes + progress.linked_bytes, progress.total_bytes)
+        progress.report(progress.copied_bytes + progress.linked_bytes, progress.total_bytes)
         self._seen.add(relative)
 
     def forget_others(self, places: list[Path]) -> None:

@@ -326,7 +326,7 @@ class Service:
         down = [child.name for child in self._children if child.state is not State.SERVING]
         if self._announced:
             self._notifier.status("not ready: " + ", ".join(down) if down else f"serving {self._url}")
-        elif self._served and self._gateway.complete and all(self._settled(child) for child in self._children):
+        elif self._served and self._gateway.complete and all(self._decided(child) for child in self._children):
             # `complete` means that /v0/ready agrees: the gateway knows that the shards serve, and has reached them.
             # A shard that cannot start keeps /v0/ready at 503, but must not make systemd kill the service.
             self._announced = True
@@ -345,7 +345,7 @@ class Service:
             )
 
     @staticmethod
-    def _settled(child: Child) -> bool:
+    def _decided(child: Child) -> bool:
         """Whether readiness need not wait for the child: it serves, or is in trouble."""
         return child.state is State.SERVING or child.troubled
 

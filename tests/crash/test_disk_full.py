@@ -40,7 +40,7 @@ def two(disk: FaultDisk, clock: FakeClock, **limits: Any) -> list[Harness]:
     """Two shards on one disk, which hold space as their processes do."""
     shards = [Harness(disk, clock, path, **{**LIMITS, **limits}) for path in SHARDS]
     for shard in shards:
-        shard.shard.hold_room()
+        shard.shard.hold_space()
     return shards
 
 
@@ -226,7 +226,7 @@ def test_a_stopped_shard_holds_nothing_and_a_killed_one_finds_what_it_held() -> 
     assert not again[0].shard.space.low
     for shard in shards:
         shard.shard.close()
-        shard.shard.let_go_of_room()
+        shard.shard.release_space()
     assert not disk.allotments
 
 
@@ -243,7 +243,7 @@ limits = dict(min_free_bytes=2 << 20, cache_bytes=0)
 def start():
     shards = [Harness(RealDisk(), clock, data / f"shard-0{n}", **limits) for n in range(2)]
     for shard in shards:
-        shard.shard.hold_room()
+        shard.shard.hold_space()
     return shards
 
 def fill(shard, topics):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from proto.format.frame import check
-from shardd.checkpoint import checkpoint, segment_summary
+from shardd.checkpoint import segment_summary, slices
 from shardd.offline.verify import verify
 from shardd.shard import Shard, opened_shard
 from tests.support.fault_disk import FaultDisk
@@ -70,16 +70,16 @@ def test_what_a_failed_checkpoint_had_planned_is_planned_again() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("changed", [True, False])
 def test_a_slice_is_bounded(changed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "LOOK", 64)
-    monkeypatch.setattr(checkpoint, "SLICE", 8)
+    monkeypatch.setattr(slices, "LOOK", 64)
+    monkeypatch.setattr(slices, "SLICE", 8)
     shard = shard_with(200)
     if changed:
         for n in range(200):
             shard.append(f"t{n}", "again")
         shard.shard.commits.sync_now()
-    slices = shard.shard.planning()
+    planning = shard.shard.planning()
     seen = []
-    planned = shard.shard.checkpoints._plan_topic
+    planned = shard.shard.checkpoints._planner._plan_topic
     looked = 0
 
     def count(*arguments: Any) -> None:
@@ -87,11 +87,11 @@ def test_a_slice_is_bounded(changed: bool, monkeypatch: pytest.MonkeyPatch) -> N
         looked += 1
         planned(*arguments)
 
-    monkeypatch.setattr(shard.shard.checkpoints, "_plan_topic", count)
+    monkeypatch.setattr(shard.shard.checkpoints._planner, "_plan_topic", count)
     while True:
         looked = 0
         try:
-            next(slices)
+            next(planning)
         except StopIteration as end:
             plan = end.value
             break
@@ -106,8 +106,8 @@ def test_a_slice_is_bounded(changed: bool, monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_happens_between_the_slices_is_in_the_catalog_or_in_the_log(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint, "LOOK", 8)
-    monkeypatch.setattr(checkpoint, "SLICE", 4)
+    monkeypatch.setattr(slices, "LOOK", 8)
+    monkeypatch.setattr(slices, "SLICE", 4)
     rng = random.Random(seed)
     shard = shard_with(12, segment_max_events=5, wal_segment_bytes=4096)
 
@@ -135,10 +135,10 @@ def test_what_happens_between_the_slices_is_in_the_catalog_or_in_the_log(
 
     for _ in range(2):
         something()
-        slices = shard.shard.planning()
+        planning = shard.shard.planning()
         while True:
             try:
-                next(slices)
+                next(planning)
             except StopIteration as end:
                 plan = end.value
                 break

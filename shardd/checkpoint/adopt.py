@@ -1,0 +1,112 @@
+"""Step 7 of a checkpoint: the topics take over what the plan wrote, in slices, and memory beyond the cache is freed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator
+
+from proto.format.frame import DELETED
+from proto.model.limits import Limits
+from shardd.checkpoint import slices
+from shardd.checkpoint.inventory import Inventory
+from shardd.checkpoint.plan import Plan, TopicPlan, files_of, segment_of
+from shardd.garbage_collector import search_recent
+from shardd.storage.batch import Batch
+from shardd.storage.segment import StoredFrame, flags_check
+
+
+class Adopter:
+    def __init__(self, limits: Limits, inventory: Inventory) -> None:
+        self._limits = limits
+        self._inventory = inventory
+        self._cached: deque[Batch] = deque()
+        self._cached_bytes = 0
+        self.completed = 0
+        self.nothing_to_remove = False
+        """True if another checkpoint would remove nothing, unless more is logged."""
+
+    def adopting(self, plan: Plan) -> Generator[None, None, None]:
+        """Step 7 in slices. They also free the plan, because freeing a large one in one call takes as long as several
+        slices."""
+        logged = self._inventory.frame_no != plan.frame_no
+        self._inventory.number, self._inventory.frame_no = plan.number, plan.frame_no
+        self._inventory.catalog_bytes = plan.catalog_bytes
+        self._inventory.looked_for_strays = True
+        for batch, flags in plan.listed if plan.flagged else ():
+            if not isinstance(batch.stored, StoredFrame) or id(batch.stored.segment) not in plan.unflagged:
+                batch.written = flags.count(DELETED)
+                _filed(batch, flags)
+        self._inventory.listed = [
+            (batch, flags)
+            for topic_plan in plan.topics
+            for batch, flags in topic_plan.deleted
+            if flags_check(batch.first_seq, flags) != batch.filed
+        ]
+        self._inventory.removable = plan.dead if plan.trimmed else [*self._inventory.removable, *plan.dead]
+        self._inventory.unused = self._inventory.unused[len(plan.dead) :]
+        plan.entries.clear()
+        plan.topics.reverse()
+        while plan.topics:
+            self._adopt_topic(plan.topics.pop())
+            if len(plan.topics) % slices.SLICE == 0:
+                self.release()
+                search_recent()  # else one long search at the end: slices free more than they make
+                yield
+        self.release()
+        self.nothing_to_remove = plan.trimmed and not (logged or self._inventory.garbage or self._inventory.listed)
+        self.completed += 1
+
+    def _adopt_topic(self, plan: TopicPlan) -> None:
+        topic = plan.topic
+        if topic.config.durability.lasts and topic.config is topic.assigned_config is plan.config:
+            topic.logged_seq = 0  # records from the time when the topic was ephemeral are in files now
+        if topic.catalogued is plan:
+            topic.catalogued = plan.encoded
+        if topic.unloaded is not None and plan.held:
+            topic.unloaded.entry = {
+                **topic.unloaded.entry,
+                "held": [*plan.fields.get("held", ()), *plan.held],
+            }
+            topic.unloaded.frames.clear()
+        self.adopt_written(plan)
+        for segment, target in plan.cold:
+            self._inventory.removable += files_of([segment])
+            segment.move_to_cold(target)
+
+    def adopt_written(self, plan: TopicPlan) -> None:
+        topic, waiting = plan.topic, deque(plan.batches)
+        for segment, entries in plan.written:
+            self._inventory.discount(segment)
+            segment.grown(entries)
+            self._inventory.count(segment)
+            if self._inventory.full(segment.records, segment.size):
+                segment.sealed = True
+            if all(segment is not known for known in topic.segments):
+                topic.segments.append(segment)
+            for entry in entries:
+                batch, flags = waiting.popleft()
+                batch.stored = StoredFrame(segment, entry)
+                batch.written = flags.count(DELETED)
+                _filed(batch, flags)
+                self._cache(batch)
+
+    def _cache(self, batch: Batch) -> None:
+        if isinstance(batch.buffer, memoryview):
+            batch.buffer = None  # part of a mapped log file, which would keep its blocks after its removal
+            return
+        self._cached.append(batch)
+        self._cached_bytes += len(batch.buffer or b"")
+
+    def release(self) -> None:
+        """Free the oldest payloads beyond `cache_bytes`; the files have them."""
+        while self._cached and self._cached_bytes > self._limits.cache_bytes:
+            batch = self._cached.popleft()
+            self._cached_bytes -= len(batch.buffer or b"")
+            batch.buffer = None
+
+
+def _filed(batch: Batch, flags: bytes) -> None:
+    """Record that the file has these flags now."""
+    new = flags_check(batch.first_seq, flags)
+    segment_of(batch).check ^= batch.filed ^ new
+    batch.filed = new

@@ -1,0 +1,127 @@
+"""The inventory of a shard's files: the newest catalog, where segments are, and what the next checkpoint has to do.
+
+It changes in the steps 1 and 7 of a checkpoint, while no thread writes. See `shardd.checkpoint.checkpoint`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from proto.model.limits import Limits
+from shardd.checkpoint.plan import Planned, files_of, segment_of
+from shardd.storage import catalog
+from shardd.storage.batch import Batch
+from shardd.storage.disk import Disk
+from shardd.storage.segment import ENTRY_SIZE, Parts, Segment
+from shardd.topic.topic import Topic
+
+
+class Inventory:
+    def __init__(self, disk: Disk, path: Path, limits: Limits) -> None:
+        self._disk = disk
+        self._limits = limits
+        self.path = path
+        self.cold = Path(limits.cold_dir) / path.name if limits.cold_dir else None
+        """The shard's folder in the cold tier, if there is one."""
+        self.cold_used = False
+        """True if the newest catalog has segments in the cold tier."""
+        self.parts = Parts(disk)
+        self.number = 0
+        self.frame_no = 0
+        """Number of the newest catalog, and the frame number that it was made at."""
+        self.catalog_bytes = 0
+        """Size of the newest catalog."""
+        self.removable: list[Path] = []
+        """Files that only the catalog before the newest may need."""
+        self.unused: list[Path] = []
+        """Files that no topic needs but the newest catalog names."""
+        self.listed: list[Planned] = []
+        """Deletions in the newest catalog that no file has."""
+        self._listed_of: tuple[list[Planned], int, dict[int, list[Batch]]] = [], -1, {}
+        self.segment_bytes = 0
+        """Bytes that a catalog may need for flags and rows of all segments, see `_weight`."""
+        self.looked_for_strays = False
+
+    @property
+    def garbage(self) -> bool:
+        """True if the next checkpoints can remove files."""
+        return bool(self.removable or self.unused)
+
+    @property
+    def catalog_may_have(self) -> int:
+        """An upper bound of the next catalog's bytes, as far as they follow from the last catalog and the segments."""
+        return self.catalog_bytes + self.segment_bytes
+
+    def folder(self, ident: int, cold: bool) -> Path:
+        """The folder of a topic's files in the hot or the cold tier. Raises `CatalogError` without a cold tier."""
+        if cold and self.cold is None:
+            raise catalog.CatalogError(
+                f"{self.path}: segments are in the cold tier, but TOPICS_COLD_DIR is not set. Set it to where they are"
+            )
+        base = self.cold if cold and self.cold is not None else self.path
+        return base / "topics" / f"{ident:016x}"
+
+    def full(self, records: int, size: int) -> bool:
+        """True if a segment with this many records and bytes gets no more."""
+        return records >= self._limits.segment_max_events or size >= self._limits.segment_max_bytes
+
+    def count(self, segment: Segment) -> None:
+        self.segment_bytes += _weight(segment)
+
+    def discount(self, segment: Segment) -> None:
+        self.segment_bytes -= _weight(segment)
+
+    def let_go(self, segments: list[Segment]) -> None:
+        """Mark the files of segments that no topic reads any more for removal."""
+        self.unused += files_of(segments)
+        for segment in segments:
+            self.parts.drop(segment.data_path)
+            self.discount(segment)
+
+    def listed_in(self, segment: Segment) -> list[Batch]:
+        """Batches of a segment whose flags in the file may be half written."""
+        listed, count, by_segment = self._listed_of
+        if listed is not self.listed or count != len(listed):
+            by_segment = {}
+            for batch, _ in self.listed:
+                by_segment.setdefault(id(segment_of(batch)), []).append(batch)
+            self._listed_of = self.listed, len(self.listed), by_segment
+        return by_segment.get(id(segment), [])
+
+    def forget(self, segments: list[Segment]) -> None:
+        """Take out segments and their listed deletions: the topic is unloaded, only its catalog entry counts."""
+        these = {id(segment) for segment in segments}
+        self.listed = [each for each in self.listed if id(segment_of(each[0])) not in these]
+        for segment in segments:
+            self.discount(segment)
+
+    def cold_vanished(self) -> bool:
+        """True if the cold folder is missing although it had segments. It must not be created then: the real one may be
+        mounted over it later."""
+        return self.cold_used and self.cold is not None and not self._disk.list(self.cold / "topics")
+
+    def strays(self, loaded: dict[int, Topic], unused: list[Path]) -> list[Path]:
+        """Segment files that no topic has: left by a checkpoint that was not finished, or waiting to be removed. Lists
+        all folders, which takes too long for the start."""
+        strays = []
+        waiting = set(unused)
+        for base in (self.path, self.cold):
+            if base is not None:
+                for ident in self._disk.list(base / "topics"):
+                    folder = base / "topics" / ident
+                    topic = loaded.get(int(ident, 16)) if len(ident) == 16 else None
+                    known: set[Path] = set()
+                    if topic is not None:
+                        known.update(files_of(topic.segments))
+                        if topic.unloaded is not None:
+                            known.update(topic.unloaded.held)
+                    for name in self._disk.list(folder):
+                        if folder / name not in known and folder / name not in waiting:
+                            strays.append(folder / name)
+        return strays
+
+
+def _weight(segment: Segment) -> int:
+    """Bytes that a catalog may need for a segment: a flag for each record, and rows and an index entry for each
+    frame."""
+    return segment.records + (64 + ENTRY_SIZE) * segment.frames

@@ -1,0 +1,224 @@
+"""The way back from a catalog: topics as their entries and files have them.
+
+Loads the topics at the start, checks the files of an `unchecked` topic before it is used, and tries the files of an
+unloaded topic again. `shardd.recovery.quarantine` decides when, and `shardd.recovery.replay` applies the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from proto.format.frame import Buffer, Header, Kind
+from shardd.checkpoint.inventory import Inventory
+from shardd.checkpoint.segment_summary import unpacked
+from shardd.checkpoint.snapshot import UNLOADED, load, topic_of
+from shardd.clock import Clock
+from shardd.recovery.quarantine import Quarantine, found, read_held
+from shardd.recovery.replay import replay
+from shardd.recovery.wal_scan import RecoveryError
+from shardd.storage import catalog
+from shardd.storage.batch import Batch
+from shardd.storage.disk import Disk
+from shardd.storage.errors import Exhausted, SegmentError, unreadable
+from shardd.storage.segment import Segment, load_batches
+from shardd.topic.damage import Unloaded, held_files
+from shardd.topic.directory import Directory
+from shardd.topic.topic import Topic
+
+ReadSegment = Callable[[Segment, int, dict[int, bytes], int | None], list[Batch]]
+"""Reads the batches of a segment. Arguments: the segment, its size, the flags that the catalog lists by first seq, the
+check of the other flags."""
+
+
+class Loader:
+    def __init__(self, disk: Disk, directory: Directory, clock: Clock, inventory: Inventory) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._clock = clock
+        self._inventory = inventory
+        self.quarantine = Quarantine(directory, clock, self._load_again)
+        self._from_files = False
+        self._to_salvage = ""
+        self._entries: dict[int, dict[str, Any]] = {}
+        """Catalog entries of the unchecked topics, until the log has been read."""
+        self.held: list[Buffer] = []
+        """Held frames of loaded topics. They are replayed before the log."""
+
+    def load(self, *, from_files: bool, to_salvage: str) -> int:
+        """Fill the directory from the newest catalog. Returns the frame number that the catalog was made at, 0 if there
+        is none. `from_files` and `to_salvage` as in `Checkpoints.load`.
+
+        Blocks. Raises `CatalogError`, `SegmentError`, OSError.
+        """
+        self._from_files, self._to_salvage = from_files, to_salvage
+        inventory = self._inventory
+        found = catalog.load(self._disk, inventory.path)
+        if found is not None:
+            inventory.number, contents = found
+            inventory.frame_no = contents["frame_no"]
+            for entry in contents["topics"]:
+                self._directory.show(self._load(entry))
+            self._directory.used_id(contents["next_id"] - 1)
+            self._directory.logs = contents.get("logs", {})
+            self._directory.snapshot_id = contents["next_id"]
+            self._directory.sessions.load(contents.get("sessions", ()))
+            inventory.catalog_bytes = self._disk.size(inventory.path / catalog.file_name(inventory.number))
+        return inventory.frame_no
+
+    def _load(self, entry: dict[str, Any]) -> Topic:
+        """The topic of a catalog entry, unloaded if its files cannot be read."""
+        frames: list[Buffer] = []
+        try:
+            if entry["name"] == self._to_salvage:
+                raise SegmentError("it is being salvaged")
+            if "held" in entry:
+                frames = read_held(self._disk, entry, self._inventory.folder(entry["id"], cold=False))
+            known = not (self._from_files or "held" in entry or "routers" in entry)
+            topic = self._load_topic(entry, known=known)
+        except Exhausted:
+            raise
+        except SegmentError as error:
+            topic = self._set_apart(entry)
+            self.quarantine.unloaded(topic, error)
+        else:
+            self.held += frames
+            if "held" in entry:
+                self._inventory.unused += held_files(entry, self._inventory.folder(topic.id, cold=False))
+            if topic.unchecked:
+                self._entries[topic.id] = entry
+        return topic
+
+    def replaying(self, header: Header) -> None:
+        """Check the topic of a log frame, if it is unchecked, before the frame is replayed. Raises `Exhausted`."""
+        topic = self._directory.by_id.get(header.topic_id)
+        if topic is None or not topic.unchecked or header.frame_no <= topic.as_of or header.kind == Kind.TOPIC_DELETE:
+            return
+        try:
+            self._check(topic)
+        except Exhausted:
+            raise
+        except SegmentError as error:
+            apart = self._set_apart(self._entries[topic.id])
+            self._inventory.forget(topic.segments)
+            self._directory.replace(topic, apart)
+            self.quarantine.unloaded(apart, error)
+
+    def replayed(self) -> None:
+        """Called when the whole log has been replayed."""
+        self._entries.clear()
+
+    def first_use(self, name: str) -> None:
+        """Check the files of an unchecked topic before a request uses it. Quarantines it if they are damaged. Blocks.
+        Raises `Exhausted`."""
+        topic = self._directory.visible.get(name)
+        if topic is None or not topic.unchecked or topic.damage is not None:
+            return
+        try:
+            self._check(topic)
+        except Exhausted:
+            raise
+        except SegmentError as error:
+            self.quarantine.set_apart(topic, error, lambda: self._check(topic))
+
+    def _check(self, topic: Topic) -> None:
+        """Read the indexes and flags of a topic that was loaded from the catalog. Raises `SegmentError`."""
+        for segment in topic.segments:
+            probe = Segment(segment.directory, segment.first_seq, segment.created_ms, self._inventory.parts)
+            listed = self._inventory.listed_in(segment)
+            expected = segment.check
+            for batch in listed:
+                expected ^= batch.filed
+            try:
+                load_batches(self._disk, probe, segment.size, {batch.first_seq for batch in listed}, expected)
+            except OSError as error:
+                raise unreadable(segment.data_path, error) from error
+        topic.unchecked = False
+
+    def _set_apart(self, entry: dict[str, Any]) -> Topic:
+        topic = topic_of(entry)
+        topic.unloaded = Unloaded(entry, self._inventory.folder(topic.id, cold=False))
+        for first_seq, size, created_ms, sealed, cold in entry["segments"]:
+            segment = Segment(self._inventory.folder(topic.id, cold), first_seq, created_ms, self._inventory.parts)
+            segment.size, segment.sealed, segment.cold = size, sealed, cold
+            topic.segments.append(segment)
+        load(topic, entry, UNLOADED)
+        topic.durable_head = topic.head_seq
+        return topic
+
+    def _load_again(self, topic: Topic) -> None:
+        """Load an unloaded topic, if its files can be read by now. Raises `SegmentError`."""
+        unloaded = topic.unloaded
+        assert unloaded is not None
+        frames = [*read_held(self._disk, unloaded.entry, unloaded.folder), *unloaded.frames]
+        if topic.lane is not None or any(Header(frame).kind == Kind.ROUTER for frame in frames):
+            raise SegmentError("its copies have to be made again: restart the service once its files are back")
+        self._load_from(topic, frames, None)
+
+    def load_again(self, topic: Topic, read: ReadSegment) -> Topic:
+        """Load an unloaded topic with `read`, for `shardd.offline.salvage`. Returns the new object. Raises
+        `SegmentError` if the held frames cannot be read or replayed."""
+        unloaded = topic.unloaded
+        assert unloaded is not None
+        try:
+            frames = read_held(self._disk, unloaded.entry, unloaded.folder)
+        except SegmentError as error:
+            raise SegmentError(f"{error}. It has the newest records: restore the shard from a backup") from error
+        return self._load_from(topic, [*frames, *unloaded.frames], read)
+
+    def _load_from(self, topic: Topic, frames: list[Buffer], read: ReadSegment | None) -> Topic:
+        unloaded = topic.unloaded
+        assert unloaded is not None
+        listed = len(self._inventory.listed)
+        again = self._load_topic(unloaded.entry, read)
+        self._directory.replace(topic, again)
+        try:
+            for frame in frames:
+                replay(self._directory, found(frame))
+        except RecoveryError as error:
+            self._directory.replace(again, topic)
+            del self._inventory.listed[listed:]
+            raise SegmentError(str(error)) from error
+        if again.lane is None:
+            self._directory.complete(again, self._clock.now_ms(), self._disk.boot_id())
+        self._inventory.unused += unloaded.held
+        return again
+
+    def _load_topic(self, entry: dict[str, Any], read: ReadSegment | None = None, *, known: bool = False) -> Topic:
+        """The topic of a catalog entry. `known`: from the entry alone, if it has `index`. Raises `SegmentError`."""
+        topic = topic_of(entry)
+        listed = dict(entry["deleted"])
+        checks = entry.get("checks") or [None] * len(entry["segments"])
+        index = entry.get("index") if known and "checks" in entry else None
+        topic.unchecked = bool(index)
+        for at, ((first_seq, size, created_ms, sealed, cold), expected) in enumerate(
+            zip(entry["segments"], checks, strict=True)
+        ):
+            if not topic.segments or cold != topic.segments[-1].cold:
+                folder = self._inventory.folder(topic.id, cold)
+            segment = Segment(folder, first_seq, created_ms, self._inventory.parts)
+            segment.sealed, segment.cold = sealed, cold
+            topic.segments.append(segment)
+            if index:
+                assert expected is not None
+                for batch in unpacked(segment, size, expected, index[at], listed):
+                    topic.restore(batch)
+                    if batch.first_seq in listed:
+                        self._inventory.listed.append((batch, listed[batch.first_seq]))
+                self._inventory.count(segment)
+                continue
+            try:
+                if read is None:
+                    batches = load_batches(self._disk, segment, size, listed, expected)
+                else:
+                    batches = read(segment, size, listed, expected)
+            except OSError as error:
+                raise unreadable(segment.data_path, error) from error
+            for batch in batches:
+                if batch.live:
+                    topic.restore(batch)
+            self._inventory.count(segment)
+        if not index:
+            self._inventory.listed += topic.flag(listed)
+        load(topic, entry)
+        return topic

@@ -1,0 +1,130 @@
+"""Step 1 of a checkpoint: the plan, made in slices from the topics that have changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+
+from proto.model.limits import Limits
+from shardd.checkpoint import slices
+from shardd.checkpoint.inventory import Inventory
+from shardd.checkpoint.plan import Plan, TopicPlan, segment_of
+from shardd.checkpoint.segment_summary import forgotten, states
+from shardd.checkpoint.snapshot import dump, kept
+from shardd.clock import Clock
+from shardd.storage.segment import Segment
+from shardd.topic.directory import Directory
+from shardd.topic.topic import Topic
+
+
+class Planner:
+    def __init__(self, directory: Directory, clock: Clock, limits: Limits, inventory: Inventory) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._limits = limits
+        self._inventory = inventory
+
+    def planning(self, synced: Callable[[], int], last: bool = False) -> Generator[None, None, Plan]:
+        """Step 1 in slices, between which the shard may go on. `synced` returns the number of the last synced frame.
+
+        `last`: the shard stops after this checkpoint, so it also writes leases that are not in the log."""
+        now = self._clock.now_ms()
+        directory = self._directory
+        plan = Plan(
+            self._inventory.number + 1, synced(), directory.next_id, dict(directory.logs), directory.sessions.dump()
+        )
+        for topic in directory.graveyard:
+            if topic.unloaded is not None:
+                self._inventory.unused += topic.unloaded.held
+            self._inventory.let_go(topic.segments)
+        directory.graveyard.clear()
+        if not self._inventory.looked_for_strays:
+            plan.loaded = dict(directory.by_id)
+        looked = 0
+        for topic in list(directory.visible.values()):
+            looked += 1
+            if directory.by_id.get(topic.id) is not topic:
+                continue  # deleted or replaced since the list was made
+            if topic.config.ttl_ms or topic.keys:
+                directory.expire_topic(topic, now)
+            if isinstance(topic.catalogued, bytes) and not self._changes_by_itself(topic, now, last):
+                plan.entries.append(topic.catalogued)
+            else:
+                self._plan_topic(plan, topic, now, synced(), last)
+                looked += slices.LOOK // slices.SLICE
+            if looked >= slices.LOOK:
+                looked = 0
+                yield
+        if plan.to_cold:
+            self._inventory.cold_used = any(s.cold for t in directory.visible.values() for s in t.segments)
+        self._list_again(plan.topics)
+        plan.dead = list(self._inventory.unused)
+        plan.listed = self._inventory.listed
+        return plan
+
+    def _changes_by_itself(self, topic: Topic, now: int, last: bool) -> bool:
+        """True if a topic has to be planned although it has not changed."""
+        if topic.queue is not None or (last and not topic.config.durability.lasts):
+            return True  # the rows of a queue depend on the time
+        if self._inventory.cold is None or not topic.segments:
+            return False
+        newest = topic.segments[-1]
+        return not newest.sealed and now - newest.created_ms >= self._limits.segment_max_age_ms
+
+    def _list_again(self, topics: list[TopicPlan]) -> None:
+        """List again the flags of batches that have left their topics and that step 5 will write. The next start may
+        find them half written, so the catalog has to list them."""
+        if not self._inventory.listed:
+            return
+        planned = {id(batch) for plan in topics for batch, _ in plan.deleted}
+        missing = [(batch, flags) for batch, flags in self._inventory.listed if id(batch) not in planned]
+        if missing:
+            home = {id(segment): plan for plan in topics for segment in plan.segments}
+            for batch, flags in missing:
+                plan = home.get(id(segment_of(batch)))
+                if plan is not None:
+                    plan.deleted.append((batch, flags))
+                    if plan.states is not None:
+                        plan.states = [state for state in plan.states if state[0] is not batch] + [forgotten(batch)]
+                    plan.topic.catalogued = None
+
+    def _plan_topic(self, whole: Plan, topic: Topic, now: int, synced_no: int, last: bool) -> None:
+        if topic.unloaded is None:
+            self._inventory.let_go(topic.drop_dead())
+        if topic.logged_no <= synced_no:
+            topic.reserved_in = ""
+        plan = self._planned(topic, now, last, synced_no if synced_no > whole.frame_no else None)
+        whole.topics.append(plan)
+        whole.entries.append(plan)
+        whole.to_cold = whole.to_cold or bool(plan.cold)
+        # Deletions are listed until files have them. Segments that cannot be moved now are tried again.
+        done = topic.unloaded is None and topic.logged_no <= synced_no and not plan.deleted and not plan.cold
+        topic.catalogued = plan if done else None
+
+    def _planned(self, topic: Topic, now: int, last: bool, as_of: int | None) -> TopicPlan:
+        if topic.unloaded is not None:
+            return TopicPlan(topic, topic.config, dict(topic.unloaded.entry), list(topic.segments))
+        plan = TopicPlan(topic, topic.config, dump(topic, kept(topic, last, now, as_of)), list(topic.segments))
+        plan.batches = [(batch, batch.delete_flags()) for batch in topic.unstored()]
+        for batch in topic.batches:
+            if batch.stored is not None and batch.deleted != batch.written:
+                plan.deleted.append((batch, batch.delete_flags()))
+        plan.states = states(topic, (batch for batch, _ in plan.batches), (batch for batch, _ in plan.deleted))
+        for segment in topic.segments:
+            if now - segment.created_ms >= self._limits.segment_max_age_ms:
+                segment.sealed = True
+        if self._inventory.cold is not None and topic.damage is None:
+            target = self._inventory.cold / "topics" / f"{topic.id:016x}"
+            plan.cold = [(segment, target) for segment in self._due(topic)]
+        return plan
+
+    def _due(self, topic: Topic) -> list[Segment]:
+        """Sealed segments that may leave the hot tier: those beyond both `hot_retain_segments` and `hot_retain_bytes`,
+        counted from the newest."""
+        due: list[Segment] = []
+        kept_bytes = 0
+        sealed = [segment for segment in topic.segments if segment.sealed and not segment.cold]
+        for newest, segment in enumerate(reversed(sealed)):
+            kept_bytes += segment.size
+            if newest >= self._limits.hot_retain_segments and kept_bytes > self._limits.hot_retain_bytes:
+                due.append(segment)
+        return due

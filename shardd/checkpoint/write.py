@@ -1,0 +1,296 @@
+"""Steps 2 to 6 of a checkpoint: a plan becomes files. They run in a worker thread.
+
+They use the data of the plan, and of the inventory what no other thread changes meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from errno import ENOENT
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import cbor2
+
+from proto.format.frame import FORMAT_VERSION, Header
+from shardd.checkpoint.inventory import Inventory
+from shardd.checkpoint.plan import Plan, Planned, TopicPlan, checks_of, places_of, still_needed
+from shardd.checkpoint.segment_summary import packed
+from shardd.clock import Clock
+from shardd.recovery.quarantine import Quarantine
+from shardd.storage import catalog
+from shardd.storage.disk import Disk, File
+from shardd.storage.errors import Exhausted, SegmentError, unreadable
+from shardd.storage.segment import ENTRY_SIZE, Entry, Segment, StoredFrame, entry_of, sealed_frame
+from shardd.storage.wal import first_no_of
+
+
+class Writer:
+    def __init__(self, disk: Disk, clock: Clock, inventory: Inventory, quarantine: Quarantine) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._inventory = inventory
+        self._quarantine = quarantine
+
+    def write(self, plan: Plan) -> None:
+        """Steps 2 to 6. Blocks: call it in a worker thread. Raises OSError; nothing has changed then, unless the plan
+        is `committed`."""
+        try:
+            self._write(plan)
+        except OSError:
+            if not plan.committed:
+                self._undo(plan.begun)
+            raise
+
+    def _undo(self, begun: list[tuple[Path, int]]) -> None:
+        """Remove the bytes that were written. The next attempt or the next start finds those that cannot be removed
+        now."""
+        for path, size in reversed(begun):
+            try:
+                if size:
+                    file = self._disk.open(path)
+                    try:
+                        file.truncate(size)
+                    finally:
+                        file.close()
+                else:
+                    self._disk.remove(path)
+            except OSError:
+                continue
+
+    def _write(self, plan: Plan) -> None:
+        if plan.loaded is not None:
+            self._inventory.removable = self._inventory.strays(plan.loaded, plan.dead)
+            for topic in plan.loaded.values():
+                if topic.unchecked and topic.damage is None:
+                    all(map(self._sound, list(topic.segments)))
+        folders: set[Path] = set()
+        for topic_plan in plan.topics:
+            if topic_plan.topic.unloaded is not None:
+                self._write_held(plan, topic_plan, folders)
+            if topic_plan.batches:
+                plan.written_bytes += self._write_batches(plan, topic_plan, folders)
+            self._move_to_cold(plan, topic_plan, folders)
+        self._sync(folders)
+        self._commit(plan)
+        self._flag(plan)
+        plan.flagged = True
+        self._trim(plan)
+        plan.trimmed = True
+
+    def _sync(self, folders: set[Path]) -> None:
+        """Sync folders, inner ones first."""
+        rest = sorted(folders, key=lambda path: len(path.parts))
+        folders.clear()
+        while rest:
+            self._disk.sync_dir(rest.pop())
+
+    def _commit(self, plan: Plan) -> None:
+        """Step 4."""
+        held = False
+        for topic_plan in plan.topics:
+            entry = self._catalog_entry(topic_plan)
+            held = held or bool(entry.get("held"))
+            topic_plan.encoded = cbor2.dumps(entry)
+        contents = {
+            "frame_no": [cbor2.dumps(plan.frame_no)],
+            "next_id": [cbor2.dumps(plan.next_id)],
+            "topics": catalog.array([each if isinstance(each, bytes) else each.encoded for each in plan.entries]),
+            "sessions": catalog.array(list(map(cbor2.dumps, plan.sessions))),
+            "logs": [cbor2.dumps(plan.logs)],
+        }
+        version = catalog.HELD_VERSION if held else FORMAT_VERSION
+        plan.catalog_bytes = catalog.write(self._disk, self._inventory.path, plan.number, contents, version)
+        plan.committed = True
+        while plan.begun:
+            plan.begun.pop()  # one by one: freeing many objects in one call would keep the event loop waiting
+        self._disk.sync_dir(self._inventory.path)
+
+    def store(self, plan: TopicPlan) -> None:
+        """Write the batches of one topic outside a checkpoint, and sync them."""
+        folders: set[Path] = set()
+        if plan.batches:
+            self._write_batches(Plan(0, 0, 0, {}, []), plan, folders)
+        self._sync(folders)
+
+    def _write_batches(self, whole: Plan, plan: TopicPlan, folders: set[Path]) -> int:
+        folder = self._inventory.folder(plan.topic.id, cold=False)
+        self._disk.make_dir(folder)
+        folders |= {folder, folder.parent, self._inventory.path}
+        segment = plan.segments[-1] if plan.segments else None
+        if segment is not None and (segment.sealed or segment.cold or not self._goes_on(segment)):
+            segment = None
+        total = 0
+        rest = deque(plan.batches)
+        while rest:
+            if segment is None:
+                segment = Segment(folder, rest[0][0].first_seq, self._clock.now_ms(), self._inventory.parts)
+            records, size = segment.records, segment.size
+            chosen: list[Planned] = []
+            while rest and not self._inventory.full(records, size):
+                chosen.append(rest.popleft())
+                records += chosen[-1][0].count
+                size += chosen[-1][0].size
+            if chosen:
+                total += self._append(whole, plan, segment, chosen)
+            segment = None
+        return total
+
+    def _goes_on(self, segment: Segment) -> bool:
+        """True if the segment's files are whole, so that batches may be appended. A damaged file is left as it is."""
+        if not self._sound(segment):
+            return False
+        try:
+            return self._disk.size(segment.index_path) >= segment.frames * ENTRY_SIZE
+        except OSError:
+            return False  # a missing index can be made from the segment
+
+    def _sound(self, segment: Segment) -> bool:
+        try:
+            self._look(segment)
+        except Exhausted as error:
+            raise OSError(str(error)) from error
+        except SegmentError as error:
+            self._quarantine.met(segment.data_path, error, lambda: self._look(segment))
+            return False
+        return True
+
+    def _look(self, segment: Segment) -> None:
+        try:
+            size = self._disk.size(segment.data_path)
+        except OSError as error:
+            raise unreadable(segment.data_path, error) from error
+        if size < segment.size:
+            raise SegmentError(f"{segment.data_path} has {size} bytes, but {segment.size} belong to it")
+
+    def _write_held(self, whole: Plan, plan: TopicPlan, folders: set[Path]) -> None:
+        """Write the frames of an unloaded topic to a file of its own, so that the log can be trimmed."""
+        unloaded = plan.topic.unloaded
+        assert unloaded is not None
+        if unloaded.frames:
+            self._disk.make_dir(unloaded.folder)
+            folders |= {unloaded.folder, unloaded.folder.parent, self._inventory.path}
+            path = unloaded.next_file()
+            self._extend(whole, path, 0, [bytes(frame) for frame in unloaded.frames])
+            plan.held = [[Header(unloaded.frames[0]).frame_no, sum(map(len, unloaded.frames))]]
+
+    def _append(self, whole: Plan, plan: TopicPlan, segment: Segment, batches: list[Planned]) -> int:
+        entries: list[Entry] = []
+        buffers: list[bytes] = []
+        offset = segment.size
+        for batch, flags in batches:
+            frame = sealed_frame(batch, flags)
+            entries.append(entry_of(batch, frame, offset))
+            offset += len(frame)
+            buffers += (frame.head, frame.tail)
+        index = b"".join(entry.encode() for entry in entries)
+        self._extend(whole, segment.data_path, segment.size, buffers)
+        self._extend(whole, segment.index_path, segment.frames * ENTRY_SIZE, [index])
+        plan.written.append((segment, entries))
+        return offset - segment.size
+
+    def _extend(self, plan: Plan, path: Path, size: int, buffers: list[bytes]) -> None:
+        """Append to a file of which `size` bytes count, and sync it. Raises OSError."""
+        plan.begun.append((path, size))
+        file: File = self._disk.open(path) if size else self._disk.create(path)
+        try:
+            if size and self._disk.size(path) != size:
+                file.truncate(size)  # bytes of an attempt that was not finished
+            if file.write(buffers) != sum(map(len, buffers)):
+                raise OSError(28, "the disk did not take a whole segment", str(path))
+            file.sync()
+        finally:
+            file.close()
+
+    def _flag(self, plan: Plan) -> None:
+        """Step 5: write the deletions that the catalog before this one lists to the files, in place."""
+        # Copies in the cold tier were made before this step, and are the valid ones from now on.
+        targets = {id(segment): target for topic_plan in plan.topics for segment, target in topic_plan.cold}
+        by_segment: dict[Path, list[tuple[int, bytes]]] = {}
+        segments: dict[Path, Segment] = {}
+        for batch, flags in plan.listed:
+            stored = batch.stored
+            assert isinstance(stored, StoredFrame)
+            segment = stored.segment
+            if segment.data_path not in plan.dead:
+                path = targets.get(id(segment), segment.directory) / segment.data_path.name
+                segments[path] = segment
+                by_segment.setdefault(path, []).append((stored.entry.offset + stored.entry.flags_at, flags))
+        for path, writes in by_segment.items():
+            if not self._sound(segments[path]):
+                plan.unflagged.add(id(segments[path]))  # the catalog goes on listing them
+                continue
+            file = self._disk.open(path)
+            try:
+                for at, flags in writes:
+                    file.write_at(at, flags)
+                file.sync()
+            finally:
+                file.close()
+
+    def _move_to_cold(self, whole: Plan, plan: TopicPlan, folders: set[Path]) -> None:
+        """Step 3: copy segments to the cold tier. Those that cannot be copied stay in the hot tier."""
+        for segment, target in list(plan.cold):
+            before = len(whole.begun)
+            try:
+                self._copy(whole, segment, target, folders)
+            except OSError as error:
+                plan.cold.remove((segment, target))
+                whole.not_moved.append((segment.data_path, error))
+                self._undo(whole.begun[before:])
+                del whole.begun[before:]
+
+    def _copy(self, plan: Plan, segment: Segment, target: Path, folders: set[Path]) -> None:
+        assert self._inventory.cold is not None
+        if self._inventory.cold_vanished():
+            raise FileNotFoundError(ENOENT, "the cold folder is not there", str(self._inventory.cold))
+        self._disk.make_dir(target)
+        folders |= {target, target.parent, self._inventory.cold, self._inventory.cold.parent}
+        for path, size in ((segment.data_path, segment.size), (segment.index_path, None)):
+            view = self._disk.read(path)
+            self._extend(plan, target / path.name, 0, [bytes(view if size is None else view[:size])])
+
+    def _catalog_entry(self, plan: TopicPlan) -> dict[str, Any]:
+        if plan.topic.unloaded is not None:
+            return {**plan.fields, "held": [*plan.fields.get("held", ()), *plan.held]}
+        grown = {id(segment): (segment, entries) for segment, entries in plan.written}
+        becomes_cold = {id(segment) for segment, _ in plan.cold}
+        every = [*plan.segments, *(s for s, _ in plan.written if all(s is not known for known in plan.segments))]
+        checks = checks_of(plan)
+        places = None if plan.states is None else places_of(plan, plan.states)
+        rows = []
+        index = []
+        for segment in every:
+            size, records, frames = segment.size, segment.records, segment.frames
+            if id(segment) in grown:
+                entries = grown[id(segment)][1]
+                size = entries[-1].offset + entries[-1].length
+                records += sum(entry.count for entry in entries)
+                frames += len(entries)
+            sealed = segment.sealed or self._inventory.full(records, size)
+            rows.append(
+                [segment.first_seq, size, segment.created_ms, sealed, segment.cold or id(segment) in becomes_cold]
+            )
+            if places is not None:
+                index.append(packed(segment, records, frames, places.get(id(segment), ())))
+        deleted = [[batch.first_seq, flags] for batch, flags in plan.deleted]
+        listed = [segment.check ^ checks.get(id(segment), 0) for segment in every]
+        entry = {**plan.fields, "segments": rows, "checks": listed, "deleted": deleted}
+        return entry if places is None else {**entry, "index": index}
+
+    def _trim(self, plan: Plan) -> None:
+        """Step 6: remove files that are not needed any more. The next start finds those that cannot be removed now."""
+        wal = self._inventory.path / "wal"
+        files = [(first, name) for name in self._disk.list(wal) if (first := first_no_of(name)) is not None]
+        unneeded = [wal / name for (_, name), (after, _) in pairwise(files) if after <= self._inventory.frame_no + 1]
+        old = [n for n in catalog.numbers(self._disk, self._inventory.path) if n < plan.number - 1]
+        # This checkpoint may have used the name of a file again that an unfinished attempt had left.
+        needed = still_needed(plan, set(self._inventory.removable)) if self._inventory.removable else ()
+        removable = [path for path in self._inventory.removable if path not in needed]
+        # Log files are removed oldest first: a log may lose its beginning, never its middle.
+        for path in [*(self._inventory.path / catalog.file_name(n) for n in old), *unneeded, *removable]:
+            try:
+                self._disk.remove(path)
+            except OSError:
+                continue

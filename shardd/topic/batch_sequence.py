@@ -1,0 +1,190 @@
+"""The batches of one topic in seq order: found by seq, merged as they age, and read.
+
+A batch is stored as the frame it was written in and decoded when it is read. Small batches are merged as they age, 32
+at a time and at most twice. So the cost of a topic is per thousand records, independent of the size of the writes.
+
+`shardd.topic.topic` decides which records are live. It counts them, and cuts and flags the batches.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+
+from proto.format.frame import Columns, part
+from shardd.storage.batch import FINAL_LEVEL, Batch, fitting, merged
+from shardd.topic.piece import Piece
+
+MERGE_FAN = 32
+
+
+class Slice:
+    """Records of a batch from position `start` to before `stop`. `mask` has a 1 for each live one; None: all are."""
+
+    __slots__ = ("columns", "first_seq", "mask", "start", "stop")
+
+    def __init__(self, columns: Columns, first_seq: int, start: int, stop: int, mask: bytes | None) -> None:
+        self.columns = columns
+        self.first_seq = first_seq
+        self.start = start
+        self.stop = stop
+        self.mask = mask
+
+
+class BatchSequence:
+    __slots__ = ("_firsts", "_runs", "batches")
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+        """Always the same list object."""
+        self._firsts: list[int] = []
+        """First seq of each batch."""
+        self._runs = [0] * FINAL_LEVEL
+        """Number of the newest batches of each level that may be merged."""
+
+    def append(self, batch: Batch) -> None:
+        """Append a batch as it is."""
+        self.batches.append(batch)
+        self._firsts.append(batch.first_seq)
+
+    def place(self, seq: int) -> int:
+        """Index of the last batch that begins at `seq` or before; -1 if there is none."""
+        return bisect_right(self._firsts, seq) - 1
+
+    def drop_front(self, count: int) -> None:
+        del self.batches[:count], self._firsts[:count]
+
+    def keep(self, batches: Iterable[Batch]) -> None:
+        """Keep only these batches, which are in order."""
+        self.batches[:] = batches
+        self._firsts = [batch.first_seq for batch in self.batches]
+        self.part()
+
+    def part(self) -> None:
+        """Keep the present batches from being merged with later ones."""
+        self._runs = [0] * FINAL_LEVEL
+
+    # Merging
+
+    def merge_newest(self, level: int, topic_id: int) -> None:
+        """Merge the newest batches of one level when there are `MERGE_FAN` of them. Call it for each new batch."""
+        for lower in range(level):
+            self._runs[lower] = 0
+        while level < FINAL_LEVEL:
+            self._runs[level] += 1
+            if self._runs[level] < MERGE_FAN:
+                return
+            self._runs[level] = 0
+            level = self._merge_last(level + 1, topic_id).level
+            if level == FINAL_LEVEL:
+                self.part()
+
+    def _merge_last(self, level: int, topic_id: int) -> Batch:
+        whole = merged(self.batches[-MERGE_FAN:], topic_id, level)
+        self.batches[-MERGE_FAN:] = [whole]
+        self._firsts[-MERGE_FAN:] = [whole.first_seq]
+        return whole
+
+    def unstored(self, upto: int, topic_id: int) -> list[Batch]:
+        """The batches up to seq `upto` that no segment has yet. Merges small ones first."""
+        stop = bisect_right(self._firsts, upto)
+        at = stop
+        while at and self.batches[at - 1].stored is None:
+            at -= 1
+        if at == stop:
+            return []
+        first = at
+        while at < stop:
+            end = self._end_of_run(at, stop)
+            if end - at > 1:
+                whole = merged(self.batches[at:end], topic_id, FINAL_LEVEL)
+                self.batches[at:end] = [whole]
+                self._firsts[at:end] = [whole.first_seq]
+                stop -= end - at - 1
+            self.batches[at].level = FINAL_LEVEL
+            at += 1
+        self.part()
+        return self.batches[first:stop]
+
+    def _end_of_run(self, at: int, stop: int) -> int:
+        """The end (exclusive) of the small neighbouring batches from `at` on that make one batch of at most 1024
+        records."""
+        batches = self.batches
+        end, count = at + 1, batches[at].count
+        if batches[at].level == FINAL_LEVEL:
+            return end
+        while end < stop and batches[end].level < FINAL_LEVEL and count + batches[end].count <= 1024:
+            if batches[end].first_seq != batches[end - 1].last_seq + 1:
+                break
+            count += batches[end].count
+            end += 1
+        return end
+
+    # Reading
+
+    def _from(self, start_seq: int) -> Iterator[Batch]:
+        for place in range(max(self.place(start_seq), 0), len(self.batches)):
+            if self.batches[place].last_seq >= start_seq:
+                yield self.batches[place]
+
+    def window(self, start_seq: int, limit: int, budget: int, upto: int) -> tuple[list[Slice], int]:
+        """As `Topic.window`, where there is no gap up to `upto`."""
+        slices: list[Slice] = []
+        for batch in self._from(start_seq):
+            start = max(start_seq - batch.first_seq, batch.start)
+            end = stop = min(batch.count, upto + 1 - batch.first_seq)
+            if end <= start:
+                if batch.first_seq > upto:
+                    break
+                continue
+            mask: bytes | None = None
+            if batch.flags is None:
+                stop = min(stop, start + limit)
+                taken = stop - start
+            else:
+                mask = batch.mask(start, stop)
+                taken = mask.count(1)
+                if taken > limit:
+                    stop = start + bisect_left(list(accumulate(mask)), limit) + 1
+                    mask, taken = mask[: stop - start], limit
+            if taken:
+                columns = batch.columns()
+                size = columns.size(start, stop)
+                if size > budget:
+                    fits = max(fitting(columns, start, stop, budget), 0 if slices else 1)
+                    if fits:
+                        part = None if mask is None else mask[:fits]
+                        slices.append(Slice(columns, batch.first_seq, start, start + fits, part))
+                    return slices, batch.first_seq + start + fits - 1
+                slices.append(Slice(columns, batch.first_seq, start, stop, mask))
+                limit -= taken
+                budget -= size
+                if not limit and stop < end:
+                    return slices, batch.first_seq + stop - 1
+            if not limit:
+                return slices, batch.first_seq + end - 1
+        return slices, upto
+
+    def pieces(self, start_seq: int, upto: int, limit: int, budget: int) -> tuple[list[Piece], int]:
+        """As `Topic.pieces`."""
+        found: list[Piece] = []
+        for batch in self._from(start_seq):
+            start = max(start_seq - batch.first_seq, batch.start)
+            stop = min(batch.count, upto - batch.first_seq + 1, start + limit)
+            if batch.first_seq > upto:
+                break
+            if start >= stop:
+                continue
+            columns = batch.columns()
+            fits = fitting(columns, start, stop, budget)
+            if not fits and found:
+                return found, batch.first_seq + start - 1
+            stop = start + max(fits, 1)
+            flags = None if batch.flags is None else bytes(batch.flags[start:stop])
+            found.append(Piece(batch.first_seq + start, part(columns, start, stop), flags))
+            limit -= stop - start
+            budget -= columns.size(start, stop)
+            if batch.first_seq + stop <= upto and (limit <= 0 or budget <= 0 or stop < batch.count):
+                return found, batch.first_seq + stop - 1
+        return found, upto

@@ -1,0 +1,49 @@
+"""State machine of a lane that copies, as data: state → event → state.
+
+    COPYING   fits → COPYING · short → WAITING · empty → WAITING
+    WAITING   fits → COPYING · short → WAITING · empty → WAITING · log_wait → STOPPED
+    STOPPED   fits → COPYING · short → WAITING · empty → STOPPED · log_wait → STOPPED
+
+The first wait of a lane is not logged, because mostly a loan follows at once. `log_wait` and leaving STOPPED are logged
+with the lane's position: a restart copies nothing that there was no room for.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class State(StrEnum):
+    COPYING = "copying"
+    WAITING = "waiting"
+    """The cap over all topics had no room for the last copies."""
+    STOPPED = "stopped"
+    """It waits, and the log has this."""
+
+
+class Event(StrEnum):
+    FITS = "fits"
+    """There is room for all copies."""
+    SHORT = "short"
+    """There is room for some copies."""
+    EMPTY = "empty"
+    """There is room for no copy."""
+    LOG_WAIT = "log_wait"
+    """The lane waits again and nothing was taken of the allowance; its topic is logged."""
+
+
+TRANSITIONS: dict[State, dict[Event, State]] = {
+    State.COPYING: {Event.FITS: State.COPYING, Event.SHORT: State.WAITING, Event.EMPTY: State.WAITING},
+    State.WAITING: {
+        Event.FITS: State.COPYING,
+        Event.SHORT: State.WAITING,
+        Event.EMPTY: State.WAITING,
+        Event.LOG_WAIT: State.STOPPED,
+    },
+    State.STOPPED: {
+        Event.FITS: State.COPYING,
+        Event.SHORT: State.WAITING,
+        Event.EMPTY: State.STOPPED,
+        Event.LOG_WAIT: State.STOPPED,
+    },
+}

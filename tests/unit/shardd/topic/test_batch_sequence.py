@@ -1,0 +1,53 @@
+"""The batches of a topic: found by seq, and merged only with their neighbours."""
+
+from __future__ import annotations
+
+from proto.format.frame import Columns, encode_batch, plain
+from shardd.storage.batch import Batch
+from shardd.topic.batch_sequence import MERGE_FAN, BatchSequence
+
+
+def batch(first_seq: int, count: int = 1) -> Batch:
+    columns = Columns(count, 5, plain([b"1"] * count))
+    return Batch(encode_batch(columns, 1, first_seq).head, first_seq, columns)
+
+
+def sequence(count: int) -> BatchSequence:
+    found = BatchSequence()
+    for seq in range(1, count + 1):
+        found.append(batch(seq))
+        found.merge_newest(found.batches[-1].level, 1)
+    return found
+
+
+def test_small_batches_are_merged_when_there_are_enough_of_one_level() -> None:
+    found = sequence(MERGE_FAN + 3)
+    assert [(each.first_seq, each.count) for each in found.batches] == [(1, 32), (33, 1), (34, 1), (35, 1)]
+    assert [found.place(seq) for seq in (0, 1, 32, 33, 35, 90)] == [-1, 0, 0, 1, 3, 3]
+    assert len(sequence(MERGE_FAN * MERGE_FAN).batches) == 1
+
+
+def test_batches_before_a_part_are_not_merged_with_later_ones() -> None:
+    found = sequence(20)
+    found.part()
+    for seq in range(30, 30 + MERGE_FAN):
+        found.append(batch(seq))
+        found.merge_newest(0, 1)
+    assert [each.first_seq for each in found.batches] == [*range(1, 21), 30]
+
+
+def test_the_list_stays_the_same_object() -> None:
+    found = sequence(5)
+    seen = found.batches
+    found.drop_front(2)
+    found.keep(each for each in list(found.batches) if each.first_seq != 4)
+    assert [each.first_seq for each in seen] == [3, 5]
+    assert seen is found.batches
+    assert [found.place(seq) for seq in (2, 3, 4, 5)] == [-1, 0, 0, 1]
+
+
+def test_batches_without_a_place_in_a_file_are_merged_up_to_a_seq() -> None:
+    found = sequence(5)
+    unstored = found.unstored(4, 1)
+    assert [(each.first_seq, each.count) for each in unstored] == [(1, 4)]
+    assert [each.first_seq for each in found.batches] == [1, 5]
