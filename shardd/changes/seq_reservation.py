@@ -25,9 +25,9 @@ from typing import Any
 
 from proto.format.frame import Kind
 from proto.model.errors import TopicsError
+from proto.model.topic_config import TopicConfig
 from shardd.changes.transactions import Staging
 from shardd.storage.group_commit import Timing
-from shardd.topic.config import TopicConfig
 from shardd.topic.topic import Topic
 
 BLOCK = 65_536

@@ -64,6 +64,7 @@ import cbor2
 
 from proto.format.frame import DELETED, FORMAT_VERSION, Buffer, Header, Kind
 from proto.model.limits import Limits
+from proto.model.topic_config import from_map
 from shardd.checkpoint.plan import Plan, Planned, TopicPlan, checks_of, files_of, places_of, segment_of, still_needed
 from shardd.checkpoint.segment_summary import forgotten, packed, states, unpacked
 from shardd.checkpoint.snapshot import kept_fields
@@ -88,7 +89,6 @@ from shardd.storage.segment import (
     sealed_frame,
 )
 from shardd.storage.wal import first_no_of
-from shardd.topic.config import from_map
 from shardd.topic.cursors import Cursor
 from shardd.topic.damage import Unloaded, held_files
 from shardd.topic.directory import Directory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardd.topic.config import as_map
+from proto.model.topic_config import as_map
 from shardd.topic.gaps import Gaps
 from shardd.topic.job_table import Queue
 from shardd.topic.tombstones import RESTART, Losses

@@ -7,22 +7,25 @@ writes leave no frame.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
+from msgspec import UNSET
+
+from proto.api.answers import Appended
+from proto.api.requests import AppendRequest
 from proto.format.frame import Columns, Frame, encode_batch
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import Append, Arrived, Letters
 from proto.model.errors import ErrorCode, TopicsError, invalid, not_a_queue, not_ready, topic_not_found
 from proto.model.limits import MAX_IDEMPOTENCY_KEY_CHARS, RECORD_OVERHEAD
+from proto.model.topic_config import ConfigPatch, TopicConfig, apply
 from shardd.changes import seq_reservation
 from shardd.changes.admission import check_bytes, check_inline, check_topics, growth
 from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
 from shardd.delivery.pressure import Pressure
 from shardd.delivery.strong_reads import Unsynced
-from shardd.operations.append_request import Write, delays, parse_write
+from shardd.operations.append_request import delays, parse_write
 from shardd.operations.topics import Topics
 from shardd.storage.group_commit import Timing
-from shardd.topic.config import ConfigPatch, TopicConfig, apply
 from shardd.topic.idempotency import Waiter
 from shardd.topic.outbox import MARK, arrival_key
 from shardd.topic.topic import Topic
@@ -73,7 +76,12 @@ class Writes:
         self._stage(topic, columns, grows_by, created, request, respond)
 
     def _first(
-        self, request: Request[Append], write: Write, columns: Columns, held_back: list[int] | None, respond: Respond
+        self,
+        request: Request[Append],
+        write: AppendRequest,
+        columns: Columns,
+        held_back: list[int] | None,
+        respond: Respond,
     ) -> tuple[Topic, int] | None:
         """The topic that this write creates, and the bytes by which it grows. None if letters have to wait for room."""
         letters = request.options.letters is not None
@@ -155,7 +163,7 @@ class Writes:
             respond(Reply(request.id, extra=Arrived(tuple(known))))
         return bool(known)
 
-    def _admit(self, topic: Topic | None, config: TopicConfig, columns: Columns, write: Write) -> None:
+    def _admit(self, topic: Topic | None, config: TopicConfig, columns: Columns, write: AppendRequest) -> None:
         """Raises `429 throttled` for a logged write, if too many writes wait or the disk is nearly full."""
         if not config.durability.logged:
             return
@@ -257,7 +265,7 @@ def _check_delays(delays: list[int] | None, config: TopicConfig, name: str) -> N
         )
 
 
-def _lazy_config(name: str, write: Write) -> TopicConfig:
+def _lazy_config(name: str, write: AppendRequest) -> TopicConfig:
     """The configuration of the topic that this write creates. Raises `404` if the write must not create it."""
     config = apply(name, None, write.config or ConfigPatch())
     if write.create is False or (write.create is None and not config.auto_create):
@@ -303,8 +311,14 @@ def _answer(
     topic: Topic, first_seq: int, count: int, created: bool, deduped: bool, request: Request, timing: Timing
 ) -> Reply:
     last_seq = first_seq + count - 1
-    body: dict[str, Any] = {"topic": topic.name, "first_seq": first_seq, "last_seq": last_seq}
-    if request.options.return_seqs:
-        body["seqs"] = list(range(first_seq, last_seq + 1))
-    body |= {"head_seq": topic.head_seq, "count": count, "created": created, "deduped": deduped}
+    body = Appended(
+        topic=topic.name,
+        first_seq=first_seq,
+        last_seq=last_seq,
+        seqs=list(range(first_seq, last_seq + 1)) if request.options.return_seqs else UNSET,
+        head_seq=topic.head_seq,
+        count=count,
+        created=created,
+        deduped=deduped,
+    )
     return Reply(request.id, to_json(body), created=created, performance=performance(timing))

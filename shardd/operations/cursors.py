@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from proto.api.answers import CursorDeleted
 from proto.format.frame import Kind
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import CursorDelete, CursorGet, CursorList, CursorPut, Page
 from proto.model.errors import TopicsError
 from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
 from shardd.storage.group_commit import Timing
-from shardd.topic.cursors import MOVE, check_count, check_name, check_position, cursor_not_found, entry, moved, page
+from shardd.topic.cursors import MOVE, check_count, check_name, check_position, cursor_not_found, moved, page, state
 
 
 class Cursors:
@@ -30,7 +31,7 @@ class Cursors:
             # Decided here, in commit order, because another move may have been staged before this one.
             topic.moving.ended(name)
             cursor = topic.cursors[name] = moved(topic.cursors.get(name), asked.seq, bool(asked.force), now)
-            body = {"topic": topic.name, **entry(name, cursor, topic.head_seq)}
+            body = state(topic.name, name, cursor, topic.head_seq)
             respond(Reply(request.id, to_json(body), performance=performance(timing)))
 
         def undo(error: TopicsError) -> None:
@@ -51,7 +52,7 @@ class Cursors:
         def commit(timing: Timing) -> None:
             topic.moving.ended(name)
             deleted = topic.cursors.pop(name, None) is not None
-            body = {"topic": topic.name, "cursor": name, "deleted": deleted}
+            body = CursorDeleted(topic.name, name, deleted)
             respond(Reply(request.id, to_json(body), performance=performance(timing)))
 
         def undo(error: TopicsError) -> None:
@@ -68,11 +69,11 @@ class Cursors:
         cursor = topic.cursors.get(name)
         if cursor is None:
             raise cursor_not_found(topic.name, name)
-        respond(Reply(request.id, to_json({"topic": topic.name, **entry(name, cursor, topic.head_seq)})))
+        respond(Reply(request.id, to_json(state(topic.name, name, cursor, topic.head_seq))))
 
     def list(self, request: Request[CursorList], respond: Respond) -> None:
         topic = self._directory.find(request.topic)
         after, size = request.options.after, request.options.page_size
         entries, more = page(topic.cursors, topic.head_seq, after, size)
-        names = [each["cursor"] for each in entries]
+        names = [each.cursor for each in entries]
         respond(Reply(request.id, to_json(entries), extra=Page(tuple(names), more)))

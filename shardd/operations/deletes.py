@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from proto.api.answers import RecordsDeleted
 from proto.format.frame import Kind
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import DeleteRecords
@@ -56,14 +57,14 @@ class Deletes:
         def commit(timing: Timing) -> None:
             topic.held_at.popleft()
             topic.expire(now)
-            body = {
-                "topic": topic.name,
-                "deleted": topic.delete(before_seq, match, bound),
-                "earliest_seq": topic.earliest_seq,
-                "head_seq": topic.head_seq,
-                "count": topic.records,
-                "bytes": topic.bytes,
-            }
+            body = RecordsDeleted(
+                topic.name,
+                topic.delete(before_seq, match, bound),
+                topic.earliest_seq,
+                topic.head_seq,
+                topic.records,
+                topic.bytes,
+            )
             respond(Reply(request.id, to_json(body), performance=performance(timing)))
 
         def undo(error: TopicsError) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from proto.api.answers import Configured, TopicDeleted
 from proto.format.frame import Kind
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import Configure, DeleteTopic
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.names import check_topic
+from proto.model.topic_config import PATCH, ConfigPatch, TopicConfig, apply, as_map
 from shardd.changes import seq_reservation
 from shardd.changes.admission import check_patch, check_topics
 from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
 from shardd.storage.group_commit import Timing
-from shardd.topic.config import PATCH, ConfigPatch, TopicConfig, apply, as_map
 from shardd.topic.topic import Topic
 
 Created = Callable[[Topic, Timing], None]
@@ -119,7 +120,7 @@ class Topics:
     def delete(self, request: Request[DeleteTopic], respond: Respond) -> None:
         topic = self._directory.assigned.get(request.topic)
         if topic is None:
-            respond(Reply(request.id, to_json({"topic": request.topic, "deleted": False, "routers_removed": []})))
+            respond(Reply(request.id, to_json(TopicDeleted(request.topic, False, []))))
             return
         topic.expire(self._staging.clock.now_ms())
         count = topic.records + topic.pending_records
@@ -135,7 +136,7 @@ class Topics:
             self._directory.hide(topic)
             self._staging.events.deleted(topic)
             into = [] if topic.lane_visible is None else sorted(topic.lane_visible.routers)
-            body = {"topic": topic.name, "deleted": True, "routers_removed": into}
+            body = TopicDeleted(topic.name, True, into)
             respond(Reply(request.id, to_json(body), performance=performance(timing)))
 
         def undo(error: TopicsError) -> None:
@@ -147,5 +148,5 @@ class Topics:
 
 
 def _configured(created: bool, name: str, config: TopicConfig, ident: int, timing: Timing) -> Reply:
-    body = to_json({"topic": name, "created": created, "config": config})
+    body = to_json(Configured(name, created, config))
     return Reply(ident, body, created=created, performance=performance(timing))

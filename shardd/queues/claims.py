@@ -22,18 +22,22 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
+from proto.api import answers
+from proto.api.answers import ClaimedJob
+from proto.api.requests import ClaimRequest
 from proto.format.frame import Kind
 from proto.ipc.message import Parked, Reply, Request
 from proto.ipc.operations import Ack, Claim, Extend, Jobs, LettersSent, Nack, WorkClose, Worker, WorkOpen, WorkTake
-from proto.model.errors import TopicsError, invalid, not_a_queue, topic_not_found
+from proto.model.errors import TopicsError, not_a_queue, topic_not_found
 from proto.model.limits import MAX_BATCH_BYTES
 from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
 from shardd.delivery.scheduler import Scheduler
 from shardd.queues.cohorts import Claimer, Cohort, shares
 from shardd.queues.job_deletion import Saved, remove
 from shardd.queues.job_requests import (
-    Claimed,
-    ClaimRequest,
+    ACK,
+    EXTEND,
+    NACK,
     Found,
     check_claim,
     claimed,
@@ -45,7 +49,7 @@ from shardd.queues.job_requests import (
     new_tokens,
     one,
     parse_claim,
-    parse_hold,
+    parse_jobs,
     size_of,
     token_of,
 )
@@ -144,7 +148,7 @@ class Claims:
         elif key in self._sent:
             self._take_back(*self._forget(key))
 
-    def _remember(self, claimer: Claimer, topic: Topic, part: list[Claimed]) -> None:
+    def _remember(self, claimer: Claimer, topic: Topic, part: list[ClaimedJob]) -> None:
         self._sent[claimer.key] = topic, [(job.seq, token_of(job.lease_id)) for job in part]
         self._jobs_sent += len(part)
         while self._jobs_sent > REMEMBERED:
@@ -265,7 +269,7 @@ class Claims:
         wants = [claimer.wants(queue) for claimer in claimers]
         before: Saved = {}
         found, doomed = self._pick(topic, queue, sum(wants), before)
-        parts: list[list[Claimed]] = [[] for _ in claimers]
+        parts: list[list[ClaimedJob]] = [[] for _ in claimers]
         left = shares(wants, len(found))
         now = self._clock.now_ms()
         tokens = iter(new_tokens(len(found)))
@@ -324,7 +328,7 @@ class Claims:
         return found + new, doomed
 
     def _answer(
-        self, topic: Topic, claimer: Claimer, part: list[Claimed], timing: Timing, dead_letters: Sequence[str] = ()
+        self, topic: Topic, claimer: Claimer, part: list[ClaimedJob], timing: Timing, dead_letters: Sequence[str] = ()
     ) -> None:
         """Answers a claimer. `dead_letters` are the topics that dead letters are ordered to. The gateway creates the
         missing ones before it answers the client."""
@@ -332,19 +336,14 @@ class Claims:
         if claimer.stream:
             claimer.respond(Reply(claimer.ident, to_json(part), extra=Jobs(tuple(map(_seq, part)))))
             return
-        body = {
-            "topic": topic.name,
-            "claimed": part,
-            "count": len(part),
-            "ready": self._current(topic).ready(topic.records),
-        }
+        body = answers.Claimed(topic.name, part, len(part), self._current(topic).ready(topic.records))
         extra = LettersSent(tuple(dead_letters)) if dead_letters else None
         claimer.respond(Reply(claimer.ident, to_json(body), performance=performance(timing), extra=extra))
 
     # Ack, nack, extend
 
     def ack(self, request: Request[Ack], caller: Hashable, respond: Respond) -> None:
-        asked, tokens = parse_hold(request, self._staging.limits)
+        asked, tokens = parse_jobs(ACK, request, self._staging.limits)
         topic = self._topic(request)
         queue = self._current(topic)
         before: Saved = {}
@@ -358,7 +357,7 @@ class Claims:
                 queue.begin_deletion(seq, job)
 
         def done(timing: Timing) -> None:
-            body = {"topic": topic.name, "acked": len(before), "skipped": skipped, **self._counts(topic)}
+            body = answers.Acked(topic.name, len(before), skipped, *self._counts(topic))
             respond(Reply(request.id, to_json(body), performance=performance(timing)))
 
         if not before:
@@ -367,7 +366,7 @@ class Claims:
         remove(self._staging, topic, sorted(before), before, done, lambda error: refuse(request.id, respond, error))
 
     def nack(self, request: Request[Nack], caller: Hashable, respond: Respond) -> None:
-        asked, tokens = parse_hold(request, self._staging.limits)
+        asked, tokens = parse_jobs(NACK, request, self._staging.limits)
         delay = clamped_delay(asked)
         topic = self._topic(request)
         queue, now = self._current(topic), self._clock.now_ms()
@@ -383,15 +382,13 @@ class Claims:
 
         def done(timing: Timing) -> None:
             self.changed(topic)
-            body = {"topic": topic.name, "nacked": len(before), "skipped": skipped, **self._counts(topic)}
+            body = answers.Nacked(topic.name, len(before), skipped, *self._counts(topic))
             respond(Reply(request.id, to_json(body), performance=performance(timing)))
 
         self._change(topic, before, done, lambda error: refuse(request.id, respond, error))
 
     def extend(self, request: Request[Extend], caller: Hashable, respond: Respond) -> None:
-        asked, tokens = parse_hold(request, self._staging.limits)
-        if asked.lease_ms is None:
-            raise invalid("lease_ms is missing: send the lease's new duration from now on, in ms", field="lease_ms")
+        asked, tokens = parse_jobs(EXTEND, request, self._staging.limits)
         topic = self._topic(request)
         queue = self._current(topic)
         deadline = self._clock.now_ms() + clamped_lease(asked.lease_ms)
@@ -408,36 +405,30 @@ class Claims:
                 ids[str(seq)] = lease_id(job.token)
 
         def done(timing: Timing) -> None:
-            body = {
-                "topic": topic.name,
-                "extended": len(before),
-                "skipped": skipped,
-                "deadlines": dict.fromkeys(ids, deadline),
-                "lease_ids": ids,
-            }
+            deadlines = dict.fromkeys(ids, deadline)
+            body = answers.Extended(topic.name, len(before), skipped, deadlines, ids)
             respond(Reply(request.id, to_json(body), performance=performance(timing)))
 
         self._change(topic, before, done, lambda error: refuse(request.id, respond, error))
 
-    def _counts(self, topic: Topic) -> dict[str, int]:
+    def _counts(self, topic: Topic) -> tuple[int, int]:
+        """Ready jobs, and leased ones."""
         queue = self._current(topic)
-        return {"ready": queue.ready(topic.records), "in_flight": queue.in_flight}
+        return queue.ready(topic.records), queue.in_flight
 
-    def counters(self, topic: Topic) -> dict[str, int]:
+    def counters(self, topic: Topic) -> answers.QueueState:
         """The `queue` object of a topic's state."""
-        queue = self._current(topic)
-        return {**self._counts(topic), "dead_lettered": queue.dead_lettered}
+        return answers.QueueState(*self._counts(topic), self._current(topic).dead_lettered)
 
     def row(self, topic: Topic) -> list[Any]:
         """A queue's row in the statistics."""
         queue = self._current(topic)
-        counts = self._counts(topic)
         transfers = 0 if not topic.outbox else len(topic.outbox.transfers)
         try:
             age = longest_wait(topic, queue, self._clock.now_ms())
         except SegmentError:
             age = 0  # the statistics do not fail for one damaged file; requests for its jobs report it
-        return [topic.name, counts["ready"], counts["in_flight"], queue.dead_lettered, transfers, age]
+        return [topic.name, *self._counts(topic), queue.dead_lettered, transfers, age]
 
     def _change(
         self, topic: Topic, before: Saved, done: Callable[[Timing], None], failed: Callable[[TopicsError], None]
@@ -479,7 +470,7 @@ class Claims:
         self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
 
 
-def _seq(job: Claimed) -> int:
+def _seq(job: ClaimedJob) -> int:
     return job.seq
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 
 from proto.format.frame import Buffer, Header, Kind, decode_batch, decode_map
+from proto.model.topic_config import from_map
 from shardd.recovery.quarantine import defer
 from shardd.recovery.wal_scan import Found, RecoveryError
-from shardd.topic.config import from_map
 from shardd.topic.cursors import moved
 from shardd.topic.directory import Directory
 from shardd.topic.lane import load

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from proto.format.frame import Buffer, Columns, Header, part
+from proto.model.topic_config import TopicConfig
 from shardd.storage.batch import FINAL_LEVEL, Batch, fitting, merged
 from shardd.storage.segment import Segment
-from shardd.topic.config import TopicConfig
 from shardd.topic.cursors import Cursor, Moving
 from shardd.topic.damage import Damage, Unloaded
 from shardd.topic.gaps import Gaps
