@@ -518,7 +518,8 @@ class Api:
         return Response(200, metrics.text(snapshot), metrics.TEXT)
 
     async def _openapi(self, request: Request, key: Key, options: _Options, started: float) -> Response:
-        return Response(200, openapi.rendered() + b"\n")
+        text = openapi.rendered(self._limits, keys=not self._keyring.open, probe_auth=self._probe_auth)
+        return Response(200, text + b"\n")
 
 
 def parameter(query: str, name: str) -> str:

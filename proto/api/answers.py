@@ -159,7 +159,7 @@ class Record(Struct, gc=False, omit_defaults=True):
         name="$node", default=UNSET
     )
     tag: _Tag = field(name="$tag", default=UNSET)
-    data: _Data = field(default=Raw(b"null"))
+    data: _Data = field(default_factory=Raw)
     meta: _Meta = UNSET
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import Raw, Struct
+from msgspec import Raw, Struct, field
 
 from proto.model.fields import MATCH, U64, Match, Name, NodeId, Nodes, about
 from proto.model.limits import (
@@ -29,7 +29,6 @@ from proto.model.limits import (
 )
 from proto.model.topic_config import ConfigPatch
 
-_NO_META = Raw(b"")
 _BATCH_BYTES = f"bytes of records in one answer, clamped to 1..{MAX_BATCH_BYTES}; the first record always fits"
 _LEASE = f"how long a job may be held, ms; clamped to {MIN_LEASE_MS}..{MAX_LEASE_MS}"
 _OLD_NAME = {"deprecated": True}
@@ -69,7 +68,7 @@ class NewRecord(Struct, gc=False):
             type=["object", "null"],
             maxProperties=MAX_META_KEYS,
         ),
-    ] = _NO_META
+    ] = field(default_factory=Raw)
     delay_ms: Annotated[
         int | None,
         about(
@@ -155,7 +154,7 @@ class DeleteRequest(Struct):
 class CursorRequest(Struct):
     """Where a named cursor is to be."""
 
-    seq: Annotated[U64, about("the last seq that was dealt with, at most the topic's `head_seq`", examples=[480100])]
+    seq: Annotated[U64, about("the last seq that was dealt with, at most the topic's `head_seq`", examples=[2])]
     force: Annotated[bool | None, about("move backwards, too", default=False)] = None
 
 
@@ -281,5 +280,9 @@ class TicketRequest(Struct):
 
     path: Annotated[
         str,
-        about("path of the stream or the WebSocket that it opens; a query is left out", examples=["/v0/ws"]),
+        about(
+            "path of the stream or the WebSocket that it opens; a query is left out",
+            pattern="^/v0/(ws|watch/[^/?]+|topics/[^/?]+/work)([?].*)?$",
+            examples=["/v0/ws"],
+        ),
     ]

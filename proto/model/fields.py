@@ -29,7 +29,7 @@ Name = Annotated[str, Meta(extra_json_schema={"pattern": f"^{TOPIC.pattern}$"})]
 """Name of a topic."""
 RouterName = Annotated[str, Meta(extra_json_schema={"pattern": f"^{ROUTER.pattern}$"})]
 NodeId = Annotated[str, Meta(extra_json_schema={"maxLength": "{max_node_bytes}"})]
-Nodes = NodeId | list[str]
+Nodes = str | list[str]
 Match = (
     str
     | Annotated[
