@@ -43,7 +43,7 @@ _IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
     "description": "as `idempotency_key` of the body, which goes before it",
-    "schema": {"type": "string", "maxLength": MAX_IDEMPOTENCY_KEY_CHARS, "pattern": "^[!-~]*$"},
+    "schema": {"type": "string", "maxLength": MAX_IDEMPOTENCY_KEY_CHARS},
 }
 _LAST_EVENT_ID = {
     "name": "Last-Event-ID",

@@ -27,6 +27,7 @@ from proto.model.limits import (
     MIN_HEARTBEAT_MS,
     MIN_LEASE_MS,
 )
+from proto.model.names import TOPIC, WATCH_SESSION
 from proto.model.topic_config import ConfigPatch
 
 _BATCH_BYTES = f"bytes of records in one answer, clamped to 1..{MAX_BATCH_BYTES}; the first record always fits"
@@ -282,7 +283,7 @@ class TicketRequest(Struct):
         str,
         about(
             "path of the stream or the WebSocket that it opens; a query is left out",
-            pattern="^/v0/(ws|watch/[^/?]+|topics/[^/?]+/work)([?].*)?$",
+            pattern=f"^/v0/(ws|watch/{WATCH_SESSION.pattern}|topics/{TOPIC.pattern}/work)([?].*)?$",
             examples=["/v0/ws"],
         ),
     ]
