@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from proto.format.frame import Buffer, Header, Kind, decode_map
 from proto.format.map_body import MapBody
-from shardd.topic.config import from_map
+from proto.model.topic_config import from_map
 from shardd.topic.cursors import Cursor, moved
 from shardd.topic.directory import Directory
 from shardd.topic.lane import Lane, load

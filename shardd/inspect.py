@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from itertools import islice
 
+from msgspec import UNSET
+
+from proto.api.answers import Damage, TopicEntry, TopicState
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import Figures, ListTopics, Page, State, Stats
 from shardd.changes.transactions import Respond, to_json
@@ -47,24 +50,23 @@ class Inspect:
         topic.expire(now)
         if request.options.touch:
             topic.last_read_ts = now
-        state = {
-            "topic": topic.name,
-            "type": topic.config.type,
-            "head_seq": topic.head_seq,
-            "earliest_seq": topic.earliest_seq,
-            "next_seq": topic.head_seq + 1,
-            "epoch": topic.epoch,
-            "count": topic.records,
-            "bytes": topic.bytes,
-            "config": topic.config,
-            "effective_priority": self._priority(topic, now),
-            "last_write_ts": topic.last_write_ts,
-            "last_read_ts": topic.last_read_ts,
-        }
-        if topic.queue is not None and topic.unloaded is None:
-            state["queue"] = self.leases.counters(topic)
-        if topic.damage is not None:
-            state["quarantined"] = {"reason": "damaged", "since_ms": topic.damage.since_ms}
+        is_queue = topic.queue is not None and topic.unloaded is None
+        state = TopicState(
+            topic=topic.name,
+            type=topic.config.type,
+            head_seq=topic.head_seq,
+            earliest_seq=topic.earliest_seq,
+            next_seq=topic.head_seq + 1,
+            epoch=topic.epoch,
+            count=topic.records,
+            bytes=topic.bytes,
+            config=topic.config,
+            effective_priority=self._priority(topic, now),
+            last_write_ts=topic.last_write_ts,
+            last_read_ts=topic.last_read_ts,
+            queue=self.leases.counters(topic) if is_queue else UNSET,
+            quarantined=UNSET if topic.damage is None else Damage("damaged", topic.damage.since_ms),
+        )
         respond(Reply(request.id, to_json(state)))
 
     def _priority(self, topic: Topic, now_ms: int) -> int:
@@ -81,17 +83,17 @@ class Inspect:
             if options.touch:
                 topic.last_read_ts = now
             entries.append(
-                {
-                    "topic": topic.name,
-                    "head_seq": topic.head_seq,
-                    "earliest_seq": topic.earliest_seq,
-                    "epoch": topic.epoch,
-                    "count": topic.records,
-                    "bytes": topic.bytes,
-                    "durable": topic.config.durable,
-                    "effective_priority": self._priority(topic, now),
-                    **({} if topic.damage is None else {"quarantined": True}),
-                }
+                TopicEntry(
+                    topic=topic.name,
+                    head_seq=topic.head_seq,
+                    earliest_seq=topic.earliest_seq,
+                    epoch=topic.epoch,
+                    count=topic.records,
+                    bytes=topic.bytes,
+                    durable=topic.config.durable,
+                    effective_priority=self._priority(topic, now),
+                    quarantined=UNSET if topic.damage is None else True,
+                )
             )
         respond(Reply(request.id, to_json(entries), extra=Page(tuple(topic.name for topic in page), more)))
 

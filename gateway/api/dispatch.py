@@ -38,7 +38,7 @@ from gateway.contract.auth import (
 from gateway.contract.operations import OPERATIONS, Body, Operation, QueryValue
 from gateway.contract.origins import Origins
 from gateway.contract.routes import Routes, defaults, parse_query
-from gateway.contract.tickets import TTL_S, TicketRequest, Tickets
+from gateway.contract.tickets import TTL_S, Tickets
 from gateway.http import websocket
 from gateway.http.chunked_body import too_large
 from gateway.http.gzip_coding import MAX_RATIO, SMALLEST_ANSWER, accepts_gzip, deflated, inflated
@@ -51,6 +51,7 @@ from gateway.streams.hub import Live
 from gateway.streams.job_stream import Work
 from gateway.streams.watch_request import WATCH_REQUEST
 from gateway.streams.websocket_commands import Conversation, prove, refusal
+from proto.api.requests import TicketRequest
 from proto.ipc.message import Reply
 from proto.ipc.operations import Configure, CursorList, DeleteTopic, LettersSent, ListTopics, RouterList
 from proto.ipc.operations import Operation as ShardOperation
@@ -517,7 +518,8 @@ class Api:
         return Response(200, metrics.text(snapshot), metrics.TEXT)
 
     async def _openapi(self, request: Request, key: Key, options: _Options, started: float) -> Response:
-        return Response(200, openapi.rendered() + b"\n")
+        text = openapi.rendered(self._limits, keys=not self._keyring.open, probe_auth=self._probe_auth)
+        return Response(200, text + b"\n")
 
 
 def parameter(query: str, name: str) -> str:

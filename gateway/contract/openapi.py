@@ -1,305 +1,395 @@
-"""The OpenAPI document, generated from the table of operations."""
+"""The OpenAPI document of a service, made from the table of operations and the Structs of its bodies.
+
+Nothing about a field is written here: types come from the Structs that parse the requests and make the answers,
+descriptions and bounds from their annotations (`proto.model.fields`). The document shows the limits of the service that
+serves it, and asks for keys only if the service does.
+"""
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, Struct
 
-from gateway.contract.operations import OPERATIONS, Body, Operation
+from gateway.contract.operations import OPERATIONS, Body, Operation, Param
 from proto import __version__
-from proto.model.durability import BY_NAME
-from proto.model.errors import STATUS
+from proto.api import answers
+from proto.model.errors import STATUS, ErrorCode
+from proto.model.fields import DEFAULT
 from proto.model.keys import ALL_SCOPES
-from proto.model.limits import MAX_PUBLISH_DELAY_MS
+from proto.model.limits import MAX_IDEMPOTENCY_KEY_CHARS, Limits
 from proto.model.names import ROUTER, TOPIC, WATCH_SESSION
 
-_REQUESTS: dict[str, dict[str, Any]] = {
-    "configure_topic": {"$ref": "#/components/schemas/TopicConfig"},
-    "append": {"$ref": "#/components/schemas/Append"},
-    "diff": {"$ref": "#/components/schemas/Diff"},
-    "delete_records": {"$ref": "#/components/schemas/Delete"},
-    "put_cursor": {"$ref": "#/components/schemas/Position"},
-    "put_router": {"$ref": "#/components/schemas/Router"},
-    "make_ticket": {"$ref": "#/components/schemas/Ticket"},
-    "watch": {"$ref": "#/components/schemas/Watch"},
-    "claim": {"$ref": "#/components/schemas/Claim"},
-    "ack": {"$ref": "#/components/schemas/Jobs"},
-    "nack": {"$ref": "#/components/schemas/Nack"},
-    "extend": {"$ref": "#/components/schemas/Extend"},
-    "peek": {"$ref": "#/components/schemas/Peek"},
-    "redrive": {"$ref": "#/components/schemas/Redrive"},
-}
-_CREATES = {"configure_topic", "append", "put_router"}
-"""Operations that answer 201 when they created something."""
+Schema = dict[str, Any]
+Codes = frozenset[ErrorCode]
 
-_U64 = {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}
-_BOOLEAN = {"type": "boolean"}
-_STRING = {"type": "string"}
-_SCHEMAS: dict[str, Any] = {
-    "Error": {
-        "type": "object",
-        "required": ["error"],
-        "properties": {
-            "error": {
-                "type": "object",
-                "required": ["code", "message"],
-                "properties": {
-                    "code": {"type": "string", "enum": sorted(code.value for code in STATUS)},
-                    "message": _STRING,
-                    "detail": {"type": "object"},
-                },
-            },
-            "performance": {"type": "object", "additionalProperties": {"type": "number"}},
-        },
-    },
-    "TopicConfig": {
-        "type": "object",
-        "properties": {
-            "type": {"type": "string", "enum": ["log", "queue"]},
-            "ttl_ms": _U64,
-            "cap_records": _U64,
-            "cap_bytes": _U64,
-            "discard": {"type": "string", "enum": ["old", "reject"]},
-            "durable": _BOOLEAN,
-            "durability": {"type": "string", "enum": list(BY_NAME)},
-            "priority": {"type": ["integer", "null"]},
-            "auto_priority": _BOOLEAN,
-            "auto_create": _BOOLEAN,
-            "idempotency_window_ms": _U64,
-            "dedupe_node": _BOOLEAN,
-            "lease_ms": _U64,
-            "claim_jitter_ms": _U64,
-            "max_deliveries": _U64,
-            "dead_letter": {"type": ["string", "null"]},
-            "leases_durable": _BOOLEAN,
-        },
-    },
-    "Record": {
-        "type": "object",
-        "required": ["data"],
-        "properties": {
-            "data": {},
-            "tag": _STRING,
-            "node": _STRING,
-            "meta": {"type": "object"},
-            "delay_ms": {
-                "type": "integer",
-                "minimum": 0,
-                "maximum": MAX_PUBLISH_DELAY_MS,
-                "description": "jobs of a queue only (an extension): hand it out no earlier",
-            },
-        },
-    },
-    "Append": {
-        "type": "object",
-        "required": ["records"],
-        "properties": {
-            "records": {"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/Record"}},
-            "node": _STRING,
-            "idempotency_key": {"type": "string", "maxLength": 256},
-            "create": _BOOLEAN,
-            "config": {"$ref": "#/components/schemas/TopicConfig"},
-            "disable_backpressure": _BOOLEAN,
-        },
-    },
-    "Diff": {
-        "type": "object",
-        "properties": {
-            "from_seq": _U64,
-            "cursor": _STRING,
-            "limit": {"type": "integer", "minimum": 0},
-            "node": {"anyOf": [_STRING, {"type": "array", "items": _STRING}]},
-            "include_tags": _BOOLEAN,
-            "include_meta": _BOOLEAN,
-            "wait_ms": {"type": "integer", "minimum": 0},
-        },
-    },
-    "Delete": {
-        "type": "object",
-        "anyOf": [{"required": ["before_seq"]}, {"required": ["match"]}],
-        "properties": {
-            "before_seq": _U64,
-            "match": {
-                "anyOf": [
-                    _STRING,
-                    {
-                        "type": "array",
-                        "prefixItems": [{"const": "tag"}, {"enum": ["Eq", "Glob"]}, _STRING],
-                        "minItems": 3,
-                        "maxItems": 3,
-                    },
-                ]
-            },
-        },
-    },
-    "Position": {
-        "type": "object",
-        "required": ["seq"],
-        "properties": {"seq": _U64, "force": _BOOLEAN},
-    },
-    "Watch": {
-        "type": "object",
-        "required": ["topics"],
-        "properties": {
-            "topics": {
-                "type": "object",
-                "minProperties": 1,
-                "additionalProperties": {"type": "object", "properties": {"from_seq": _U64, "tail": _BOOLEAN}},
-            },
-            "cursor": _STRING,
-            "node": {"anyOf": [_STRING, {"type": "array", "items": _STRING}]},
-            "limit": {"type": "integer", "minimum": 0},
-            "max_batch_bytes": {"type": "integer", "minimum": 0},
-            "heartbeat_ms": {"type": "integer", "minimum": 0},
-            "include_meta": _BOOLEAN,
-            "include_tags": _BOOLEAN,
-            "include_data": _BOOLEAN,
-            "consistency": {"type": "string", "enum": ["eventual", "strong"]},
-        },
-    },
+_ANSWERED = {name: kind for name, kind in vars(answers).items() if isinstance(kind, type) and issubclass(kind, Struct)}
+_REF = "#/components/schemas/{name}"
+_PATH_PARAMETERS: dict[str, tuple[str, Schema]] = {
+    "router": ("name of a router", {"type": "string", "pattern": f"^{ROUTER.pattern}$", "examples": ["jobs>audit"]}),
+    "topic": ("name of a topic", {"type": "string", "pattern": f"^{TOPIC.pattern}$", "examples": ["jobs"]}),
+    "wid": ("name of a watch session", {"type": "string", "pattern": f"^{WATCH_SESSION.pattern}$"}),
+    "cursor": (
+        "name of a cursor, 1 to 255 bytes of UTF-8, percent-encoded",
+        {"type": "string", "minLength": 1, "maxLength": 255, "examples": ["billing"]},
+    ),
 }
-_JOBS = {
-    "node": {"type": "string", "minLength": 1},
-    "seqs": {"type": "array", "items": _U64, "minItems": 1},
-    "lease_ids": {"type": "array", "items": _STRING},
+_IDEMPOTENCY_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "description": "as `idempotency_key` of the body, which goes before it",
+    "schema": {"type": "string", "maxLength": MAX_IDEMPOTENCY_KEY_CHARS},
 }
-_SCHEMAS["Claim"] = {
-    "type": "object",
-    "required": ["node"],
-    "properties": {
-        "node": _JOBS["node"],
-        "max": {"type": "integer"},
-        "lease_ms": {"type": "integer"},
-        "wait_ms": {
-            "type": "integer",
-            "description": "how long to wait for a job when there is none (an extension), at most 30 000",
-        },
-    },
+_LAST_EVENT_ID = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "description": "the id of the last event that the client got; the stream goes on after it",
+    "schema": {"type": "string", "pattern": "^[!-~]*$"},
 }
-_SCHEMAS["Jobs"] = {"type": "object", "required": ["node", "seqs"], "properties": _JOBS}
-_SCHEMAS["Nack"] = {
-    "type": "object",
-    "required": ["node", "seqs"],
-    "properties": {**_JOBS, "delay_ms": {"type": "integer"}},
+_RETRY_AFTER = {
+    "Retry-After": {"description": "seconds after which to try again", "schema": {"type": "integer", "minimum": 1}}
 }
-_SCHEMAS["Extend"] = {
-    "type": "object",
-    "required": ["node", "seqs", "lease_ms"],
-    "properties": {**_JOBS, "lease_ms": {"type": "integer"}},
+_HEADERS: dict[int, dict[str, Any]] = {
+    401: {"WWW-Authenticate": {"description": "the scheme, Bearer", "schema": {"type": "string"}}},
+    429: _RETRY_AFTER,
+    503: _RETRY_AFTER,
 }
-_OLD_NAME = {**_U64, "deprecated": True}
-_SCHEMAS["Peek"] = {
-    "type": "object",
-    "properties": {
-        "first_seq": {**_U64, "description": "the first one, inclusive"},
-        "from_seq": _OLD_NAME,
-        "max": {"type": "integer"},
-    },
+MEANINGS: dict[ErrorCode, str] = {
+    ErrorCode.INVALID_REQUEST: "the request is malformed, or a value is not allowed",
+    ErrorCode.BATCH_TOO_LARGE: "more entries than one request may have",
+    ErrorCode.RECORD_TOO_LARGE: "a record is larger than allowed, or can never fit into the topic",
+    ErrorCode.UNAUTHORIZED: "the key is missing, or not known",
+    ErrorCode.FORBIDDEN: "the key may not do this, or the web page may not use the service",
+    ErrorCode.NOT_FOUND: "there is nothing of this name",
+    ErrorCode.TOPIC_NOT_FOUND: "the topic does not exist",
+    ErrorCode.ROUTER_NOT_FOUND: "the router does not exist",
+    ErrorCode.CURSOR_NOT_FOUND: "the cursor does not exist",
+    ErrorCode.METHOD_NOT_ALLOWED: "the path has other methods; the header Allow names them",
+    ErrorCode.NOT_ACCEPTABLE: "the answer is an event stream, which the header Accept excludes",
+    ErrorCode.REQUEST_TIMEOUT: "the request came too slowly",
+    ErrorCode.ROUTER_CYCLE: "the router would close a cycle",
+    ErrorCode.TOPIC_EXISTS_INCOMPATIBLE: "a topic is of another type, or has another source",
+    ErrorCode.TOPIC_NOT_EMPTY: "the topic has records",
+    ErrorCode.NOT_A_QUEUE: "the topic is a log and has no jobs",
+    ErrorCode.PAYLOAD_TOO_LARGE: "the body is larger than allowed",
+    ErrorCode.UNSUPPORTED_MEDIA_TYPE: "the body is not JSON, or its encoding is not known",
+    ErrorCode.TOPIC_FULL: "the topic is at a cap, and refuses what is beyond it",
+    ErrorCode.THROTTLED: "a cap is reached, or the service is under load",
+    ErrorCode.HEADERS_TOO_LARGE: "the head of the request is larger than allowed",
+    ErrorCode.INTERNAL: "a bug, or damaged files",
+    ErrorCode.NOT_READY: "a shard does not serve at this time",
+    ErrorCode.SHUTTING_DOWN: "the service ends",
 }
-_SCHEMAS["Redrive"] = {
-    "type": "object",
-    "required": ["queue"],
-    "properties": {
-        "queue": {"type": "string", "description": "where the jobs came from, and go back to"},
-        "first_seq": {**_U64, "description": "the first one, inclusive"},
-        "last_seq": {**_U64, "description": "the last one, inclusive"},
-        "from_seq": _OLD_NAME,
-        "to_seq": _OLD_NAME,
-        "match": _SCHEMAS["Delete"]["properties"]["match"],
-        "max": {"type": "integer"},
-    },
+_WAYS = {
+    "key": {"type": "http", "scheme": "bearer", "description": f"Scopes: {', '.join(ALL_SCOPES.words)}"},
+    "ticket": {"type": "apiKey", "in": "query", "name": "ticket", "description": "of POST /v0/tickets"},
+    "token": {"type": "apiKey", "in": "query", "name": "token", "description": "a key, for development only"},
 }
-_SCHEMAS["Ticket"] = {
-    "type": "object",
-    "required": ["path"],
-    "properties": {"path": {"type": "string", "description": "of the stream or WebSocket that it is for"}},
+"""Ways to bring a key."""
+_ANY_REQUEST = {
+    ErrorCode.INVALID_REQUEST,
+    ErrorCode.FORBIDDEN,
+    ErrorCode.REQUEST_TIMEOUT,
+    ErrorCode.HEADERS_TOO_LARGE,
+    ErrorCode.INTERNAL,
 }
-_SCHEMAS["Router"] = {
-    "type": "object",
-    "properties": {
-        "source": _STRING,
-        "dest": _STRING,
-        "preserve_node": _BOOLEAN,
-        "preserve_tag": _BOOLEAN,
-        "create_dest": _BOOLEAN,
-        "filter": {"anyOf": [*_SCHEMAS["Delete"]["properties"]["match"]["anyOf"], {"type": "null"}]},
-        "allow_cycle": _BOOLEAN,
-        "guarantee": {"enum": ["at_least_once", "exactly_once"]},
-    },
+_BODY = {ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.UNSUPPORTED_MEDIA_TYPE}
+_EVENTS = {
+    "watch_stream": "`record`, `tombstone`, `caught-up`, `topic-deleted`, `error`; each id says where the topics are",
+    "work": "`job` and `error`",
 }
-_PATH_PARAMETERS: dict[str, dict[str, Any]] = {
-    "router": {"type": "string", "pattern": f"^{ROUTER.pattern}$"},
-    "topic": {"type": "string", "pattern": f"^{TOPIC.pattern}$"},
-    "wid": {"type": "string", "pattern": f"^{WATCH_SESSION.pattern}$"},
-    "cursor": {"type": "string", "minLength": 1, "description": "up to 255 bytes of UTF-8, percent-encoded"},
+_UPGRADED = "The connection speaks the WebSocket protocol from here on, with JSON in text messages"
+_TAGS = {
+    "queues": ("Jobs, leased to workers", ("claim", "ack", "nack", "extend", "peek", "redrive", "work")),
+    "cursors": ("Named positions in topics, kept by the service", ("cursors",)),
+    "topics": ("Topics and their records", ("topics",)),
+    "routers": ("Copies of records from topic to topic", ("routers",)),
+    "streams": ("Records as they are written", ("watch", "ws", "tickets")),
+    "service": ("The service itself", ()),
 }
+"""Tag → what it is about, and segments of the paths of its operations. The first tag that fits counts."""
 
 
-def _parameters(operation: Operation) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    for name, schema in _PATH_PARAMETERS.items():
-        if f"{{{name}}}" in operation.path:
-            found.append({"name": name, "in": "path", "required": True, "schema": schema})
-    for param in operation.query:
-        of_param: dict[str, Any] = {"type": param.type}
-        if param.default is not None:
-            of_param["default"] = param.default
-        found.append({"name": param.name, "in": "query", "description": param.summary, "schema": of_param})
+def errors_of(operation: Operation, *, keyed: bool) -> Codes:
+    """The codes that an operation answers with. `keyed`: it needs a key."""
+    codes = _ANY_REQUEST | set(operation.errors)
+    if keyed:
+        codes |= {ErrorCode.UNAUTHORIZED}
+    if operation.scope is not None:
+        codes |= {ErrorCode.THROTTLED}
+    if operation.body is not Body.NONE:
+        codes |= _BODY
+    if not operation.always:
+        codes |= {ErrorCode.NOT_READY, ErrorCode.SHUTTING_DOWN}
+    return frozenset(codes)
+
+
+# Schemas
+
+
+def _schemas(operations: Iterable[Operation]) -> dict[str, Schema]:
+    """The schemas of all Structs, by name."""
+    asked = {operation.request for operation in operations if operation.request is not None}
+    answered = {operation.answer for operation in operations if operation.answer is not None} | {answers.ErrorAnswer}
+    found: dict[str, Schema] = {}
+    for kinds, always in ((answered, True), (asked, False)):
+        _, parts = msgspec.json.schema_components(sorted(kinds, key=lambda kind: kind.__name__), ref_template=_REF)
+        for name, part in parts.items():
+            assert name not in found, f"two Structs are called {name}"
+            found[name] = _tidied(part)
+            if always and name in _ANSWERED:
+                every = msgspec.structs.fields(_ANSWERED[name])
+                found[name]["required"] = [each.encode_name for each in every if each.default is not UNSET]
+    for kind in asked:
+        found[kind.__name__] |= getattr(kind, "SCHEMA", {})
     return found
 
 
-def _described(operation: Operation) -> dict[str, Any]:
-    error = {
-        "description": "The canonical error body",
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
-    }
-    answer = {"content": {"application/json": {"schema": {"type": "object"}}}}
-    responses: dict[str, Any] = {"200": {"description": "Done", **answer}, "default": error}
-    if operation.name in _CREATES:
-        responses["201"] = {"description": "Done, and this call created it", **answer}
-    if operation.name == "metrics":
-        responses["200"]["content"]["text/plain"] = {"schema": _STRING}
+def _tidied(schema: Any) -> Any:
+    """A schema without what only repeats its name, with `null` among the types instead of beside them."""
+    if isinstance(schema, list):
+        return [_tidied(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    tidy = {name: _tidied(value) for name, value in schema.items() if name != "title"}
+    if "description" in tidy:
+        tidy["description"] = inspect.cleandoc(tidy["description"])
+    if "default" in tidy and tidy["default"] is None:
+        del tidy["default"]
+    if DEFAULT in tidy:
+        tidy["default"] = tidy.pop(DEFAULT)
+    return _merged(tidy)
+
+
+def _merged(schema: Schema) -> Schema:
+    kinds = schema.get("anyOf", [])
+    if {"type": "null"} not in kinds or len(kinds) != 2:
+        return schema
+    inner: Schema = next(kind for kind in kinds if kind != {"type": "null"})
+    if "$ref" in inner or "anyOf" in inner:
+        return schema
+    outer = {name: value for name, value in schema.items() if name != "anyOf"}
+    merged = {**inner, **outer}
+    if "enum" in merged:
+        merged["enum"] = [*merged["enum"], None]
+    elif isinstance(merged["type"], str) and "type" not in outer:
+        merged["type"] = [merged["type"], "null"]
+    return merged
+
+
+def _of_service(value: Any, limits: Limits) -> Any:
+    """A part of the document with the service's limits in the place of their names."""
+    if isinstance(value, dict):
+        return {name: _of_service(each, limits) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_of_service(each, limits) for each in value]
+    if isinstance(value, str):
+        if (whole := _LIMIT.fullmatch(value)) is not None:
+            return getattr(limits, whole[1])
+        return _LIMIT.sub(lambda found: str(getattr(limits, found[1])), value)
+    return value
+
+
+_LIMIT = re.compile("{(" + "|".join(Limits.model_fields) + ")}")
+
+
+def _example(schema: Schema, schemas: dict[str, Schema]) -> Any:
+    """A value that fits the schema, made of the examples of its parts."""
+    if "$ref" in schema:
+        return _example(schemas[schema["$ref"].rpartition("/")[2]], schemas)
+    if "examples" in schema:
+        return schema["examples"][0]
+    if "enum" in schema:
+        return schema["enum"][0]
+    if "anyOf" in schema and "type" not in schema:
+        return _example(schema["anyOf"][0], schemas)
+    kind = schema["type"]
+    if kind == "object":
+        shown = schema.get("required", ())
+        fields = schema.get("properties", {}).items()
+        return {name: _example(each, schemas) for name, each in fields if name in shown or "examples" in each}
+    if kind == "array":
+        return [_example(schema["items"], schemas)]
+    return schema.get("default", _PLAIN[kind] if isinstance(kind, str) else None)
+
+
+_PLAIN: Schema = {"boolean": False, "integer": 0, "number": 0.0, "string": "text"}
+
+
+# Operations
+
+
+def _tag(operation: Operation) -> str:
+    segments = operation.path.split("/")
+    return next((tag for tag, (_, words) in _TAGS.items() if not {*words}.isdisjoint(segments)), "service")
+
+
+def _parameters(operation: Operation) -> list[Schema]:
+    found: list[Schema] = []
+    for name, (text, schema) in _PATH_PARAMETERS.items():
+        if f"{{{name}}}" in operation.path:
+            found.append({"name": name, "in": "path", "required": True, "description": text, "schema": schema})
+    found += [_query(param) for param in operation.query if param.name not in _WAYS]
+    if operation.name == "append":
+        found.append(_IDEMPOTENCY_KEY)
+    if operation.name == "watch_stream":
+        found.append(_LAST_EVENT_ID)
+    return found
+
+
+def _query(param: Param) -> Schema:
+    schema: Schema = {"type": param.type, **param.schema}
+    if param.default is not None and not param.required:
+        schema["default"] = param.default
+    query = {"name": param.name, "in": "query", "description": param.summary, "schema": schema}
+    return {**query, "required": True} if param.required else query
+
+
+def _answer_name(operation: Operation) -> str:
+    assert operation.answer is not None
+    return operation.answer.__name__
+
+
+def _success(operation: Operation) -> Schema:
+    """The responses that are no error."""
+    if operation.upgrades:
+        return {"101": {"description": _UPGRADED}}
     if operation.streams:
-        responses["200"]["content"] = {"text/event-stream": {"schema": _STRING}}
-    described: dict[str, Any] = {
+        text = f"Events, until either side ends the stream: {_EVENTS[operation.name]}"
+        return {"200": {"description": text, "content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+    content: Schema = {"application/json": {"schema": {"type": "object"}}}
+    if operation.answer is not None:
+        content = {"application/json": {"schema": {"$ref": _REF.format(name=_answer_name(operation))}}}
+    if operation.name == "metrics":
+        content["text/plain"] = {"schema": {"type": "string"}}
+    found: Schema = {"200": {"description": "Done", "content": content}}
+    if operation.creates:
+        found["201"] = {"description": "Done, and this request created it", "content": content}
+    return found
+
+
+def _failures(codes: Codes, shared: dict[str, Schema]) -> Schema:
+    """The responses that are errors. Each is made once for all operations and put into `shared`."""
+    by_status: dict[int, list[ErrorCode]] = {}
+    for code in STATUS:
+        if code in codes:
+            by_status.setdefault(STATUS[code], []).append(code)
+    found: Schema = {}
+    for status, those in by_status.items():
+        name = f"{status}_{'_'.join(those)}"
+        shared.setdefault(name, _failure(status, those))
+        found[str(status)] = {"$ref": f"#/components/responses/{name}"}
+    return found
+
+
+def _failure(status: int, codes: list[ErrorCode]) -> Schema:
+    return {
+        "description": "; ".join(f"`{code.value}`: {MEANINGS[code]}" for code in codes),
+        "x-error-codes": [code.value for code in codes],
+        **({"headers": _HEADERS[status]} if status in _HEADERS else {}),
+        "content": {
+            "application/json": {
+                "schema": {"$ref": _REF.format(name="ErrorAnswer")},
+                "examples": {
+                    code.value: {"value": {"error": {"code": code.value, "message": MEANINGS[code]}}} for code in codes
+                },
+            }
+        },
+    }
+
+
+def _security(operation: Operation) -> list[Schema]:
+    words = list(operation.scope.words) if operation.scope else []
+    ways = ["key"]
+    if operation.streams:
+        ways.append("ticket")
+    if operation.event_stream:
+        ways.append("token")
+    return [{way: words} for way in ways]
+
+
+def _described(operation: Operation, shared: dict[str, Schema], *, keys: bool, probe_auth: bool) -> Schema:
+    needs_key = keys and (operation.scope is not None or (operation.probe and probe_auth))
+    text = f"{operation.summary}."
+    if operation.aliases:
+        text += f" Also at {', '.join(operation.aliases)}."
+    if needs_key and operation.scope:
+        text += f" Needs a key with the scopes {' and '.join(operation.scope.words)}."
+    described: Schema = {
         "operationId": operation.name,
         "summary": operation.summary,
+        "description": text,
+        "tags": [_tag(operation)],
         "parameters": _parameters(operation),
-        "responses": responses,
+        "responses": {**_success(operation), **_failures(errors_of(operation, keyed=needs_key), shared)},
+        "security": _security(operation) if needs_key else [],
     }
-    if operation.scope is not None:
-        described["x-scope"] = "+".join(operation.scope.words)
-        described["security"] = [{"key": []}]
     if operation.body is not Body.NONE:
+        assert operation.request is not None
+        schema = {"$ref": _REF.format(name=operation.request.__name__)}
         described["requestBody"] = {
             "required": operation.body is Body.REQUIRED,
-            "content": {"application/json": {"schema": _REQUESTS.get(operation.name, {"type": "object"})}},
+            "content": {"application/json": {"schema": schema}},
         }
     return described
 
 
-def document(operations: Iterable[Operation]) -> dict[str, Any]:
-    paths: dict[str, dict[str, Any]] = {}
+def _added(operations: Iterable[Operation], schemas: dict[str, Schema]) -> None:
+    """Add what the service adds to answers: `performance`, and `ignored` where there is a body."""
     for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation)
-    return {
+        if operation.answer is None:
+            continue
+        schema = schemas[_answer_name(operation)]
+        if operation.timed:
+            schema["properties"]["performance"] = {"$ref": _REF.format(name="Performance")}
+            schema["required"] = sorted({*schema["required"], "performance"})
+        if operation.request is not None and not operation.request.__struct_config__.forbid_unknown_fields:
+            schema["properties"]["ignored"] = {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "fields of the body that the service does not know; absent if there are none",
+            }
+
+
+def document(operations: Iterable[Operation], limits: Limits, *, keys: bool = True, probe_auth: bool = False) -> Schema:
+    """The document of a service. `keys`: it has keys; `probe_auth`: its probes need one too."""
+    operations = tuple(operations)
+    schemas = _schemas(operations)
+    _added(operations, schemas)
+    paths: dict[str, Schema] = {}
+    shared: dict[str, Schema] = {}
+    for operation in operations:
+        described = _described(operation, shared, keys=keys, probe_auth=probe_auth)
+        paths.setdefault(operation.path, {})[operation.method.lower()] = described
+    components: Schema = {"schemas": dict(sorted(schemas.items())), "responses": dict(sorted(shared.items()))}
+    if keys:
+        components["securitySchemes"] = _WAYS
+    for operation in operations:
+        for kind in (operation.request, operation.answer):
+            if kind is not None:
+                schemas[kind.__name__]["examples"] = [_example(schemas[kind.__name__], schemas)]
+    whole = {
         "openapi": "3.1.0",
         "info": {
             "title": "topics",
             "version": __version__,
-            "description": f"A persistent event engine. Scopes of keys: {', '.join(ALL_SCOPES.words)}.",
+            "description": "A persistent event engine. An integer is written without a fraction: 1, not 1.0.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
+        "servers": [{"url": "/", "description": "where this document is"}],
+        "tags": [{"name": name, "description": text} for name, (text, _) in _TAGS.items()],
         "paths": paths,
-        "components": {
-            "schemas": _SCHEMAS,
-            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
-        },
+        "components": components,
     }
+    found: Schema = _of_service(whole, limits)
+    return found
 
 
 @cache
-def rendered() -> bytes:
-    return msgspec.json.encode(document(OPERATIONS))
+def rendered(limits: Limits, *, keys: bool, probe_auth: bool) -> bytes:
+    return msgspec.json.encode(document(OPERATIONS, limits, keys=keys, probe_auth=probe_auth))

@@ -7,12 +7,20 @@ that asks several shards, or none, also needs a handler in `gateway.api.dispatch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Literal
 
+from msgspec import Struct
+
+from proto.api import answers, requests
 from proto.ipc import operations
+from proto.model.errors import ErrorCode
 from proto.model.keys import Scope
+from proto.model.limits import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
+from proto.model.router import RouterPatch
+from proto.model.topic_config import ConfigPatch
 
 QueryValue = bool | int | str
 
@@ -32,6 +40,10 @@ class Param:
     type: Literal["boolean", "integer", "string"]
     default: QueryValue | None
     summary: str
+    required: bool = False
+    """For the OpenAPI document: the handler refuses a request without it."""
+    schema: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """For the OpenAPI document: further keywords of JSON Schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +52,9 @@ class Operation:
     `shard_op` is the operation that the topic's shard carries out; without one, the gateway's handler for `name`
     answers. `timed` responses carry `performance`. `always` operations are served while shards are down and while the
     service drains.
+
+    `request` and `answer` are the Structs of the bodies, and `errors` the codes of this operation beside those that
+    its other fields imply: the OpenAPI document has them. An operation that `creates` answers 201 when it did.
 
     `scope` is the set of scopes that a key needs. None needs no key, except that a `probe` needs any key when the
     service is configured so. `grows` operations may create topics or add bytes. `streams` operations hold a slot of
@@ -53,6 +68,10 @@ class Operation:
     scope: Scope | None
     shard_op: type[Any] | None = None
     body: Body = Body.NONE
+    request: type[Struct] | None = None
+    answer: type[Struct] | None = None
+    errors: tuple[ErrorCode, ...] = ()
+    creates: bool = False
     query: tuple[Param, ...] = ()
     aliases: tuple[str, ...] = ()
     timed: bool = True
@@ -75,6 +94,14 @@ class Operation:
 
 _TICKET = Param("ticket", "string", "", "in place of a key: one of POST /v0/tickets for this path")
 
+_PAGE_SIZE = Param(
+    "page_size",
+    "integer",
+    0,
+    f"entries of a page, clamped to 1..{MAX_PAGE_SIZE}; 0 means {DEFAULT_PAGE_SIZE}",
+)
+_CURSOR = Param("cursor", "string", "", "`next_cursor` of the page before")
+
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "configure_topic",
@@ -85,6 +112,10 @@ OPERATIONS: tuple[Operation, ...] = (
         shard_op=operations.Configure,
         body=Body.OPTIONAL,
         grows=True,
+        request=ConfigPatch,
+        answer=answers.Configured,
+        errors=(ErrorCode.TOPIC_EXISTS_INCOMPATIBLE,),
+        creates=True,
     ),
     Operation(
         "topic_state",
@@ -94,6 +125,8 @@ OPERATIONS: tuple[Operation, ...] = (
         Scope.READ,
         shard_op=operations.State,
         query=(Param("touch", "boolean", True, "whether this read counts as use of the topic"),),
+        answer=answers.TopicState,
+        errors=(ErrorCode.TOPIC_NOT_FOUND,),
     ),
     Operation(
         "list_topics",
@@ -103,10 +136,11 @@ OPERATIONS: tuple[Operation, ...] = (
         Scope.READ,
         query=(
             Param("prefix", "string", "", "only names that start with this"),
-            Param("page_size", "integer", 0, "entries of a page, 1 to 1000; 0 means 100"),
-            Param("cursor", "string", "", "`next_cursor` of the page before"),
+            _PAGE_SIZE,
+            _CURSOR,
             Param("touch", "boolean", False, "whether this read counts as use of the topics"),
         ),
+        answer=answers.TopicPage,
     ),
     Operation(
         "delete_topic",
@@ -116,6 +150,8 @@ OPERATIONS: tuple[Operation, ...] = (
         Scope.DELETE,
         shard_op=operations.DeleteTopic,
         query=(Param("if_empty", "boolean", False, "refuse when the topic has records"),),
+        answer=answers.TopicDeleted,
+        errors=(ErrorCode.TOPIC_NOT_EMPTY,),
     ),
     Operation(
         "append",
@@ -127,6 +163,15 @@ OPERATIONS: tuple[Operation, ...] = (
         body=Body.REQUIRED,
         query=(Param("return_seqs", "boolean", True, "whether the answer lists every seq"),),
         grows=True,
+        request=requests.AppendRequest,
+        answer=answers.Appended,
+        errors=(
+            ErrorCode.BATCH_TOO_LARGE,
+            ErrorCode.RECORD_TOO_LARGE,
+            ErrorCode.TOPIC_NOT_FOUND,
+            ErrorCode.TOPIC_FULL,
+        ),
+        creates=True,
     ),
     Operation(
         "diff",
@@ -137,6 +182,12 @@ OPERATIONS: tuple[Operation, ...] = (
         shard_op=operations.Diff,
         records=True,
         body=Body.OPTIONAL,
+        request=requests.DiffRequest,
+        answer=answers.Diff,
+        errors=(
+            ErrorCode.TOPIC_NOT_FOUND,
+            ErrorCode.CURSOR_NOT_FOUND,
+        ),
     ),
     Operation(
         "delete_records",
@@ -146,6 +197,9 @@ OPERATIONS: tuple[Operation, ...] = (
         Scope.DELETE,
         shard_op=operations.DeleteRecords,
         body=Body.REQUIRED,
+        request=requests.DeleteRequest,
+        answer=answers.RecordsDeleted,
+        errors=(ErrorCode.TOPIC_NOT_FOUND,),
     ),
     Operation(
         "claim",
@@ -156,6 +210,12 @@ OPERATIONS: tuple[Operation, ...] = (
         shard_op=operations.Claim,
         records=True,
         body=Body.REQUIRED,
+        request=requests.ClaimRequest,
+        answer=answers.Claimed,
+        errors=(
+            ErrorCode.TOPIC_NOT_FOUND,
+            ErrorCode.NOT_A_QUEUE,
+        ),
     ),
     Operation(
         "ack",
@@ -165,6 +225,13 @@ OPERATIONS: tuple[Operation, ...] = (
         Scope.WRITE,
         shard_op=operations.Ack,
         body=Body.REQUIRED,
+        request=requests.AckRequest,
+        answer=answers.Acked,
+        errors=(
+            ErrorCode.BATCH_TOO_LARGE,
+            ErrorCode.TOPIC_NOT_FOUND,
+            ErrorCode.NOT_A_QUEUE,
+        ),
     ),
     Operation(
         "nack",
@@ -174,6 +241,13 @@ OPERATIONS: tuple[Operation, ...] = (
         Scope.WRITE,
         shard_op=operations.Nack,
         body=Body.REQUIRED,
+        request=requests.NackRequest,
+        answer=answers.Nacked,
+        errors=(
+            ErrorCode.BATCH_TOO_LARGE,
+            ErrorCode.TOPIC_NOT_FOUND,
+            ErrorCode.NOT_A_QUEUE,
+        ),
     ),
     Operation(
         "extend",
@@ -183,6 +257,13 @@ OPERATIONS: tuple[Operation, ...] = (
         Scope.WRITE,
         shard_op=operations.Extend,
         body=Body.REQUIRED,
+        request=requests.ExtendRequest,
+        answer=answers.Extended,
+        errors=(
+            ErrorCode.BATCH_TOO_LARGE,
+            ErrorCode.TOPIC_NOT_FOUND,
+            ErrorCode.NOT_A_QUEUE,
+        ),
     ),
     Operation(
         "peek",
@@ -193,6 +274,12 @@ OPERATIONS: tuple[Operation, ...] = (
         shard_op=operations.PeekJobs,
         records=True,
         body=Body.OPTIONAL,
+        request=requests.PeekRequest,
+        answer=answers.Peeked,
+        errors=(
+            ErrorCode.TOPIC_NOT_FOUND,
+            ErrorCode.NOT_A_QUEUE,
+        ),
     ),
     Operation(
         "redrive",
@@ -203,6 +290,14 @@ OPERATIONS: tuple[Operation, ...] = (
         shard_op=operations.Redrive,
         body=Body.REQUIRED,
         grows=True,
+        request=requests.RedriveRequest,
+        answer=answers.Redriven,
+        errors=(
+            ErrorCode.RECORD_TOO_LARGE,
+            ErrorCode.TOPIC_NOT_FOUND,
+            ErrorCode.NOT_A_QUEUE,
+            ErrorCode.TOPIC_FULL,
+        ),
     ),
     Operation(
         "work",
@@ -211,12 +306,24 @@ OPERATIONS: tuple[Operation, ...] = (
         "Jobs of a queue as text/event-stream, as long as the worker holds fewer than `max`",
         Scope.READ | Scope.WRITE,
         query=(
-            Param("node", "string", "", "name of the worker that the jobs are leased to"),
+            Param(
+                "node",
+                "string",
+                "",
+                "name of the worker that the jobs are leased to",
+                required=True,
+                schema={"minLength": 1, "maxLength": "{max_node_bytes}"},
+            ),
             Param("max", "integer", 1, "jobs that this stream may hold at a time"),
             Param("lease_ms", "integer", None, "how long each may be held, in ms; absent: as the queue says"),
             _TICKET,
         ),
         streams=True,
+        errors=(
+            ErrorCode.TOPIC_NOT_FOUND,
+            ErrorCode.NOT_ACCEPTABLE,
+            ErrorCode.NOT_A_QUEUE,
+        ),
     ),
     Operation(
         "watch",
@@ -226,6 +333,9 @@ OPERATIONS: tuple[Operation, ...] = (
         Scope.READ,
         body=Body.REQUIRED,
         query=(Param("lenient", "boolean", False, "leave topics out that do not exist"),),
+        request=requests.WatchRequest,
+        answer=answers.Watch,
+        errors=(ErrorCode.TOPIC_NOT_FOUND,),
     ),
     Operation(
         "watch_stream",
@@ -235,6 +345,10 @@ OPERATIONS: tuple[Operation, ...] = (
         Scope.READ,
         query=(_TICKET,),
         streams=True,
+        errors=(
+            ErrorCode.NOT_FOUND,
+            ErrorCode.NOT_ACCEPTABLE,
+        ),
     ),
     Operation(
         "websocket",
@@ -254,6 +368,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "(an extension)",
         Scope(0),
         body=Body.REQUIRED,
+        request=requests.TicketRequest,
+        answer=answers.Ticket,
     ),
     Operation(
         "list_cursors",
@@ -262,9 +378,11 @@ OPERATIONS: tuple[Operation, ...] = (
         "Named cursors of a topic in order of their names, a page at a time",
         Scope.READ,
         query=(
-            Param("page_size", "integer", 0, "entries of a page, 1 to 1000; 0 means 100"),
-            Param("cursor", "string", "", "`next_cursor` of the page before"),
+            _PAGE_SIZE,
+            _CURSOR,
         ),
+        answer=answers.CursorPage,
+        errors=(ErrorCode.TOPIC_NOT_FOUND,),
     ),
     Operation(
         "put_cursor",
@@ -274,6 +392,9 @@ OPERATIONS: tuple[Operation, ...] = (
         Scope.WRITE,
         shard_op=operations.CursorPut,
         body=Body.REQUIRED,
+        request=requests.CursorRequest,
+        answer=answers.CursorState,
+        errors=(ErrorCode.TOPIC_NOT_FOUND,),
     ),
     Operation(
         "get_cursor",
@@ -282,6 +403,11 @@ OPERATIONS: tuple[Operation, ...] = (
         "A named cursor and how far it is behind",
         Scope.READ,
         shard_op=operations.CursorGet,
+        answer=answers.CursorState,
+        errors=(
+            ErrorCode.TOPIC_NOT_FOUND,
+            ErrorCode.CURSOR_NOT_FOUND,
+        ),
     ),
     Operation(
         "delete_cursor",
@@ -290,6 +416,8 @@ OPERATIONS: tuple[Operation, ...] = (
         "Forget a named cursor",
         Scope.WRITE,
         shard_op=operations.CursorDelete,
+        answer=answers.CursorDeleted,
+        errors=(ErrorCode.TOPIC_NOT_FOUND,),
     ),
     Operation(
         "put_router",
@@ -298,8 +426,24 @@ OPERATIONS: tuple[Operation, ...] = (
         "Create a router, or change the fields of its configuration that the body names",
         Scope.ADMIN,
         body=Body.REQUIRED,
+        request=RouterPatch,
+        answer=answers.RouterPut,
+        errors=(
+            ErrorCode.TOPIC_NOT_FOUND,
+            ErrorCode.ROUTER_CYCLE,
+            ErrorCode.TOPIC_EXISTS_INCOMPATIBLE,
+        ),
+        creates=True,
     ),
-    Operation("get_router", "GET", "/v0/routers/{router}", "A router and what it has forwarded", Scope.READ),
+    Operation(
+        "get_router",
+        "GET",
+        "/v0/routers/{router}",
+        "A router and what it has forwarded",
+        Scope.READ,
+        answer=answers.RouterState,
+        errors=(ErrorCode.ROUTER_NOT_FOUND,),
+    ),
     Operation(
         "list_routers",
         "GET",
@@ -310,12 +454,18 @@ OPERATIONS: tuple[Operation, ...] = (
             Param("prefix", "string", "", "only names that start with this"),
             Param("source", "string", "", "only routers from this topic"),
             Param("dest", "string", "", "only routers to this topic"),
-            Param("page_size", "integer", 0, "entries of a page, 1 to 1000; 0 means 100"),
-            Param("cursor", "string", "", "`next_cursor` of the page before"),
+            _PAGE_SIZE,
+            _CURSOR,
         ),
+        answer=answers.RouterPage,
     ),
     Operation(
-        "delete_router", "DELETE", "/v0/routers/{router}", "Stop forwarding; what was forwarded stays", Scope.DELETE
+        "delete_router",
+        "DELETE",
+        "/v0/routers/{router}",
+        "Stop forwarding; what was forwarded stays",
+        Scope.DELETE,
+        answer=answers.RouterDeleted,
     ),
     Operation(
         "health",
@@ -327,6 +477,7 @@ OPERATIONS: tuple[Operation, ...] = (
         timed=False,
         always=True,
         probe=True,
+        answer=answers.Health,
     ),
     Operation(
         "ready",
@@ -338,6 +489,11 @@ OPERATIONS: tuple[Operation, ...] = (
         timed=False,
         always=True,
         probe=True,
+        answer=answers.Ready,
+        errors=(
+            ErrorCode.NOT_READY,
+            ErrorCode.SHUTTING_DOWN,
+        ),
     ),
     Operation(
         "metrics",

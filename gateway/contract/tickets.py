@@ -21,18 +21,12 @@ from collections import Counter
 from dataclasses import dataclass
 from time import monotonic
 
-from msgspec import Struct
-
 from gateway.admission.slots import cap_reached
 from gateway.contract.auth import Keyring, unauthorized
 from proto.model.keys import Key
 
 TTL_S = 60.0
 TICKET_BYTES = 24
-
-
-class TicketRequest(Struct):
-    path: str
 
 
 @dataclass(frozen=True, slots=True)

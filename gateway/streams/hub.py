@@ -19,7 +19,6 @@ from gateway.streams.stream import Stream
 from gateway.streams.subscription import Item
 from gateway.streams.topic_feed import TopicFeeds
 from gateway.streams.watch_request import (
-    WatchRequest,
     begun,
     check_topics,
     described,
@@ -28,6 +27,7 @@ from gateway.streams.watch_request import (
     resolve,
 )
 from gateway.streams.watch_sessions import Opened, Sessions
+from proto.api.requests import WatchRequest
 from proto.model.errors import ErrorCode, TopicsError, shutting_down
 from proto.model.keys import Key
 from proto.model.limits import Limits

@@ -23,7 +23,8 @@ from gateway.admission.body_budget import Hold, Kind
 from gateway.contract.auth import Keyring, key_is_gone
 from gateway.http.messages import ClientGone, Gone
 from gateway.streams.event_ids import Position
-from gateway.streams.subscription import Item, State, Subscription
+from gateway.streams.states import OPEN, STREAM, Event, State, StreamEvent, StreamState, after
+from gateway.streams.subscription import Item, Subscription
 from gateway.streams.topic_feed import TopicFeeds, asking, frame_bytes
 from gateway.streams.watch_request import Options
 from proto.ipc.link import Pending
@@ -73,14 +74,12 @@ class Stream(ABC):
         self._roomy = trio.Event()
         self._full_since: float | None = None
         self._sending_since: float | None = None
-        self._let_go = False
+        self.state = StreamState.SERVING
         self._last_item: Item | None = None
         self._end_by = 0.0
         self.sent_at = monotonic()
         """When a frame was last sent, in seconds on the monotonic clock."""
         self.ended = trio.Event()
-        self.gone = False
-        """Whether the client left."""
 
     # How it looks
 
@@ -101,7 +100,7 @@ class Stream(ABC):
             paced, self.paced = self.paced, {}
             error = next(iter(paced.values()))
             self.put(self.problem(error.status, error.message, sorted(paced), error.retry_after_ms))
-        if self._last_item is not None:
+        if self.state not in OPEN:
             if now >= self._end_by:
                 self.abort()
             return
@@ -111,8 +110,8 @@ class Stream(ABC):
         stalled_ms = (now - since) * 1000
         if stalled_ms >= self._limits.slow_consumer_timeout_ms:
             self.end(self.problem(408, "the client reads too slowly; connect again to go on where it is"))
-        elif stalled_ms >= self._limits.buffer_grace_ms and not self._let_go:
-            self._let_go = True
+        elif stalled_ms >= self._limits.buffer_grace_ms and self.state is StreamState.SERVING:
+            self._note(StreamEvent.STALLED)
             self._forget_queue()
 
     # Subscriptions
@@ -136,9 +135,9 @@ class Stream(ABC):
         return True
 
     def behind(self, subscription: Subscription) -> None:
+        subscription.note(Event.FALL_BEHIND)
         if subscription.state is State.OVER:
             return
-        subscription.state = State.BEHIND
         self._behind.append(subscription)
         self._start_catching_up()
 
@@ -229,7 +228,7 @@ class Stream(ABC):
         return True
 
     def put(self, item: Item) -> None:
-        if self._last_item is not None:
+        if self.state not in OPEN:
             return
         self.queue.append(item)
         self._queued_bytes += item.size
@@ -304,10 +303,18 @@ class Stream(ABC):
         error = key_is_gone()
         self.end(self.problem(error.status, error.message))
 
+    def _note(self, event: StreamEvent) -> None:
+        self.state = after(STREAM, self.state, event)
+
     @property
     def ending(self) -> bool:
-        """Whether the stream has its last frame and is ending."""
-        return self._last_item is not None
+        """Whether the stream takes no more frames."""
+        return self.state not in OPEN
+
+    @property
+    def gone(self) -> bool:
+        """Whether the client left."""
+        return self.state is StreamState.GONE
 
     @property
     def sending(self) -> bool:
@@ -315,14 +322,15 @@ class Stream(ABC):
 
     def end(self, last: Item) -> None:
         """Send one last frame and end. Does not wait."""
-        if self._last_item is None:
+        if self.state in OPEN:
             self._last_item = last
             self._end_by = monotonic() + LAST_WORD_S
+            self._note(StreamEvent.END)
             self._wake()
 
     def abort(self) -> None:
         """End without a last frame."""
-        self.gone = True
+        self._note(StreamEvent.LEAVE)
         self._scope.cancel()
 
     async def run(self, gone: Gone | None) -> None:
@@ -356,7 +364,7 @@ class Stream(ABC):
 
     async def _send_all(self) -> None:
         try:
-            while self._last_item is None:
+            while self.state in OPEN:
                 if not self.queue:
                     self._sender = trio.lowlevel.current_task()
                     await trio.lowlevel.wait_task_rescheduled(self._abort)
@@ -366,12 +374,15 @@ class Stream(ABC):
                 self._sent()
                 self.sent_at = monotonic()
                 self._sending_since = None
-                self._let_go = False
+                if self.state is StreamState.DROPPED:
+                    self._note(StreamEvent.SENT)
+            if self._last_item is None:
+                return
             self.queue = deque([self._last_item])
             self._in_hand.clear()
             await self.send()
         except (OSError, ClientGone):
-            self.gone = True
+            self._note(StreamEvent.LEAVE)
 
     def _abort(self, _: object) -> trio.lowlevel.Abort:
         self._sender = None

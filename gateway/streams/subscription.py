@@ -1,10 +1,7 @@
 """The subscription: one topic of one stream, its position, and how it gets the next records.
 
-                ┌───────────── more ──────────────┐
-                ▼                                 │
-    behind ──► reads a batch by itself ───────────┘
-       ▲            └──── at the head, and not behind the feed ──► live ──► over
-       └── the queue is full, the feed ended, positions do not fit ─┘        (topic deleted, unsubscribed)
+Its states are in `gateway.streams.states`. While it is behind, it reads batches by itself; while it is live, the feed
+brings them.
 
 A subscription has two positions: the last record queued, and the last `handed` to the connection, which a session
 remembers. A client that loses its connection may not have received all that was handed. A client that returns with
@@ -14,11 +11,11 @@ on the way.
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gateway.admission.body_budget import Hold
 from gateway.streams.event_ids import TOLD, Position
+from gateway.streams.states import SUBSCRIPTION, Event, State, after
 from gateway.streams.topic_feed import FIRST_RETRY_S, LAST_RETRY_S, Batch, TopicFeed
 from gateway.streams.watch_request import Options
 from proto.ipc.message import Reply
@@ -27,12 +24,6 @@ from proto.model.errors import ErrorCode, TopicsError
 
 if TYPE_CHECKING:
     from gateway.streams.stream import Stream
-
-
-class State(Enum):
-    BEHIND = "behind"
-    LIVE = "live"
-    OVER = "over"
 
 
 class Item(NamedTuple):
@@ -127,7 +118,10 @@ class Subscription:
 
     def over(self) -> None:
         self._leave()
-        self.state = State.OVER
+        self.note(Event.END)
+
+    def note(self, event: Event) -> None:
+        self.state = after(SUBSCRIPTION, self.state, event)
 
     def back_to_handed(self) -> None:
         """Move back to the position handed to the connection, because the queue was dropped."""
@@ -156,7 +150,7 @@ class Subscription:
         if self.feed is None:
             self.stream.behind(self)
         else:
-            self.state = State.LIVE
+            self.note(Event.CATCH_UP)
             self.stream.put(Item("caught-up", self, {"topic": self.name, "head_seq": head}, self.position, 0))
 
     def _lost(self, gap: tuple[int, int, str, str | None], epoch: int, earliest: int, head: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -15,42 +15,25 @@ from msgspec import Struct
 from gateway.contract.auth import check_name
 from gateway.shards.client import Shards
 from gateway.streams.event_ids import GONE, Position, decode
+from proto.api.requests import WatchRequest, WatchStart
 from proto.ipc.link import Pending
 from proto.ipc.operations import Resolved, WatchResolve
 from proto.model.body import Form
 from proto.model.errors import invalid, topic_not_found
 from proto.model.keys import Key
-from proto.model.limits import DEFAULT_BATCH_BYTES, DEFAULT_LIMIT, MAX_BATCH_BYTES, MAX_U64, Limits, clamped
+from proto.model.limits import (
+    DEFAULT_BATCH_BYTES,
+    DEFAULT_FRAME_BYTES,
+    DEFAULT_HEARTBEAT_MS,
+    DEFAULT_LIMIT,
+    MAX_BATCH_BYTES,
+    MAX_HEARTBEAT_MS,
+    MAX_U64,
+    MIN_HEARTBEAT_MS,
+    Limits,
+    clamped,
+)
 from proto.model.names import check_topic
-
-DEFAULT_FRAME_BYTES = 256 << 10
-"""Byte budget of a record frame unless the request names `max_batch_bytes`."""
-DEFAULT_HEARTBEAT_MS = 15_000
-MIN_HEARTBEAT_MS, MAX_HEARTBEAT_MS = 1_000, 60_000
-
-
-class Start(Struct):
-    """The position at which to begin in one topic."""
-
-    from_seq: int | None = None
-    tail: bool | None = None
-
-
-class WatchRequest(Struct):
-    """The fields that a watch and a subscription have in common."""
-
-    topics: dict[str, Start | None] | None = None
-    cursor: str | None = None
-    """The id of a frame of an earlier watch. Topics that it holds begin at its positions."""
-    node: str | list[str] | None = None
-    limit: int | None = None
-    max_batch_bytes: int | None = None
-    heartbeat_ms: int | None = None
-    include_meta: bool | None = None
-    include_tags: bool | None = None
-    include_data: bool | None = None
-    consistency: Literal["eventual", "strong"] | None = None
-
 
 WATCH_REQUEST = Form(WatchRequest)
 
@@ -98,17 +81,17 @@ def heartbeat_of(asked: WatchRequest) -> int:
     return min(max(wanted, MIN_HEARTBEAT_MS), MAX_HEARTBEAT_MS)
 
 
-def begun(starts: Mapping[str, Start | None], cursor: str | None) -> Mapping[str, Start | None]:
+def begun(starts: Mapping[str, WatchStart | None], cursor: str | None) -> Mapping[str, WatchStart | None]:
     """Return the starting positions with a cursor applied. Raises `400` for an invalid cursor."""
     if cursor is None:
         return starts
     found = decode(cursor, starts)
     if found is None:
         raise invalid("cursor is not the id of a frame of a watch over these topics", field="cursor")
-    return {name: Start(found[1][name]) if name in found[1] else start for name, start in starts.items()}
+    return {name: WatchStart(found[1][name]) if name in found[1] else start for name, start in starts.items()}
 
 
-def check_topics(starts: Mapping[str, Start | None], key: Key, limits: Limits) -> None:
+def check_topics(starts: Mapping[str, WatchStart | None], key: Key, limits: Limits) -> None:
     """Check names, number and positions of the topics. Raises `400`, or `403` for a name outside the key's prefixes."""
     if not starts:
         raise invalid("topics must name at least one topic", field="topics")
@@ -137,7 +120,7 @@ class Found:
     earliest_seq: int
 
 
-async def resolve(shards: Shards, starts: Mapping[str, Start | None], *, lenient: bool) -> dict[str, Found]:
+async def resolve(shards: Shards, starts: Mapping[str, WatchStart | None], *, lenient: bool) -> dict[str, Found]:
     """Look up the topics in their shards and resolve `tail` to the head of now. Raises `503` unless their shards serve,
     and `404` for the first missing topic; `lenient` leaves missing topics out instead."""
     by_shard: dict[int, list[str]] = {}
@@ -160,13 +143,13 @@ async def resolve(shards: Shards, starts: Mapping[str, Start | None], *, lenient
     found: dict[str, Found] = {}
     for name, start in starts.items():
         if name in states:
-            found[name] = _found(start or Start(), *states[name])
+            found[name] = _found(start or WatchStart(), *states[name])
         elif not lenient:
             raise topic_not_found(name)
     return found
 
 
-def _found(start: Start, epoch: int, head: int, earliest: int) -> Found:
+def _found(start: WatchStart, epoch: int, head: int, earliest: int) -> Found:
     from_seq = head if start.tail else start.from_seq or 0
     # A position ahead of the head belongs to an earlier topic of this name, even if this topic grows beyond it later.
     return Found(Position(GONE if from_seq > head else epoch, from_seq, 0), from_seq, head, earliest)

@@ -35,7 +35,8 @@ from gateway.shards.quota import Quota
 from gateway.streams.stream import Shown, Stream
 from gateway.streams.subscription import Item
 from gateway.streams.topic_feed import Batch
-from gateway.streams.watch_request import Start, WatchRequest, begun, check_topics, described, options_of, resolve
+from gateway.streams.watch_request import begun, check_topics, described, options_of, resolve
+from proto.api.requests import WatchRequest, WatchStart
 from proto.ipc.message import Reply
 from proto.ipc.operations import Append
 from proto.model.body import Form, parse
@@ -240,9 +241,9 @@ class Conversation:
         asked, ignored = _SUBSCRIBE.read(body)
         if (asked.topic is None) == (asked.topics is None):
             raise invalid("subscribe needs either topic or topics", field="topic")
-        starts: Mapping[str, Start | None] = asked.topics or {}
+        starts: Mapping[str, WatchStart | None] = asked.topics or {}
         if asked.topic is not None:
-            starts = {asked.topic: Start(asked.from_seq, asked.tail)}
+            starts = {asked.topic: WatchStart(asked.from_seq, asked.tail)}
         starts = begun(starts, asked.cursor)
         check_topics(starts, key, self._limits)
         watched = self.stream.subscriptions.keys() | starts.keys()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from msgspec.inspect import DictType, ListType, LiteralType, StructType, Type, UnionType, type_info
+from msgspec.inspect import DictType, ListType, LiteralType, Metadata, StructType, Type, UnionType, type_info
 
 _WRONG = re.compile(r"Invalid enum value .* - at `\$(.*)`", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|\[[^\]]*\]")
@@ -30,7 +30,9 @@ def allowed(decode: Callable[[bytes], Any], error: msgspec.DecodeError) -> str:
 
 
 def _alternatives(kind: Type) -> list[Type]:
-    return list(kind.types) if isinstance(kind, UnionType) else [kind]
+    if isinstance(kind, Metadata):
+        return _alternatives(kind.type)
+    return [inner for each in kind.types for inner in _alternatives(each)] if isinstance(kind, UnionType) else [kind]
 
 
 def _inside(kind: Type, field: str | None) -> list[Type]:

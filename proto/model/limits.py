@@ -26,6 +26,16 @@ MAX_PUBLISH_DELAY_MS = 366 * 86_400_000
 """Longest delay before a job may be claimed, ms."""
 MAX_HEADER_BYTES = 64 << 10
 MAX_HEADER_COUNT = 100
+DEFAULT_JOBS = 100
+"""Jobs of a peek, and letters of a redrive, that names no `max` (or names 0)."""
+MIN_LEASE_MS, MAX_LEASE_MS = 100, 86_400_000
+MAX_DELAY_MS = 86_400_000
+"""Longest delay of a nack."""
+DEFAULT_FRAME_BYTES = 256 << 10
+"""Byte budget of a record frame of a stream unless the request names `max_batch_bytes`."""
+DEFAULT_HEARTBEAT_MS = 15_000
+MIN_HEARTBEAT_MS, MAX_HEARTBEAT_MS = 1_000, 60_000
+MAX_CURSOR_NAME_BYTES = 255
 RECORD_OVERHEAD = 16
 """Bytes of framing that each record adds to `bytes`, besides its data, meta, tag and node."""
 

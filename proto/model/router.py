@@ -6,45 +6,56 @@ The gateway parses a client's body, because only it knows the routers of all sha
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from proto.model.body import Form
 from proto.model.errors import ErrorCode, TopicsError, invalid
+from proto.model.fields import MATCH, Match, Name, about
 from proto.model.match import parse_match
 from proto.model.names import check_topic
 
 Guarantee = Literal["at_least_once", "exactly_once"]
-Filter = str | list[Any]
 MAX_HOPS = 8
 """Routers with `allow_cycle` do not forward a record that was forwarded this often."""
+
+
+# Each field of a configuration, for the stored form and for the patch.
+Source = Annotated[Name, about("copies from this topic, which is made if it is missing", examples=["jobs"])]
+Dest = Annotated[Name, about("copies to this topic, another one than the source", examples=["audit"])]
+PreserveNode = Annotated[bool, about("whether copies keep `$node`")]
+PreserveTag = Annotated[bool, about("whether copies keep `$tag`")]
+Filter = Annotated[Match | None, about(f"copies only records with this tag: {MATCH}; null: all")]
+AllowCycle = Annotated[bool, about(f"whether it may close a cycle; it stops after {MAX_HOPS} copies of a record")]
+Guarantees = Annotated[Guarantee, about("at_least_once: a crash may copy a record again")]
 
 
 class RouterConfig(Struct, frozen=True):
     """Complete configuration of a router. Answers echo the fields in this order."""
 
-    source: str
-    dest: str
-    preserve_node: bool = True
-    preserve_tag: bool = True
-    filter: Filter | None = None
-    allow_cycle: bool = False
-    guarantee: Guarantee = "at_least_once"
+    source: Source
+    dest: Dest
+    preserve_node: PreserveNode = True
+    preserve_tag: PreserveTag = True
+    filter: Filter = None
+    allow_cycle: AllowCycle = False
+    guarantee: Guarantees = "at_least_once"
 
 
 class RouterPatch(Struct, frozen=True, forbid_unknown_fields=True):
-    """Router configuration as sent. An absent field keeps its value, and so does null, except in `filter`."""
+    """A router to make, or to change. A missing field keeps its value, and so does null, except in `filter`. A new
+    router needs `source` and `dest`."""
 
-    source: str | None = None
-    dest: str | None = None
-    preserve_node: bool | None = None
-    preserve_tag: bool | None = None
-    create_dest: bool | None = None
-    filter: Filter | UnsetType | None = UNSET
-    allow_cycle: bool | None = None
-    guarantee: Guarantee | None = None
+    source: Source | None = None
+    dest: Dest | None = None
+    preserve_node: PreserveNode | None = None
+    preserve_tag: PreserveTag | None = None
+    create_dest: Annotated[bool | None, about("whether to make a missing `dest`", default=True)] = None
+    filter: Filter | UnsetType = UNSET
+    allow_cycle: AllowCycle | None = None
+    guarantee: Guarantees | None = None
 
 
 PATCH = Form(RouterPatch, RouterPatch)

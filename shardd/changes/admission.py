@@ -17,7 +17,7 @@ from typing import Any
 from proto.ipc.operations import Growing
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
-from shardd.topic.config import ConfigPatch, TopicConfig
+from proto.model.topic_config import ConfigPatch, TopicConfig
 
 RETRY_AFTER_MS = 1000
 

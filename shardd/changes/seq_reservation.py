@@ -22,10 +22,10 @@ until no such record is left, or until the topic is logged again and a checkpoin
 from __future__ import annotations
 
 from proto.model.errors import TopicsError
+from proto.model.topic_config import TopicConfig
 from shardd.changes.transactions import Staging, TopicChange
 from shardd.frames import Ceiling, Floor, TopicCreated
 from shardd.storage.change import Timing
-from shardd.topic.config import TopicConfig
 from shardd.topic.topic import Topic
 
 BLOCK = 65_536

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from proto.model.topic_config import TopicConfig
 from shardd.checkpoint.segment_summary import State
 from shardd.storage.batch import Batch
 from shardd.storage.segment import Entry, Segment, StoredFrame, flags_check
-from shardd.topic.config import TopicConfig
 from shardd.topic.topic import Topic
 
 Planned = tuple[Batch, bytes]

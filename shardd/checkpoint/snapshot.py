@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from shardd.topic.config import as_map, from_map
+from proto.model.topic_config import as_map, from_map
 from shardd.topic.cursors import Cursor
 from shardd.topic.gaps import Gaps
 from shardd.topic.lane import load as load_lane

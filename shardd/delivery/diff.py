@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from proto.api import answers as api
+from proto.api.requests import DiffRequest
 from proto.format.frame import Column, Encoding
 from proto.ipc.message import Request
 from proto.ipc.operations import Diff, Fed
@@ -35,17 +37,6 @@ from shardd.topic.topic import Topic
 T = TypeVar("T")
 
 
-class DiffRequest(Struct):
-    from_seq: int | None = None
-    limit: int | None = None
-    node: str | list[str] | None = None
-    include_tags: bool | None = None
-    include_meta: bool | None = None
-    wait_ms: int | None = None
-    max_batch_bytes: int | None = None
-    cursor: str | None = None
-
-
 class Read(Struct, frozen=True):
     """A diff request, checked and clamped. Records whose `node` is in `nodes` are left out."""
 
@@ -57,36 +48,6 @@ class Read(Struct, frozen=True):
     wait_ms: int
     budget: int
     cursor: str | None = None
-
-
-class Record(Struct, gc=False, omit_defaults=True):
-    seq: int = msgspec.field(name="$seq")
-    ts: int = msgspec.field(name="$ts")
-    node: str | UnsetType = msgspec.field(name="$node", default=UNSET)
-    tag: str | UnsetType = msgspec.field(name="$tag", default=UNSET)
-    data: Raw = msgspec.field(default=Raw(b"null"))
-    meta: Raw | UnsetType = UNSET
-
-
-class Tombstone(Struct):
-    gap_from: int
-    gap_to: int
-    reason: str
-    missed_estimate: int
-    earliest_seq: int
-    head_seq: int
-    cause: str | UnsetType = UNSET
-
-
-class DiffAnswer(Struct):
-    topic: str
-    records: list[Record]
-    next_from_seq: int
-    head_seq: int
-    earliest_seq: int
-    caught_up: bool
-    tombstone: Tombstone | None
-    lag: int
 
 
 _FORM = Form(DiffRequest)
@@ -130,27 +91,29 @@ class Answer(Struct):
 
 def answer(topic: Topic, read: Read) -> Answer:
     earliest, head = topic.earliest_seq, topic.head_seq
-    tombstone: Tombstone | None = None
+    tombstone: api.Tombstone | None = None
     from_seq = read.from_seq
     if from_seq > head:
         # The cursor is ahead of the log: it was made on an earlier topic of this name.
-        tombstone = Tombstone(1, head, "recreated", head, earliest, head)
+        tombstone = api.Tombstone(1, head, "recreated", head, earliest, head)
         from_seq = 0
     elif from_seq + 1 < topic.evict_floor:
         gap_from, gap_to = from_seq + 1, earliest - 1
         reason, cause = told(topic.losses.reason(gap_from))
-        tombstone = Tombstone(gap_from, gap_to, reason, gap_to - gap_from + 1, earliest, head, cause or UNSET)
+        tombstone = api.Tombstone(gap_from, gap_to, reason, gap_to - gap_from + 1, earliest, head, cause or UNSET)
     elif (gap := topic.gaps.at(from_seq + 1)) is not None:
         gap_to = gap[0]
         reason, cause = told(gap[1])
-        tombstone = Tombstone(from_seq + 1, gap_to, reason, gap_to - from_seq, earliest, head, cause or UNSET)
+        tombstone = api.Tombstone(from_seq + 1, gap_to, reason, gap_to - from_seq, earliest, head, cause or UNSET)
         from_seq = gap_to
     slices, position = topic.window(max(from_seq + 1, earliest), read.limit, read.budget)
     scanned = sum(s.stop - s.start for s in slices)
     nodes = read.nodes if topic.config.dedupe_node else frozenset()
-    records = list(chain.from_iterable(rows(s, nodes, read.include_tags, read.include_meta, Record) for s in slices))
+    records = list(
+        chain.from_iterable(rows(s, nodes, read.include_tags, read.include_meta, api.Record) for s in slices)
+    )
     body = _encoder.encode(
-        DiffAnswer(topic.name, records, position, head, earliest, position == head, tombstone, head - position)
+        api.Diff(topic.name, records, position, head, earliest, position == head, tombstone, head - position)
     )
     return Answer(body, position, scanned, not records and tombstone is None, head)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from shardd.topic.config import TopicConfig
+from proto.model.topic_config import TopicConfig
 
 RECENT = 500
 HALF_LIFE_MS = 30_000

@@ -32,9 +32,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
+from proto.api.answers import Record
 from proto.ipc.operations import Fed, Feed
 from proto.model.limits import MAX_WAIT_MS
-from shardd.delivery.diff import Answer, Read, Record, rows
+from shardd.delivery.diff import Answer, Read, rows
 from shardd.topic.tombstones import told
 from shardd.topic.topic import Topic
 

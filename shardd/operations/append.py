@@ -16,14 +16,18 @@ come out of the shard's allowance.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
+from msgspec import UNSET
+
+from proto.api.answers import Appended
+from proto.api.requests import AppendRequest
 from proto.format.frame import Columns, Frame, encode_batch
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import Append, Arrived, Letters
 from proto.model.durability import Durability
 from proto.model.errors import TopicsError, not_a_queue, not_ready
 from proto.model.limits import RECORD_OVERHEAD
+from proto.model.topic_config import TopicConfig
 from shardd.changes import seq_reservation
 from shardd.changes.admission import check_bytes, check_inline, check_topics, growth
 from shardd.changes.allowance import Allowance
@@ -31,10 +35,9 @@ from shardd.changes.transactions import Respond, Staging, TopicChange, performan
 from shardd.delivery.pressure import Pressure
 from shardd.delivery.strong_reads import Unsynced
 from shardd.operations.append_checks import check_delays, check_room, key_of, lazy_config
-from shardd.operations.append_request import Write, delays, parse_write
+from shardd.operations.append_request import delays, parse_write
 from shardd.operations.topics import TopicAdded, Topics
 from shardd.storage.change import Timing
-from shardd.topic.config import TopicConfig
 from shardd.topic.idempotency import Waiter
 from shardd.topic.outbox import arrival_key
 from shardd.topic.topic import Topic
@@ -106,7 +109,9 @@ class Writes:
             check_bytes(there, needed, options, staging.limits)
         return needed
 
-    def _admit(self, topic: Topic | None, config: TopicConfig, count: int, size: int, key: bytes, write: Write) -> None:
+    def _admit(
+        self, topic: Topic | None, config: TopicConfig, count: int, size: int, key: bytes, write: AppendRequest
+    ) -> None:
         """Raises `429 throttled` for a logged write, if too many writes wait or the disk is nearly full."""
         if not config.durability.logged:
             return
@@ -303,8 +308,14 @@ def _answer(
     topic: Topic, first_seq: int, count: int, created: bool, deduped: bool, request: Request, timing: Timing
 ) -> Reply:
     last_seq = first_seq + count - 1
-    body: dict[str, Any] = {"topic": topic.name, "first_seq": first_seq, "last_seq": last_seq}
-    if request.options.return_seqs:
-        body["seqs"] = list(range(first_seq, last_seq + 1))
-    body |= {"head_seq": topic.head_seq, "count": count, "created": created, "deduped": deduped}
+    body = Appended(
+        topic=topic.name,
+        first_seq=first_seq,
+        last_seq=last_seq,
+        seqs=list(range(first_seq, last_seq + 1)) if request.options.return_seqs else UNSET,
+        head_seq=topic.head_seq,
+        count=count,
+        created=created,
+        deduped=deduped,
+    )
     return Reply(request.id, to_json(body), created=created, performance=performance(timing))

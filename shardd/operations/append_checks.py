@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+from proto.api.requests import AppendRequest
 from proto.model.errors import ErrorCode, TopicsError, invalid, topic_not_found
 from proto.model.limits import MAX_IDEMPOTENCY_KEY_CHARS
-from shardd.operations.append_request import Write
-from shardd.topic.config import ConfigPatch, TopicConfig, apply
+from proto.model.topic_config import ConfigPatch, TopicConfig, apply
 from shardd.topic.topic import Topic
 
 
@@ -30,7 +30,7 @@ def check_delays(delays: list[int] | None, config: TopicConfig, name: str) -> No
         )
 
 
-def lazy_config(name: str, write: Write) -> TopicConfig:
+def lazy_config(name: str, write: AppendRequest) -> TopicConfig:
     """The configuration of the topic that this write creates. Raises `404` if the write must not create it."""
     config = apply(name, None, write.config or ConfigPatch())
     if write.create is False or (write.create is None and not config.auto_create):

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
+from proto.api.requests import AppendOptions, AppendRequest, NewRecord
 from proto.format.frame import Column, Columns, Encoding, constant, optional
 from proto.ipc.message import Request
 from proto.ipc.operations import Append
@@ -22,43 +23,20 @@ from proto.model.body import Form, parse
 from proto.model.errors import ErrorCode, TopicsError, invalid
 from proto.model.limits import MAX_META_KEYS, MAX_PUBLISH_DELAY_MS, Limits
 from proto.model.surrogates import MAX_MASKED_BYTES, Mask, apply
-from shardd.topic.config import ConfigPatch
+from proto.model.topic_config import ConfigPatch
 
-_ABSENT = Raw(b"")
 _SMALLEST_META = 5 * (MAX_META_KEYS + 1)
 """Bytes. No object with more than `MAX_META_KEYS` keys is shorter: a key takes at least `"":1,`."""
 
 
-class WriteRecord(Struct, gc=False):
-    data: Raw
-    tag: str | None = None
-    node: str | None = None
-    meta: Raw = _ABSENT
-    delay_ms: int | None = None
-
-
-class Write(Struct):
-    records: list[WriteRecord]
-    node: str | None = None
-    idempotency_key: str | None = None
-    create: bool | None = None
-    config: ConfigPatch | None = None
-    disable_backpressure: bool | None = None
-
-
-class _Outline(Struct):
-    """A write whose records are not parsed."""
+class _Outline(AppendOptions, kw_only=True):
+    """An append whose records are not parsed."""
 
     records: Raw
-    node: str | None = None
-    idempotency_key: str | None = None
-    create: bool | None = None
-    config: ConfigPatch | None = None
-    disable_backpressure: bool | None = None
 
 
 class _Records(Struct):
-    records: list[WriteRecord]
+    records: list[NewRecord]
 
 
 _SMALLEST_RECORD = len(b'{"data":1},')
@@ -66,14 +44,14 @@ _BUILT_ANYWAY = 4
 """A body that may hold up to this many times the allowed records is parsed without counting them first."""
 _BEHIND = re.compile(r"trailing characters \(byte (\d+)\)")
 _COMMA = ord(",")
-_FORM = Form(Write, ConfigPatch)
+_FORM = Form(AppendRequest, ConfigPatch)
 _OUTLINE = Form(_Outline, ConfigPatch)
 _decode_records = msgspec.json.Decoder(_Records).decode
 _skip = msgspec.json.Decoder(Raw).decode
 _count_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
-def parse_write(request: Request[Append], limits: Limits) -> tuple[Write, Columns]:
+def parse_write(request: Request[Append], limits: Limits) -> tuple[AppendRequest, Columns]:
     """The write, and its records as one batch whose `ts` is still 0.
 
     With option `stamped`, the engine has added to each `meta`: it may be larger than a client's.
@@ -104,7 +82,7 @@ def parse_write(request: Request[Append], limits: Limits) -> tuple[Write, Column
     return write, columns
 
 
-def _parse(body: bytes, most: int, masked: int) -> tuple[Write, list[str]]:
+def _parse(body: bytes, most: int, masked: int) -> tuple[AppendRequest, list[str]]:
     """The write, and the names of its ignored fields.
 
     A body with far more records than `most` is refused before any record is built. A Python object takes many times the
@@ -118,8 +96,8 @@ def _parse(body: bytes, most: int, masked: int) -> tuple[Write, list[str]]:
     records = bytes(outline.records)
     if records[:1] == b"[" and not has_at_most(records, most):
         raise _batch_too_large(most)
-    fields = {name: getattr(outline, name) for name in Write.__struct_fields__ if name != "records"}
-    return Write(parse(_decode_records, b'{"records":%b}' % records, masked).records, **fields), ignored
+    fields = {name: getattr(outline, name) for name in AppendOptions.__struct_fields__}
+    return AppendRequest(records=parse(_decode_records, b'{"records":%b}' % records, masked).records, **fields), ignored
 
 
 def most_records(body: bytes) -> int:
@@ -158,7 +136,7 @@ def _batch_too_large(most: int, **counted: int) -> TopicsError:
     )
 
 
-def delays(write: Write) -> list[int] | None:
+def delays(write: AppendRequest) -> list[int] | None:
     """Each job's delay in ms; None if no job is delayed. Raises `400 invalid_request`."""
     asked = list(map(attrgetter("delay_ms"), write.records))
     if asked.count(None) == len(asked):

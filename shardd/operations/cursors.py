@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from proto.api import answers
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import CursorDelete, CursorGet, CursorList, CursorPut, Page
 from proto.model.errors import TopicsError
 from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.frames import CursorDeleted, CursorMoved
 from shardd.storage.change import Timing
-from shardd.topic.cursors import MOVE, check_count, check_name, check_position, cursor_not_found, entry, page
+from shardd.topic.cursors import MOVE, check_count, check_name, check_position, cursor_not_found, page, state
 
 
 class CursorChange(TopicChange, eq=False):
@@ -37,14 +38,14 @@ class _Put(CursorChange, eq=False):
 
     def done(self, timing: Timing) -> Reply:
         cursor = self.move.move(self.topic)
-        body = {"topic": self.topic.name, **entry(self.name, cursor, self.topic.head_seq)}
+        body = state(self.topic.name, self.name, cursor, self.topic.head_seq)
         return Reply(self.request.id, to_json(body), performance=performance(timing))
 
 
 class _Deleted(CursorChange, eq=False):
     def done(self, timing: Timing) -> Reply:
         deleted = self.topic.cursors.pop(self.name, None) is not None
-        body = {"topic": self.topic.name, "cursor": self.name, "deleted": deleted}
+        body = answers.CursorDeleted(self.topic.name, self.name, deleted)
         return Reply(self.request.id, to_json(body), performance=performance(timing))
 
 
@@ -81,11 +82,11 @@ class Cursors:
         cursor = topic.cursors.get(name)
         if cursor is None:
             raise cursor_not_found(topic.name, name)
-        respond(Reply(request.id, to_json({"topic": topic.name, **entry(name, cursor, topic.head_seq)})))
+        respond(Reply(request.id, to_json(state(topic.name, name, cursor, topic.head_seq))))
 
     def list(self, request: Request[CursorList], respond: Respond) -> None:
         topic = self._directory.find(request.topic)
         after, size = request.options.after, request.options.page_size
         entries, more = page(topic.cursors, topic.head_seq, after, size)
-        names = [each["cursor"] for each in entries]
+        names = [each.cursor for each in entries]
         respond(Reply(request.id, to_json(entries), extra=Page(tuple(names), more)))

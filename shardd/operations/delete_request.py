@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from msgspec import Struct
-
+from proto.api.requests import DeleteRequest
 from proto.ipc.message import Request
 from proto.ipc.operations import DeleteRecords
 from proto.model.body import Form
 from proto.model.errors import invalid
 from proto.model.limits import MAX_U64
 from proto.model.match import Match, parse_match
-
-
-class DeleteRequest(Struct):
-    before_seq: int | None = None
-    match: str | list[Any] | None = None
-
 
 _FORM = Form(DeleteRequest)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from proto.api import answers
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import DeleteRecords
 from proto.model.errors import TopicsError
@@ -70,14 +71,14 @@ class _Deleted(TopicChange, eq=False):
         topic, what = self.topic, self.what
         topic.held_at.popleft()
         topic.expire(self.now)
-        body = {
-            "topic": topic.name,
-            "deleted": topic.delete(what.before, what.match, what.bound),
-            "earliest_seq": topic.earliest_seq,
-            "head_seq": topic.head_seq,
-            "count": topic.records,
-            "bytes": topic.bytes,
-        }
+        body = answers.RecordsDeleted(
+            topic.name,
+            topic.delete(what.before, what.match, what.bound),
+            topic.earliest_seq,
+            topic.head_seq,
+            topic.records,
+            topic.bytes,
+        )
         self.respond(Reply(self.request.id, to_json(body), performance=performance(timing)))
 
     def undo(self, error: TopicsError) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from proto.api import answers
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import Configure, DeleteTopic
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.names import check_topic
+from proto.model.topic_config import PATCH, ConfigPatch, TopicConfig, apply, as_map
 from shardd.changes import seq_reservation
 from shardd.changes.admission import check_patch, check_topics
 from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.frames import TopicConfigured, TopicCreated, TopicDeleted
 from shardd.storage.change import Timing
-from shardd.topic.config import PATCH, ConfigPatch, TopicConfig, apply, as_map
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Topic
 
@@ -78,7 +79,7 @@ class Topics:
     def delete(self, request: Request[DeleteTopic], respond: Respond) -> None:
         topic = self._directory.assigned.get(request.topic)
         if topic is None:
-            respond(Reply(request.id, to_json({"topic": request.topic, "deleted": False, "routers_removed": []})))
+            respond(Reply(request.id, to_json(answers.TopicDeleted(request.topic, False, []))))
             return
         topic.expire(self._staging.clock.now_ms())
         count = topic.records + topic.pending_records
@@ -155,7 +156,7 @@ class _Deleted(TopicChange, eq=False):
         self.staging.directory.hide(topic)
         self.staging.events.deleted(topic)
         into = [] if topic.lane_visible is None else sorted(topic.lane_visible.routers)
-        body = {"topic": topic.name, "deleted": True, "routers_removed": into}
+        body = answers.TopicDeleted(topic.name, True, into)
         self.respond(Reply(self.request.id, to_json(body), performance=performance(timing)))
 
     def undo(self, error: TopicsError) -> None:
@@ -164,5 +165,5 @@ class _Deleted(TopicChange, eq=False):
 
 
 def _configured(created: bool, name: str, config: TopicConfig, ident: int, timing: Timing) -> Reply:
-    body = to_json({"topic": name, "created": created, "config": config})
+    body = to_json(answers.Configured(name, created, config))
     return Reply(ident, body, created=created, performance=performance(timing))

@@ -24,6 +24,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from proto.api import answers
+from proto.api.answers import ClaimedJob
+from proto.api.requests import ClaimRequest
 from proto.ipc.message import Parked, Reply, Request
 from proto.ipc.operations import Claim, Jobs, LettersSent, Worker, WorkOpen, WorkTake
 from proto.model.errors import TopicsError, not_a_queue, topic_not_found
@@ -33,8 +36,6 @@ from shardd.delivery.scheduler import Scheduler
 from shardd.queues.cohorts import Claimer, Cohort, shares
 from shardd.queues.job_deletion import Saved
 from shardd.queues.job_requests import (
-    Claimed,
-    ClaimRequest,
     Found,
     check_claim,
     claimed,
@@ -131,7 +132,7 @@ class Claims:
         elif key in self._sent:
             self._take_back(*self._forget(key))
 
-    def _remember(self, claimer: Claimer, topic: Topic, part: list[Claimed]) -> None:
+    def _remember(self, claimer: Claimer, topic: Topic, part: list[ClaimedJob]) -> None:
         self._sent[claimer.key] = topic, [(job.seq, token_of(job.lease_id)) for job in part]
         self._jobs_sent += len(part)
         while self._jobs_sent > REMEMBERED:
@@ -232,7 +233,7 @@ class Claims:
         wants = [claimer.wants(queue) for claimer in claimers]
         before: Saved = {}
         found, transfers = self._pick(topic, queue, sum(wants), before)
-        parts: list[list[Claimed]] = [[] for _ in claimers]
+        parts: list[list[ClaimedJob]] = [[] for _ in claimers]
         left = shares(wants, len(found))
         now = self._clock.now_ms()
         tokens = iter(new_tokens(len(found)))
@@ -282,7 +283,7 @@ class Claims:
         return found + new, transfers
 
     def answer(
-        self, topic: Topic, claimer: Claimer, part: list[Claimed], timing: Timing, dead_letters: Sequence[str] = ()
+        self, topic: Topic, claimer: Claimer, part: list[ClaimedJob], timing: Timing, dead_letters: Sequence[str] = ()
     ) -> None:
         """Answers a claimer. `dead_letters` are the topics that dead letters are ordered to. The gateway creates the
         missing ones before it answers the client."""
@@ -290,12 +291,7 @@ class Claims:
         if claimer.stream:
             claimer.respond(Reply(claimer.ident, to_json(part), extra=Jobs(tuple(map(_seq, part)))))
             return
-        body = {
-            "topic": topic.name,
-            "claimed": part,
-            "count": len(part),
-            "ready": self._leases.current(topic).ready(topic.records),
-        }
+        body = answers.Claimed(topic.name, part, len(part), self._leases.current(topic).ready(topic.records))
         extra = LettersSent(tuple(dead_letters)) if dead_letters else None
         claimer.respond(Reply(claimer.ident, to_json(body), performance=performance(timing), extra=extra))
 
@@ -304,7 +300,7 @@ class _Leased(LeasesChanged, eq=False):
     """Jobs get their holders."""
 
     claims: Claims
-    served: list[tuple[Claimer, list[Claimed]]]
+    served: list[tuple[Claimer, list[ClaimedJob]]]
     targets: list[str]
 
     def done(self, timing: Timing) -> None:
@@ -323,5 +319,5 @@ class _TakenBack(LeasesChanged, eq=False):
         self.staging.events.jobs_changed(self.topic)
 
 
-def _seq(job: Claimed) -> int:
+def _seq(job: ClaimedJob) -> int:
     return job.seq

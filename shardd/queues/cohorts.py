@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from math import inf
 
+from proto.api.requests import ClaimRequest
 from shardd.changes.transactions import Respond
-from shardd.queues.job_requests import ClaimRequest
 from shardd.topic.job_table import Queue
 from shardd.topic.topic import Topic
 

@@ -5,62 +5,32 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-import msgspec
 from msgspec import Raw, Struct, UnsetType
 
+from proto.api.answers import ClaimedJob
+from proto.api.requests import AckRequest, ClaimRequest, ExtendRequest, NackRequest
 from proto.ipc.message import Request
 from proto.ipc.operations import Ack, Claim, Extend, Nack
 from proto.model.body import Form
 from proto.model.errors import ErrorCode, TopicsError, invalid
-from proto.model.limits import MAX_BATCH_BYTES, MAX_U64, MAX_WAIT_MS, Limits
+from proto.model.limits import MAX_BATCH_BYTES, MAX_DELAY_MS, MAX_LEASE_MS, MAX_U64, MAX_WAIT_MS, MIN_LEASE_MS, Limits
 from shardd.delivery.diff import rows
-from shardd.topic.config import MAX_LEASE_MS, MIN_LEASE_MS
 from shardd.topic.job_table import Queue
 from shardd.topic.topic import Topic
 
-MAX_DELAY_MS = 86_400_000
 LEASE_PREFIX = "lease_"
 STALE = -1
 """The token of a malformed lease id. No lease has this token."""
-
-
-class ClaimRequest(Struct):
-    node: str
-    max: int | None = None
-    lease_ms: int | None = None
-    wait_ms: int | None = None
-
-
-class HoldRequest(Struct):
-    """Ack, nack or extend. `delay_ms` is for nack, `lease_ms` for extend."""
-
-    node: str
-    seqs: list[int]
-    lease_ids: list[str] | None = None
-    delay_ms: int | None = None
-    lease_ms: int | None = None
-
-
-class Claimed(Struct, gc=False):
-    """A job in a claim's answer."""
-
-    seq: int = msgspec.field(name="$seq")
-    lease_id: str
-    deadline: int
-    ts: int = msgspec.field(name="$ts")
-    tag: str | UnsetType = msgspec.field(name="$tag")
-    deliveries: int
-    data: Raw
-    meta: Raw | UnsetType
 
 
 Found = tuple[int, int, str | UnsetType, str | UnsetType, Raw, Raw | UnsetType]
 """seq, ts, node, tag, data, meta."""
 
 _CLAIM = Form(ClaimRequest)
-_HOLD = Form(HoldRequest)
+ACK, NACK, EXTEND = Form(AckRequest), Form(NackRequest), Form(ExtendRequest)
+Jobs = TypeVar("Jobs", bound=AckRequest)
 
 
 def parse_claim(request: Request[Claim], limits: Limits) -> ClaimRequest:
@@ -78,11 +48,13 @@ def check_claim(asked: ClaimRequest, limits: Limits) -> None:
     asked.wait_ms = clamped(asked.wait_ms or 0, 0, MAX_WAIT_MS)
 
 
-def parse_hold(request: Request[Ack | Nack | Extend], limits: Limits) -> tuple[HoldRequest, list[int | None]]:
+def parse_jobs(
+    form: Form[Jobs], request: Request[Ack | Nack | Extend], limits: Limits
+) -> tuple[Jobs, list[int | None]]:
     """The request, and per seq the token of its lease id, None without lease ids.
 
     Raises `400 invalid_request` or `batch_too_large`."""
-    asked, request.ignored = _HOLD.read(request.body)
+    asked, request.ignored = form.read(request.body)
     _check_node(asked.node, limits)
     if not asked.seqs:
         raise invalid("seqs is empty: send the seqs of one job or more", field="seqs")
@@ -112,7 +84,7 @@ def clamped_lease(lease_ms: int) -> int:
     return clamped(lease_ms, MIN_LEASE_MS, MAX_LEASE_MS)
 
 
-def clamped_delay(asked: HoldRequest) -> int:
+def clamped_delay(asked: NackRequest) -> int:
     return clamped(asked.delay_ms or 0, 0, MAX_DELAY_MS)
 
 
@@ -210,6 +182,6 @@ def _found(*cells: Any) -> Any:
     return cells
 
 
-def claimed(found: Found, token: int, deadline: int, deliveries: int) -> Claimed:
+def claimed(found: Found, token: int, deadline: int, deliveries: int) -> ClaimedJob:
     seq, ts, _, tag, data, meta = found
-    return Claimed(seq, lease_id(token), deadline, ts, tag, deliveries, data, meta)
+    return ClaimedJob(seq, lease_id(token), deadline, ts, tag, deliveries, data, meta)

@@ -12,13 +12,23 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Any
 
+from proto.api import answers
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import Ack, Extend, Nack, WorkClose
-from proto.model.errors import TopicsError, invalid, not_a_queue
+from proto.model.errors import TopicsError, not_a_queue
 from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.frames import Leases as LeasesFrame
 from shardd.queues.job_deletion import JobsDeleted, Saved, remove
-from shardd.queues.job_requests import clamped_delay, clamped_lease, lease_id, longest_wait, parse_hold
+from shardd.queues.job_requests import (
+    ACK,
+    EXTEND,
+    NACK,
+    clamped_delay,
+    clamped_lease,
+    lease_id,
+    longest_wait,
+    parse_jobs,
+)
 from shardd.storage.change import Timing
 from shardd.storage.errors import SegmentError
 from shardd.topic.job_table import Job, Queue
@@ -52,7 +62,7 @@ class Leases:
         return topic, self.current(topic)
 
     def ack(self, request: Request[Ack], caller: Hashable, respond: Respond) -> None:
-        asked, tokens = parse_hold(request, self.staging.limits)
+        asked, tokens = parse_jobs(ACK, request, self.staging.limits)
         topic, queue = self.look(request)
         before: Saved = {}
         skipped = []
@@ -72,7 +82,7 @@ class Leases:
             change.done(Timing())
 
     def nack(self, request: Request[Nack], caller: Hashable, respond: Respond) -> None:
-        asked, tokens = parse_hold(request, self.staging.limits)
+        asked, tokens = parse_jobs(NACK, request, self.staging.limits)
         delay = clamped_delay(asked)
         topic, queue = self.look(request)
         now = self.staging.clock.now_ms()
@@ -88,9 +98,7 @@ class Leases:
         change_leases(_Nacked(topic, self, skipped, request, respond, staging=self.staging, before=before))
 
     def extend(self, request: Request[Extend], caller: Hashable, respond: Respond) -> None:
-        asked, tokens = parse_hold(request, self.staging.limits)
-        if asked.lease_ms is None:
-            raise invalid("lease_ms is missing: send the lease's new duration from now on, in ms", field="lease_ms")
+        asked, tokens = parse_jobs(EXTEND, request, self.staging.limits)
         topic, queue = self.look(request)
         deadline = self.staging.clock.now_ms() + clamped_lease(asked.lease_ms)
         before: Saved = {}
@@ -116,25 +124,24 @@ class Leases:
             queue.release(seq, job, now, now)
         change_leases(_StreamClosed(topic, request, respond, staging=self.staging, before=before))
 
-    def counts(self, topic: Topic) -> dict[str, int]:
+    def counts(self, topic: Topic) -> tuple[int, int]:
+        """Ready jobs, and leased ones."""
         queue = self.current(topic)
-        return {"ready": queue.ready(topic.records), "in_flight": queue.in_flight}
+        return queue.ready(topic.records), queue.in_flight
 
-    def counters(self, topic: Topic) -> dict[str, int]:
+    def counters(self, topic: Topic) -> answers.QueueState:
         """The `queue` object of a topic's state."""
-        queue = self.current(topic)
-        return {**self.counts(topic), "dead_lettered": queue.dead_lettered}
+        return answers.QueueState(*self.counts(topic), self.current(topic).dead_lettered)
 
     def row(self, topic: Topic) -> list[Any]:
         """A queue's row in the statistics."""
         queue = self.current(topic)
-        counts = self.counts(topic)
         transfers = 0 if not topic.outbox else len(topic.outbox.transfers)
         try:
             age = longest_wait(topic, queue, self.staging.clock.now_ms())
         except SegmentError:
             age = 0  # the statistics do not fail for one damaged file; requests for its jobs report it
-        return [topic.name, counts["ready"], counts["in_flight"], queue.dead_lettered, transfers, age]
+        return [topic.name, *self.counts(topic), queue.dead_lettered, transfers, age]
 
 
 class LeasesChanged(TopicChange, kw_only=True, eq=False):
@@ -194,8 +201,7 @@ class _Acked(JobsDeleted, eq=False):
     respond: Respond
 
     def done(self, timing: Timing) -> None:
-        counts = self.leases.counts(self.topic)
-        body = {"topic": self.topic.name, "acked": len(self.before), "skipped": self.skipped, **counts}
+        body = answers.Acked(self.topic.name, len(self.before), self.skipped, *self.leases.counts(self.topic))
         self.respond(Reply(self.request.id, to_json(body), performance=performance(timing)))
 
     def failed(self, error: TopicsError) -> None:
@@ -210,8 +216,7 @@ class _Nacked(LeasesChanged, eq=False):
 
     def done(self, timing: Timing) -> None:
         self.staging.events.jobs_changed(self.topic)
-        counts = self.leases.counts(self.topic)
-        body = {"topic": self.topic.name, "nacked": len(self.before), "skipped": self.skipped, **counts}
+        body = answers.Nacked(self.topic.name, len(self.before), self.skipped, *self.leases.counts(self.topic))
         self.respond(Reply(self.request.id, to_json(body), performance=performance(timing)))
 
     def failed(self, error: TopicsError) -> None:
@@ -226,13 +231,8 @@ class _Extended(LeasesChanged, eq=False):
     respond: Respond
 
     def done(self, timing: Timing) -> None:
-        body = {
-            "topic": self.topic.name,
-            "extended": len(self.before),
-            "skipped": self.skipped,
-            "deadlines": dict.fromkeys(self.ids, self.deadline),
-            "lease_ids": self.ids,
-        }
+        deadlines = dict.fromkeys(self.ids, self.deadline)
+        body = answers.Extended(self.topic.name, len(self.before), self.skipped, deadlines, self.ids)
         self.respond(Reply(self.request.id, to_json(body), performance=performance(timing)))
 
     def failed(self, error: TopicsError) -> None:

@@ -6,47 +6,18 @@ ids are never shown: otherwise a key that may only read could ack another client
 
 from __future__ import annotations
 
-import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
-
+from proto.api.answers import Peeked, PeekedJob
+from proto.api.requests import PeekRequest
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import PeekJobs
 from proto.model.body import Form
-from proto.model.limits import MAX_BATCH_BYTES
+from proto.model.limits import DEFAULT_JOBS, MAX_BATCH_BYTES
 from shardd.changes.transactions import Respond, Staging, to_json
 from shardd.queues.job_requests import Found, bound, clamped, fresh
 from shardd.queues.leases import Leases
 from shardd.topic.job_states import DELAYS, State
 from shardd.topic.job_table import Queue
 from shardd.topic.outbox import Outbox
-
-DEFAULT_MAX = 100
-
-
-class PeekRequest(Struct):
-    """`first_seq` is inclusive; `from_seq` is its old name."""
-
-    first_seq: int | None = None
-    from_seq: int | None = None
-    max: int | None = None
-
-
-class Peeked(Struct, gc=False):
-    """A job in a peek's answer. `state` is ready, in_flight (with `node` and `deadline`, ms), delayed (with `due`, ms:
-    claimable from then on) or dead_lettering (with `dead_letter`, its target: for a redrive, the queue of origin)."""
-
-    seq: int = msgspec.field(name="$seq")
-    ts: int = msgspec.field(name="$ts")
-    tag: str | UnsetType = msgspec.field(name="$tag")
-    state: str
-    deliveries: int
-    data: Raw
-    meta: Raw | UnsetType
-    node: str | UnsetType = UNSET
-    deadline: int | UnsetType = UNSET
-    due: int | UnsetType = UNSET
-    dead_letter: str | UnsetType = UNSET
-
 
 _FORM = Form(PeekRequest)
 
@@ -62,7 +33,7 @@ class Peeking:
         Raises `400`, `404`, `409` as claim does."""
         asked, request.ignored = _FORM.read(request.body)
         start = bound(asked, "first_seq", "from_seq") or 0
-        most = clamped(asked.max or DEFAULT_MAX, 1, self._limits.max_claim)
+        most = clamped(asked.max or DEFAULT_JOBS, 1, self._limits.max_claim)
         topic, queue = self._leases.look(request)
 
         def leaving(seq: int) -> bool:
@@ -70,23 +41,23 @@ class Peeking:
             return job is not None and job.state is State.DELETING
 
         found, after = fresh(topic, max(start, topic.earliest_seq), leaving, most, MAX_BATCH_BYTES)
-        body = {
-            "topic": topic.name,
-            "jobs": [_peeked(each, queue, topic.outbox) for each in found],
-            "count": len(found),
-            "next_seq": after,
-            "more": after <= topic.head_seq,
-            "ready": queue.ready(topic.records),
-            "in_flight": queue.in_flight,
-            "delayed": queue.delayed,
-        }
+        body = Peeked(
+            topic.name,
+            [_peeked(each, queue, topic.outbox) for each in found],
+            len(found),
+            after,
+            after <= topic.head_seq,
+            queue.ready(topic.records),
+            queue.in_flight,
+            queue.delayed,
+        )
         respond(Reply(request.id, to_json(body)))
 
 
-def _peeked(found: Found, queue: Queue, outbox: Outbox) -> Peeked:
+def _peeked(found: Found, queue: Queue, outbox: Outbox) -> PeekedJob:
     seq, ts, _, tag, data, meta = found
     job = queue.jobs.get(seq)
-    shown = Peeked(seq, ts, tag, "ready", 0 if job is None else job.deliveries, data, meta)
+    shown = PeekedJob(seq, ts, tag, "ready", 0 if job is None else job.deliveries, data, meta)
     if job is not None and job.state is State.LEASED:
         shown.state, shown.node, shown.deadline = "in_flight", job.node, job.until
     elif job is not None and job.state in DELAYS:

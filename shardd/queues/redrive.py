@@ -7,15 +7,13 @@ letters have arrived and are deleted here.
 
 from __future__ import annotations
 
-from typing import Any
-
-from msgspec import Struct
-
+from proto.api.answers import Redriven
+from proto.api.requests import RedriveRequest
 from proto.ipc import operations
 from proto.ipc.message import Reply, Request
 from proto.model.body import Form
 from proto.model.errors import ErrorCode, TopicsError, invalid
-from proto.model.limits import MAX_BATCH_BYTES, MAX_U64
+from proto.model.limits import DEFAULT_JOBS, MAX_BATCH_BYTES, MAX_U64
 from proto.model.match import Match, parse_match
 from proto.model.names import check_topic
 from shardd.changes.admission import check_target
@@ -27,23 +25,9 @@ from shardd.topic.job_states import State
 from shardd.topic.outbox import Transfer
 from shardd.topic.topic import Topic
 
-DEFAULT_MAX = 100
 LOOKED_AT = 1000
 """The most records scanned at a time."""
 _FREE = (State.READY, State.DELAYED, State.SCHEDULED)
-
-
-class RedriveRequest(Struct):
-    """`queue` is the queue that the letters came from and go back to. Both bounds are inclusive; their old names are
-    `from_seq` and `to_seq`."""
-
-    queue: str
-    first_seq: int | None = None
-    last_seq: int | None = None
-    from_seq: int | None = None
-    to_seq: int | None = None
-    match: str | list[Any] | None = None
-    max: int | None = None
 
 
 _FORM = Form(RedriveRequest)
@@ -66,7 +50,7 @@ class Redrive:
         start = bound(asked, "first_seq", "from_seq") or 0
         last = bound(asked, "last_seq", "to_seq")
         stop = MAX_U64 if last is None else last
-        most = clamped(asked.max or DEFAULT_MAX, 1, self._staging.limits.max_claim)
+        most = clamped(asked.max or DEFAULT_JOBS, 1, self._staging.limits.max_claim)
         topic = self._staging.directory.changing(request.topic)
         if target == topic.name:
             raise invalid(f'"{target}" cannot be redriven to itself: name the queue it has letters of', field="queue")
@@ -82,8 +66,8 @@ class Redrive:
                 refuse(request.id, respond, _explained(error, topic, target, len(arrived), len(seqs)))
                 return
             more = after <= min(stop, topic.head_seq)
-            answer = {"topic": topic.name, "queue": target, "redriven": len(arrived), "seqs": arrived}
-            respond(Reply(request.id, to_json({**answer, "next_seq": after, "more": more})))
+            body = Redriven(topic.name, target, len(arrived), arrived, after, more)
+            respond(Reply(request.id, to_json(body)))
 
         if seqs:
             self._mover.order(topic, dict.fromkeys(seqs, Transfer(target, 0)), TransferWaiter(set(seqs), over))

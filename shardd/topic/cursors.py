@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
+from proto.api.answers import CursorEntry, CursorState
+from proto.api.requests import CursorRequest
 from proto.model.body import Form
 from proto.model.errors import ErrorCode, TopicsError, invalid
-from proto.model.limits import MAX_U64
-
-MAX_NAME_BYTES = 255
+from proto.model.limits import MAX_CURSOR_NAME_BYTES, MAX_U64
 
 
 class Cursor(Struct):
@@ -76,17 +76,12 @@ def check_count(cursors: Mapping[str, Cursor], moving: Moving, name: str, most: 
         )
 
 
-class CursorRequest(Struct):
-    seq: int
-    force: bool | None = None
-
-
 MOVE = Form(CursorRequest)
 
 
 def check_name(name: str) -> str:
-    if not 0 < len(name.encode()) <= MAX_NAME_BYTES:
-        raise invalid(f"a cursor name has 1 to {MAX_NAME_BYTES} bytes of UTF-8", field="cursor")
+    if not 0 < len(name.encode()) <= MAX_CURSOR_NAME_BYTES:
+        raise invalid(f"a cursor name has 1 to {MAX_CURSOR_NAME_BYTES} bytes of UTF-8", field="cursor")
     return name
 
 
@@ -111,16 +106,15 @@ def moved(current: Cursor | None, seq: int, force: bool, ts_ms: int) -> Cursor:
     return Cursor(seq, ts_ms)
 
 
-def entry(name: str, cursor: Cursor, head_seq: int) -> dict[str, Any]:
-    return {
-        "cursor": name,
-        "seq": cursor.seq,
-        "lag": max(head_seq - cursor.seq, 0),
-        "updated_ts": cursor.updated_ts,
-    }
+def entry(name: str, cursor: Cursor, head_seq: int) -> CursorEntry:
+    return CursorEntry(name, cursor.seq, max(head_seq - cursor.seq, 0), cursor.updated_ts)
 
 
-def page(cursors: dict[str, Cursor], head_seq: int, after: str, size: int) -> tuple[list[dict[str, Any]], bool]:
+def state(topic: str, name: str, cursor: Cursor, head_seq: int) -> CursorState:
+    return CursorState(topic, *astuple(entry(name, cursor, head_seq)))
+
+
+def page(cursors: dict[str, Cursor], head_seq: int, after: str, size: int) -> tuple[list[CursorEntry], bool]:
     """Up to `size` entries whose names follow `after`, in order of names; and whether there are more."""
     names = sorted(cursors)
     start = bisect_right(names, after) if after else 0

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proto.format.frame import Buffer, Columns, Header
+from proto.model.topic_config import TopicConfig
 from shardd.storage.batch import Batch
 from shardd.storage.segment import Segment
 from shardd.topic.batch_sequence import BatchSequence, Slice
-from shardd.topic.config import TopicConfig
 from shardd.topic.cursors import Cursor, Moving
 from shardd.topic.damage import Damage, Unloaded
 from shardd.topic.gaps import Gaps

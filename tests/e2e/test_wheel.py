@@ -74,6 +74,15 @@ def test_the_packages_of_a_wheel_say_that_they_are_typed(
     assert {f"{package}/py.typed" for package in packages} <= set(names)
 
 
+def test_the_wheel_has_every_file_of_its_packages(wheels: dict[str, Path]) -> None:
+    """Modules are found by themselves; a file of another kind, such as the status page, must be named as data."""
+    packages = ("gateway", "shardd", "supervisor", "proto", "topics_server")
+    files = {str(path.relative_to(ROOT)) for name in packages for path in (ROOT / name).rglob("*.*")}
+    files = {name for name in files if "__pycache__" not in name}
+    assert "gateway/server/status_page.html" in files
+    assert files <= set(zipfile.ZipFile(wheels["server"]).namelist())
+
+
 @dataclass(frozen=True)
 class Environment:
     top: Path

@@ -103,6 +103,7 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
         "topic": {"storage"},
     },
     "proto": {
+        "api": {"model"},
         "format": set(),
         "ipc": {"model", "process"},
         "model": set(),

@@ -11,10 +11,10 @@ from msgspec import Struct
 
 from gateway.streams.watch_request import WATCH_REQUEST
 from proto.model import router
+from proto.model import topic_config as config
 from proto.model.body import parse
 from proto.model.errors import TopicsError
 from shardd.operations import append_request
-from shardd.topic import config
 
 
 class Inner(Struct):

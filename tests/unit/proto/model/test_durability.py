@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from proto.model.durability import BY_NAME, DurabilityName
-from shardd.topic.config import TopicConfig, as_map, from_map
+from proto.model.topic_config import TopicConfig, as_map, from_map
 
 ROOT = Path(__file__).parents[4]
 PACKAGES = ("gateway", "proto", "shardd", "supervisor", "topics_server")  # pyspark_topics imports none of these

@@ -10,8 +10,8 @@ import pytest
 
 from proto.model.durability import Durability
 from proto.model.router import RouterConfig
+from proto.model.topic_config import TopicConfig
 from shardd.checkpoint.snapshot import FIELDS, REBUILT, TRANSIENT, UNLOADED, dump, exact, kept, load, topic_of
-from shardd.topic.config import TopicConfig
 from shardd.topic.cursors import Cursor
 from shardd.topic.gaps import Gaps
 from shardd.topic.lane import Lane, Router

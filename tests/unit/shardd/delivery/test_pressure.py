@@ -12,6 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from proto.ipc.message import Reply
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
+from proto.model.topic_config import TopicConfig
 from shardd.delivery.pressure import (
     FULL_DELAY,
     FULL_DEPTH,
@@ -33,7 +34,6 @@ from shardd.delivery.pressure import (
 from shardd.delivery.priority import WEIGHTS, age_boost, band, effective_priority
 from shardd.delivery.scheduler import SLICE, Rounds, Scheduler
 from shardd.process.loop import Server
-from shardd.topic.config import TopicConfig
 from shardd.topic.topic import Topic
 from tests.support.fault_disk import FaultDisk
 from tests.support.harness import FakeClock, Harness
