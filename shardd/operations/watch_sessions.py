@@ -53,8 +53,8 @@ class SessionControl:
         owner = options.owner
         limits = self._staging.limits
         held, owned = len(self._sessions) + self._making.total(), self._sessions.owned_by(owner) + self._making[owner]
-        _check_room(owned, options.room_owned, "max_watch_sessions_per_key", limits.max_watch_sessions_per_key)
-        _check_room(held, options.room, "max_watch_sessions", limits.max_watch_sessions)
+        _check_cap(owned, options.most_owned, "max_watch_sessions_per_key", limits.max_watch_sessions_per_key)
+        _check_cap(held, options.most_sessions, "max_watch_sessions", limits.max_watch_sessions)
         session = Session(request.topic, owner, options.options, _decode_topics(request.body))
         session.used_ms = self._staging.clock.now_ms()
         self._making[owner] += 1
@@ -150,9 +150,9 @@ class SessionControl:
         return Reply(ident, extra=operations.Sessions(len(self._sessions), owned))
 
 
-def _check_room(held: int, room: int | None, limit: str, most: int) -> None:
+def _check_cap(held: int, cap: int | None, limit: str, most: int) -> None:
     """Raises `429 throttled` if there is no room for one session more than `held`."""
-    if room is not None and held + 1 > room:
+    if cap is not None and held + 1 > cap:
         raise TopicsError(
             ErrorCode.THROTTLED,
             f"there are as many watch sessions as TOPICS_{limit.upper()} allows, {most}; wait until one ends",
