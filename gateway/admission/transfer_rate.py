@@ -9,11 +9,11 @@ from time import monotonic
 from proto.model.limits import Limits
 
 
-def due(now: float, begun: float, moved: int, pause_s: float, rate: int) -> float:
-    """Return when the next bytes must have moved, in seconds on the clock of `now`. Each pause may last `pause_s`. Once
-    `pause_s` has passed since `begun`, all bytes must also have moved at `rate` bytes a second. Rate 0 means no
+def due(now: float, begun: float, passed: int, pause_s: float, rate: int) -> float:
+    """When the next bytes must have passed, in seconds on the clock of `now`. Each pause may last `pause_s`. Once
+    `pause_s` has passed since `begun`, all bytes must also have passed at `rate` bytes a second. Rate 0 means no
     limit on the rate."""
-    return min(now + pause_s, begun + pause_s + moved / rate) if rate else now + pause_s
+    return min(now + pause_s, begun + pause_s + passed / rate) if rate else now + pause_s
 
 
 class Pace:

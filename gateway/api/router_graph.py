@@ -137,10 +137,10 @@ class Routers:
     async def _put(self, name: str, current: _Known | None, config: RouterConfig) -> Reply:
         source = _raise(await self._shards.call(RouterSource(), config.source)).extra
         assert source is not None
-        moved = current is not None and current.config.dest != config.dest
-        asked = RouterPut(name, as_map(config), source.epoch, source.head, False if moved else None)
+        elsewhere = current is not None and current.config.dest != config.dest
+        asked = RouterPut(name, as_map(config), source.epoch, source.head, False if elsewhere else None)
         reply = _raise(await self._shards.call(asked, config.dest))
-        if current is not None and moved:
+        if current is not None and elsewhere:
             _raise(await self._shards.call(RouterDelete(name), current.config.dest))
         if self._known is not None:
             self._known[name] = _Known(config, 0 if reply.extra is None else reply.extra.made_ms)
@@ -181,14 +181,14 @@ class Routers:
             known, self._known = self._known if everything else None, None  # read again unless this change succeeds
             sinks = {name: config.dest for name, config in named.items() if config.source == topic}
             indexes = sorted({self._shards.index_of(dest) for dest in sinks.values()})
-            held = False
+            deleted = False
             try:
                 for index in indexes:
                     await self._hold(index, topic, release=False)
                 reply = await self._shards.call(operation, topic)
-                held = reply.error is None
+                deleted = reply.error is None
             finally:
-                if not held:
+                if not deleted:
                     with trio.CancelScope(shield=True):
                         for index in indexes:
                             await self._release(index, topic)

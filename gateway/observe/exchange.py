@@ -6,7 +6,8 @@ operation's template, its key the beginning of the key's digest.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Protocol
@@ -77,39 +78,37 @@ def observed(response: Response, exchange: Exchange, observers: list[RequestObse
     """Tell the observers of a response, and of its end if it is a stream. Wraps `live` and `upgraded` of `response`."""
     exchange.sent_bytes = len(response.body)
     exchange.figures = response.figures or _NO_FIGURES
-    live, upgraded = response.live, response.upgraded
-    exchange.stream = live is not None or upgraded is not None
+    exchange.stream = response.live is not None or response.upgraded is not None
     for each in observers:
         each.answered(exchange)
-
-    def over() -> None:
-        exchange.ended = perf_counter()
-        for each in observers:
-            each.ended(exchange)
-
-    if live is not None:
+    if (live := response.live) is not None:
 
         async def counted(write: Write, gone: Gone) -> bool:
             async def send(piece: bytes) -> None:
                 await write(piece)
                 exchange.sent_bytes += len(piece)
 
-            try:
+            with _told_at_the_end(exchange, observers):
                 return await live(send, gone)
-            finally:
-                over()
 
         response.live = counted
-    if upgraded is not None:
+    if (upgraded := response.upgraded) is not None:
 
         async def conversed(channel: Channel) -> None:
-            counting = _Counting(channel, exchange)
-            try:
-                await upgraded(counting)
-            finally:
-                over()
+            with _told_at_the_end(exchange, observers):
+                await upgraded(_Counting(channel, exchange))
 
         response.upgraded = conversed
+
+
+@contextmanager
+def _told_at_the_end(exchange: Exchange, observers: list[RequestObserver]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        exchange.ended = perf_counter()
+        for each in observers:
+            each.ended(exchange)
 
 
 class _Counting:

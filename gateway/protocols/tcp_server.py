@@ -171,8 +171,8 @@ class TcpConnection:
                 pass
             if not view:
                 return
-            moved = len(answer) - len(view)
-            self.deadline = due(monotonic(), begun, moved, limits.body_timeout_ms / 1000, limits.min_download_rate)
+            taken = len(answer) - len(view)
+            self.deadline = due(monotonic(), begun, taken, limits.body_timeout_ms / 1000, limits.min_download_rate)
             await wait_writable(self._raw)
 
     async def _linger(self) -> None:

@@ -78,7 +78,7 @@ class Quota:
         index = self._shards.index_of(topic)
         topics, size = self._shards.ledger.room(index, self._max_topics, self._max_bytes)
         growth = Growth(1, self._most(len(body)) if isinstance(operation, Append) else 0)
-        capped = msgspec.structs.replace(operation, max_topics=topics, max_bytes=size)
+        capped = msgspec.structs.replace(operation, most_topics=topics, most_bytes=size)
         return await self._shards.call(capped, topic, body, growth=growth)
 
     def _most(self, body: int) -> int:

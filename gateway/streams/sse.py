@@ -79,7 +79,7 @@ class EventStream(Stream):
         for name, position in positions.items():
             subscription = self.add(name, opened.options, position)
             if position != opened.topics[name]:
-                self.moved(subscription)  # the id moved it back, and it must stay there if this stream ends at once
+                self.progressed(subscription)  # the id set it back; it must stay there if this stream ends at once
 
     async def send(self) -> None:
         parts: list[bytes] = []
@@ -100,7 +100,7 @@ class EventStream(Stream):
         assert item.after is not None
         self._ids.seqs[item.subscription.name] = item.after.seq
         self._ids.generation = max(self._ids.generation, item.after.born)
-        if item.kind == "moved":
+        if item.kind == "position":
             return b""
         if item.kind == "record":
             batch: Batch = item.what
@@ -123,8 +123,8 @@ class EventStream(Stream):
         if now - self.sent_at >= self._heartbeat_s and not self.sending:
             self.put(Item("raw", None, b": hb %d\n\n" % (time() * 1000), None, 0))
 
-    def moved(self, subscription: Subscription) -> None:
-        self._progress.moved(subscription.name, subscription.handed, self.generation)
+    def progressed(self, subscription: Subscription) -> None:
+        self._progress.reached(subscription.name, subscription.handed, self.generation)
 
     def taken_over(self) -> None:
         self.end(self.problem(409, "another connection has opened this watch session"))

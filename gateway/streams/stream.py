@@ -55,7 +55,7 @@ class Stream(ABC):
         """The client's key."""
         self.feeds = live.feeds
         self.subscriptions: dict[str, Subscription] = {}
-        self.paced: dict[str, TopicsError] = {}
+        self.throttled: dict[str, TopicsError] = {}
         """Topics whose records come later, with the reason; the client has not been told yet."""
         self.generation = generation
         self._live = live
@@ -95,11 +95,11 @@ class Stream(ABC):
         """Return an error frame as an item."""
 
     def tick(self, now: float) -> None:
-        """Tell the client of paced topics, and apply the ladder for slow clients. The hub calls it every `TICK_S`."""
-        if self.paced and not self.sending:
-            paced, self.paced = self.paced, {}
-            error = next(iter(paced.values()))
-            self.put(self.problem(error.status, error.message, sorted(paced), error.retry_after_ms))
+        """Tell the client of throttled topics, and apply the ladder for slow clients. Called every `TICK_S`."""
+        if self.throttled and not self.sending:
+            throttled, self.throttled = self.throttled, {}
+            error = next(iter(throttled.values()))
+            self.put(self.problem(error.status, error.message, sorted(throttled), error.retry_after_ms))
         if self.state not in OPEN:
             if now >= self._end_by:
                 self.abort()
@@ -125,7 +125,7 @@ class Stream(ABC):
 
     def drop(self, name: str) -> bool:
         """Stop watching a topic and drop its queued frames. Returns False if it was not watched."""
-        self.paced.pop(name, None)
+        self.throttled.pop(name, None)
         subscription = self.subscriptions.pop(name, None)
         if subscription is None:
             return False
@@ -248,7 +248,7 @@ class Stream(ABC):
             self._in_hand.append(item.what.hold)
         if item.subscription is not None and item.after is not None:
             item.subscription.handed = item.after
-            self.moved(item.subscription)
+            self.progressed(item.subscription)
         self._look_for_room()
         return item
 
@@ -273,7 +273,7 @@ class Stream(ABC):
             self._full_since = None
             self._roomy.set()
 
-    def moved(self, subscription: Subscription) -> None:
+    def progressed(self, subscription: Subscription) -> None:
         """Called when a subscription's `handed` has changed. A subclass with a session saves it."""
         return
 

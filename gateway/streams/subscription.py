@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Item(NamedTuple):
-    """A queued item. `kind` is record, tombstone, caught-up, topic-deleted; moved, a position without a frame; or raw,
+    """A queued item. `kind` is record, tombstone, caught-up, topic-deleted; position, one without a frame; or raw,
     which belongs to no subscription. `what` is a `Batch`, the payload's fields, or bytes."""
 
     kind: str
@@ -81,7 +81,7 @@ class Subscription:
                 self.stream.behind(self)
             return
         after = Position(self.epoch, batch.to_seq, self.born)
-        kind = "record" if batch.payload else "moved"
+        kind = "record" if batch.payload else "position"
         if self.stream.offer(Item(kind, self, batch, after, len(batch.payload))):
             self.seq = batch.to_seq
             self.head = batch.head
@@ -89,8 +89,8 @@ class Subscription:
             self._leave()
             self.stream.behind(self)
 
-    def paced(self, error: TopicsError) -> None:
-        self.stream.paced[self.name] = error
+    def throttled(self, error: TopicsError) -> None:
+        self.stream.throttled[self.name] = error
 
     def fall_behind(self) -> None:
         self.feed = None
@@ -141,7 +141,7 @@ class Subscription:
         batch = Batch(reply.body, self.seq, extra.to, head, hold)
         if batch.payload or batch.to_seq > self.seq:
             self.seq = max(batch.to_seq, self.seq)
-            kind = "record" if batch.payload else "moved"
+            kind = "record" if batch.payload else "position"
             self.stream.put(Item(kind, self, batch, self.position, len(batch.payload)))
         self.first = False
         self.retry_s = FIRST_RETRY_S
@@ -180,7 +180,7 @@ class Subscription:
             self.over()
             self.stream.put(self.stream.problem(500, error.message, [self.name]))
         elif error.code is ErrorCode.THROTTLED:
-            self.paced(error)
+            self.throttled(error)
             self.retry_at = now + (error.retry_after_ms or 0) / 1000
             self.stream.behind(self)
         else:

@@ -65,7 +65,7 @@ class Member(Protocol):
     def take(self, batch: Batch) -> None:
         """Take in a batch."""
 
-    def paced(self, error: TopicsError) -> None:
+    def throttled(self, error: TopicsError) -> None:
         """The shard is too busy for this topic: its records come later."""
 
     def fall_behind(self) -> None:
@@ -136,7 +136,7 @@ class TopicFeed:
                         return
                     if error.code is ErrorCode.THROTTLED:
                         for member in tuple(self.members):
-                            member.paced(error)
+                            member.throttled(error)
                         await trio.sleep((error.retry_after_ms or 0) / 1000)
                         continue
                     await trio.sleep(retry_s)

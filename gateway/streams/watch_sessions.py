@@ -52,7 +52,7 @@ class Progress:
         self.untold: set[str] = set()
         self.telling = 0
 
-    def moved(self, topic: str, position: Position, generation: int) -> None:
+    def reached(self, topic: str, position: Position, generation: int) -> None:
         self.positions[topic] = position
         self.untold.add(topic)
         self.generation = max(self.generation, generation)
@@ -115,10 +115,10 @@ class Sessions:
         # Without keys, sessions have no owner, so the cap per key does not apply.
         bounds: list[tuple[str, int, list[int | None]]] = []
         if self._most:
-            bounds.append(("max_sessions", self._most, self._counts))
+            bounds.append(("most_sessions", self._most, self._counts))
         if self._most_owned and key.digest:
             counts = self._owned.setdefault(key.digest, [None] * len(self._counts))
-            bounds.append(("max_owned", self._most_owned, counts))
+            bounds.append(("most_owned", self._most_owned, counts))
         if not bounds:
             self._heard(wid, await self._shards.call(SessionMake(key.digest, shown), wid, body))
             return wid
@@ -127,11 +127,11 @@ class Sessions:
                 await self._count(key.digest)
             for last in (False, True):
                 index = self._shards.index_of(wid)
-                limits = {
+                caps = {
                     name: most - sum(count or 0 for at, count in enumerate(counts) if at != index)
                     for name, most, counts in bounds
                 }
-                asked = SessionMake(key.digest, shown, **limits)
+                asked = SessionMake(key.digest, shown, **caps)
                 try:
                     self._heard(wid, await self._shards.call(asked, wid, body), key.digest)
                     return wid

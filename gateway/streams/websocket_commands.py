@@ -162,7 +162,7 @@ def _form(item: Item) -> bytes:
     if item.kind == "raw":
         what: bytes = item.what
         return what
-    if item.kind == "moved":
+    if item.kind == "position":
         return b""
     if item.kind == "record":
         batch: Batch = item.what

@@ -39,9 +39,9 @@ class Growing(Operation[A], frozen=True):
     """False: the write must not create a topic with a configuration of its own."""
     prefixes: Names = ()
     """Names in the body must begin with one of these; empty: any name is allowed."""
-    max_topics: int | None = None
+    most_topics: int | None = None
     """The most topics that this shard may hold, so that all shards together stay under the cap; None: no cap."""
-    max_bytes: int | None = None
+    most_bytes: int | None = None
     """The same for retained bytes."""
 
 
@@ -353,9 +353,9 @@ class SessionMake(Operation[Sessions], tag="session_make", frozen=True):
     owner: bytes
     options: dict[str, Any]
     """The stream's options; the shard only stores them."""
-    max_sessions: int | None = None
+    most_sessions: int | None = None
     """The most sessions that the shard may hold; None: no cap."""
-    max_owned: int | None = None
+    most_owned: int | None = None
     """The most sessions of this owner."""
 
 

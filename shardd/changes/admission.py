@@ -2,8 +2,8 @@
 
 The gateway does not know which topics exist or what a body says. It passes these options, and the shard checks them:
 
-    max_topics     the most topics this shard may hold, so that all shards together keep to the cap; absent: no cap
-    max_bytes      the most retained bytes this shard may hold, likewise
+    most_topics     the most topics this shard may hold, so that all shards together keep to the cap; absent: no cap
+    most_bytes      the most retained bytes this shard may hold, likewise
     may_configure   False: the write must not create a topic with a configuration of its own
     prefixes        names in the body must begin with one of these; absent: any name
 
@@ -24,8 +24,8 @@ RETRY_AFTER_MS = 1000
 
 def check_topics(held: int, options: Growing[Any], limits: Limits) -> None:
     """Raises `429 throttled` if there is no room for one topic more than `held`, which includes lent ones."""
-    room = options.max_topics
-    if room is not None and held + 1 > room:
+    cap = options.most_topics
+    if cap is not None and held + 1 > cap:
         raise TopicsError(
             ErrorCode.THROTTLED,
             f"there are as many topics as TOPICS_MAX_TOPICS allows, {limits.max_topics}; delete some first",
@@ -36,8 +36,8 @@ def check_topics(held: int, options: Growing[Any], limits: Limits) -> None:
 
 def check_bytes(held: int, needed: int, options: Growing[Any], limits: Limits) -> None:
     """Raises `429 throttled` if there is no room for `needed` bytes more than `held`."""
-    room = options.max_bytes
-    if room is not None and needed and held + needed > room:
+    cap = options.most_bytes
+    if cap is not None and needed and held + needed > cap:
         raise TopicsError(
             ErrorCode.THROTTLED,
             f"this write needs {needed} bytes more than TOPICS_MAX_TOTAL_BYTES, {limits.max_total_bytes}, has left for "

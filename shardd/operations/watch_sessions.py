@@ -53,8 +53,8 @@ class SessionControl:
         owner = options.owner
         limits = self._staging.limits
         held, owned = len(self.sessions) + self.making.total(), self.sessions.owned_by(owner) + self.making[owner]
-        _check_room(owned, options.max_owned, "max_watch_sessions_per_key", limits.max_watch_sessions_per_key)
-        _check_room(held, options.max_sessions, "max_watch_sessions", limits.max_watch_sessions)
+        _check_cap(owned, options.most_owned, "max_watch_sessions_per_key", limits.max_watch_sessions_per_key)
+        _check_cap(held, options.most_sessions, "max_watch_sessions", limits.max_watch_sessions)
         session = Session(request.topic, owner, options.options, _decode_topics(request.body))
         session.used_ms = self._staging.clock.now_ms()
         self.making[owner] += 1
@@ -169,9 +169,9 @@ class _Moved(Change, eq=False):
         refuse(self.request.id, self.respond, error)
 
 
-def _check_room(held: int, room: int | None, limit: str, most: int) -> None:
+def _check_cap(held: int, cap: int | None, limit: str, most: int) -> None:
     """Raises `429 throttled` if there is no room for one session more than `held`."""
-    if room is not None and held + 1 > room:
+    if cap is not None and held + 1 > cap:
         raise TopicsError(
             ErrorCode.THROTTLED,
             f"there are as many watch sessions as TOPICS_{limit.upper()} allows, {most}; wait until one ends",

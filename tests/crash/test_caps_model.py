@@ -77,7 +77,7 @@ class World:
             [b'{"data":"%b"}' % (b"x" * self.rng.randrange(60))] * self.rng.randint(1, 4)
         )
         growth = Growth(1, 4 * len(body) + 200)
-        self.send(index, "append", topic, body, growth, max_topics=topics, max_bytes=size)
+        self.send(index, "append", topic, body, growth, most_topics=topics, most_bytes=size)
 
     def delete(self) -> None:
         topic = self.rng.choice(["b", "c", "d", "dead", "other", "a"])

@@ -246,7 +246,7 @@ async def test_sessions_of_a_key_are_counted_over_all_shards() -> None:
                 topics = dict.fromkeys(request.options.names, (1, 0, 1))
                 return [Reply(request.id, extra={"topics": topics})]
             if request.op == "session_make":
-                if owned[index] + 1 > request.options.max_owned:
+                if owned[index] + 1 > request.options.most_owned:
                     error = cap_reached("max_watch_sessions_per_key", 3, "wait")
                     return [Reply(request.id, error=error)]
                 owned[index] += 1

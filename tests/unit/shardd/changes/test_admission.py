@@ -25,20 +25,20 @@ def refusal(shard: Harness, op: str, topic: str, body: Any, **options: Any) -> T
 
 def test_a_topic_too_many_is_refused_however_it_would_be_made_and_updates_pass() -> None:
     shard = Harness(max_topics=1)
-    assert shard.call("configure", "a", {}, max_topics=1)["created"]
+    assert shard.call("configure", "a", {}, most_topics=1)["created"]
     for op, body in (("configure", {}), ("append", ONE)):
-        error = refusal(shard, op, "b", body, max_topics=1)
+        error = refusal(shard, op, "b", body, most_topics=1)
         assert (error.code, error.detail) == (ErrorCode.THROTTLED, {"limit": "max_topics", "max": 1})
         assert error.retry_after_ms
-    assert not shard.call("configure", "a", {"priority": 3}, max_topics=0)["created"]
-    assert shard.call("append", "a", ONE, max_topics=0)["first_seq"] == 1
+    assert not shard.call("configure", "a", {"priority": 3}, most_topics=0)["created"]
+    assert shard.call("append", "a", ONE, most_topics=0)["first_seq"] == 1
     assert shard.call("append", "b", ONE)["created"]
 
 
 def test_creations_of_one_group_count_before_they_are_seen() -> None:
     shard = Harness()
-    first = shard.send("configure", "a", {}, max_topics=1)
-    second = shard.send("configure", "b", {}, max_topics=1)
+    first = shard.send("configure", "a", {}, most_topics=1)
+    second = shard.send("configure", "b", {}, most_topics=1)
     shard.shard.flush()
     shard.shard.commits.sync_now()
     errors = [getattr(shard.replies[each], "error", None) for each in (first, second)]
@@ -48,18 +48,18 @@ def test_creations_of_one_group_count_before_they_are_seen() -> None:
 
 def test_a_write_too_many_is_refused_and_leaves_no_topic_behind() -> None:
     shard = Harness(max_total_bytes=40)
-    shard.call("append", "a", ONE, max_bytes=RECORD_SIZE)
-    error = refusal(shard, "append", "b", ONE, max_bytes=2 * RECORD_SIZE - 1)
+    shard.call("append", "a", ONE, most_bytes=RECORD_SIZE)
+    error = refusal(shard, "append", "b", ONE, most_bytes=2 * RECORD_SIZE - 1)
     assert error.code is ErrorCode.THROTTLED
     assert error.detail == {"limit": "max_total_bytes", "max": 40, "bytes": RECORD_SIZE}
     assert [entry["topic"] for entry in shard.call("list", page_size=9)] == ["a"]
-    assert shard.call("append", "b", ONE, max_bytes=2 * RECORD_SIZE)["created"]
+    assert shard.call("append", "b", ONE, most_bytes=2 * RECORD_SIZE)["created"]
 
 
 def test_writes_of_one_group_count_before_they_are_seen() -> None:
     shard = Harness()
     shard.call("configure", "a", {"durability": "fsync"})
-    sent = [shard.send("append", "a", ONE, max_bytes=2 * RECORD_SIZE) for _ in range(3)]
+    sent = [shard.send("append", "a", ONE, most_bytes=2 * RECORD_SIZE) for _ in range(3)]
     shard.shard.flush()
     shard.shard.commits.sync_now()
     assert [getattr(shard.replies[each], "error", None) is None for each in sent] == [True, True, False]
@@ -70,26 +70,26 @@ def test_a_topic_that_evicts_needs_no_more_than_its_cap() -> None:
     shard = Harness()
     shard.call("configure", "ring", {"cap_bytes": 3 * RECORD_SIZE})
     for _ in range(3):
-        shard.call("append", "ring", ONE, max_bytes=3 * RECORD_SIZE)
+        shard.call("append", "ring", ONE, most_bytes=3 * RECORD_SIZE)
     for _ in range(10):
-        shard.call("append", "ring", ONE, max_bytes=3 * RECORD_SIZE)
+        shard.call("append", "ring", ONE, most_bytes=3 * RECORD_SIZE)
     assert shard.call("state", "ring")["bytes"] == 3 * RECORD_SIZE
-    assert refusal(shard, "append", "other", ONE, max_bytes=3 * RECORD_SIZE).code is ErrorCode.THROTTLED
+    assert refusal(shard, "append", "other", ONE, most_bytes=3 * RECORD_SIZE).code is ErrorCode.THROTTLED
 
 
 def test_room_comes_back_when_records_go() -> None:
     shard = Harness()
-    shard.call("append", "a", ONE, max_bytes=RECORD_SIZE)
-    refusal(shard, "append", "a", ONE, max_bytes=RECORD_SIZE)
+    shard.call("append", "a", ONE, most_bytes=RECORD_SIZE)
+    refusal(shard, "append", "a", ONE, most_bytes=RECORD_SIZE)
     shard.call("delete_topic", "a")
-    assert shard.call("append", "a", ONE, max_bytes=RECORD_SIZE)["created"]
+    assert shard.call("append", "a", ONE, most_bytes=RECORD_SIZE)["created"]
 
 
 def test_a_repeated_write_is_answered_without_room() -> None:
     shard = Harness()
     body = {**ONE, "idempotency_key": "k"}
-    shard.call("append", "a", body, max_bytes=RECORD_SIZE)
-    assert shard.call("append", "a", body, max_bytes=RECORD_SIZE)["deduped"]
+    shard.call("append", "a", body, most_bytes=RECORD_SIZE)
+    assert shard.call("append", "a", body, most_bytes=RECORD_SIZE)["deduped"]
 
 
 @pytest.mark.parametrize("config", [{}, {"ttl_ms": 5}])

@@ -103,8 +103,8 @@ def test_what_is_lent_and_taken_counts_for_clients_and_in_every_answer() -> None
     net, shard = routed(5)  # 85 bytes
     lend(shard, 50)
     with pytest.raises(TopicsError):
-        shard.call("append", "c", {"records": [{"data": 1}]}, max_bytes=150)
-    shard.call("append", "c", {"records": [{"data": 1}]}, max_bytes=152)
+        shard.call("append", "c", {"records": [{"data": 1}]}, most_bytes=150)
+    shard.call("append", "c", {"records": [{"data": 1}]}, most_bytes=152)
     topic = net.topic("b")
     lane = topic.lane
     assert lane is not None

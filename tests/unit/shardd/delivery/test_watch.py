@@ -219,12 +219,12 @@ class TestSessions:
         assert positions(again) != 404
 
     def test_no_more_sessions_are_made_than_there_is_room_for(self, shard: Harness) -> None:
-        make(shard, max_sessions=1)
-        refused = shard.reply("session_make", WID[:-1] + "b", {}, owner=b"k", options={}, max_sessions=1)
+        make(shard, most_sessions=1)
+        refused = shard.reply("session_make", WID[:-1] + "b", {}, owner=b"k", options={}, most_sessions=1)
         assert refused.error is not None
         assert (refused.error.status, refused.error.detail["limit"]) == (429, "max_watch_sessions")  # type: ignore[index]
         shard.clock.advance(300_001)
-        make(shard, WID[:-1] + "c", max_sessions=1)
+        make(shard, WID[:-1] + "c", most_sessions=1)
         assert said(shard.reply("session_count").extra) == {"sessions": 1}
 
     def test_an_open_in_the_same_group_sees_the_move_before_it(self, shard: Harness) -> None:
