@@ -11,19 +11,40 @@ on the way.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from gateway.admission.body_budget import Hold
 from gateway.streams.event_ids import TOLD, Position
 from gateway.streams.states import SUBSCRIPTION, Event, State, after
-from gateway.streams.topic_feed import FIRST_RETRY_S, LAST_RETRY_S, Batch, TopicFeed
+from gateway.streams.topic_feed import FIRST_RETRY_S, LAST_RETRY_S, Batch, TopicFeed, TopicFeeds
 from gateway.streams.watch_request import Options
 from proto.ipc.message import Reply
 from proto.ipc.operations import Fed
 from proto.model.errors import ErrorCode, TopicsError
 
-if TYPE_CHECKING:
-    from gateway.streams.stream import Stream
+
+class Carrier(Protocol):
+    """A stream, as its subscriptions see it."""
+
+    feeds: TopicFeeds
+    generation: int
+    """Counts the topics of the session that ended or were made again."""
+    throttled: dict[str, TopicsError]
+    """Topics whose records come later, with the reason."""
+
+    def behind(self, subscription: Subscription) -> None:
+        """Read for the subscription, because its feed cannot bring what comes next."""
+
+    def offer(self, item: Item) -> bool:
+        """Queue an item that can be read again later. Returns False if there is no room for it."""
+
+    def put(self, item: Item) -> None:
+        """Queue an item in any case."""
+
+    def problem(
+        self, code: int, message: str, topics: list[str] | None = None, retry_after_ms: int | None = None
+    ) -> Item:
+        """Return an error frame as an item."""
 
 
 class Item(NamedTuple):
@@ -54,7 +75,7 @@ class Subscription:
         "stream",
     )
 
-    def __init__(self, stream: Stream, name: str, options: Options, position: Position) -> None:
+    def __init__(self, stream: Carrier, name: str, options: Options, position: Position) -> None:
         self.stream = stream
         self.name = name
         self.options = options

@@ -173,6 +173,13 @@ def test_the_table_has_no_circles(package: str) -> None:
     tuple(TopologicalSorter(FOLDERS[package]).static_order())  # raises CycleError, which names the cycle
 
 
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """An import for types only counts too: a reader follows it as any other."""
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for _, path in modules()}
+    graph = {name: modules_imported(path) & names.keys() for name, path in names.items()}
+    tuple(TopologicalSorter(graph).static_order())  # raises CycleError, which names the cycle
+
+
 @pytest.mark.parametrize("package", [*FOLDERS, "topics_server"])
 def test_every_folder_says_what_it_owns(package: str) -> None:
     """A folder without an `__init__.py` would not be in the wheel either."""
