@@ -44,7 +44,7 @@ else:
     A = TypeVar("A")
 
 _log: Any = structlog.get_logger()
-
+Outcome = Reply[A] | Parked | TopicsError
 
 _SWEEP_S = 1.0
 ANSWERS_S = 3.0
@@ -56,31 +56,47 @@ _GRACE_S = 5.0
 class Pending(Generic[A]):
     """Request in flight. Its outcome is a `Reply` or a local `TopicsError`; one `Parked` may precede it."""
 
-    __slots__ = ("_outcome", "_task", "deadline", "id", "link", "parked")
+    __slots__ = ("_callback", "_outcome", "deadline", "id", "link", "parked")
 
     def __init__(self, link: Link, ident: int, deadline: float) -> None:
         self.link = link
         self.id = ident
         self.deadline = deadline
         self.parked = False
-        self._outcome: Reply[A] | Parked | TopicsError | None = None
-        self._task: trio.lowlevel.Task | None = None
+        self._outcome: Outcome[A] | None = None
+        """The latest outcome, if it was not taken yet."""
+        self._callback: Callable[[Outcome[A]], object] | None = None
 
-    def resolve(self, outcome: Reply[A] | Parked | TopicsError) -> None:
-        # A later outcome replaces one that was not taken yet: the Reply replaces the Parked before it.
-        self._outcome = outcome
-        if self._task is not None:
-            trio.lowlevel.reschedule(self._task)
-            self._task = None
+    def then(self, callback: Callable[[Outcome[A]], object]) -> None:
+        """Call `callback` with each outcome, in the turn in which it arrives: with `Parked` if the request is parked,
+        and last with the `Reply` or the error. Calls it at once if an outcome is there. No call follows `abandon`. The
+        callback must not block; it may ask, abandon and cancel. For one that waits, use `wait` instead."""
+        self._callback = callback
+        if self._outcome is not None:
+            outcome, self._outcome = self._outcome, None
+            callback(outcome)
 
-    def _abort(self, _: object) -> trio.lowlevel.Abort:
-        self._task = None
-        return trio.lowlevel.Abort.SUCCEEDED
+    def resolve(self, outcome: Outcome[A]) -> None:
+        if self._callback is None:
+            # A later outcome replaces one that was not taken yet: the Reply replaces the Parked before it.
+            self._outcome = outcome
+            return
+        try:
+            self._callback(outcome)
+        except Exception:
+            # The other outcomes that arrived in this turn must still be delivered.
+            _log.exception("outcome_not_handled", shard=self.link.state.index, request=self.id)
 
     async def wait(self) -> Reply[A] | Parked:
         """Wait for the next outcome. Raises `503` when the shard dies or stays silent."""
         if self._outcome is None:
-            self._task = trio.lowlevel.current_task()
+            task = trio.lowlevel.current_task()
+
+            def resume(outcome: Outcome[A]) -> None:
+                self._callback, self._outcome = None, outcome
+                trio.lowlevel.reschedule(task)
+
+            self._callback = resume
             await trio.lowlevel.wait_task_rescheduled(self._abort)
         outcome = self._outcome
         self._outcome = None
@@ -88,6 +104,10 @@ class Pending(Generic[A]):
         if isinstance(outcome, TopicsError):
             raise outcome
         return outcome
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self._callback = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     async def reply(self) -> Reply[A]:
         outcome = await self.wait()
@@ -97,6 +117,7 @@ class Pending(Generic[A]):
 
     def abandon(self) -> None:
         """Stop waiting and cancel the request. Does nothing once the reply has come."""
+        self._callback = None
         self.link.abandon(self)
 
     def take_back(self) -> None:

@@ -61,7 +61,20 @@ class MessageSocket:
             self._parked.cancel()
             self._parked = None
 
-    def _take(self) -> list[list[bytes]]:
+    @property
+    def descriptor(self) -> int:
+        """Descriptor for the epoll set of an owner that does not `read`. It is readable after messages have arrived, but
+        may stay unreadable although some are there: see `flush`."""
+        return int(self._socket.getsockopt(zmq.FD))
+
+    def flush(self) -> bool:
+        """Send what is queued. Returns True if messages can be received: an owner that does not `read` must then call
+        `take` before it waits for the descriptor, because the call consumes its edge."""
+        return bool(self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)
+
+    def take(self) -> list[list[bytes]]:
+        """Messages that have arrived, up to `MAX_TICK`; never blocks. An owner that does not `read` calls it until it
+        returns none."""
         messages: list[list[bytes]] = []
         receive = self._socket.recv_multipart
         try:
@@ -73,9 +86,9 @@ class MessageSocket:
 
     async def read(self, handle: Callable[[list[list[bytes]]], None]) -> None:
         """Call `handle` with messages in arrival order, up to `MAX_TICK` at a time, until cancelled."""
-        descriptor = self._socket.getsockopt(zmq.FD)
+        descriptor = self.descriptor
         while True:
-            messages = self._take()
+            messages = self.take()
             if messages:
                 handle(messages)
                 await trio.lowlevel.checkpoint()
