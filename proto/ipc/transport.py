@@ -63,8 +63,8 @@ class MessageSocket:
 
     @property
     def descriptor(self) -> int:
-        """Descriptor for the epoll set of an owner that does not `read`. It is readable after messages have arrived, but
-        may stay unreadable although some are there: see `flush`."""
+        """Descriptor for the epoll set of an owner that does not `read`. It becomes readable when messages arrive, but
+        may be unreadable although some are there: see `flush`."""
         return int(self._socket.getsockopt(zmq.FD))
 
     def flush(self) -> bool:
