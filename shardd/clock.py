@@ -30,7 +30,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -73,7 +72,7 @@ class SystemClock:
     def __init__(
         self,
         wall: Callable[[], int] = time.time_ns,
-        elapsed: Callable[[], int] = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME),
+        elapsed: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
     ) -> None:
         self._wall = wall
         self._elapsed = elapsed
@@ -96,7 +95,7 @@ class SystemClock:
 
     def now_ms(self) -> int:
         at = self._elapsed()
-        passed = at - self._at if at > self._at else 0
+        passed = max(at - self._at, 0)
         self._at = at
         now = self._now + passed
         offset = self._wall() - now
