@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from proto.ipc import operations
-from proto.ipc.message import Message, Reply, Request
+from proto.ipc.message import Message, Reply, Request, Status
 from proto.model.errors import TopicsError, not_ready, topic_not_found
 from proto.model.limits import Limits
 from shardd.changes.allowance import Allowance
@@ -384,15 +384,13 @@ class Shard:
 
     def handle(self, request: Request, caller: Hashable, respond: Respond) -> None:
         """Handle one request. `caller` names the peer; with the request's id it identifies a parked read."""
-        if isinstance(request.options, operations.Ping):
+        kind = type(request.options)
+        if kind is operations.Ping:
             respond(Reply(request.id))
             return
-        self._handle(request, caller, partial(_answer, request, respond))
-
-    def _handle(self, request: Request, caller: Hashable, respond: Respond) -> None:
+        respond = partial(_answer, request, respond)
         try:
             self._staging.check_deadline(request)
-            kind = type(request.options)
             if not self.restored and kind not in _BEFORE_RESTORED:
                 self._check_waiting(request.topic)
             if kind in READING:
@@ -480,6 +478,10 @@ class Shard:
         """Number of topics, live records and live bytes, including those that this shard is about to add by itself."""
         topics, records, size = self.directory.counters()
         return topics + self.allowance.pending_topics, records, size + self.allowance.pending_bytes
+
+    def status(self) -> Status:
+        """The status that every packet to an asker carries."""
+        return Status(*self.counters(), len(self.quarantine), self.space.low)
 
     def monotonic(self) -> float:
         """The time of the clock that `next_due` uses, in seconds."""

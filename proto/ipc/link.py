@@ -25,10 +25,10 @@ import structlog
 import trio
 
 from proto.ipc.control import ShardState
-from proto.ipc.message import Cancel, Parked, Reply, Request, Taken, decode
+from proto.ipc.message import Cancel, Parked, Reply, Request, Status, Taken
 from proto.ipc.operations import Operation, Ping
 from proto.ipc.send_window import SMALL_BYTES, Window
-from proto.ipc.transport import MessageSocket
+from proto.ipc.transport import Group, MessageSocket
 from proto.model.errors import TopicsError, not_ready, shutting_down
 from proto.model.limits import MAX_WAIT_MS
 from proto.model.memory_shares import DEFAULT_BYTES, window
@@ -44,7 +44,7 @@ else:
     A = TypeVar("A")
 
 _log: Any = structlog.get_logger()
-
+Outcome = Reply[A] | Parked | TopicsError
 
 _SWEEP_S = 1.0
 ANSWERS_S = 3.0
@@ -56,31 +56,47 @@ _GRACE_S = 5.0
 class Pending(Generic[A]):
     """Request in flight. Its outcome is a `Reply` or a local `TopicsError`; one `Parked` may precede it."""
 
-    __slots__ = ("_outcome", "_task", "deadline", "id", "link", "parked")
+    __slots__ = ("_callback", "_outcome", "deadline", "id", "link", "parked")
 
     def __init__(self, link: Link, ident: int, deadline: float) -> None:
         self.link = link
         self.id = ident
         self.deadline = deadline
         self.parked = False
-        self._outcome: Reply[A] | Parked | TopicsError | None = None
-        self._task: trio.lowlevel.Task | None = None
+        self._outcome: Outcome[A] | None = None
+        """The latest outcome, if it was not taken yet."""
+        self._callback: Callable[[Outcome[A]], object] | None = None
 
-    def resolve(self, outcome: Reply[A] | Parked | TopicsError) -> None:
-        # A later outcome replaces one that was not taken yet: the Reply replaces the Parked before it.
-        self._outcome = outcome
-        if self._task is not None:
-            trio.lowlevel.reschedule(self._task)
-            self._task = None
+    def then(self, callback: Callable[[Outcome[A]], object]) -> None:
+        """Call `callback` with each outcome, in the turn in which it arrives: with `Parked` if the request is parked,
+        and last with the `Reply` or the error. Calls it at once if an outcome is there. No call follows `abandon`. The
+        callback must not block; it may ask, abandon and cancel. For one that waits, use `wait` instead."""
+        self._callback = callback
+        if self._outcome is not None:
+            outcome, self._outcome = self._outcome, None
+            callback(outcome)
 
-    def _abort(self, _: object) -> trio.lowlevel.Abort:
-        self._task = None
-        return trio.lowlevel.Abort.SUCCEEDED
+    def resolve(self, outcome: Outcome[A]) -> None:
+        if self._callback is None:
+            # A later outcome replaces one that was not taken yet: the Reply replaces the Parked before it.
+            self._outcome = outcome
+            return
+        try:
+            self._callback(outcome)
+        except Exception:
+            # The other outcomes that arrived in this turn must still be delivered.
+            _log.exception("outcome_not_handled", shard=self.link.state.index, request=self.id)
 
     async def wait(self) -> Reply[A] | Parked:
         """Wait for the next outcome. Raises `503` when the shard dies or stays silent."""
         if self._outcome is None:
-            self._task = trio.lowlevel.current_task()
+            task = trio.lowlevel.current_task()
+
+            def resume(outcome: Outcome[A]) -> None:
+                self._callback, self._outcome = None, outcome
+                trio.lowlevel.reschedule(task)
+
+            self._callback = resume
             await trio.lowlevel.wait_task_rescheduled(self._abort)
         outcome = self._outcome
         self._outcome = None
@@ -88,6 +104,10 @@ class Pending(Generic[A]):
         if isinstance(outcome, TopicsError):
             raise outcome
         return outcome
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self._callback = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     async def reply(self) -> Reply[A]:
         outcome = await self.wait()
@@ -97,6 +117,7 @@ class Pending(Generic[A]):
 
     def abandon(self) -> None:
         """Stop waiting and cancel the request. Does nothing once the reply has come."""
+        self._callback = None
         self.link.abandon(self)
 
     def take_back(self) -> None:
@@ -143,7 +164,7 @@ class Link:
 
     def _hand_over(self, request: Request) -> None:
         self._window.sent(request.id, len(request.body))
-        self._socket.send(request.encode())
+        self._socket.send(request)
 
     def _hand_over_more(self) -> None:
         while self._queue:
@@ -155,7 +176,7 @@ class Link:
 
     def _tell_taken(self) -> None:
         if self._taken * 8 >= self._window.most:
-            self._socket.send(Taken(self._taken).encode())
+            self._socket.send(Taken(self._taken))
             self._taken = 0
 
     def look(self, elapsed_s: float) -> None:
@@ -167,7 +188,7 @@ class Link:
             self.silent_s += elapsed_s
         else:
             self._probed = True
-            self._socket.send(Request(next(self._owner.ids), Ping()).encode())
+            self._socket.send(Request(next(self._owner.ids), Ping()))
 
     def abandon(self, pending: Pending) -> None:
         if self.waiting.pop(pending.id, None) is not None:
@@ -179,7 +200,7 @@ class Link:
             self._hand_over_more()
         elif not self._closed:
             self._window.given_up(ident)
-            self._socket.send(Cancel(ident).encode())
+            self._socket.send(Cancel(ident))
 
     async def run(self) -> None:
         try:
@@ -191,33 +212,38 @@ class Link:
             self.fail()
             self._socket.close()
 
-    def _take(self, messages: list[list[bytes]]) -> None:
+    def _take(self, group: Group) -> None:
         self._heard, self.silent_s = True, 0.0
-        for frames in messages:
-            try:
-                message = decode(frames)
-            except Exception as error:
-                # One malformed message must not fail the other requests; its own request times out.
-                _log.error("shard_message_unreadable", shard=self.state.index, error=repr(error))
-                continue
-            if isinstance(message, Reply):
-                self._taken += len(message.body) if len(message.body) > SMALL_BYTES else 0
-                self._window.answered(message.id)
-                self._owner.heard(self, message)
-                pending = self.waiting.pop(message.id, None)
-                if pending is not None:
-                    pending.resolve(message)
-            elif isinstance(message, Parked) and (pending := self.waiting.get(message.id)) is not None:
-                self._window.answered(message.id)
-                if self._owner.closing:
-                    self.abandon(pending)
-                    pending.resolve(shutting_down())
-                    continue
-                pending.parked = True
-                pending.deadline = time.monotonic() + MAX_WAIT_MS / 1000 + self._owner.timeout_s
-                pending.resolve(message)
+        for _, packet in group:
+            replies = [message for message in packet.messages if isinstance(message, Reply)]
+            self._owner.heard(self, packet.status, replies)
+            for message in packet.messages:
+                if isinstance(message, Reply):
+                    self._end(message)
+                elif isinstance(message, Parked):
+                    self._park(message)
         self._tell_taken()
         self._hand_over_more()
+
+    def _end(self, reply: Reply) -> None:
+        self._taken += len(reply.body) if len(reply.body) > SMALL_BYTES else 0
+        self._window.answered(reply.id)
+        pending = self.waiting.pop(reply.id, None)
+        if pending is not None:
+            pending.resolve(reply)
+
+    def _park(self, parked: Parked) -> None:
+        pending = self.waiting.get(parked.id)
+        if pending is None:
+            return
+        self._window.answered(parked.id)
+        if self._owner.closing:
+            self.abandon(pending)
+            pending.resolve(shutting_down())
+            return
+        pending.parked = True
+        pending.deadline = time.monotonic() + MAX_WAIT_MS / 1000 + self._owner.timeout_s
+        pending.resolve(parked)
 
     def sweep(self, now: float) -> None:
         """Fail the requests whose local deadline has passed."""
@@ -267,9 +293,9 @@ class Link:
 class Links:
     """One link to each shard that is in one of `phases`. `update` follows the supervisor's reports, `run` serves them.
 
-    `opened` is called with each new link once it accepts requests. `heard` is called with every reply from the current
-    incarnation of a shard, before the waiting task resumes. `withdrawn` is called with the id of a request that was
-    abandoned before it was sent.
+    `opened` is called with each new link once it accepts requests. `heard` is called for every packet from the current
+    incarnation of a shard, with the shard's status and the replies, before they are delivered. `withdrawn` is called
+    with the id of a request that was abandoned before it was sent.
     """
 
     def __init__(
@@ -278,7 +304,7 @@ class Links:
         timeout_s: float,
         phases: Iterable[str] = ("ready",),
         opened: Callable[[Link], object] = lambda link: None,
-        heard: Callable[[Link, Reply], object] = lambda link, reply: None,
+        heard: Callable[[Link, Status, list[Reply]], object] = lambda link, status, replies: None,
         *,
         probing: bool = False,
         window_bytes: int = window(DEFAULT_BYTES, 1),
@@ -332,9 +358,9 @@ class Links:
                 fresh = self._links[state.index] = Link(self, state)
                 self._nursery.start_soon(fresh.run)
 
-    def heard(self, link: Link, reply: Reply) -> None:
+    def heard(self, link: Link, status: Status, replies: list[Reply]) -> None:
         if link is self._links[link.state.index]:
-            self._heard(link, reply)
+            self._heard(link, status, replies)
 
     def open(self) -> Iterator[Link]:
         """The existing links."""

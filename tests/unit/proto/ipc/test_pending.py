@@ -1,0 +1,105 @@
+"""Outcomes of a request reach a task that waits or a callback, in order and once each."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from proto.ipc.control import ShardState
+from proto.ipc.link import Link, Links, Pending
+from proto.ipc.message import Parked, Reply
+from proto.ipc.operations import State
+from proto.model.errors import TopicsError
+
+
+@asynccontextmanager
+async def silent_shard(tmp_path: Path) -> AsyncIterator[tuple[Links, Link]]:
+    """Yields the link to a shard that never answers."""
+    links = Links(1, 60.0)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(links.run)
+        links.update([ShardState(0, "ready", f"ipc://{tmp_path}/s")])
+        yield links, links.to(0)
+        nursery.cancel_scope.cancel()
+
+
+def ask(link: Link) -> Pending[Any]:
+    return link.ask(State(), "t", b"")
+
+
+async def test_a_callback_gets_the_parking_and_then_the_reply(tmp_path: Path) -> None:
+    async with silent_shard(tmp_path) as (_, link):
+        heard: list[object] = []
+        pending = ask(link)
+        pending.then(heard.append)
+        pending.resolve(Parked(pending.id))
+        assert heard == [Parked(pending.id)]
+        pending.resolve(Reply(pending.id, b"x"))
+        assert heard == [Parked(pending.id), Reply(pending.id, b"x")]
+
+
+async def test_a_callback_gets_an_outcome_that_came_before_it(tmp_path: Path) -> None:
+    async with silent_shard(tmp_path) as (_, link):
+        heard: list[object] = []
+        pending = ask(link)
+        pending.resolve(Reply(pending.id))
+        pending.then(heard.append)
+        assert heard == [Reply(pending.id)]
+
+
+async def test_a_reply_replaces_a_parking_that_no_task_took(tmp_path: Path) -> None:
+    async with silent_shard(tmp_path) as (_, link), trio.open_nursery() as nursery:
+        pending = ask(link)
+        heard: list[object] = []
+
+        async def wait() -> None:
+            heard.append(await pending.wait())
+
+        nursery.start_soon(wait)
+        await trio.testing.wait_all_tasks_blocked()
+        pending.resolve(Parked(pending.id))
+        pending.resolve(Reply(pending.id))
+        await trio.testing.wait_all_tasks_blocked()
+        assert heard == [Reply(pending.id)]
+
+
+async def test_a_cancelled_wait_leaves_the_outcome_for_the_next(tmp_path: Path) -> None:
+    async with silent_shard(tmp_path) as (_, link):
+        pending = ask(link)
+        with trio.move_on_after(0):
+            await pending.wait()
+        pending.resolve(Reply(pending.id))
+        assert await pending.wait() == Reply(pending.id)
+
+
+async def test_a_callback_that_fails_keeps_no_outcome_from_the_others(tmp_path: Path) -> None:
+    async with silent_shard(tmp_path) as (links, link):
+        heard: list[Any] = []
+
+        def fail(_: object) -> None:
+            raise RuntimeError("the callback's mistake")
+
+        ask(link).then(fail)
+        ask(link).then(heard.append)
+        links.update([ShardState(0)])
+        assert isinstance(heard[0], TopicsError)
+
+
+@pytest.mark.parametrize("how", ["fail", "sweep"])
+async def test_no_call_follows_an_abandonment_by_another_callback(tmp_path: Path, how: str) -> None:
+    async with silent_shard(tmp_path) as (_, link):
+        heard: list[object] = []
+        first, second = ask(link), ask(link)
+        first.then(lambda _: second.abandon())
+        second.then(heard.append)
+        if how == "fail":
+            link.fail()
+        else:
+            link.sweep(second.deadline)
+        assert not heard
+        assert not link.waiting
