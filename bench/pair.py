@@ -3,6 +3,7 @@
     python bench/pair.py --other ../main                       every load
     python bench/pair.py --other ../main --keys                and the HTTP loads again, with API keys
     python bench/pair.py --other ../main --what append,state   the loads whose names contain one of these words
+    python bench/pair.py --this ../a --other ../b              two others
     python bench/pair.py --list                                names of the loads
 
 Each checkout has its own `.venv`. Both services start fresh, with data below the temporary directory, and stay up. A
@@ -340,6 +341,7 @@ def show(samples: dict[str, dict[str, list[Sample]]], shown: Sequence[str]) -> N
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--other", type=Path, help="the other checkout, with its own .venv")
+    parser.add_argument("--this", type=Path, default=HERE, help="the checkout to measure (default: this one)")
     parser.add_argument("--what", default="", help="words of the wanted loads' names, with commas between them")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="length of a slice (default 0.5)")
@@ -355,10 +357,10 @@ def main() -> int:
     if asked.list:
         print("\n".join([load.name for load in LOADS] + list(OTHERS)))
         return 0
-    if asked.other is None or not (asked.other / ".venv/bin/python").exists():
+    checkouts = [each.resolve() for each in (asked.this, asked.other) if each is not None]
+    if len(checkouts) < 2 or not all((each / ".venv/bin/python").exists() for each in checkouts):
         sys.stderr.write("pair: --other names a checkout that has a .venv\n")
         return 2
-    checkouts = (HERE, asked.other.resolve())
     pair = Pair(checkouts, asked.rounds, asked.seconds, asked.shards, [w for w in asked.what.split(",") if w])
     pair.run(asked.keys)
     if asked.json:
