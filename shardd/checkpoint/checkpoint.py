@@ -64,11 +64,11 @@ import cbor2
 
 from proto.format.frame import DELETED, FORMAT_VERSION, Buffer, Header, Kind
 from proto.model.limits import Limits
+from proto.process.garbage_collector import search_recent
 from shardd.checkpoint.plan import Plan, Planned, TopicPlan, checks_of, files_of, places_of, segment_of, still_needed
 from shardd.checkpoint.segment_summary import forgotten, packed, states, unpacked
 from shardd.checkpoint.snapshot import kept_fields
 from shardd.clock import Clock
-from shardd.garbage_collector import search_recent
 from shardd.recovery.quarantine import Quarantine, found, read_held
 from shardd.recovery.replay import replay
 from shardd.recovery.wal_scan import RecoveryError
