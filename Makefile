@@ -68,6 +68,7 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml requirements.lock
 	@echo "installing topics"
 	@$(PIP) --require-hashes --requirement requirements.lock
 	@$(PIP) --no-deps --editable .
+	@$(BIN)/python -m compileall -q proto gateway shardd supervisor topics_server
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.run pyproject.toml packages/pyspark-topics/pyproject.toml

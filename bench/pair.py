@@ -274,6 +274,8 @@ class Pair:
                 line.close()
                 return Sample(values | {f"PSS MB, {MEMORY_RECORDS:,} records": server.memory_mb()})
 
+        for side in SIDES if self.wanted("start") else ():
+            take("start", side)  # compiles the modules
         if self.wanted("start"):
             self.rounds(["start"], take)
         if self.wanted("memory"):

@@ -9,12 +9,15 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 READY_SECONDS = 30.0
+BYTECODE = Path(tempfile.gettempdir()) / f"topics-bench-bytecode-{os.getuid()}"
+"""Where services keep compiled modules, so that no checkout is faster because it was compiled at installation."""
 HERE = Path(__file__).resolve().parents[1]
 PARTS = {b"gateway": "gateway", b"shardd": "shards"}
 """Part of the service by the module that a process runs."""
@@ -45,7 +48,8 @@ class Server:
         command = [python, "-m", "supervisor.cli", "serve", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--data-dir", str(self.data_dir), "--shards", str(self.shards)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")}
-        environment |= self.settings
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        environment |= {"PYTHONPYCACHEPREFIX": str(BYTECODE)} | self.settings
         started = time.monotonic()
         with log_path.open("wb") as log:
             self._process = subprocess.Popen(
