@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -39,7 +40,7 @@ class Server:
         """Seconds from the start of the process until the service was ready."""
 
     def __enter__(self) -> Server:
-        with socket.socket() as probe:
+        with socket.socket() as probe:  # a second start gets another port
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
         log_path = self.data_dir.with_name(self.data_dir.name + ".log")
@@ -73,6 +74,12 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.stop()
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Stop the service in order, or with `kill` all processes at once."""
+        if kill:
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.terminate()
         try:
             self._process.wait(20)
@@ -143,8 +150,12 @@ class Server:
 
     def memory_mb(self) -> float:
         """Proportional set size of all processes: what is shared counts once."""
-        total = 0
-        for pid in self.processes():
-            rollup = (Path("/proc") / str(pid) / "smaps_rollup").read_text()
-            total += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
-        return total / 1024
+        return proportional_mb(self.processes())
+
+
+def proportional_mb(pids: Iterable[int]) -> float:
+    total = 0
+    for pid in pids:
+        rollup = (Path("/proc") / str(pid) / "smaps_rollup").read_text()
+        total += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+    return total / 1024
