@@ -1,12 +1,12 @@
 """Topics beside Redis Streams, NATS JetStream and beanstalkd: the same work, through the clients that their users use.
 
-    make bench                       all of it: tables into docs/benchmarks.md, plots into docs/img; about a quarter hour
+    make bench                       all of it: tables into docs/benchmarks.md, plots into docs/img; a quarter hour
     make bench ARGS=--quick          two minutes, printed only
     make bench ARGS='--out DIR'      tables and plots into DIR
 
 Every system starts fresh, in its documented setting for the durability (`systems`), and all stay up. One client process
-does the same work with each in turn, for a slice of time, and starts over in several rounds; the tables have medians. All
-share the cores. A system that is not installed is left out. The readers of fan-out are plain sockets for every system,
+does the same work with each in turn, for a slice of time, and starts over in several rounds; the tables have medians.
+All share the cores. A system that is not installed is left out. The readers of fan-out are plain sockets for every system,
 because a thousand clients in Python would measure Python.
 """
 
@@ -36,12 +36,12 @@ BEGIN, END = "<!-- compare -->\n", "<!-- /compare -->\n"
 HIGHER = ("records/s", "jobs/s")
 """Units of which more is better; of all others less is."""
 CAUSES = {
-    "append": "a request passes two processes and HTTP here, one process and a smaller protocol there; larger requests pay "
-    "that once",
+    "append": "a request passes two processes and HTTP here, one process and a smaller protocol there; large requests "
+    "pay that once",
     "append, durable": "a request passes two processes before its sync begins",
     "read": "an answer is JSON, which the client parses; Redis sends bare strings",
     "latency": "a record passes the shard, the gateway and HTTP chunks before it is on the wire",
-    "fan-out": "each watcher gets its own position with each record (`id:`), and the gateway writes one socket after another",
+    "fan-out": "a record passes the shard and the gateway, whose loop in Python writes one socket after another",
     "queue": "three HTTP requests through two processes each, against three short commands to one process",
     "a million": "two or more Python processes; what they load is most of it",
     "idle": "two or more Python processes with their libraries, and timers that look after connections and files",

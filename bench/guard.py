@@ -3,9 +3,9 @@
     make bench-guard                    compare with bench/guard.json; exit status 1 names the paths that got slower
     make bench-guard ARGS=--update      measure and store
 
-A machine's speed cancels out: the cost of a path is its time per request over the time of one turn of a fixed reference
-loop, which is measured just before and after it. The loop does what services do in Python: JSON, dictionaries, joined
-bytes and messages between two sockets. The median of several rounds is compared with the stored one.
+A machine's speed cancels out: the cost of a path is the processor time of gateway and shards per request, over that of
+one turn of a fixed reference loop, which runs before and after each slice. The loop does what services do in Python:
+JSON, dictionaries, joined bytes and messages between two sockets. Processor time does not see waits; `pair` does.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 
-from load import drive
-from pair import LOADS
+from pair import LOADS, Sample, http, processor
 from server import Server
 
 STORED = Path(__file__).with_name("guard.json")
 PATHS = ("append-1 × 16", "append-100 × 16", "diff-1000 × 8", "state × 16", "health × 16", "append-1 alone")
 TOLERANCE = 1.35
-"""A path may cost this much more than it did: paired runs on a busy machine with two cores differ by a quarter."""
+"""A path may cost this much more than it did: two runs on a busy machine with two cores differ by a quarter."""
 TURNS = 400
 
 
@@ -44,34 +43,39 @@ def turn(pair: tuple[socket.socket, socket.socket], document: bytes) -> int:
 
 
 def reference_s(turns: int = TURNS) -> float:
-    """Seconds of one turn."""
+    """Processor seconds of one turn."""
     document = json.dumps({"records": [{"id": n * 7919 % 1009, "data": "x" * 40} for n in range(10)]}).encode()
     left, right = socket.socketpair()
     with left, right:
-        began = time.perf_counter()
+        began = time.process_time()
         for _ in range(turns):
             turn((left, right), document)
-        return (time.perf_counter() - began) / turns
+        return (time.process_time() - began) / turns
 
 
 def measure(rounds: int, seconds: float) -> dict[str, float]:
     """The cost of each path in turns of the reference loop."""
     loads = {load.name: load for load in LOADS if load.name in PATHS}
-    found: dict[str, list[float]] = {name: [] for name in PATHS}
+    samples: dict[str, list[Sample]] = {name: [] for name in PATHS}
+    turns: dict[str, list[float]] = {name: [] for name in PATHS}
     with (
         tempfile.TemporaryDirectory(prefix="topics-guard-") as directory,
         Server(Path(directory) / "data", 2) as server,
     ):
         streams = {name: load.make(server) for name, load in loads.items()}
-        for name in PATHS:  # warm up
-            drive(server.port, streams[name], seconds / 4)
+        for name, load in loads.items():  # warm up
+            http(load, server, streams[name], seconds / 4)
         for _ in range(rounds):
-            for name in PATHS:
+            for name, load in loads.items():
                 before = reference_s()
-                outcome = drive(server.port, streams[name], seconds)
-                turn_s = (before + reference_s()) / 2
-                found[name].append(1 / outcome.per_second / turn_s)
-    return {name: round(median(values), 3) for name, values in found.items()}
+                samples[name].append(http(load, server, streams[name], seconds))
+                turns[name] += [before, reference_s()]
+    return {name: round(cost(samples[name], median(turns[name])), 3) for name in PATHS}
+
+
+def cost(samples: list[Sample], turn_s: float) -> float:
+    used = processor(samples)
+    return sum(value for part, value in used.items() if part != "load") / 1e6 / turn_s
 
 
 def slower(stored: Mapping[str, float], costs: Mapping[str, float], tolerance: float = TOLERANCE) -> list[str]:

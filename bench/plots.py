@@ -68,12 +68,10 @@ def _bars(axis: Any, section: str, rows: Sequence[Row]) -> None:
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axis.yaxis.set_minor_formatter(lambda *_: "")
     units = list(dict.fromkeys(row.unit for row in rows))
-    labels = [row.label + (f"\n({row.unit})" if len(units) > 1 else "") for row in rows]
-    axis.set_xticks(
-        range(len(rows)),
-        [label.replace(", ", ",\n").replace(" a request", "\na request") for label in labels],
-        fontsize=8,
-    )
+    labels = [row.label.replace(", ", ",\n").replace(" a request", "\na request") for row in rows]
+    if len(units) > 1:
+        labels = [f"{label}\n({row.unit})" for label, row in zip(labels, rows, strict=True)]
+    axis.set_xticks(range(len(rows)), labels, fontsize=8)
     axis.set_title(section + (f" ({units[0]})" if len(units) == 1 else ""), fontsize=11)
     axis.grid(axis="y", alpha=0.3)
     axis.set_axisbelow(True)

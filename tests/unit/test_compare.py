@@ -75,5 +75,10 @@ def test_the_guard_s_paths_are_loads() -> None:
     assert set(guard.PATHS) <= {load.name for load in guard.LOADS}
 
 
+def test_a_cost_is_the_service_s_processor_time_in_turns() -> None:
+    used = {"gateway user": 0.02, "shards system": 0.01, "load": 5.0}
+    assert guard.cost([guard.Sample({}, 100, used)], 1e-4) == pytest.approx(3.0)
+
+
 def test_the_reference_loop_does_its_work() -> None:
-    assert guard.reference_s(2) > 0
+    assert guard.reference_s(200) > 0
