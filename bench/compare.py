@@ -6,7 +6,7 @@
 
 Every system starts fresh, in its documented setting for the durability (`systems`), and all stay up. One client process
 does the same work with each in turn, for a slice of time, and starts over in several rounds; the tables have medians.
-All share the cores. A system that is not installed is left out. The readers of fan-out are plain sockets for every system,
+All share the cores. A system that is not installed is left out. The readers of fan-out are plain sockets everywhere,
 because a thousand clients in Python would measure Python.
 """
 

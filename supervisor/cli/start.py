@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 from proto.process.imports import load_structlog
@@ -9,6 +10,7 @@ from proto.process.imports import load_structlog
 
 def main() -> None:
     """Run the command. `topics serve` loads no other one."""
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looks at every installed distribution otherwise
     load_structlog()
     if sys.argv[1:2] == ["serve"]:
         from supervisor.cli.serve import alone

@@ -62,12 +62,15 @@ def _field(limit: msgspec.structs.FieldInfo) -> tuple[Any, Any]:
     return kind, Field(limit.default, ge=meta.ge, le=meta.le, description=meta.description)
 
 
-_LimitSettings = create_model("_LimitSettings", **{each.name: _field(each) for each in msgspec.structs.fields(Limits)})  # type: ignore[call-overload]
+# Only the schema of `Settings` is built, at its first use.
+_LimitSettings = create_model(  # type: ignore[call-overload]
+    "_LimitSettings",
+    __config__=ConfigDict(extra="ignore", frozen=True, defer_build=True),
+    **{each.name: _field(each) for each in msgspec.structs.fields(Limits)},
+)
 
 
 class Settings(_LimitSettings):  # type: ignore[misc, valid-type]
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(4000, ge=0, le=65535, description="port to listen on, 0 for any free one")
     walrus_listen: str = Field(
