@@ -35,12 +35,12 @@ from proto.model.limits import Limits
 from proto.model.memory_shares import gateway_share, window
 from proto.process.allocator import trim_heap
 from proto.process.core_dumps import leave_no_core
-from proto.process.garbage_collector import calm
+from proto.process.garbage_collector import calm, search
 from proto.process.log import configure
 from proto.process.orphan import die_with_parent
 
 TIDY_S = 5.0
-OLD_SEARCHES = 100
+OLD_SEARCHES = 10
 """Searches for cycles among the middle-aged objects to one of all that were made since the start."""
 STOP_S = 1.0
 """Longest time that the end of the process may take."""
@@ -83,10 +83,11 @@ class Gateway:
         self._accepting = trio.CancelScope()
 
     async def tidy(self) -> None:
-        """Return free memory to the system every `TIDY_S`, in a thread. The byte budget cannot tell when that is worth
-        it: a hung shard keeps messages here whose requests were answered long ago."""
+        """Look for garbage and return free memory to the system every `TIDY_S`, the latter in a thread. The byte budget
+        cannot tell when that is worth it: a hung shard keeps messages here whose requests were answered long ago."""
         while True:
             await trio.sleep(TIDY_S)
+            search(len(self.server.connections))
             await trio.to_thread.run_sync(trim_heap)
 
     async def begin_tracing(self) -> None:

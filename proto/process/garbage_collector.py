@@ -15,8 +15,8 @@ YOUNG = 10_000
 MIDDLE = 10
 """Searches of the youngest objects to one of the two youngest generations."""
 NEVER = 1 << 30
-FEW_TOPICS = 1000
-"""Up to this many topics, a search of all objects takes only some milliseconds."""
+FEW = 1000
+"""Up to this many topics or connections, a search of all objects takes only some milliseconds."""
 
 
 def calm(old: int = NEVER) -> None:
@@ -27,9 +27,10 @@ def calm(old: int = NEVER) -> None:
     gc.enable()
 
 
-def search(topics: int) -> None:
-    """Search all objects made since `calm`, if there are few topics. Call it now and then."""
-    if topics <= FEW_TOPICS:
+def search(things: int) -> None:
+    """Search all objects made since `calm`, if there are few topics or connections. Call it now and then: what waited
+    for long and is garbage now may hold large bodies, and a quiet process makes too few objects to be searched."""
+    if things <= FEW:
         gc.collect()
 
 
