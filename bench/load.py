@@ -12,7 +12,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-RECEIVE_BYTES = 1 << 18
+RECEIVE_BYTES = 1 << 20
+HEAD_BYTES = 4096
+"""Upper bound of an answer's head. Of longer answers only this much is copied out of the receive buffer."""
 
 
 class LoadError(Exception):
@@ -48,12 +50,47 @@ class _Connection:
         self.sent_at = 0.0
 
 
-def post(path: str, body: bytes) -> bytes:
-    """An encoded HTTP request."""
-    return (
-        f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-        f"content-length: {len(body)}\r\n\r\n"
-    ).encode() + body
+def post(path: str, body: bytes, key: str = "") -> bytes:
+    """An encoded HTTP request, with the API key `key` if there is one."""
+    head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    return _opening("POST", path, key) + head.encode() + body
+
+
+def get(path: str, key: str = "") -> bytes:
+    return _opening("GET", path, key) + b"\r\n"
+
+
+def _opening(method: str, path: str, key: str) -> bytes:
+    allowed = f"authorization: Bearer {key}\r\n" if key else ""
+    return f"{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{allowed}".encode()
+
+
+class Line:
+    """One kept-alive connection that blocks, for work of which each step needs the answer to the last."""
+
+    def __init__(self, port: int, timeout_s: float = 30.0) -> None:
+        self._raw = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
+        self._raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def send(self, request: bytes) -> None:
+        self._raw.sendall(request)
+
+    def receive(self) -> bytes:
+        """The body of the next answer. Raises `LoadError`, `OSError`."""
+        data = b""
+        while (end := data.find(b"\r\n\r\n")) < 0 or len(data) < end + 4 + _length(data, end):
+            more = self._raw.recv(RECEIVE_BYTES)
+            if not more:
+                raise LoadError(f"the service closed a connection; before that: {data[:500]!r}")
+            data += more
+        return data[end + 4 :]
+
+    def ask(self, request: bytes) -> bytes:
+        self.send(request)
+        return self.receive()
+
+    def close(self) -> None:
+        self._raw.close()
 
 
 def drive(port: int, streams: Sequence[Iterator[bytes]], seconds: float) -> Outcome:
@@ -64,6 +101,7 @@ def drive(port: int, streams: Sequence[Iterator[bytes]], seconds: float) -> Outc
     poll = select.epoll()
     latencies: list[float] = []
     received = 0
+    buffer = memoryview(bytearray(RECEIVE_BYTES))
     clock = time.perf_counter
     try:
         for stream in streams:
@@ -81,20 +119,21 @@ def drive(port: int, streams: Sequence[Iterator[bytes]], seconds: float) -> Outc
                 raise LoadError(f"no answer for 30 s, {len(connections)} requests under way")
             for descriptor, _ in events:
                 connection = connections[descriptor]
-                data = connection.raw.recv(RECEIVE_BYTES)
-                if not data:
+                size = connection.raw.recv_into(buffer)
+                if not size:
                     raise LoadError(f"the service closed a connection; before that: {connection.head[:500]!r}")
-                received += len(data)
+                received += size
                 if connection.missing:
-                    connection.missing -= len(data)
+                    connection.missing -= size
                 else:
-                    data = connection.head + data if connection.head else data
+                    data = connection.head + bytes(buffer[:HEAD_BYTES] if size > HEAD_BYTES else buffer[:size])
+                    size += len(connection.head)
                     end = data.find(b"\r\n\r\n")
                     if end < 0:
                         connection.head = data
                         continue
                     connection.head = b""
-                    connection.missing = _length(data, end) - (len(data) - end - 4)
+                    connection.missing = _length(data, end) - (size - end - 4)
                 if connection.missing == 0:
                     now = clock()
                     latencies.append(now - connection.sent_at)
@@ -132,8 +171,10 @@ def _length(data: bytes, end: int) -> int:
     """Bytes of the body after a head. Raises `LoadError` if the status is not 200 or 201."""
     if data[9:12] not in (b"200", b"201"):
         raise LoadError(f"the service answered {data[:1000].decode(errors='replace')!r}")
-    head = data[: end + 2].lower()
-    at = head.find(b"\r\ncontent-length:")
+    at = data.find(b"\r\ncontent-length:", 0, end)
     if at < 0:
-        raise LoadError(f"an answer without Content-Length: {data[:end]!r}")
-    return int(head[at + 17 : head.index(b"\r\n", at + 17)])
+        data = data[: end + 2].lower()
+        at = data.find(b"\r\ncontent-length:")
+        if at < 0:
+            raise LoadError(f"an answer without Content-Length: {data[:end]!r}")
+    return int(data[at + 17 : data.index(b"\r\n", at + 17)])

@@ -17,7 +17,6 @@ import json
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -25,6 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from load import Line, post
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -113,32 +113,47 @@ def acks(server: Server, fan_out: int, seconds: float) -> Row:
     return Row("ack of a write", fan_out, p50, p99, grown / len(latencies))
 
 
+class Hops:
+    """A chain of routers, a writer at its begin and a reader at its end."""
+
+    def __init__(self, server: Server, count: int) -> None:
+        self._key = server.key
+        self._topics = [f"hop{count}:{number}" for number in range(count + 1)]
+        for source, dest in pairwise(self._topics):
+            made = server.request("PUT", f"/v0/routers/{source}-%3E{dest}", {"source": source, "dest": dest})
+            if made[0] not in (200, 201):
+                raise RuntimeError(str(made))
+        self._writer, self._reader = Line(server.port), Line(server.port)
+        self._written = 0
+
+    def latencies(self, writes: int) -> list[float]:
+        """Milliseconds from a write to its visibility at the end of the chain."""
+        found = []
+        body = b'{"records":[{"data":1}]}'
+        write = post(f"/v0/topics/{self._topics[0]}", body, self._key)
+        path = f"/v0/topics/{self._topics[-1]}/diff"
+        for _ in range(writes):
+            self._reader.send(post(path, b'{"from_seq":%d,"wait_ms":20000}' % self._written, self._key))
+            time.sleep(0.01)  # the request is parked before the write is sent
+            began = time.perf_counter()
+            self._writer.send(write)
+            answer = self._reader.receive()
+            found.append((time.perf_counter() - began) * 1000)
+            assert b'"data"' in answer, answer[:200]
+            self._writer.receive()
+            self._written += 1
+        return found
+
+    def close(self) -> None:
+        self._writer.close()
+        self._reader.close()
+
+
 def hops(server: Server, count: int, writes: int) -> Row:
     """Measure the time from a write to its visibility at the end of a chain."""
-    client, reader = Asking(server), Asking(server)
-    topics = [f"hop{count}:{number}" for number in range(count + 1)]
-    for source, dest in pairwise(topics):
-        router(client, source, dest)
-    latencies: list[float] = []
-    for number in range(writes):
-        arrived: list[float] = []
-
-        def wait(number: int = number, arrived: list[float] = arrived) -> None:
-            path = f"/v0/topics/{topics[-1]}/diff"
-            answer = reader.ask("POST", path, {"from_seq": number, "wait_ms": 20_000})
-            assert answer["records"]
-            arrived.append(time.perf_counter())
-
-        thread = threading.Thread(target=wait)
-        thread.start()
-        time.sleep(0.01)
-        began = time.perf_counter()
-        client.ask("POST", f"/v0/topics/{topics[0]}", {"records": [{"data": number}]})
-        thread.join()
-        latencies.append((arrived[0] - began) * 1000)
-    client.close()
-    reader.close()
-    p50, p99 = quantiles(latencies)
+    chain = Hops(server, count)
+    p50, p99 = quantiles(chain.latencies(writes))
+    chain.close()
     return Row(f"visible after {count} hop{'s' * (count > 1)}", count, p50, p99)
 
 

@@ -9,48 +9,77 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 READY_SECONDS = 30.0
+BYTECODE = Path(tempfile.gettempdir()) / f"topics-bench-bytecode-{os.getuid()}"
+"""Where services keep compiled modules, so that no checkout is faster because it was compiled at installation."""
+HERE = Path(__file__).resolve().parents[1]
+PARTS = {b"gateway": "gateway", b"shardd": "shards"}
+"""Part of the service by the module that a process runs."""
 
 
 class Server:
     """`with Server(data_dir, shards) as server:` serves on `server.port`. Logs go to `<data_dir>.log`. `settings` are
-    `TOPICS_*` variables."""
+    `TOPICS_*` variables. `checkout` is the source that is served: this one by default, or one that has its own `.venv`.
+    With `key`, the service demands it."""
 
-    def __init__(self, data_dir: Path, shards: int, **settings: str) -> None:
+    def __init__(self, data_dir: Path, shards: int, checkout: Path = HERE, key: str = "", **settings: str) -> None:
         self.data_dir = data_dir
         self.shards = shards
-        self.settings = settings
+        self.checkout = checkout
+        self.key = key
+        self.settings = settings | ({"TOPICS_API_KEYS": key} if key else {})
         self.port = 0
+        self.ready_s = 0.0
+        """Seconds from the start of the process until the service was ready."""
 
     def __enter__(self) -> Server:
-        with socket.socket() as probe:
+        with socket.socket() as probe:  # a second start gets another port
             probe.bind(("127.0.0.1", 0))
             self.port = int(probe.getsockname()[1])
         log_path = self.data_dir.with_name(self.data_dir.name + ".log")
-        command = [sys.executable, "-m", "supervisor.cli", "serve", "--host", "127.0.0.1", "--port", str(self.port)]
+        own = self.checkout == HERE
+        python = sys.executable if own else str(self.checkout / ".venv/bin/python")
+        command = [python, "-m", "supervisor.cli", "serve", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--data-dir", str(self.data_dir), "--shards", str(self.shards)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")}
-        environment |= self.settings
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        environment |= {"PYTHONPYCACHEPREFIX": str(BYTECODE)} | self.settings
+        started = time.monotonic()
         with log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=environment,
+                cwd=self.checkout,
             )
         deadline = time.monotonic() + READY_SECONDS
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.__exit__(None, None, None)
                 raise RuntimeError(f"the service did not get ready:\n{log_path.read_text(errors='replace')[-4000:]}")
-            time.sleep(0.02)
+            time.sleep(0.01)
+        self.ready_s = time.monotonic() - started
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.stop()
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Stop the service in order, or with `kill` all processes at once."""
+        if kill:
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.terminate()
         try:
             self._process.wait(20)
@@ -69,7 +98,10 @@ class Server:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             data = None if body is None else json.dumps(body)
-            connection.request(method, path, data, {"content-type": "application/json"} if data else {})
+            headers = {"content-type": "application/json"} if data else {}
+            if self.key:
+                headers["authorization"] = f"Bearer {self.key}"
+            connection.request(method, path, data, headers)
             answer = connection.getresponse()
             return answer.status, json.loads(answer.read())
         finally:
@@ -88,20 +120,42 @@ class Server:
                     found.append(int(entry.name))
         return found
 
-    def cpu_seconds(self) -> dict[str, float]:
-        """CPU time so far of each process of the service: "gateway", and "shards" all together."""
-        ticks = os.sysconf("SC_CLK_TCK")
-        used = {"gateway": 0.0, "shards": 0.0}
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdecimal():
-                continue
+    def processes(self) -> dict[int, str]:
+        """Pid → part ("gateway", "shards", "supervisor") of each process."""
+        found = {self._process.pid: "supervisor"}
+        for pid in self.children():
             try:
-                stat = (entry / "stat").read_text().rpartition(")")[2].split()
-                command = (entry / "cmdline").read_bytes().split(b"\0")
+                command = (Path("/proc") / str(pid) / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue  # the process ended meanwhile
-            if int(stat[1]) == self._process.pid:
-                name = "gateway" if b"gateway" in command else "shards" if b"shardd" in command else ""
-                if name:
-                    used[name] += (int(stat[11]) + int(stat[12])) / ticks
+            for module, part in PARTS.items():
+                if module in command:
+                    found[pid] = part
+        return found
+
+    def cpu_times(self) -> dict[str, tuple[float, float]]:
+        """CPU seconds so far in user and system mode: of the gateway, and of the shards all together."""
+        ticks = os.sysconf("SC_CLK_TCK")
+        used = {"gateway": (0.0, 0.0), "shards": (0.0, 0.0)}
+        for pid, part in self.processes().items():
+            if part in used:
+                stat = (Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()
+                user, system = used[part]
+                used[part] = (user + int(stat[11]) / ticks, system + int(stat[12]) / ticks)
         return used
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """CPU seconds so far: of the gateway, and of the shards all together."""
+        return {part: sum(times) for part, times in self.cpu_times().items()}
+
+    def memory_mb(self) -> float:
+        """Proportional set size of all processes: what is shared counts once."""
+        return proportional_mb(self.processes())
+
+
+def proportional_mb(pids: Iterable[int]) -> float:
+    total = 0
+    for pid in pids:
+        rollup = (Path("/proc") / str(pid) / "smaps_rollup").read_text()
+        total += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+    return total / 1024

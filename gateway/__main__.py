@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from gateway.process import run
+from proto.process.imports import load_structlog
+
+load_structlog()
+
+from gateway.process import run  # noqa: E402
 
 sys.exit(run())

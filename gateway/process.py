@@ -35,10 +35,13 @@ from proto.model.limits import Limits
 from proto.model.memory_shares import gateway_share, window
 from proto.process.allocator import trim_heap
 from proto.process.core_dumps import leave_no_core
+from proto.process.garbage_collector import calm, search
 from proto.process.log import configure
 from proto.process.orphan import die_with_parent
 
 TIDY_S = 5.0
+OLD_SEARCHES = 10
+"""Searches for cycles among the middle-aged objects to one of all that were made since the start."""
 STOP_S = 1.0
 """Longest time that the end of the process may take."""
 
@@ -80,10 +83,11 @@ class Gateway:
         self._accepting = trio.CancelScope()
 
     async def tidy(self) -> None:
-        """Return free memory to the system every `TIDY_S`, in a thread. The byte budget cannot tell when that is worth
-        it: a hung shard keeps messages here whose requests were answered long ago."""
+        """Look for garbage and return free memory to the system every `TIDY_S`, the latter in a thread. The byte budget
+        cannot tell when that is worth it: a hung shard keeps messages here whose requests were answered long ago."""
         while True:
             await trio.sleep(TIDY_S)
+            search(len(self.server.connections))
             await trio.to_thread.run_sync(trim_heap)
 
     async def begin_tracing(self) -> None:
@@ -166,10 +170,10 @@ async def serve(link: ControlLink) -> None:
         nursery.start_soon(gateway.api.quota.allowances.run)
         gateway.shards.update(ShardStates(start.states).parsed())
         await nursery.start(gateway.accept, listener, walrus, rog)
-        nursery.start_soon(gateway.handover.prepare)
         nursery.start_soon(gateway.tidy)
         if tracing.wanted(os.environ):
             nursery.start_soon(gateway.begin_tracing)
+        calm(OLD_SEARCHES)
         await link.send(Ready())
         nursery.start_soon(_tell_complete, gateway, link)
         _log.info("gateway_ready", address=_shown(listener), shards=start.shards)

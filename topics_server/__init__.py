@@ -33,7 +33,7 @@ def main() -> None:
     if wrong:
         sys.stderr.write(f"topics: {wrong}\n")
         sys.exit(FAILED)
-    from supervisor.cli.main import main as run
+    from supervisor.cli.start import main as run
 
     run()
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from functools import lru_cache
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -39,7 +39,7 @@ from gateway.contract.operations import OPERATIONS, Body, Operation, QueryValue
 from gateway.contract.origins import Origins
 from gateway.contract.routes import Routes, defaults, parse_query
 from gateway.contract.tickets import TTL_S, Tickets
-from gateway.http import websocket
+from gateway.http import upgrade
 from gateway.http.chunked_body import too_large
 from gateway.http.gzip_coding import MAX_RATIO, SMALLEST_ANSWER, accepts_gzip, deflated, inflated
 from gateway.http.messages import Channel, ClientGone, Request, Response
@@ -50,7 +50,6 @@ from gateway.streams import sse
 from gateway.streams.hub import Live
 from gateway.streams.job_stream import Work
 from gateway.streams.watch_request import WATCH_REQUEST
-from gateway.streams.websocket_commands import Conversation, prove, refusal
 from proto.api.requests import TicketRequest
 from proto.ipc.message import Reply
 from proto.ipc.operations import Configure, CursorList, DeleteTopic, LettersSent, ListTopics, RouterList
@@ -62,6 +61,9 @@ from proto.model.limits import DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES, Limits
 from proto.model.names import check_router, check_topic, is_router
 from proto.model.surrogates import apply
 from proto.process import trace
+
+if TYPE_CHECKING:
+    from gateway.http.websocket import WebSocket
 
 MAX_PARAMETERS_BYTES = 1 << 20
 """Largest body that the gateway parses, or that is compressed and brings no records."""
@@ -399,7 +401,10 @@ class Api:
 
     async def _websocket(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         if request.upgrade != b"websocket" or request.method != "GET" or await request.has_body():
-            raise websocket.not_an_upgrade()
+            raise upgrade.not_an_upgrade()
+        from gateway.http import websocket  # loads wsproto, which no other request needs
+        from gateway.streams.websocket_commands import Conversation
+
         answer, connection = websocket.accept(request.path, request.headers)
 
         async def converse(channel: Channel) -> None:
@@ -410,9 +415,12 @@ class Api:
 
         return Response(101, answer, upgraded=converse)
 
-    async def _prove(self, socket: websocket.WebSocket, request: Request) -> bool:
+    async def _prove(self, socket: WebSocket, request: Request) -> bool:
         """Take the key from the first message of a socket; return whether it brought one. Otherwise, or after `AUTH_S`,
         close the socket."""
+        from gateway.http.websocket import POLICY, TRY_LATER
+        from gateway.streams.websocket_commands import prove, refusal
+
         try:
             try:
                 with trio.fail_after(AUTH_S):
@@ -427,7 +435,7 @@ class Api:
             with contextlib.suppress(OSError, ClientGone), trio.move_on_after(AUTH_S):
                 await socket.send(refusal(error))
                 again = error.code is ErrorCode.THROTTLED
-                await socket.close(websocket.TRY_LATER if again else websocket.POLICY, error.code.value)
+                await socket.close(TRY_LATER if again else POLICY, error.code.value)
             return False
         except (OSError, ClientGone):
             return False
@@ -496,6 +504,8 @@ class Api:
         return health.ready(self._shards, draining=self._flight.draining)
 
     async def _metrics(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        from gateway.observe import families  # loads prometheus_client, which no other request needs
+
         stats = await self._scraper.stats(key)
         shards = self._shards
         snapshot = metrics.Snapshot(
@@ -514,8 +524,8 @@ class Api:
             incarnations=[state.incarnation for state in shards.states],
         )
         if metrics.as_json(request.header(b"accept")):
-            return Response(200, metrics.json(snapshot) + b"\n")
-        return Response(200, metrics.text(snapshot), metrics.TEXT)
+            return Response(200, families.json(snapshot) + b"\n")
+        return Response(200, families.text(snapshot), metrics.TEXT)
 
     async def _openapi(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         text = openapi.rendered(self._limits, keys=not self._keyring.open, probe_auth=self._probe_auth)

@@ -195,7 +195,7 @@ def _of_service(value: Any, limits: Limits) -> Any:
     return value
 
 
-_LIMIT = re.compile("{(" + "|".join(Limits.model_fields) + ")}")
+_LIMIT = re.compile("{(" + "|".join(Limits.__struct_fields__) + ")}")
 
 
 def _example(schema: Schema, schemas: dict[str, Schema]) -> Any:

@@ -36,7 +36,6 @@ from proto.model.errors import TopicsError, invalid
 from proto.model.keys import Key
 from proto.model.limits import Limits
 
-PATH = "/v0/ws"
 CLOSE_S = 2.0
 """Seconds that a client has to answer a close frame."""
 MAX_REASON_CHARS = 100
@@ -50,10 +49,6 @@ SMALL_FRAME_BYTES = 64
 IDLE_FRAMES, IDLE_FRAMES_PER_S = 300, 50
 """Frames without content that a client may send: at once, and a second in the long run."""
 UNSUPPORTED, TOO_SLOW, POLICY, TOO_LARGE, TRY_LATER = 1003, 1008, 1008, 1009, 1013
-
-
-def not_an_upgrade() -> TopicsError:
-    return invalid(f"{PATH} is a WebSocket: connect with an HTTP/1.1 upgrade (Upgrade: websocket)")
 
 
 def accept(path: str, headers: Mapping[bytes, bytes]) -> tuple[bytes, WSConnection]:

@@ -5,57 +5,20 @@ A shard that is down counts with its last statistics, so that a restart does not
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain
 from typing import Any
-
-import msgspec
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from gateway.http.accept_header import named, weight
 from gateway.http.messages import JSON
 from gateway.observe.uptime import uptime_ms
 from gateway.shards.client import Shards
-from proto.ipc.control import PHASES
 from proto.ipc.link import Pending
 from proto.ipc.operations import Figures, Stats
-from proto.model.durability import BY_NAME
 from proto.model.errors import TopicsError
 from proto.model.keys import Key
 
 TEXT = b"text/plain; version=0.0.4; charset=utf-8"
-
-_TOPIC_GAUGES = (
-    ("topics_topic_head_seq", "Highest assigned seq per topic."),
-    ("topics_topic_earliest_seq", "Seq of the first live record per topic."),
-    ("topics_topic_records_live", "Live records per topic."),
-    ("topics_topic_bytes_live", "Live payload bytes per topic."),
-)
-_QUEUE_METRICS = (
-    ("topics_topic_queue_ready", "Claimable jobs per queue."),
-    ("topics_topic_queue_in_flight", "Jobs that workers hold per queue."),
-    ("topics_topic_queue_dead_lettered", "Jobs that went to the dead-letter topic per queue."),
-    ("topics_topic_queue_dead_lettering", "Dead letters per queue that are on their way, or wait until they may go."),
-    ("topics_topic_queue_oldest_waiting_ms", "For how long the oldest claimable job has been there, per queue."),
-)
-_QUEUE_COUNTERS = {"topics_topic_queue_dead_lettered"}
-_WAL_COUNTERS = (
-    ("frames_total", "Frames appended to the WAL."),
-    ("batches_total", "Groups of frames written together."),
-    ("fsyncs_total", "Syncs of the WAL."),
-    ("bytes_written_total", "Bytes appended to the WAL."),
-    ("rotations_total", "WAL files begun because the one before was full."),
-    ("submit_full_total", "Writes refused because the submit queue was full."),
-)
-_WAL_GAUGES = (
-    ("queue_depth", "Writes waiting for the WAL."),
-    ("queue_depth_peak", "Most writes that ever waited for the WAL."),
-    ("read_only", "Shards that take no writes because their WAL failed."),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,229 +96,7 @@ def _covered(stats: Mapping[str, Any], key: Key) -> Mapping[str, Any]:
     return {**stats, **named}
 
 
-def families(snapshot: Snapshot) -> Iterator[Metric]:
-    """The metrics, in the order they are shown."""
-    stats = snapshot.shard_stats
-    topics, records, size = (sum(column) for column in zip(*snapshot.counters, strict=True))
-    yield GaugeMetricFamily("topics_topics", "Topics.", topics)
-    classes: Counter[str] = Counter()
-    for shard in stats:
-        classes.update(shard.get("topics_by_class", {}))
-    by_class = GaugeMetricFamily("topics_topics_by_class", "Topics per durability class.", labels=["class"])
-    for name in sorted(BY_NAME.keys() | classes.keys()):
-        by_class.add_metric([name], classes[name])
-    yield by_class
-    yield GaugeMetricFamily("topics_records_live", "Live records.", records)
-    yield GaugeMetricFamily("topics_bytes_live", "Live payload bytes.", size)
-    yield GaugeMetricFamily(
-        "topics_quarantined", "Topics whose files cannot be read.", _total(stats, "topics_quarantined")
-    )
-    yield GaugeMetricFamily("topics_queue_topics", "Topics that are queues.", _total(stats, "queue_topics"))
-    yield GaugeMetricFamily(
-        "topics_queue_leases_in_flight", "Jobs that workers hold.", _total(stats, "queue_leases_in_flight")
-    )
-    yield GaugeMetricFamily(
-        "topics_letters_waiting",
-        "Dead letters, and redrives of them, that have not arrived yet.",
-        _total(stats, "letters_waiting"),
-    )
-    yield GaugeMetricFamily("topics_routers", "Routers.", _total(stats, "routers"))
-    yield GaugeMetricFamily(
-        "topics_routers_waiting",
-        "Routers that wait because the cap over all topics is reached.",
-        _total(stats, "routers_waiting"),
-    )
-    yield CounterMetricFamily(
-        "topics_router_copies_total", "Records copied by routers.", _total(stats, "router_copies")
-    )
-    yield GaugeMetricFamily("topics_sse_connections", "Open event streams.", snapshot.streams)
-    yield GaugeMetricFamily("topics_watch_sessions", "Watch sessions.", _total(stats, "watch_sessions"))
-    ready = all(snapshot.serving) and not snapshot.draining
-    yield GaugeMetricFamily("topics_ready", "1 when every shard serves and answers.", int(ready))
-    yield GaugeMetricFamily("topics_recovery_progress", "Share of the boot that is done.", snapshot.progress)
-    yield GaugeMetricFamily("topics_uptime_ms", "Milliseconds the gateway has served.", snapshot.uptime_ms)
-    yield from _shard_families(snapshot)
-    yield from _clock_families([shard["clock"] for shard in stats if "clock" in shard])
-    yield from _disk_families([shard["disk"] for shard in stats if "disk" in shard])
-    yield from _request_families(snapshot)
-    for protocol in snapshot.protocols:
-        yield from _protocol_families(protocol)
-    yield from _topic_families(stats, snapshot.max_topics)
-    yield from _cursor_families(stats, snapshot.max_topics)
-    yield from _wal_families([shard.get("wal", {}) for shard in stats])
-    yield _fsync_family([shard["fsync_us"] for shard in stats if "fsync_us" in shard])
-
-
-def _total(maps: Iterable[Mapping[str, Any]], key: str) -> float:
-    return float(sum(each.get(key, 0) for each in maps))
-
-
-def _shard_families(snapshot: Snapshot) -> Iterator[Metric]:
-    up = GaugeMetricFamily("topics_shard_up", "1 when the shard serves and answers.", labels=["shard"])
-    phase = GaugeMetricFamily("topics_shard_phase", "1 for the phase the shard is in.", labels=["shard", "phase"])
-    for index, (serving, current) in enumerate(zip(snapshot.serving, snapshot.phases, strict=True)):
-        up.add_metric([str(index)], int(serving))
-        for name in PHASES:
-            phase.add_metric([str(index), name], int(name == current))
-    yield up
-    yield phase
-    restarts = CounterMetricFamily("topics_shard_restarts", "How often the shard was started again.", labels=["shard"])
-    for index, incarnation in enumerate(snapshot.incarnations):
-        restarts.add_metric([str(index)], max(incarnation - 1, 0))
-    yield restarts
-    hangs = CounterMetricFamily(
-        "topics_shard_hangs", "How often the shard was killed because it did not answer.", labels=["shard"]
-    )
-    for index, times in enumerate(snapshot.hangs):
-        hangs.add_metric([str(index)], times)
-    yield hangs
-
-
-def _clock_families(clocks: list[Mapping[str, Any]]) -> Iterator[Metric]:
-    yield CounterMetricFamily(
-        "topics_clock_steps", "Steps of the wall clock that shards noticed.", _total(clocks, "steps")
-    )
-    furthest = max((float(clock["offset_ms"]) for clock in clocks), key=abs, default=0.0)
-    yield GaugeMetricFamily("topics_clock_offset_ms", "Wall clock ahead of shard time, where most.", furthest)
-
-
-def _disk_families(disks: list[Mapping[str, Any]]) -> Iterator[Metric]:
-    known = [disk["free_bytes"] for disk in disks if disk.get("free_bytes") is not None]
-    free = GaugeMetricFamily("topics_disk_free_bytes", "Bytes free on the disk of the shard that has the fewest.")
-    if known:
-        free.add_metric([], min(known))
-    yield free
-    yield CounterMetricFamily(
-        "topics_disk_refused", "Writes refused because the disk was nearly full.", _total(disks, "refused_total")
-    )
-
-
-def _request_families(snapshot: Snapshot) -> Iterator[Metric]:
-    served = CounterMetricFamily(
-        "topics_http_requests", "Answers by operation and HTTP status.", labels=["operation", "status"]
-    )
-    for (operation, status), number in sorted(snapshot.requests.items()):
-        served.add_metric([operation, str(status)], number)
-    yield served
-    yield GaugeMetricFamily("topics_http_requests_in_flight", "Requests being served.", snapshot.in_flight)
-
-
-def _protocol_families(protocol: Protocol) -> Iterator[Metric]:
-    name = protocol.name
-    yield GaugeMetricFamily(
-        f"topics_{name}_connections", f"Open {name.capitalize()} connections.", protocol.connections
-    )
-    commands = CounterMetricFamily(
-        f"topics_{name}_commands", f"{name.capitalize()} commands by result.", labels=["command", "result"]
-    )
-    for labels, number in sorted(protocol.commands.items()):
-        commands.add_metric(list(labels), number)
-    yield commands
-
-
-def _topic_families(stats: list[Mapping[str, Any]], most: int) -> Iterator[Metric]:
-    rows, truncated = _first(stats, "per_topic", most)
-    for column, (name, summary) in enumerate(_TOPIC_GAUGES, 1):
-        family = GaugeMetricFamily(name, summary, labels=["topic"])
-        for row in rows:
-            family.add_metric([row[0]], row[column])
-        yield family
-    queues, _ = _first(stats, "per_queue", most)
-    for column, (name, summary) in enumerate(_QUEUE_METRICS, 1):
-        kind = CounterMetricFamily if name in _QUEUE_COUNTERS else GaugeMetricFamily
-        of_queues = kind(name, summary, labels=["topic"])
-        for row in queues:
-            of_queues.add_metric([row[0]], row[column])
-        yield of_queues
-    yield GaugeMetricFamily(
-        "topics_topic_metrics_truncated", "1 when the per-topic metrics leave topics out.", int(truncated)
-    )
-
-
-def _cursor_families(stats: list[Mapping[str, Any]], most: int) -> Iterator[Metric]:
-    yield GaugeMetricFamily("topics_cursors", "Named cursors.", _total(stats, "cursors"))
-    rows, truncated = _first(stats, "cursor_lag", most)
-    family = GaugeMetricFamily(
-        "topics_cursor_lag", "Records between a named cursor and the head of its topic.", labels=["topic", "cursor"]
-    )
-    for topic, cursor, lag in rows:
-        family.add_metric([topic, cursor], lag)
-    yield family
-    yield GaugeMetricFamily(
-        "topics_cursor_metrics_truncated", "1 when the per-cursor metrics leave cursors out.", int(truncated)
-    )
-
-
-def _first(stats: list[Mapping[str, Any]], what: str, most: int) -> tuple[list[Any], bool]:
-    """Merge the shards' lists `what`; return the first `most` rows, and whether there are more."""
-    rows = sorted(chain.from_iterable(shard.get(what, ()) for shard in stats))
-    return rows[:most], len(rows) > most or any(shard.get(f"{what}_truncated") for shard in stats)
-
-
-def _wal_families(wals: list[Mapping[str, Any]]) -> Iterator[Metric]:
-    for name, summary in _WAL_COUNTERS:
-        yield CounterMetricFamily(f"topics_wal_{name}", summary, _total(wals, name))
-    for name, summary in _WAL_GAUGES:
-        value = max((wal.get(name, 0) for wal in wals), default=0) if name.endswith("_peak") else _total(wals, name)
-        yield GaugeMetricFamily(f"topics_wal_{name}", summary, value)
-
-
-def _fsync_family(histograms: list[Mapping[str, Any]]) -> Metric:
-    # Shards of one release have the same bounds. If they differ, only histograms with equal bounds can be summed.
-    bounds = histograms[0]["bounds"] if histograms else []
-    same = [each for each in histograms if each["bounds"] == bounds]
-    counts = [sum(column) for column in zip(*(each["counts"] for each in same), strict=True)] or [0]
-    labels = [f"{bound:g}" for bound in bounds] + ["+Inf"]
-    return HistogramMetricFamily(
-        "topics_wal_fsync_latency_us",
-        "Microseconds a sync of the WAL took.",
-        buckets=list(zip(labels, accumulate(counts), strict=True)),
-        sum_value=_total(same, "sum"),
-    )
-
-
-class _Once(Collector):
-    def __init__(self, metrics: Iterable[Metric]) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> Iterable[Metric]:
-        return self._metrics
-
-
 def as_json(accept: bytes) -> bool:
     """Whether an Accept header asks for JSON: with a higher weight than text, or with the same weight and by name."""
     wanted = weight(accept, JSON)
     return wanted > weight(accept, b"text/plain") or (named(accept, JSON) and wanted == weight(accept, b"text/plain"))
-
-
-def text(snapshot: Snapshot) -> bytes:
-    """Render the metrics in the Prometheus text format, version 0.0.4."""
-    registry = CollectorRegistry()
-    registry.register(_Once(list(families(snapshot))))
-    return generate_latest(registry)
-
-
-def _number(value: float) -> float:
-    return int(value) if float(value).is_integer() else value
-
-
-def json(snapshot: Snapshot) -> bytes:
-    """Render the metrics as a JSON object with one member per metric. A metric without labels is a number; a labelled
-    one is a list of `{"labels", "value"}`. A histogram is `{"buckets": [{"le", "count"}], "sum", "count"}`, cumulative
-    as in the text form."""
-    content: dict[str, Any] = {}
-    for family in families(snapshot):
-        if family.type == "histogram":
-            buckets = [s for s in family.samples if s.name.endswith("_bucket")]
-            content[family.name] = {
-                "buckets": [{"le": s.labels["le"], "count": _number(s.value)} for s in buckets],
-                "sum": sum(s.value for s in family.samples if s.name.endswith("_sum")),
-                "count": _number(sum(s.value for s in family.samples if s.name.endswith("_count"))),
-            }
-            continue
-        name = f"{family.name}_total" if family.type == "counter" else family.name
-        if any(sample.labels for sample in family.samples) or not family.samples:
-            content[name] = [{"labels": sample.labels, "value": _number(sample.value)} for sample in family.samples]
-        else:
-            content[name] = _number(family.samples[0].value)
-    return msgspec.json.encode(content)

@@ -15,7 +15,7 @@ from gateway.admission.transfer_rate import Pace
 from gateway.api.dispatch import Api
 from gateway.contract import responses
 from gateway.contract.routes import unknown_path
-from gateway.http import websocket
+from gateway.http import upgrade
 from gateway.http.chunked_body import too_large
 from gateway.http.messages import ClientGone, Request, Response
 from gateway.server.connection import FIRST_GROWTH_BYTES, GROWTH
@@ -218,8 +218,8 @@ async def _refuse_websocket(scope: Scope, send: Send) -> None:
     if "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": 1008})
         return
-    known = scope["path"] == websocket.PATH
-    response = responses.failure(websocket.not_an_upgrade() if known else unknown_path(scope["path"]), None)
+    known = scope["path"] == upgrade.PATH
+    response = responses.failure(upgrade.not_an_upgrade() if known else unknown_path(scope["path"]), None)
     headers = [*_headers(response), (b"content-length", b"%d" % len(response.body))]
     await send({"type": "websocket.http.response.start", "status": response.status, "headers": headers})
     await send({"type": "websocket.http.response.body", "body": response.body, "more_body": False})

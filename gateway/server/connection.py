@@ -25,7 +25,7 @@ from gateway.admission.transfer_rate import Pace, due
 from gateway.api.dispatch import Api
 from gateway.contract import responses
 from gateway.contract.routes import unknown_path
-from gateway.http import response_head, websocket
+from gateway.http import response_head, upgrade
 from gateway.http.chunked_body import ChunkDecoder, too_large
 from gateway.http.messages import ClientGone, Request, Response
 from gateway.http.request_head import CHUNKED, PREFACE, Head, check_beginning, parse
@@ -196,7 +196,7 @@ class Connection:
                 await self._refuse(error)
                 return
             request = Http1Request(self, head)
-            if head.upgrade == b"websocket" and request.path != websocket.PATH:
+            if head.upgrade == b"websocket" and request.path != upgrade.PATH:
                 # The bytes that follow are not HTTP, so none of them may be read as a request.
                 await self._refuse(unknown_path(request.path))
                 return

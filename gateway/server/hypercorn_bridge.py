@@ -1,6 +1,7 @@
 """The bridge to Hypercorn: serves HTTP/2 with prior knowledge, and pages. The one module that imports Hypercorn.
 
-Hypercorn and Quart take a good part of a second to load. `prepare` loads them in a thread while the API already serves.
+Hypercorn and Quart take a good part of a second and 30 MB to load. The first connection that needs them loads them, in
+a thread.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class HypercornHandover:
         self._flight = flight
         self._limits = limits
         self._budget = budget
-        self._prepared = trio.Event()
+        self._loading = trio.Lock()
         self._server: Any = None
         self._app: Any = None
         self._context: Any = None
@@ -83,15 +84,15 @@ class HypercornHandover:
         return is_page(path)
 
     async def prepare(self) -> None:
-        """Load Hypercorn and Quart in a thread. Connections wait until this is done."""
-        await trio.to_thread.run_sync(self._load)
-        self._prepared.set()
+        """Load Hypercorn and Quart in a thread, once. Connections that need them wait until this is done."""
+        async with self._loading:
+            if self._server is None:
+                await trio.to_thread.run_sync(self._load)
 
     def _load(self) -> None:
         pages = import_module("gateway.server.pages").WebPages()
         app = AsgiApi(self._api, self._flight, self._limits, self._budget, pages)
         self._app = import_module("hypercorn.app_wrappers").ASGIWrapper(app)
-        self._server = import_module("hypercorn.trio.tcp_server").TCPServer
         self._context = import_module("hypercorn.trio.worker_context").WorkerContext(None)
         self._state = import_module("hypercorn.typing").ConnectionState
         self._configs = {http2: self._config(http2) for http2 in (False, True)}
@@ -100,6 +101,7 @@ class HypercornHandover:
             import_module("h2.exceptions").H2Error,
             import_module("wsproto.utilities").ProtocolError,
         )
+        self._server = import_module("hypercorn.trio.tcp_server").TCPServer
 
     def _config(self, http2: bool) -> Any:
         config = import_module("hypercorn.config").Config()
@@ -114,13 +116,13 @@ class HypercornHandover:
 
     async def drain(self) -> None:
         """Refuse new HTTP/2 streams and close connections as they become idle."""
-        if self._prepared.is_set():
+        if self._server is not None:
             await self._context.terminated.set()
 
     async def serve(self, raw: socket.socket, read: bytes, carried: Carried | None) -> None:
         http2 = carried is not None
         try:
-            await self._prepared.wait()
+            await self.prepare()
             stream = _Replayed(raw, read, last=not http2)
             # HTTP/2 has many requests to a connection, the pages have one.
             await self._server(

@@ -7,10 +7,10 @@ from collections.abc import Generator
 
 from proto.format.frame import DELETED
 from proto.model.limits import Limits
+from proto.process.garbage_collector import search_recent
 from shardd.checkpoint import slices
 from shardd.checkpoint.inventory import Inventory
 from shardd.checkpoint.plan import Plan, TopicPlan, files_of, segment_of
-from shardd.garbage_collector import search_recent
 from shardd.storage.batch import Batch
 from shardd.storage.segment import StoredFrame, flags_check
 

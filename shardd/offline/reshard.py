@@ -23,6 +23,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from proto.model.limits import Limits
 from proto.model.names import shard_of
 from shardd.checkpoint.checkpoint import Checkpoints
@@ -107,7 +109,7 @@ class Reshard:
         copied = 0
         # Ids start above every earlier id and epoch, so that a later topic of an old name has a higher epoch.
         first_id = max(source.directory.next_id for source in sources)
-        limits = self._limits.model_copy(update={"cold_dir": "", "cache_bytes": 0})
+        limits = msgspec.structs.replace(self._limits, cold_dir="", cache_bytes=0)
         for index in range(new):
             path = self._staging / shard_name(index)
             directory = Directory()

@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from proto.format.frame import DELETED, MAGIC, FrameError, Header, Kind, check, decode_batch, encode_batch
 from proto.model.limits import Limits
 from shardd.changes.seq_reservation import BLOCK
@@ -98,7 +100,7 @@ def salvage(
 
 def _backed_up(disk: Disk, backup: tuple[Path, Path], clock: Clock, limits: Limits, topic: Topic) -> Topic:
     path, cold = backup
-    limits = limits.model_copy(update={"cold_dir": str(cold)})
+    limits = msgspec.structs.replace(limits, cold_dir=str(cold))
     shard = opened_shard(ReadOnlyDisk(disk), clock, path, limits, from_files=True)
     source = shard.directory.visible.get(topic.name)
     if source is None or source.epoch != topic.epoch:

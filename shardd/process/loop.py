@@ -41,11 +41,11 @@ from proto.model.memory_shares import window
 from proto.process import trace
 from proto.process.allocator import trim_heap
 from proto.process.core_dumps import leave_no_core
+from proto.process.garbage_collector import calm, search
 from proto.process.log import configure
 from proto.process.orphan import die_with_parent
 from shardd.clock import SystemClock
 from shardd.delivery.pressure import SAMPLE_INTERVAL
-from shardd.garbage_collector import calm, search
 from shardd.process.peers import Peers, links
 from shardd.process.reply_queue import Replies
 from shardd.process.router_tasks import Forward

@@ -1,5 +1,5 @@
 """`python -m supervisor.cli`: the same as `topics`."""
 
-from supervisor.cli.main import main
+from supervisor.cli.start import main
 
 main()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
@@ -12,21 +11,18 @@ from typing import Annotated, Any
 import typer
 
 import proto
-from proto.process.core_dumps import leave_no_core
 from supervisor.backup import offline
 from supervisor.cli.backup import backup, restore
 from supervisor.cli.config import config
 from supervisor.cli.deploy import deploy_files
 from supervisor.cli.salvage import salvage
+from supervisor.cli.serve import serve
 from supervisor.cli.status import status, top
-from supervisor.cli.terminal import DataDirOption, JsonOption, Status, bar, complain, fail, say
+from supervisor.cli.terminal import HELP_OPTIONS, DataDirOption, JsonOption, Status, bar, complain, fail, say
 from supervisor.cli.transfer import export, import_
 from supervisor.client import rog_client, walrus_client
 from supervisor.config import settings as settings_module
-from supervisor.config.keys import KeysError, obtain
 from supervisor.process.datadir import DataDirError
-from supervisor.process.service import EXIT_USAGE
-from supervisor.process.service import serve as serve_until_stopped
 
 app = typer.Typer(
     name="topics",
@@ -34,7 +30,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=HELP_OPTIONS,
 )
 
 app.add_typer(walrus_client.app, name="walrus")
@@ -61,42 +57,6 @@ def _root(
     ] = False,
 ) -> None:
     """A persistent event engine: append-only topics behind a JSON-first HTTP API."""
-
-
-@app.command()
-def serve(
-    host: Annotated[
-        str | None, typer.Option(help="Address to listen on [TOPICS_HOST; 127.0.0.1].", show_default=False)
-    ] = None,
-    port: Annotated[
-        int | None, typer.Option(help="Port to listen on, 0 for any free one [TOPICS_PORT; 4000].", show_default=False)
-    ] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(help="Directory that holds everything [TOPICS_DATA_DIR; ./topics-data].", show_default=False),
-    ] = None,
-    shards: Annotated[
-        int | None,
-        typer.Option(
-            help="Shard processes; fixed when the data directory is made [TOPICS_SHARDS; one per core, at most 8].",
-            show_default=False,
-        ),
-    ] = None,
-) -> None:
-    """Run the service until SIGTERM or Ctrl-C, then finish the requests in flight and exit 0.
-
-    Everything is configured by TOPICS_* environment variables or topics.toml; these options override both. `topics
-    config` prints the settings in effect. Exit status: 0 stopped on request, 1 could not start or gave up, 2 wrong
-    settings, 3 data that an operator must repair.
-    """
-    leave_no_core()
-    try:
-        settings = settings_module.load({"host": host, "port": port, "data_dir": data_dir, "shards": shards})
-        keys = obtain(os.environ)
-    except (settings_module.SettingsError, KeysError) as error:
-        complain(str(error))
-        raise typer.Exit(EXIT_USAGE) from None
-    raise typer.Exit(serve_until_stopped(settings, keys, _announce, complain))
 
 
 @app.command()
@@ -160,7 +120,7 @@ def _offline(command: str, data_dir: Path | None, shards: int | None = None) -> 
         fail(str(error), Status.FAILED)
 
 
-for command in (config, status, top, backup, restore, salvage, export):
+for command in (serve, config, status, top, backup, restore, salvage, export):
     app.command()(command)
 app.command("import")(import_)
 app.command("deploy-files")(deploy_files)
@@ -176,13 +136,6 @@ def version(as_json: JsonOption = False) -> None:
         say({"version": _installed()})
     else:
         typer.echo(f"topics {_installed()}")
-
-
-def _announce(line: str) -> None:
-    try:
-        typer.echo(line)
-    except OSError:
-        pass  # standard output is closed; the log has the line too
 
 
 def main() -> None:

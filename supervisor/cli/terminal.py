@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from supervisor.config import units
 
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 Advance = Callable[[int, int | None], None]
 """Called with the amount done and the total; the total is None if unknown."""
 
@@ -98,6 +97,9 @@ def bar(what: str, *, of_bytes: bool = False, shown: bool = True) -> Iterator[Ad
     if not shown or not sys.stderr.isatty():
         yield _nothing
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     figures = DownloadColumn() if of_bytes else MofNCompleteColumn()
     columns = TextColumn("{task.description}"), BarColumn(), figures, TimeRemainingColumn()
     with Progress(

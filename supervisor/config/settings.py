@@ -18,10 +18,10 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator
-from pydantic_settings import SettingsConfigDict
+import msgspec
+from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, create_model, field_validator
 
 from proto.ipc.control import CONTROL_FD_VARIABLE
 from proto.model.limits import Limits
@@ -56,9 +56,21 @@ def _origin(text: str) -> str:
     return f"{scheme}://{host}{'' if port == {'http': ':80', 'https': ':443'}[scheme] else port}"
 
 
-class Settings(Limits):
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True, env_ignore_empty=True)
+def _field(limit: msgspec.structs.FieldInfo) -> tuple[Any, Any]:
+    """A field of `Limits` as one of pydantic's."""
+    kind, meta = get_args(limit.type)
+    return kind, Field(limit.default, ge=meta.ge, le=meta.le, description=meta.description)
 
+
+# Only the schema of `Settings` is built, at its first use.
+_LimitSettings = create_model(  # type: ignore[call-overload]
+    "_LimitSettings",
+    __config__=ConfigDict(extra="ignore", frozen=True, defer_build=True),
+    **{each.name: _field(each) for each in msgspec.structs.fields(Limits)},
+)
+
+
+class Settings(_LimitSettings):  # type: ignore[misc, valid-type]
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(4000, ge=0, le=65535, description="port to listen on, 0 for any free one")
     walrus_listen: str = Field(
@@ -124,7 +136,7 @@ class Settings(Limits):
 
     def limits(self) -> dict[str, Any]:
         """The fields of `Limits`, for `Start.limits`."""
-        limits = {name: getattr(self, name) for name in Limits.model_fields}
+        limits = {name: getattr(self, name) for name in Limits.__struct_fields__}
         return limits | {"memory_bytes": self.memory_bytes or default_for(memory_bytes())}
 
 
@@ -170,8 +182,8 @@ def inspect(overrides: Mapping[str, Any] | None = None) -> Loaded:
     origin |= dict.fromkeys(filed, str(path))
     origin |= {name: PREFIX + name.upper() for name in variables}
     origin |= {name: f"--{name.replace('_', '-')}" for name in given}
-    values = {**{name: value for name, value in filed.items() if name not in variables}, **given}
-    texts = {name: present[PREFIX.lower() + name] for name in variables} | values
+    texts = filed | {name: present[PREFIX.lower() + name] for name in variables} | given
+    values = dict(texts)
     while True:
         try:
             return Loaded(Settings(**values), origin, problems)
@@ -180,7 +192,6 @@ def inspect(overrides: Mapping[str, Any] | None = None) -> Loaded:
             wrong = {str(item["loc"][0]) for item in error.errors() if item["loc"]} & Settings.model_fields.keys()
             if not wrong:
                 raise SettingsError("\n".join(problems)) from error
-            # An argument overrides the wrong variable, too.
             values |= {name: Settings.model_fields[name].get_default() for name in wrong}
             origin |= dict.fromkeys(wrong, "default")
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import trio
 
 from gateway.process import Gateway
@@ -201,7 +202,7 @@ async def stage(
             gateway = Gateway(
                 Start(
                     "gateway",
-                    Limits(**limits).model_dump(),
+                    msgspec.structs.asdict(Limits(**limits)),
                     shards=shards,
                     keys=told,
                     probe_auth=probe_auth,

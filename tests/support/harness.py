@@ -116,4 +116,4 @@ class Harness:
 
     def restarted(self, disk: Disk | None = None, **limits: Any) -> Harness:
         """Return a new process on the same disk, or on the disk that a crash left, at the same time."""
-        return Harness(disk or self.disk, self.clock, self.path, **(limits or self.limits.model_dump()))
+        return Harness(disk or self.disk, self.clock, self.path, **(limits or msgspec.structs.asdict(self.limits)))

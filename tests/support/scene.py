@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from proto.model.errors import TopicsError
 from pyspark_topics import plan
 from pyspark_topics.columns import EVERYTHING, arrow_schema
@@ -79,7 +81,7 @@ class Scene:
         copy = tmp / "shard-00"
         shutil.rmtree(tmp, ignore_errors=True)
         shutil.copytree(self.path, copy)
-        return Harness(RealDisk(), self.shard.clock, copy, **self.shard.limits.model_dump())
+        return Harness(RealDisk(), self.shard.clock, copy, **msgspec.structs.asdict(self.shard.limits))
 
 
 def records(pieces: list[Piece]) -> list[Record]:

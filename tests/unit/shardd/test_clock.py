@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -148,7 +149,7 @@ class Stepping:
         machine.wall, machine.elapsed = self.machine.wall, self.machine.elapsed
         machine.clock = SystemClock(lambda: machine.wall, lambda: machine.elapsed)
         self.machine = machine
-        limits = self.shard.limits.model_dump()
+        limits = msgspec.structs.asdict(self.shard.limits)
         self.shard = Harness(self.shard.disk, ByMachine(machine), self.shard.path, **limits)
 
     def count(self, topic: str) -> int:

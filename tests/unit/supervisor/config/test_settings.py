@@ -65,7 +65,7 @@ def test_a_wrong_option_is_named_as_option() -> None:
 def test_children_get_exactly_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOPICS_MAX_LIMIT", "77")
     given = settings.load().limits()
-    assert set(given) == set(Limits.model_fields)
+    assert set(given) == set(Limits.__struct_fields__)
     assert Limits(**given).max_limit == 77
 
 

@@ -1,0 +1,484 @@
+"""The compared systems: each starts fresh on a free port and is used through the client that its users use.
+
+    Topics      `topics serve`, HTTP by the standard library's http.client, JSON by json
+    Redis       `redis-server` with its append-only file, redis-py; streams
+    JetStream   `nats-server` with file storage, nats-py; one stream
+    beanstalkd  `beanstalkd` with its log, greenstalk; jobs only
+
+`durable` means that an answer promises the record is on the device: class `fsync` of Topics, `appendfsync always` of
+Redis, `-f0` of beanstalkd. Otherwise it is in the system's cache: class `disk`, `appendfsync everysec`, `-f50`.
+JetStream syncs now and then (`sync_interval`); from version 2.10 on it can sync always.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from server import Server, proportional_mb
+
+READY_S = 60.0
+PAGE = 1000
+NAME = "bench"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def version_of(*command: str) -> str:
+    """The first number with dots that a command prints."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = re.search(r"\d+\.\d+(\.\d+)?", done.stdout + done.stderr)
+    return found[0] if found else "?"
+
+
+class System(ABC):
+    """One system with one log. Blocks; one connection writes, one request at a time."""
+
+    name: str
+    queues = True
+    logs = True
+
+    def __init__(self, directory: Path, durable: bool) -> None:
+        self.directory = directory
+        self.durable = durable
+        self.port = 0
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start on the directory, return when a request is answered."""
+
+    @abstractmethod
+    def stop(self, *, kill: bool = False) -> None: ...
+
+    @abstractmethod
+    def pids(self) -> Sequence[int]: ...
+
+    def append(self, payload: str, count: int) -> None:
+        """Write `count` records in one request, or what is next to it here; return when all are acknowledged."""
+        raise NotImplementedError
+
+    def read_all(self) -> int:
+        """Read the whole log from its beginning in pages of `PAGE`; return the number of records."""
+        raise NotImplementedError
+
+    def latencies(self, count: int) -> list[float]:
+        """Milliseconds from before a write is sent until a reader that waits has its record."""
+        raise NotImplementedError
+
+    def cycle(self, payload: str) -> None:
+        """Put a job, take it, delete it."""
+        raise NotImplementedError
+
+    def follow(self) -> socket.socket:
+        """A connection to which the system pushes new records, or gets asked again by `again`."""
+        raise NotImplementedError
+
+    def again(self, followers: Sequence[socket.socket]) -> None:
+        """Called when all followers have received a record. Returns when they are ready for the next one."""
+        return
+
+    def count(self) -> int:
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        """Delete the log's records."""
+        raise NotImplementedError
+
+    def memory_mb(self) -> float:
+        return proportional_mb(self.pids())
+
+    def cpu_s(self) -> float:
+        ticks = os.sysconf("SC_CLK_TCK")
+        stats = [(Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split() for pid in self.pids()]
+        return sum(int(stat[11]) + int(stat[12]) for stat in stats) / ticks
+
+
+class Topics(System):
+    def __init__(self, directory: Path, durable: bool, shards: int) -> None:
+        super().__init__(directory, durable)
+        self.name = f"Topics, {shards} shard{'s' * (shards > 1)}"
+        self._server = Server(directory, shards)
+
+    @staticmethod
+    def version() -> str:
+        from proto import __version__
+
+        return __version__
+
+    def start(self) -> None:
+        self._server.__enter__()
+        self.port = self._server.port
+        self._connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        self._make()
+
+    def _make(self) -> None:
+        self._server.request("PUT", f"/v0/topics/{NAME}", {"durability": "fsync" if self.durable else "disk"})
+        self._server.request(
+            "PUT", "/v0/topics/jobs", {"type": "queue", "durability": "fsync" if self.durable else "disk"}
+        )
+
+    def stop(self, *, kill: bool = False) -> None:
+        self._connection.close()
+        self._server.stop(kill=kill)
+
+    def pids(self) -> Sequence[int]:
+        return list(self._server.processes())
+
+    def _ask(self, path: str, body: Any) -> Any:
+        self._send(path, body)
+        return self._answer()
+
+    def _send(self, path: str, body: Any) -> None:
+        headers = {"content-type": "application/json"}
+        self._connection.request("POST", f"/v0/topics/{path}", json.dumps(body), headers)
+
+    def _answer(self) -> Any:
+        answer = self._connection.getresponse()
+        found = json.loads(answer.read())
+        if answer.status not in (200, 201):
+            raise RuntimeError(str(found))
+        return found
+
+    def append(self, payload: str, count: int) -> None:
+        self._ask(f"{NAME}?return_seqs=false", {"records": [{"data": payload}] * count})
+
+    def read_all(self) -> int:
+        total = position = 0
+        while True:
+            found = self._ask(f"{NAME}/diff", {"from_seq": position, "limit": PAGE})
+            total += len(found["records"])
+            if not found["records"]:
+                return total
+            position = found["next_from_seq"]
+
+    def latencies(self, count: int) -> list[float]:
+        follower = self.follow()
+        found = []
+        for number in range(count):
+            marker = f"latency-{number}-".encode()
+            began = time.perf_counter()
+            self._send(f"{NAME}?return_seqs=false", {"records": [{"data": marker.decode()}]})
+            data = b""
+            while marker not in data:
+                data += follower.recv(65536)
+            found.append((time.perf_counter() - began) * 1000)
+            self._answer()
+        follower.close()
+        return found
+
+    def follow(self) -> socket.socket:
+        _, made = self._server.request("POST", "/v0/watch", {"topics": {NAME: {"tail": True}}})
+        raw = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        raw.sendall(f"GET {made['stream_url']} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        data = b""
+        while b"event: caught-up" not in data:
+            data += raw.recv(65536)
+        return raw
+
+    def cycle(self, payload: str) -> None:
+        self._ask("jobs?return_seqs=false", {"records": [{"data": payload}]})
+        claimed = self._ask("jobs/claim", {"node": "w", "max": 1})["claimed"]
+        self._ask("jobs/ack", {"node": "w", "seqs": [claimed[0]["$seq"]]})
+
+    def count(self) -> int:
+        return int(self._server.request("GET", f"/v0/topics/{NAME}")[1]["head_seq"])
+
+    def clear(self) -> None:
+        self._server.request("DELETE", f"/v0/topics/{NAME}")
+        self._make()
+
+
+class Started(System):
+    """A system whose one process is started here."""
+
+    def command(self) -> list[str]:
+        raise NotImplementedError
+
+    def connect(self) -> None:
+        """Connect the client. Raises an error while the system is not ready."""
+        raise NotImplementedError
+
+    def disconnect(self) -> None: ...
+
+    def start(self) -> None:
+        self.port = self.port or free_port()
+        self.directory.mkdir(exist_ok=True)
+        with (self.directory.parent / f"{self.name}.log").open("ab") as log:
+            self._process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        deadline = time.monotonic() + READY_S
+        while True:
+            try:
+                return self.connect()
+            except Exception:
+                if time.monotonic() > deadline or self._process.poll() is not None:
+                    self._process.kill()
+                    raise
+                time.sleep(0.005)
+
+    def stop(self, *, kill: bool = False) -> None:
+        self.disconnect()
+        self._process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def pids(self) -> Sequence[int]:
+        return [self._process.pid]
+
+
+class Redis(Started):
+    name = "Redis"
+
+    @staticmethod
+    def version() -> str:
+        return version_of("redis-server", "--version")
+
+    def command(self) -> list[str]:
+        fsync = "always" if self.durable else "everysec"
+        options = {
+            "port": str(self.port),
+            "dir": str(self.directory),
+            "appendonly": "yes",
+            "appendfsync": fsync,
+            "save": "",
+        }
+        return ["redis-server", *(word for name, value in options.items() for word in (f"--{name}", value))]
+
+    def connect(self) -> None:
+        import redis
+
+        self._client = redis.Redis(port=self.port)
+        self._client.xlen(NAME)  # BusyLoadingError while the file is read
+        try:
+            self._client.xgroup_create("jobs", "g", mkstream=True)
+        except redis.ResponseError:
+            pass  # the group is there
+
+    def disconnect(self) -> None:
+        self._client.close()
+
+    def append(self, payload: str, count: int) -> None:
+        if count == 1:
+            self._client.xadd(NAME, {"data": payload})
+            return
+        with self._client.pipeline(transaction=False) as pipe:
+            for _ in range(count):
+                pipe.xadd(NAME, {"data": payload})
+            pipe.execute()
+
+    def read_all(self) -> int:
+        total, position = 0, "-"
+        while found := self._client.xrange(NAME, position, "+", PAGE):
+            total += len(found)
+            position = f"({found[-1][0].decode()}"
+        return total
+
+    def latencies(self, count: int) -> list[float]:
+        reader = self._client.connection_pool.get_connection()
+        found = []
+        for _ in range(count):
+            reader.send_command("XREAD", "BLOCK", 0, "STREAMS", NAME, "$")
+            time.sleep(0.001)  # it waits before the write is sent
+            began = time.perf_counter()
+            self._client.xadd(NAME, {"data": "latency"})
+            reader.read_response()
+            found.append((time.perf_counter() - began) * 1000)
+        self._client.connection_pool.release(reader)
+        return found
+
+    def follow(self) -> socket.socket:
+        raw = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        return raw
+
+    def again(self, followers: Sequence[socket.socket]) -> None:
+        for each in followers:
+            each.sendall(f"XREAD BLOCK 0 STREAMS {NAME} $\r\n".encode())
+        while self._client.info("clients")["blocked_clients"] < len(followers):
+            time.sleep(0.002)
+
+    def cycle(self, payload: str) -> None:
+        self._client.xadd("jobs", {"data": payload})
+        [[_, [[number, _]]]] = self._client.xreadgroup("g", "w", {"jobs": ">"}, count=1)
+        with self._client.pipeline(transaction=False) as pipe:
+            pipe.xack("jobs", "g", number).xdel("jobs", number).execute()
+
+    def count(self) -> int:
+        return int(self._client.xlen(NAME))
+
+    def clear(self) -> None:
+        self._client.delete(NAME)
+
+
+class JetStream(Started):
+    name = "JetStream"
+
+    @staticmethod
+    def version() -> str:
+        return version_of("nats-server", "--version")
+
+    @classmethod
+    def syncs_always(cls) -> bool:
+        return tuple(int(part) for part in cls.version().split(".")[:2]) >= (2, 10)
+
+    def command(self) -> list[str]:
+        sync = "sync_interval: always" if self.durable else ""
+        config = self.directory / "nats.conf"
+        config.write_text(
+            f'listen: "127.0.0.1:{self.port}"\njetstream {{ store_dir: "{self.directory}/js"\n{sync}\n}}\n'
+        )
+        return ["nats-server", "-c", str(config)]
+
+    def _run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self._loop.run_until_complete(work)
+
+    def connect(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._run(self._connect())
+
+    async def _connect(self) -> None:
+        import nats
+
+        async def ignore(error: Exception) -> None: ...
+
+        address = f"nats://127.0.0.1:{self.port}"
+        self._nats = await nats.connect(address, allow_reconnect=False, connect_timeout=5, error_cb=ignore)
+        self._js = self._nats.jetstream(publish_async_max_pending=4000)
+        await self._js.add_stream(name=NAME, subjects=[NAME])
+        await self._js.add_stream(name="jobs", subjects=["jobs"], retention="workqueue")
+        self._jobs = await self._js.pull_subscribe("jobs", "w")
+
+    def disconnect(self) -> None:
+        self._run(self._nats.close())
+        self._loop.close()
+
+    def append(self, payload: str, count: int) -> None:
+        async def publish() -> None:
+            data = payload.encode()
+            await asyncio.gather(*(self._js.publish(NAME, data, timeout=60) for _ in range(count)))
+
+        self._run(publish())
+
+    def read_all(self) -> int:
+        async def read() -> int:
+            total, wanted = 0, self._last((await self._js.stream_info(NAME)).state)
+            subscription = await self._js.subscribe(NAME, ordered_consumer=True)
+            while total < wanted:
+                await subscription.next_msg(timeout=30)
+                total += 1
+            await subscription.unsubscribe()
+            return total
+
+        return int(self._run(read()))
+
+    @staticmethod
+    def _last(state: Any) -> int:
+        return int(state.messages)
+
+    def latencies(self, count: int) -> list[float]:
+        async def measure() -> list[float]:
+            from nats.js.api import ConsumerConfig, DeliverPolicy
+
+            config = ConsumerConfig(deliver_policy=DeliverPolicy.NEW)
+            subscription = await self._js.subscribe(NAME, ordered_consumer=True, config=config)
+            found = []
+            for _ in range(count):
+                began = time.perf_counter()
+                sent = asyncio.ensure_future(self._js.publish(NAME, b"latency"))
+                await subscription.next_msg(timeout=30)
+                found.append((time.perf_counter() - began) * 1000)
+                await sent
+            await subscription.unsubscribe()
+            return found
+
+        found: list[float] = self._run(measure())
+        return found
+
+    def follow(self) -> socket.socket:
+        """A plain subscription: it has what JetStream stores, without a consumer's position."""
+        raw = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        raw.sendall(b'CONNECT {"verbose":false}\r\nSUB ' + NAME.encode() + b" 1\r\nPING\r\n")
+        data = b""
+        while b"PONG" not in data:
+            data += raw.recv(65536)
+        return raw
+
+    def cycle(self, payload: str) -> None:
+        async def once() -> None:
+            await self._js.publish("jobs", payload.encode())
+            [message] = await self._jobs.fetch(1, timeout=30)
+            await message.ack_sync()
+
+        self._run(once())
+
+    def count(self) -> int:
+        return self._last(self._run(self._js.stream_info(NAME)).state)
+
+    def clear(self) -> None:
+        self._run(self._js.purge_stream(NAME))
+
+
+class Beanstalkd(Started):
+    name = "beanstalkd"
+    logs = False
+
+    @staticmethod
+    def version() -> str:
+        return version_of("beanstalkd", "-v")
+
+    def command(self) -> list[str]:
+        sync = "-f0" if self.durable else "-f50"
+        return ["beanstalkd", "-l", "127.0.0.1", "-p", str(self.port), "-b", str(self.directory), sync]
+
+    def connect(self) -> None:
+        import greenstalk
+
+        self._client = greenstalk.Client(("127.0.0.1", self.port))
+
+    def disconnect(self) -> None:
+        self._client.close()
+
+    def cycle(self, payload: str) -> None:
+        self._client.put(payload)
+        self._client.delete(self._client.reserve(timeout=30))
+
+
+Maker = Callable[[Path, bool], System]
+
+
+def available(durable: bool) -> dict[str, Maker]:
+    """Systems of this machine by name."""
+    found: dict[str, Maker] = {
+        "Topics, 1 shard": lambda path, durable: Topics(path, durable, 1),
+        "Topics, 2 shards": lambda path, durable: Topics(path, durable, 2),
+    }
+    if shutil.which("redis-server"):
+        found["Redis"] = Redis
+    if shutil.which("nats-server") and (not durable or JetStream.syncs_always()):
+        found["JetStream"] = JetStream
+    if shutil.which("beanstalkd"):
+        found["beanstalkd"] = Beanstalkd
+    return found
+
+
+def versions() -> dict[str, str]:
+    found = {"Topics": Topics.version()}
+    programs = {"redis-server": Redis, "nats-server": JetStream, "beanstalkd": Beanstalkd}
+    return found | {each.name: each.version() for program, each in programs.items() if shutil.which(program)}
