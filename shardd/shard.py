@@ -184,6 +184,7 @@ class Shard:
         self.commits.after_sync = self._synced
         self.commits.sync_begins = self.pulls.sync_begins
         self.commits.sync_ended = self.pulls.sync_ended
+        self.pulls.urge = self.reads.urge = self.commits.urge
 
     def _topic_operations(self, staging: Staging) -> Operations:
         topics = Topics(staging)
