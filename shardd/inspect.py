@@ -13,7 +13,7 @@ from shardd.delivery.parked_reads import Reads
 from shardd.delivery.pressure import Pressure
 from shardd.delivery.priority import effective_priority
 from shardd.delivery.scheduler import Scheduler
-from shardd.queues.claims import Claims, held
+from shardd.queues.leases import Leases, held
 from shardd.queues.transfers import Mover
 from shardd.recovery.quarantine import Quarantine
 from shardd.routers.copier import Copier
@@ -35,7 +35,7 @@ class Inspect:
     scheduler: Scheduler
     pressure: Pressure
     reads: Reads
-    claims: Claims
+    leases: Leases
     mover: Mover
     routing: Routing
     copier: Copier
@@ -62,7 +62,7 @@ class Inspect:
             "last_read_ts": topic.last_read_ts,
         }
         if topic.queue is not None and topic.unloaded is None:
-            state["queue"] = self.claims.counters(topic)
+            state["queue"] = self.leases.counters(topic)
         if topic.damage is not None:
             state["quarantined"] = {"reason": "damaged", "since_ms": topic.damage.since_ms}
         respond(Reply(request.id, to_json(state)))
@@ -116,7 +116,7 @@ class Inspect:
             "topics_quarantined": len(self.quarantine),
             "queue_topics": sum(topic.queue is not None for topic in self.directory.visible.values()),
             "queue_leases_in_flight": held(self.directory.visible.values()),
-            "per_queue": [self.claims.row(topic) for topic in page if topic.queue is not None],
+            "per_queue": [self.leases.row(topic) for topic in page if topic.queue is not None],
             "letters_waiting": len(self.mover),
             "routers": len(self.routing.routers()),
             "router_copies": self.copier.copied_records,

@@ -36,6 +36,7 @@ from shardd.operations.rog_logs import Logs
 from shardd.operations.topics import Topics
 from shardd.operations.watch_sessions import SessionControl
 from shardd.queues.claims import Claims
+from shardd.queues.leases import Leases
 from shardd.queues.peek import Peeking
 from shardd.queues.redrive import Redrive
 from shardd.queues.transfers import Mover
@@ -156,7 +157,8 @@ class Shard:
         self.copier = Copier(staging)
         self.routing = Routing(staging)
         self.mover = Mover(staging, self.flush)
-        self.claims = subscribers.claims = Claims(staging, self.scheduler, self.mover.order)
+        self.leases = Leases(staging)
+        self.claims = subscribers.claims = Claims(staging, self.scheduler, self.leases, self.mover.order)
         self.mover.recovered()
         self._sessions = SessionControl(staging)
         self._operations = {
@@ -217,7 +219,7 @@ class Shard:
             scheduler=self.scheduler,
             pressure=self.pressure,
             reads=self.reads,
-            claims=self.claims,
+            leases=self.leases,
             mover=self.mover,
             routing=self.routing,
             copier=self.copier,
@@ -252,7 +254,7 @@ class Shard:
 
     def _queue_operations(self, staging: Staging) -> Operations:
         return {
-            operations.PeekJobs: Peeking(staging, self.claims).peek,
+            operations.PeekJobs: Peeking(staging, self.leases).peek,
             operations.Redrive: Redrive(staging, self.mover).redrive,
         }
 
@@ -262,12 +264,12 @@ class Shard:
     def _lease_operations(self) -> WaitingOperations:
         return {
             operations.Claim: self.claims.claim,
-            operations.Ack: self.claims.ack,
-            operations.Nack: self.claims.nack,
-            operations.Extend: self.claims.extend,
+            operations.Ack: self.leases.ack,
+            operations.Nack: self.leases.nack,
+            operations.Extend: self.leases.extend,
             operations.WorkOpen: self.claims.work_open,
             operations.WorkTake: self.claims.work_take,
-            operations.WorkClose: self.claims.work_close,
+            operations.WorkClose: self.leases.work_close,
             operations.Allowance: self.allowance.lend,
             operations.AllowanceReturn: self.allowance.give_back,
         }

@@ -21,12 +21,10 @@ until no such record is left, or until the topic is logged again and a checkpoin
 
 from __future__ import annotations
 
-from typing import Any
-
-from proto.format.frame import Kind
 from proto.model.errors import TopicsError
-from shardd.changes.transactions import Staging
-from shardd.storage.group_commit import Timing
+from shardd.changes.transactions import Staging, TopicChange
+from shardd.frames import Ceiling, Floor, TopicCreated
+from shardd.storage.change import Timing
 from shardd.topic.config import TopicConfig
 from shardd.topic.topic import Topic
 
@@ -34,12 +32,10 @@ BLOCK = 65_536
 """Seqs per reservation."""
 
 
-def first(topic: Topic, staging: Staging) -> dict[str, Any]:
-    """Reserves the first block of a new topic. Returns the fields for its TOPIC_CREATE frame; none unless `disk`."""
-    if not topic.config.durability.reserves_per_boot:
-        return {}
-    topic.ceiling, topic.reserved_in = BLOCK, staging.boot_id
-    return {"ceiling": topic.ceiling, "boot": topic.reserved_in}
+def first(topic: Topic, created: TopicCreated, staging: Staging) -> None:
+    """Reserves the first block of a new topic of class `disk`, in the frame that creates it."""
+    if topic.config.durability.reserves_per_boot:
+        topic.ceiling, topic.reserved_in = created.ceiling, created.boot = BLOCK, staging.boot_id
 
 
 def ahead(topic: Topic, count: int, staging: Staging) -> None:
@@ -54,9 +50,15 @@ def ahead(topic: Topic, count: int, staging: Staging) -> None:
     boot = staging.boot_id if durability.reserves_per_boot else ""
     last = topic.next_seq - 1 + count
     if last > topic.ceiling or topic.reserved_in != boot:
-        _reserve_first(topic, last + BLOCK, boot, staging)
+        body = Ceiling(last + BLOCK, boot, topic.next_seq)
+        before = topic.ceiling, topic.reserved_in
+        topic.ceiling, topic.reserved_in = body.seq, boot
+        staging.stage(_Reserved(topic, before, body=body, requires_sync=True))
     elif boot and last > topic.ceiling - BLOCK // 2 and not topic.reserving:
-        _reserve_meanwhile(topic, last + BLOCK, boot, staging)
+        body = Ceiling(last + BLOCK, boot, topic.next_seq)
+        topic.reserving = True
+        staging.pin_copies(topic)
+        staging.stage_apart(_ReservedMeanwhile(topic, body, body=body, requires_sync=True))
 
 
 def pushed_out(topic: Topic, staging: Staging) -> None:
@@ -68,9 +70,7 @@ def pushed_out(topic: Topic, staging: Staging) -> None:
         return
     floor = floor_after(topic, topic.assigned_config)
     if floor > topic.floor:
-        fields = {"floor": floor, "now": staging.clock.now_ms()}
-        frame = staging.control_frame(Kind.CEILING, topic.id, fields)
-        staging.stage(topic, frame, requires_sync=False, commit=lambda timing: None, undo=lambda error: None)
+        staging.stage(TopicChange(topic, body=Floor(floor, staging.clock.now_ms()), requires_sync=False))
 
 
 def floor_after(topic: Topic, config: TopicConfig) -> int:
@@ -80,37 +80,22 @@ def floor_after(topic: Topic, config: TopicConfig) -> int:
     return min(topic.floor_after(config, topic.pending_records, topic.pending_bytes), topic.logged_seq + 1)
 
 
-def _reserve_first(topic: Topic, ceiling: int, boot: str, staging: Staging) -> None:
-    before = topic.ceiling, topic.reserved_in
-    topic.ceiling, topic.reserved_in = ceiling, boot
+class _Reserved(TopicChange, eq=False):
+    before: tuple[int, str]
+    """The topic's reservation until now."""
 
-    def commit(timing: Timing) -> None:
-        pass
-
-    def undo(error: TopicsError) -> None:
-        topic.ceiling, topic.reserved_in = before
-
-    frame = staging.control_frame(Kind.CEILING, topic.id, _fields(topic, ceiling, boot))
-    staging.stage(topic, frame, requires_sync=True, commit=commit, undo=undo)
+    def undo(self, error: TopicsError) -> None:
+        self.topic.ceiling, self.topic.reserved_in = self.before
 
 
-def _reserve_meanwhile(topic: Topic, ceiling: int, boot: str, staging: Staging) -> None:
-    topic.reserving = True
+class _ReservedMeanwhile(TopicChange, eq=False):
+    ceiling: Ceiling
 
-    def commit(timing: Timing) -> None:
+    def apply(self, timing: Timing) -> None:
+        topic = self.topic
         topic.reserving = False
-        topic.catalogued = None
-        if topic.reserved_in == boot:
-            topic.ceiling = max(topic.ceiling, ceiling)
+        if topic.reserved_in == self.ceiling.boot:
+            topic.ceiling = max(topic.ceiling, self.ceiling.seq)
 
-    def undo(error: TopicsError) -> None:
-        topic.reserving = False
-
-    frame = staging.control_frame(Kind.CEILING, topic.id, _fields(topic, ceiling, boot))
-    staging.pin_copies(topic)
-    # Not through `staging.stage`: the topic's later changes need not wait for this sync.
-    staging.commits.stage(frame, requires_sync=True, commit=commit, undo=undo)
-
-
-def _fields(topic: Topic, ceiling: int, boot: str) -> dict[str, Any]:
-    return {"seq": ceiling, "boot": boot, "next_seq": topic.next_seq}
+    def undo(self, error: TopicsError) -> None:
+        self.topic.reserving = False

@@ -6,26 +6,42 @@ See `shardd.storage.group_commit`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import msgspec
 
-from proto.format.frame import Frame, Kind, encode_map
 from proto.ipc.message import Message, Reply, Request
 from proto.model.errors import TopicsError, not_ready
 from proto.model.limits import Limits
 from shardd.changes.allowance import Allowance
 from shardd.changes.events import TopicEvents
 from shardd.clock import Clock
+from shardd.frames import Pin
+from shardd.storage.change import Change, Timing
 from shardd.storage.free_space import Space
-from shardd.storage.group_commit import Commits, Timing
+from shardd.storage.group_commit import Commits
 from shardd.topic.directory import Directory
 from shardd.topic.lane import Lane
 from shardd.topic.topic import Topic
 
 Respond = Callable[[Message], None]
 to_json = msgspec.json.Encoder().encode
+
+
+class TopicChange(Change, eq=False):
+    """A change of one topic."""
+
+    topic: Topic
+
+    @property
+    def topic_id(self) -> int:
+        return self.topic.id
+
+    def commit(self, timing: Timing) -> None:
+        self.topic.catalogued = None  # a checkpoint may have catalogued the topic between staging and commit
+        self.apply(timing)
+
+    def apply(self, timing: Timing) -> None:
+        """Make the change visible, and answer its request."""
 
 
 class Staging:
@@ -56,36 +72,30 @@ class Staging:
         """Number of topics that exist, are staged, or are lent to this shard and not taken."""
         return len(self.directory.assigned) + self.allowance.lent_topics
 
-    def stage(
-        self,
-        topic: Topic,
-        encode: Callable[[int, int], Frame] | None,
-        *,
-        requires_sync: bool,
-        commit: Callable[[Timing], None],
-        undo: Callable[[TopicsError], None],
-    ) -> Frame | None:
-        """Stages one change of a topic. Returns its frame, None if `encode` is None. Does not block.
+    def stage(self, change: TopicChange) -> None:
+        """Stages one change of a topic. `commit` or `undo` of the change is called once, later. Does not block.
 
-        The change waits for a sync if `requires_sync`, or if an earlier change of the topic waits for one. `commit` or
-        `undo` is called once, later.
+        The change waits for a sync if it requires one, or if an earlier change of the topic waits for one.
 
         Copies that routers made since the topic's last frame are *pinned* first. Replay then knows where in the topic
         they belong, and makes them again before it continues."""
-        if encode is not None:
+        topic = change.topic
+        if topic.lane is not None and change.logged:
             self.pin_copies(topic)
-        requires_sync = requires_sync or topic.sync_required_no > self.commits.synced_no
+        if change.body is not None:
+            change.ts_ms = self.clock.now_ms()
+        if topic.sync_required_no > self.commits.synced_no:
+            change.requires_sync = True
         topic.catalogued = None
+        self.commits.stage(change)
+        topic.logged_no = change.number
+        if change.requires_sync:
+            topic.sync_required_no = change.number
 
-        def committed(timing: Timing) -> None:
-            topic.catalogued = None  # a checkpoint may have catalogued the topic between staging and commit
-            commit(timing)
-
-        number, frame = self.commits.stage(encode, requires_sync=requires_sync, commit=committed, undo=undo)
-        if requires_sync:
-            topic.sync_required_no = number
-        topic.logged_no = number
-        return frame
+    def stage_apart(self, change: Change) -> None:
+        """Stages a change of no topic, or one that a topic's later changes need not wait for. Does not block."""
+        change.ts_ms = self.clock.now_ms()
+        self.commits.stage(change)
 
     def check_deadline(self, request: Request) -> None:
         """Raises `503` if the request is past its deadline. Call it before anything of the request is staged: the asker
@@ -100,23 +110,18 @@ class Staging:
 
     def pin(self, topic: Topic, lane: Lane, *, exact: bool = True) -> None:
         """Logs where the lane's copies end. With `exact` False, replay cannot make these copies again."""
-
-        def undo(error: TopicsError) -> None:
-            lane.unpinned = before
-
         before, lane.unpinned = lane.unpinned, False
-        fields = {"pin": lane.cursor, "head": lane.head, "ts": lane.ts, "version": lane.version}
-        fields["exact"] = exact
-        fields["stopped"] = lane.stopped
-        frame = self.control_frame(Kind.ROUTER, topic.id, fields)
-        self.stage(topic, frame, requires_sync=False, commit=lambda timing: None, undo=undo)
-
-    def control_frame(self, kind: Kind, topic_id: int, fields: dict[str, Any]) -> Callable[[int, int], Frame]:
-        return partial(_encode_map, kind, topic_id, fields, self.clock.now_ms())
+        pin = Pin(lane.cursor, lane.head, lane.ts, lane.version, exact, lane.stopped)
+        self.stage(_Pinned(topic, lane, before, body=pin, requires_sync=False))
 
 
-def _encode_map(kind: Kind, topic_id: int, fields: dict[str, Any], ts_ms: int, frame_no: int, synced_no: int) -> Frame:
-    return encode_map(kind, topic_id, fields, ts_ms, frame_no=frame_no, synced_no=synced_no)
+class _Pinned(TopicChange, eq=False):
+    lane: Lane
+    before: bool
+    """Whether the lane was unpinned."""
+
+    def undo(self, error: TopicsError) -> None:
+        self.lane.unpinned = self.before
 
 
 def performance(timing: Timing) -> dict[str, float]:

@@ -15,14 +15,15 @@ The answer's body is the record's `data`. Without a record there is no `extra`.
 
 from __future__ import annotations
 
-from proto.format.frame import Kind
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import Peek, Record, Step, Take
-from proto.model.errors import TopicsError, invalid
+from proto.model.errors import invalid
 from proto.model.limits import MAX_U64
-from shardd.changes.transactions import Respond, Staging, performance, refuse
-from shardd.storage.group_commit import Timing
-from shardd.topic.cursors import check_count, check_name, moved
+from shardd.changes.transactions import Respond, Staging, performance
+from shardd.frames import CursorMoved
+from shardd.operations.cursors import CursorChange
+from shardd.storage.change import Timing
+from shardd.topic.cursors import check_count, check_name
 from shardd.topic.topic import Topic
 
 _Found = tuple[int, bytes, Record]
@@ -78,23 +79,23 @@ class Consume:
         found: _Found | None,
     ) -> None:
         check_count(topic.cursors, topic.moving, name, self._staging.limits.max_cursors_per_topic)
-        now = self._staging.clock.now_ms()
+        move = CursorMoved(name, seq, self._staging.clock.now_ms(), False)
         topic.moving.begin(name, seq)
-
-        def commit(timing: Timing) -> None:
-            topic.moving.ended(name)
-            topic.cursors[name] = moved(topic.cursors.get(name), seq, False, now)
-            body, extra = (b"", None) if found is None else found[1:]
-            respond(Reply(request.id, body, extra=extra, performance=performance(timing)))
-
-        def undo(error: TopicsError) -> None:
-            topic.moving.undone(name, before)
-            refuse(request.id, respond, error)
-
-        fields = {"name": name, "seq": seq, "ts": now, "force": False}
-        frame = self._staging.control_frame(Kind.CURSOR, topic.id, fields)
         requires_sync = topic.assigned_config.durability.acks_synced
-        self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
+        self._staging.stage(
+            _Consumed(topic, name, before, request, respond, move, found, body=move, requires_sync=requires_sync)
+        )
+
+
+class _Consumed(CursorChange, eq=False):
+    move: CursorMoved
+    found: _Found | None
+    """What the answer has."""
+
+    def done(self, timing: Timing) -> Reply:
+        self.move.move(self.topic)
+        body, extra = (b"", None) if self.found is None else self.found[1:]
+        return Reply(self.request.id, body, extra=extra, performance=performance(timing))
 
 
 def _next(topic: Topic, position: int) -> _Found | None:

@@ -2,13 +2,50 @@
 
 from __future__ import annotations
 
-from proto.format.frame import Kind
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import CursorDelete, CursorGet, CursorList, CursorPut, Page
 from proto.model.errors import TopicsError
-from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
-from shardd.storage.group_commit import Timing
-from shardd.topic.cursors import MOVE, check_count, check_name, check_position, cursor_not_found, entry, moved, page
+from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
+from shardd.frames import CursorDeleted, CursorMoved
+from shardd.storage.change import Timing
+from shardd.topic.cursors import MOVE, check_count, check_name, check_position, cursor_not_found, entry, page
+
+
+class CursorChange(TopicChange, eq=False):
+    """A cursor moves, or is deleted. Its assigned position was `before`."""
+
+    name: str
+    before: int
+    request: Request
+    respond: Respond
+
+    def apply(self, timing: Timing) -> None:
+        self.topic.moving.ended(self.name)
+        self.respond(self.done(timing))
+
+    def done(self, timing: Timing) -> Reply:
+        """Changes the visible cursor. Returns the answer."""
+        raise NotImplementedError
+
+    def undo(self, error: TopicsError) -> None:
+        self.topic.moving.undone(self.name, self.before)
+        refuse(self.request.id, self.respond, error)
+
+
+class _Put(CursorChange, eq=False):
+    move: CursorMoved
+
+    def done(self, timing: Timing) -> Reply:
+        cursor = self.move.move(self.topic)
+        body = {"topic": self.topic.name, **entry(self.name, cursor, self.topic.head_seq)}
+        return Reply(self.request.id, to_json(body), performance=performance(timing))
+
+
+class _Deleted(CursorChange, eq=False):
+    def done(self, timing: Timing) -> Reply:
+        deleted = self.topic.cursors.pop(self.name, None) is not None
+        body = {"topic": self.topic.name, "cursor": self.name, "deleted": deleted}
+        return Reply(self.request.id, to_json(body), performance=performance(timing))
 
 
 class Cursors:
@@ -25,42 +62,18 @@ class Cursors:
         check_count(topic.cursors, topic.moving, name, self._staging.limits.max_cursors_per_topic)
         before = topic.moving.position(name, topic.cursors.get(name))
         topic.moving.begin(name, asked.seq if asked.force else max(asked.seq, before))
-
-        def commit(timing: Timing) -> None:
-            # Decided here, in commit order, because another move may have been staged before this one.
-            topic.moving.ended(name)
-            cursor = topic.cursors[name] = moved(topic.cursors.get(name), asked.seq, bool(asked.force), now)
-            body = {"topic": topic.name, **entry(name, cursor, topic.head_seq)}
-            respond(Reply(request.id, to_json(body), performance=performance(timing)))
-
-        def undo(error: TopicsError) -> None:
-            topic.moving.undone(name, before)
-            refuse(request.id, respond, error)
-
-        fields = {"name": name, "seq": asked.seq, "ts": now, "force": bool(asked.force)}
-        frame = self._staging.control_frame(Kind.CURSOR, topic.id, fields)
+        move = CursorMoved(name, asked.seq, now, bool(asked.force))
         requires_sync = topic.assigned_config.durability.acks_synced
-        self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
+        self._staging.stage(_Put(topic, name, before, request, respond, move, body=move, requires_sync=requires_sync))
 
     def delete(self, request: Request[CursorDelete], respond: Respond) -> None:
         name = check_name(request.options.cursor)
         topic = self._directory.changing(request.topic)
         before = topic.moving.position(name, topic.cursors.get(name))
         topic.moving.begin(name, 0)
-
-        def commit(timing: Timing) -> None:
-            topic.moving.ended(name)
-            deleted = topic.cursors.pop(name, None) is not None
-            body = {"topic": topic.name, "cursor": name, "deleted": deleted}
-            respond(Reply(request.id, to_json(body), performance=performance(timing)))
-
-        def undo(error: TopicsError) -> None:
-            topic.moving.undone(name, before)
-            refuse(request.id, respond, error)
-
-        frame = self._staging.control_frame(Kind.CURSOR, topic.id, {"name": name, "seq": None})
+        body = CursorDeleted(name)
         requires_sync = topic.assigned_config.durability.acks_synced
-        self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
+        self._staging.stage(_Deleted(topic, name, before, request, respond, body=body, requires_sync=requires_sync))
 
     def get(self, request: Request[CursorGet], respond: Respond) -> None:
         topic = self._directory.find(request.topic)

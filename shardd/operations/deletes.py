@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from proto.format.frame import Kind
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import DeleteRecords
 from proto.model.errors import TopicsError
-from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
+from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.delivery.scheduler import Scheduler
+from shardd.frames import RecordsDeleted
 from shardd.operations.delete_request import parse_delete
 from shardd.operations.tag_indexing import Indexing
-from shardd.storage.group_commit import Timing
+from shardd.storage.change import Timing
 from shardd.topic.tag_index import Match
 from shardd.topic.topic import Topic
 
@@ -52,27 +52,34 @@ class Deletes:
         now = self._staging.clock.now_ms()
         topic.expire(now)
         topic.held_at.append(now)
-
-        def commit(timing: Timing) -> None:
-            topic.held_at.popleft()
-            topic.expire(now)
-            body = {
-                "topic": topic.name,
-                "deleted": topic.delete(before_seq, match, bound),
-                "earliest_seq": topic.earliest_seq,
-                "head_seq": topic.head_seq,
-                "count": topic.records,
-                "bytes": topic.bytes,
-            }
-            respond(Reply(request.id, to_json(body), performance=performance(timing)))
-
-        def undo(error: TopicsError) -> None:
-            topic.held_at.pop()
-            refuse(request.id, respond, error)
-
         durability = topic.assigned_config.durability
-        frame = None
+        frame = RecordsDeleted(before_seq, match, bound, now + topic.ahead_ms)
+        change = _Deleted(topic, frame, now, request, respond, requires_sync=durability.acks_synced)
         if durability.logged or topic.floor <= topic.logged_seq:
-            fields = {"before": before_seq, "match": match, "bound": bound, "now": now + topic.ahead_ms}
-            frame = self._staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
-        self._staging.stage(topic, frame, requires_sync=durability.acks_synced, commit=commit, undo=undo)
+            change.body = frame
+        self._staging.stage(change)
+
+
+class _Deleted(TopicChange, eq=False):
+    what: RecordsDeleted
+    now: int
+    request: Request[DeleteRecords]
+    respond: Respond
+
+    def apply(self, timing: Timing) -> None:
+        topic, what = self.topic, self.what
+        topic.held_at.popleft()
+        topic.expire(self.now)
+        body = {
+            "topic": topic.name,
+            "deleted": topic.delete(what.before, what.match, what.bound),
+            "earliest_seq": topic.earliest_seq,
+            "head_seq": topic.head_seq,
+            "count": topic.records,
+            "bytes": topic.bytes,
+        }
+        self.respond(Reply(self.request.id, to_json(body), performance=performance(timing)))
+
+    def undo(self, error: TopicsError) -> None:
+        self.topic.held_at.pop()
+        refuse(self.request.id, self.respond, error)

@@ -8,41 +8,48 @@ A definition is a frame of kind LOGDEF and an entry of the catalog. It never cha
 
 from __future__ import annotations
 
-from proto.format.frame import Kind
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import LogCreate, LogFind, Partitions
 from proto.model.errors import TopicsError
 from shardd.changes.transactions import Respond, Staging, refuse
-from shardd.storage.group_commit import Timing
+from shardd.frames import RogLog
+from shardd.storage.change import Change, Timing
 
 
 class Logs:
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
-        self._logs = staging.directory.logs
-        self._coming: set[str] = set()
+        self.logs = staging.directory.logs
+        self.coming: set[str] = set()
+        """Names whose creations are staged."""
 
     def find(self, request: Request[LogFind], respond: Respond) -> None:
         """Answers with a log's number of partitions, 0 for an unknown log."""
-        respond(Reply(request.id, extra=Partitions(self._logs.get(request.topic, 0))))
+        respond(Reply(request.id, extra=Partitions(self.logs.get(request.topic, 0))))
 
     def create(self, request: Request[LogCreate], respond: Respond) -> None:
         """Creates a log; option `partitions`. The answer's `created` is False for a log that exists or is staged. A
         creation waits for a sync."""
         name, partitions = request.topic, request.options.partitions
-        if name in self._logs or name in self._coming:
+        if name in self.logs or name in self.coming:
             respond(Reply(request.id))
             return
-        self._coming.add(name)
+        self.coming.add(name)
+        definition = RogLog(name, partitions)
+        self._staging.stage_apart(_Defined(self, definition, request, respond, body=definition, requires_sync=True))
 
-        def commit(timing: Timing) -> None:
-            self._coming.discard(name)
-            self._logs[name] = partitions
-            respond(Reply(request.id, created=True))
 
-        def undo(error: TopicsError) -> None:
-            self._coming.discard(name)
-            refuse(request.id, respond, error)
+class _Defined(Change, eq=False):
+    logs: Logs
+    log: RogLog
+    request: Request[LogCreate]
+    respond: Respond
 
-        frame = self._staging.control_frame(Kind.LOGDEF, 0, {"name": name, "partitions": partitions})
-        self._staging.commits.stage(frame, requires_sync=True, commit=commit, undo=undo)
+    def commit(self, timing: Timing) -> None:
+        self.logs.coming.discard(self.log.name)
+        self.logs.logs[self.log.name] = self.log.partitions
+        self.respond(Reply(self.request.id, created=True))
+
+    def undo(self, error: TopicsError) -> None:
+        self.logs.coming.discard(self.log.name)
+        refuse(self.request.id, self.respond, error)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from proto.format.frame import Kind
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import Configure, DeleteTopic
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.names import check_topic
 from shardd.changes import seq_reservation
 from shardd.changes.admission import check_patch, check_topics
-from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
-from shardd.storage.group_commit import Timing
+from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
+from shardd.frames import TopicConfigured, TopicCreated, TopicDeleted
+from shardd.storage.change import Timing
 from shardd.topic.config import PATCH, ConfigPatch, TopicConfig, apply, as_map
+from shardd.topic.directory import Directory
 from shardd.topic.topic import Topic
-
-Created = Callable[[Topic, Timing], None]
 
 
 class Topics:
@@ -32,16 +29,10 @@ class Topics:
         if topic is not None and request.options.if_absent:
             patch = ConfigPatch()  # `if_absent`: the config applies only to a topic that this request creates
         if topic is None:
-
-            def created(topic: Topic, timing: Timing) -> None:
-                respond(_configured(True, topic.name, topic.config, request.id, timing))
-
-            def failed(error: TopicsError) -> None:
-                refuse(request.id, respond, error)
-
             config = apply(request.topic, None, patch)
             check_topics(self._staging.topics_held, request.options, self._staging.limits)
-            self.create(request.topic, config, created, failed)
+            topic = self.new(request.topic, config)
+            self.create(_Created(topic, request, respond, directory=self._directory))
             return
         config = apply(topic.name, topic.assigned_config, patch)
         if config == topic.assigned_config and topic.sync_required_no <= self._staging.commits.synced_no:
@@ -50,71 +41,39 @@ class Topics:
             self._reconfigure(topic, config, request, respond)
 
     def _reconfigure(self, topic: Topic, config: TopicConfig, request: Request[Configure], respond: Respond) -> None:
-        before, logged_before = topic.assigned_config, topic.logged_seq
-        ceiling, reserved_in = topic.ceiling, topic.reserved_in
+        before = topic.assigned_config, topic.logged_seq, topic.ceiling, topic.reserved_in
+        durability = topic.assigned_config.durability
         topic.assigned_config = config
-        if before.durability.reserves_per_boot and not config.durability.reserves_per_boot:
+        if durability.reserves_per_boot and not config.durability.reserves_per_boot:
             topic.reserve_nothing()
-        if before.durability.logged and not config.durability.logged:
+        if durability.logged and not config.durability.logged:
             topic.logged_seq = topic.next_seq - 1
         now = self._staging.clock.now_ms()
         topic.held_at.append(now)
-
-        def commit(timing: Timing) -> None:
-            topic.held_at.popleft()
-            # Records that expired under the old settings stay gone, whatever the new settings say.
-            topic.expire(now)
-            topic.config = config
-            if before.durability.lasts and not config.durability.lasts:
-                topic.part()
-            topic.expire(now)
-            topic.evict()
-            # This change waited for a sync, and everything visible was written before it.
-            topic.durable_head = topic.head_seq
-            respond(_configured(False, topic.name, config, request.id, timing))
-
-        def undo(error: TopicsError) -> None:
-            topic.assigned_config, topic.logged_seq = before, logged_before
-            topic.ceiling, topic.reserved_in = ceiling, reserved_in
-            topic.held_at.pop()
-            refuse(request.id, respond, error)
-
         # A replay computes the same floors from `now` (what had expired) and `next_seq` (what was never logged).
-        fields = {
-            "config": as_map(config),
-            "now": now + topic.ahead_ms,
-            "next_seq": topic.next_seq,
-            "floor": seq_reservation.floor_after(topic, config),
-            "lost": topic.evict_floor - 1,
-        }
-        frame = self._staging.control_frame(Kind.TOPIC_CONFIG, topic.id, fields)
-        self._staging.stage(topic, frame, requires_sync=True, commit=commit, undo=undo)
+        body = TopicConfigured(
+            as_map(config),
+            now + topic.ahead_ms,
+            topic.next_seq,
+            seq_reservation.floor_after(topic, config),
+            topic.evict_floor - 1,
+        )
+        self._staging.stage(_Configured(topic, config, before, now, request, respond, body=body, requires_sync=True))
 
-    def create(self, name: str, config: TopicConfig, created: Created, failed: Callable[[TopicsError], None]) -> Topic:
-        """Stages a new topic and returns it. It may be written to at once: changes staged on it commit or fail after
-        it."""
+    def new(self, name: str, config: TopicConfig) -> Topic:
+        """A topic that no request has seen, for `create`."""
         check_topic(name)
         ident = self._directory.new_id()
-        topic = Topic(name, ident, ident, config)
-        self._directory.assigned[name] = topic
+        return Topic(name, ident, ident, config)
 
-        def commit(timing: Timing) -> None:
-            self._directory.show(topic)
-            created(topic, timing)
-
-        def undo(error: TopicsError) -> None:
-            del self._directory.assigned[name]
-            failed(error)
-
-        fields = {
-            "name": name,
-            "epoch": topic.epoch,
-            "config": as_map(config),
-            **seq_reservation.first(topic, self._staging),
-        }
-        frame = self._staging.control_frame(Kind.TOPIC_CREATE, ident, fields)
-        self._staging.stage(topic, frame, requires_sync=True, commit=commit, undo=undo)
-        return topic
+    def create(self, change: TopicAdded) -> None:
+        """Stages a new topic. It may be written to at once: changes staged on it commit or fail after it."""
+        topic = change.topic
+        self._directory.assigned[topic.name] = topic
+        body = TopicCreated(topic.name, topic.epoch, as_map(topic.config))
+        seq_reservation.first(topic, body, self._staging)
+        change.body, change.requires_sync = body, True
+        self._staging.stage(change)
 
     def delete(self, request: Request[DeleteTopic], respond: Respond) -> None:
         topic = self._directory.assigned.get(request.topic)
@@ -130,20 +89,78 @@ class Topics:
                 {"topic": topic.name, "count": count},
             )
         del self._directory.assigned[topic.name]
+        body = TopicDeleted(topic.name)
+        self._staging.stage(_Deleted(topic, self._staging, request, respond, body=body, requires_sync=True))
 
-        def commit(timing: Timing) -> None:
-            self._directory.hide(topic)
-            self._staging.events.deleted(topic)
-            into = [] if topic.lane_visible is None else sorted(topic.lane_visible.routers)
-            body = {"topic": topic.name, "deleted": True, "routers_removed": into}
-            respond(Reply(request.id, to_json(body), performance=performance(timing)))
 
-        def undo(error: TopicsError) -> None:
-            self._directory.assigned[topic.name] = topic
-            refuse(request.id, respond, error)
+class TopicAdded(TopicChange, kw_only=True, eq=False):
+    directory: Directory
 
-        frame = self._staging.control_frame(Kind.TOPIC_DELETE, topic.id, {"name": topic.name})
-        self._staging.stage(topic, frame, requires_sync=True, commit=commit, undo=undo)
+    def apply(self, timing: Timing) -> None:
+        self.directory.show(self.topic)
+
+    def undo(self, error: TopicsError) -> None:
+        del self.directory.assigned[self.topic.name]
+
+
+class _Created(TopicAdded, eq=False):
+    request: Request[Configure]
+    respond: Respond
+
+    def apply(self, timing: Timing) -> None:
+        super().apply(timing)
+        self.respond(_configured(True, self.topic.name, self.topic.config, self.request.id, timing))
+
+    def undo(self, error: TopicsError) -> None:
+        super().undo(error)
+        refuse(self.request.id, self.respond, error)
+
+
+class _Configured(TopicChange, eq=False):
+    config: TopicConfig
+    before: tuple[TopicConfig, int, int, str]
+    """What was assigned before: config, `logged_seq`, `ceiling`, `reserved_in`."""
+    now: int
+    request: Request[Configure]
+    respond: Respond
+
+    def apply(self, timing: Timing) -> None:
+        topic, config = self.topic, self.config
+        topic.held_at.popleft()
+        # Records that expired under the old settings stay gone, whatever the new settings say.
+        topic.expire(self.now)
+        topic.config = config
+        if self.before[0].durability.lasts and not config.durability.lasts:
+            topic.part()
+        topic.expire(self.now)
+        topic.evict()
+        # This change waited for a sync, and everything visible was written before it.
+        topic.durable_head = topic.head_seq
+        self.respond(_configured(False, topic.name, config, self.request.id, timing))
+
+    def undo(self, error: TopicsError) -> None:
+        topic = self.topic
+        topic.assigned_config, topic.logged_seq, topic.ceiling, topic.reserved_in = self.before
+        topic.held_at.pop()
+        refuse(self.request.id, self.respond, error)
+
+
+class _Deleted(TopicChange, eq=False):
+    staging: Staging
+    request: Request[DeleteTopic]
+    respond: Respond
+
+    def apply(self, timing: Timing) -> None:
+        topic = self.topic
+        self.staging.directory.hide(topic)
+        self.staging.events.deleted(topic)
+        into = [] if topic.lane_visible is None else sorted(topic.lane_visible.routers)
+        body = {"topic": topic.name, "deleted": True, "routers_removed": into}
+        self.respond(Reply(self.request.id, to_json(body), performance=performance(timing)))
+
+    def undo(self, error: TopicsError) -> None:
+        self.staging.directory.assigned[self.topic.name] = self.topic
+        refuse(self.request.id, self.respond, error)
 
 
 def _configured(created: bool, name: str, config: TopicConfig, ident: int, timing: Timing) -> Reply:

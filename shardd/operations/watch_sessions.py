@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from proto.format.frame import Kind
 from proto.ipc import operations
 from proto.ipc.message import Reply, Request
 from proto.model.errors import ErrorCode, TopicsError
 from shardd.changes.transactions import Respond, Staging, refuse
-from shardd.storage.group_commit import Timing
+from shardd.frames import WatchSessions
+from shardd.storage.change import Change, Timing
 from shardd.topic.watch_session import Position, Session, as_map
 
 RETRY_AFTER_MS = 1000
@@ -32,8 +32,8 @@ class SessionControl:
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
         self._directory = staging.directory
-        self._sessions = staging.directory.sessions
-        self._making: Counter[bytes] = Counter()
+        self.sessions = staging.directory.sessions
+        self.making: Counter[bytes] = Counter()
         """Number of staged creations, by owner."""
 
     def resolve(self, request: Request[operations.WatchResolve], respond: Respond) -> None:
@@ -52,28 +52,18 @@ class SessionControl:
         options = request.options
         owner = options.owner
         limits = self._staging.limits
-        held, owned = len(self._sessions) + self._making.total(), self._sessions.owned_by(owner) + self._making[owner]
+        held, owned = len(self.sessions) + self.making.total(), self.sessions.owned_by(owner) + self.making[owner]
         _check_room(owned, options.room_owned, "max_watch_sessions_per_key", limits.max_watch_sessions_per_key)
         _check_room(held, options.room, "max_watch_sessions", limits.max_watch_sessions)
         session = Session(request.topic, owner, options.options, _decode_topics(request.body))
         session.used_ms = self._staging.clock.now_ms()
-        self._making[owner] += 1
-
-        def commit(timing: Timing) -> None:
-            self._making -= Counter([owner])
-            self._sessions.add(session)
-            respond(self._counted(request.id, request.options.owner))
-
-        def undo(error: TopicsError) -> None:
-            self._making -= Counter([owner])
-            refuse(request.id, respond, error)
-
-        frame = self._staging.control_frame(Kind.SESSION, 0, {"made": as_map(session)})
-        self._staging.commits.stage(frame, requires_sync=False, commit=commit, undo=undo)
+        self.making[owner] += 1
+        body = WatchSessions(made=as_map(session))
+        self._staging.stage_apart(_Made(self, session, request, respond, body=body, requires_sync=False))
 
     def open(self, request: Request[operations.SessionOpen], respond: Respond) -> None:
         self.collect()
-        session = self._sessions.by_wid.get(request.topic)
+        session = self.sessions.by_wid.get(request.topic)
         if session is None:
             raise TopicsError(
                 ErrorCode.NOT_FOUND,
@@ -85,18 +75,7 @@ class SessionControl:
                 ErrorCode.UNAUTHORIZED, "this watch session belongs to another key; present the one that made it"
             )
         session.used_ms = self._staging.clock.now_ms()
-
-        def commit(timing: Timing) -> None:
-            # Answered in commit order, because the client's earlier moves may still be staged.
-            sessions, owned = len(self._sessions), self._sessions.owned_by(session.owner)
-            shown, topics = dict(session.options), {name: (*at,) for name, at in session.topics.items()}
-            about = operations.SessionFound(sessions, owned, shown, topics, session.generation)
-            respond(Reply(request.id, extra=about))
-
-        def undo(error: TopicsError) -> None:
-            refuse(request.id, respond, error)
-
-        self._staging.commits.stage(None, requires_sync=False, commit=commit, undo=undo)
+        self._staging.stage_apart(_Opened(self, session, request, respond, requires_sync=False))
 
     def move(self, request: Request[operations.SessionMove], respond: Respond) -> None:
         moves = _decode_moves(request.body)
@@ -104,7 +83,7 @@ class SessionControl:
         moved: dict[str, Any] = {}
         unknown: list[str] = []
         for wid, (generation, topics) in moves.items():
-            session = self._sessions.by_wid.get(wid)
+            session = self.sessions.by_wid.get(wid)
             if session is None:
                 unknown.append(wid)
                 continue
@@ -112,42 +91,82 @@ class SessionControl:
             if topics:
                 moved[wid] = [generation, {name: list(position) for name, position in topics.items()}]
 
-        def answer() -> None:
-            respond(Reply(request.id, extra=operations.SessionsMoved(len(self._sessions), tuple(unknown))))
-
         if not moved:
-            answer()
+            respond(self.moved(request.id, unknown))
             return
-        fields = {"moved": moved}
-
-        def commit(timing: Timing) -> None:
-            self._sessions.apply(fields)
-            answer()
-
-        def undo(error: TopicsError) -> None:
-            refuse(request.id, respond, error)
-
-        frame = self._staging.control_frame(Kind.SESSION, 0, fields)
-        self._staging.commits.stage(frame, requires_sync=False, commit=commit, undo=undo)
+        body = WatchSessions(moved=moved)
+        self._staging.stage_apart(_Moved(self, moved, unknown, request, respond, body=body, requires_sync=False))
 
     def count(self, request: Request[operations.SessionCount], respond: Respond) -> None:
         self.collect()
-        respond(self._counted(request.id, request.options.owner))
+        respond(self.counted(request.id, request.options.owner))
 
     def collect(self) -> None:
         """Ends the sessions that have been idle for the ttl."""
-        ended = self._sessions.idle(self._staging.clock.now_ms() - self._staging.limits.watch_session_ttl_ms)
+        ended = self.sessions.idle(self._staging.clock.now_ms() - self._staging.limits.watch_session_ttl_ms)
         if not ended:
             return
         # They end before the frame is written; if it is lost, a restart brings them back for another ttl.
-        fields = {"ended": ended}
-        self._sessions.apply(fields)
-        frame = self._staging.control_frame(Kind.SESSION, 0, fields)
-        self._staging.commits.stage(frame, requires_sync=False, commit=lambda timing: None, undo=lambda error: None)
+        self.sessions.apply({"ended": ended})
+        self._staging.stage_apart(Change(body=WatchSessions(ended=ended), requires_sync=False))
 
-    def _counted(self, ident: int, owner: bytes | None) -> Reply:
-        owned = None if owner is None else self._sessions.owned_by(owner)
-        return Reply(ident, extra=operations.Sessions(len(self._sessions), owned))
+    def moved(self, ident: int, unknown: list[str]) -> Reply:
+        return Reply(ident, extra=operations.SessionsMoved(len(self.sessions), tuple(unknown)))
+
+    def counted(self, ident: int, owner: bytes | None) -> Reply:
+        owned = None if owner is None else self.sessions.owned_by(owner)
+        return Reply(ident, extra=operations.Sessions(len(self.sessions), owned))
+
+
+class _Made(Change, eq=False):
+    control: SessionControl
+    session: Session
+    request: Request[operations.SessionMake]
+    respond: Respond
+
+    def commit(self, timing: Timing) -> None:
+        self.control.making -= Counter([self.session.owner])
+        self.control.sessions.add(self.session)
+        self.respond(self.control.counted(self.request.id, self.session.owner))
+
+    def undo(self, error: TopicsError) -> None:
+        self.control.making -= Counter([self.session.owner])
+        refuse(self.request.id, self.respond, error)
+
+
+class _Opened(Change, eq=False):
+    """Changes nothing. Answered in commit order, because the client's earlier moves may still be staged."""
+
+    control: SessionControl
+    session: Session
+    request: Request[operations.SessionOpen]
+    respond: Respond
+
+    def commit(self, timing: Timing) -> None:
+        session, sessions = self.session, self.control.sessions
+        shown, topics = dict(session.options), {name: (*at,) for name, at in session.topics.items()}
+        about = operations.SessionFound(
+            len(sessions), sessions.owned_by(session.owner), shown, topics, session.generation
+        )
+        self.respond(Reply(self.request.id, extra=about))
+
+    def undo(self, error: TopicsError) -> None:
+        refuse(self.request.id, self.respond, error)
+
+
+class _Moved(Change, eq=False):
+    control: SessionControl
+    moved: dict[str, Any]
+    unknown: list[str]
+    request: Request[operations.SessionMove]
+    respond: Respond
+
+    def commit(self, timing: Timing) -> None:
+        self.control.sessions.apply({"moved": self.moved})
+        self.respond(self.control.moved(self.request.id, self.unknown))
+
+    def undo(self, error: TopicsError) -> None:
+        refuse(self.request.id, self.respond, error)
 
 
 def _check_room(held: int, room: int | None, limit: str, most: int) -> None:

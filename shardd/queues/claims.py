@@ -1,4 +1,10 @@
-"""Claims: which claimer gets which jobs, and when; and acks, nacks and extends.
+"""Claims: which claimer gets which jobs, and when.
+
+    parse       body or stream → a claimer                     `job_requests`
+    wait        until its window closes, or jobs are there     `cohorts`
+    pick        jobs whose leases ended first, then fresh ones, shared out; those delivered too often are dead letters
+    lease       each job gets its holder, deadline and token   `job_table`
+    commit      the change is logged if it has to be, and the claimers are answered (`leases`)
 
 A claim of a queue without `claim_jitter_ms` is served at once. With it, the first claim opens a window. When the window
 closes, all claims that came in it are served in one pass. Each gets a share in proportion to its `max`, dealt in turn
@@ -10,48 +16,39 @@ fair shares. A claim that finds others waiting joins behind them.
 
 A claim whose client disconnects while it waits is removed. If the client disconnects after its jobs were sent (`cancel`
 follows the answer), the jobs become claimable again and the delivery does not count.
-
-An ack is a deletion (see `shardd.queues.job_deletion`), as durable as the queue's class. All other changes are LEASE
-frames if `leases_durable`, else in memory only (see `shardd.topic.job_table`). If the process dies before the frame is
-written, the change did not happen and was not answered. If it dies later, the change holds, answered or not.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from proto.format.frame import Kind
 from proto.ipc.message import Parked, Reply, Request
-from proto.ipc.operations import Ack, Claim, Extend, Jobs, LettersSent, Nack, WorkClose, Worker, WorkOpen, WorkTake
-from proto.model.errors import TopicsError, invalid, not_a_queue, topic_not_found
+from proto.ipc.operations import Claim, Jobs, LettersSent, Worker, WorkOpen, WorkTake
+from proto.model.errors import TopicsError, not_a_queue, topic_not_found
 from proto.model.limits import MAX_BATCH_BYTES
 from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
 from shardd.delivery.scheduler import Scheduler
 from shardd.queues.cohorts import Claimer, Cohort, shares
-from shardd.queues.job_deletion import Saved, remove
+from shardd.queues.job_deletion import Saved
 from shardd.queues.job_requests import (
     Claimed,
     ClaimRequest,
     Found,
     check_claim,
     claimed,
-    clamped_delay,
-    clamped_lease,
     fresh,
-    lease_id,
-    longest_wait,
     new_tokens,
     one,
     parse_claim,
-    parse_hold,
     size_of,
     token_of,
 )
+from shardd.queues.leases import Leases, LeasesChanged, change_leases
+from shardd.storage.change import Timing
 from shardd.storage.errors import SegmentError
-from shardd.storage.group_commit import Timing
-from shardd.topic.job_table import Job, Queue, State
+from shardd.topic.job_table import Queue, State
 from shardd.topic.outbox import Transfer
 from shardd.topic.topic import Topic
 
@@ -61,8 +58,13 @@ REMEMBERED = 10_000
 
 class Claims:
     def __init__(
-        self, staging: Staging, scheduler: Scheduler, doomed: Callable[[Topic, dict[int, Transfer]], None]
+        self,
+        staging: Staging,
+        scheduler: Scheduler,
+        leases: Leases,
+        doomed: Callable[[Topic, dict[int, Transfer]], None],
     ) -> None:
+        self._leases = leases
         self._staging = staging
         self._scheduler = scheduler
         self._clock = staging.clock
@@ -77,20 +79,20 @@ class Claims:
 
     def claim(self, request: Request[Claim], caller: Hashable, respond: Respond) -> None:
         asked = parse_claim(request, self._staging.limits)
-        topic = self._topic(request)
+        topic = self._leases.topic(request)
         self._take(topic, Claimer(asked, "", (caller, request.id), request.id, respond))
 
     def work_open(self, request: Request[WorkOpen], caller: Hashable, respond: Respond) -> None:
         """Checks that a stream may begin. Options: `node`, `max`, `lease_ms` (None: the topic's)."""
         self._stream_claim(request)
-        self._topic(request)
+        self._leases.topic(request)
         respond(Reply(request.id))
 
     def work_take(self, request: Request[WorkTake], caller: Hashable, respond: Respond) -> None:
         """Claims jobs for the stream in option `stream`. Waits until there are some and it may hold more, at most
         `cohorts.STREAM_WAIT_S`."""
-        topic = self._topic(request)
-        queue = self._current(topic)
+        topic = self._leases.topic(request)
+        queue = self._leases.current(topic)
         stream = request.options.stream
         queue.streams.setdefault(stream, 0)
         self._take(topic, Claimer(self._stream_claim(request), stream, (caller, request.id), request.id, respond))
@@ -101,24 +103,8 @@ class Claims:
         check_claim(asked, self._staging.limits)
         return asked
 
-    def work_close(self, request: Request[WorkClose], caller: Hashable, respond: Respond) -> None:
-        """Ends a stream: the jobs that it holds are claimable at once."""
-        topic = self._topic(request)
-        queue = self._current(topic)
-        held: dict[int, Job] = {seq: queue.jobs[seq] for seq in queue.close_stream(request.options.stream)}
-        before: Saved = {seq: job.saved() for seq, job in held.items()}
-        now = self._clock.now_ms()
-        for seq, job in held.items():
-            queue.release(seq, job, now, now)
-
-        def done(timing: Timing) -> None:
-            self.changed(topic)
-            respond(Reply(request.id))
-
-        self._change(topic, before, done, lambda error: refuse(request.id, respond, error))
-
     def _take(self, topic: Topic, claimer: Claimer) -> None:
-        queue = self._current(topic)
+        queue = self._leases.current(topic)
         jitter = topic.config.claim_jitter_ms / 1000
         may = claimer.wants(queue) and queue.ready(topic.records)
         if not jitter and topic.id not in self._cohorts and (may or not claimer.patient):
@@ -168,7 +154,7 @@ class Claims:
                 before[seq] = job.saved()
                 job.deliveries -= 1
                 queue.release(seq, job, now, now)
-        self._change(topic, before, lambda timing: self.changed(topic), lambda error: None)
+        change_leases(_TakenBack(topic, staging=self._staging, before=before))
 
     def _leave(self, cohort: Cohort, claimer: Claimer) -> None:
         del cohort.claimers[claimer.key], self._by_key[claimer.key]
@@ -229,7 +215,7 @@ class Claims:
                     continue  # the topic is quarantined, and `refuse` answers its claims
             for claimer in [c for c in cohort.claimers.values() if c.deadline <= now]:
                 self._leave(cohort, claimer)
-                self._answer(topic, claimer, [], Timing())
+                self.answer(topic, claimer, [], Timing())
         self._staging.commits.flush()
 
     def written(self) -> None:
@@ -239,29 +225,9 @@ class Claims:
 
     # Serving
 
-    def _topic(self, request: Request) -> Topic:
-        topic = self._staging.directory.find(request.topic)
-        if topic.queue is None:
-            raise not_a_queue(topic.name)
-        return topic
-
-    def look(self, request: Request) -> tuple[Topic, Queue]:
-        """The queue that a request names, with expired leases and records settled. Raises `404`, `409`."""
-        topic = self._topic(request)
-        return topic, self._current(topic)
-
-    def _current(self, topic: Topic) -> Queue:
-        queue = topic.queue
-        assert queue is not None
-        now = self._clock.now_ms()
-        topic.expire(now)
-        queue.settle(topic.floor, topic.holes, topic.alive)
-        queue.expire(now)
-        return queue
-
     def _serve(self, topic: Topic, claimers: list[Claimer], cohort: Cohort | None = None) -> None:
         """Serves all these claimers in one pass. A patient claimer is answered only if it got jobs."""
-        queue = self._current(topic)
+        queue = self._leases.current(topic)
         wants = [claimer.wants(queue) for claimer in claimers]
         before: Saved = {}
         found, doomed = self._pick(topic, queue, sum(wants), before)
@@ -288,16 +254,7 @@ class Claims:
         if doomed:  # before the answers, because these count the ready jobs
             self._doomed(topic, doomed)
         targets = sorted({transfer.target for transfer in doomed.values()}) if topic.config.auto_create else []
-
-        def done(timing: Timing) -> None:
-            for claimer, part in served:
-                self._answer(topic, claimer, part, timing, targets)
-
-        def failed(error: TopicsError) -> None:
-            for claimer, _ in served:
-                refuse(claimer.ident, claimer.respond, error)
-
-        self._change(topic, before, done, failed)
+        change_leases(_Leased(topic, self, served, targets, staging=self._staging, before=before))
         if found and len(found) < sum(wants) and queue.ready(topic.records):
             self.changed(topic)  # the pass ended at its byte budget: another one follows
 
@@ -323,7 +280,7 @@ class Claims:
         before.update((each[0], None) for each in new)
         return found + new, doomed
 
-    def _answer(
+    def answer(
         self, topic: Topic, claimer: Claimer, part: list[Claimed], timing: Timing, dead_letters: Sequence[str] = ()
     ) -> None:
         """Answers a claimer. `dead_letters` are the topics that dead letters are ordered to. The gateway creates the
@@ -336,153 +293,34 @@ class Claims:
             "topic": topic.name,
             "claimed": part,
             "count": len(part),
-            "ready": self._current(topic).ready(topic.records),
+            "ready": self._leases.current(topic).ready(topic.records),
         }
         extra = LettersSent(tuple(dead_letters)) if dead_letters else None
         claimer.respond(Reply(claimer.ident, to_json(body), performance=performance(timing), extra=extra))
 
-    # Ack, nack, extend
 
-    def ack(self, request: Request[Ack], caller: Hashable, respond: Respond) -> None:
-        asked, tokens = parse_hold(request, self._staging.limits)
-        topic = self._topic(request)
-        queue = self._current(topic)
-        before: Saved = {}
-        skipped = []
-        for seq, token in zip(asked.seqs, tokens, strict=True):
-            job = queue.ackable(seq, asked.node, token)
-            if job is None:
-                skipped.append(seq)
-            else:
-                before[seq] = job.saved()
-                queue.begin_deletion(seq, job)
+class _Leased(LeasesChanged, eq=False):
+    """Jobs get their holders."""
 
-        def done(timing: Timing) -> None:
-            body = {"topic": topic.name, "acked": len(before), "skipped": skipped, **self._counts(topic)}
-            respond(Reply(request.id, to_json(body), performance=performance(timing)))
+    claims: Claims
+    served: list[tuple[Claimer, list[Claimed]]]
+    targets: list[str]
 
-        if not before:
-            done(Timing())
-            return
-        remove(self._staging, topic, sorted(before), before, done, lambda error: refuse(request.id, respond, error))
+    def done(self, timing: Timing) -> None:
+        for claimer, part in self.served:
+            self.claims.answer(self.topic, claimer, part, timing, self.targets)
 
-    def nack(self, request: Request[Nack], caller: Hashable, respond: Respond) -> None:
-        asked, tokens = parse_hold(request, self._staging.limits)
-        delay = clamped_delay(asked)
-        topic = self._topic(request)
-        queue, now = self._current(topic), self._clock.now_ms()
-        before: Saved = {}
-        skipped = []
-        for seq, token in zip(asked.seqs, tokens, strict=True):
-            job = queue.holder(seq, asked.node, token)
-            if job is None:
-                skipped.append(seq)
-            else:
-                before[seq] = job.saved()
-                queue.release(seq, job, now + delay, now)
+    def failed(self, error: TopicsError) -> None:
+        for claimer, _ in self.served:
+            refuse(claimer.ident, claimer.respond, error)
 
-        def done(timing: Timing) -> None:
-            self.changed(topic)
-            body = {"topic": topic.name, "nacked": len(before), "skipped": skipped, **self._counts(topic)}
-            respond(Reply(request.id, to_json(body), performance=performance(timing)))
 
-        self._change(topic, before, done, lambda error: refuse(request.id, respond, error))
+class _TakenBack(LeasesChanged, eq=False):
+    """Jobs that were sent to a client that has disconnected are claimable again."""
 
-    def extend(self, request: Request[Extend], caller: Hashable, respond: Respond) -> None:
-        asked, tokens = parse_hold(request, self._staging.limits)
-        if asked.lease_ms is None:
-            raise invalid("lease_ms is missing: send the lease's new duration from now on, in ms", field="lease_ms")
-        topic = self._topic(request)
-        queue = self._current(topic)
-        deadline = self._clock.now_ms() + clamped_lease(asked.lease_ms)
-        before: Saved = {}
-        skipped = []
-        ids: dict[str, str] = {}
-        for seq, token in zip(asked.seqs, tokens, strict=True):
-            job = None if seq in before else queue.holder(seq, asked.node, token)
-            if job is None:
-                skipped.append(seq)
-            else:
-                before[seq] = job.saved()
-                queue.extend(seq, job, deadline)
-                ids[str(seq)] = lease_id(job.token)
-
-        def done(timing: Timing) -> None:
-            body = {
-                "topic": topic.name,
-                "extended": len(before),
-                "skipped": skipped,
-                "deadlines": dict.fromkeys(ids, deadline),
-                "lease_ids": ids,
-            }
-            respond(Reply(request.id, to_json(body), performance=performance(timing)))
-
-        self._change(topic, before, done, lambda error: refuse(request.id, respond, error))
-
-    def _counts(self, topic: Topic) -> dict[str, int]:
-        queue = self._current(topic)
-        return {"ready": queue.ready(topic.records), "in_flight": queue.in_flight}
-
-    def counters(self, topic: Topic) -> dict[str, int]:
-        """The `queue` object of a topic's state."""
-        queue = self._current(topic)
-        return {**self._counts(topic), "dead_lettered": queue.dead_lettered}
-
-    def row(self, topic: Topic) -> list[Any]:
-        """A queue's row in the statistics."""
-        queue = self._current(topic)
-        counts = self._counts(topic)
-        transfers = 0 if not topic.outbox else len(topic.outbox.transfers)
-        try:
-            age = longest_wait(topic, queue, self._clock.now_ms())
-        except SegmentError:
-            age = 0  # the statistics do not fail for one damaged file; requests for its jobs report it
-        return [topic.name, counts["ready"], counts["in_flight"], queue.dead_lettered, transfers, age]
-
-    def _change(
-        self, topic: Topic, before: Saved, done: Callable[[Timing], None], failed: Callable[[TopicsError], None]
-    ) -> None:
-        """Logs changed leases if they are durable, else calls `done` at once. `before` is the jobs' previous state, for
-        undo."""
-        queue = topic.queue
-        assert queue is not None
-        config = topic.assigned_config
-        durability = config.durability
-        if not before:
-            done(Timing())
-            return
-        if not durability.logged:
-            done(Timing())
-            return
-        if not config.leases_durable and queue.unlogged:
-            done(Timing())
-            return
-
-        def commit(timing: Timing) -> None:
-            queue.unlogged = not config.leases_durable
-            done(timing if durability.acks_synced else Timing(timing.write_ms))
-
-        def undo(error: TopicsError) -> None:
-            for seq, saved in before.items():
-                queue.undo(seq, saved)
-            failed(error)
-
-        if config.leases_durable:
-            fields: dict[str, Any] = {"rows": list(map(queue.row, before))}
-            requires_sync = durability.acks_synced
-        else:
-            # The leases that the last stop left in the catalog are now out of date. Once this frame is on the device,
-            # no crash can bring them back.
-            fields = {"forget": True}
-            requires_sync = durability.reaches_device
-        frame = self._staging.control_frame(Kind.LEASE, topic.id, fields)
-        self._staging.stage(topic, frame, requires_sync=requires_sync, commit=commit, undo=undo)
+    def done(self, timing: Timing) -> None:
+        self.staging.events.jobs_changed(self.topic)
 
 
 def _seq(job: Claimed) -> int:
     return job.seq
-
-
-def held(topics: Iterable[Topic]) -> int:
-    """Number of leases in flight in all these topics."""
-    return sum(topic.queue.in_flight for topic in topics if topic.queue is not None)

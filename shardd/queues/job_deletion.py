@@ -6,65 +6,71 @@ frame is written, nothing was deleted and nothing answered. If it dies later, th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from proto.format.frame import Kind
 from proto.model.errors import TopicsError
-from shardd.changes.transactions import Staging
-from shardd.storage.group_commit import Timing
-from shardd.topic.topic import Topic
+from shardd.changes.transactions import Staging, TopicChange
+from shardd.frames import RecordsDeleted
+from shardd.storage.change import Timing
 
 Saved = dict[int, tuple[Any, ...] | None]
 """By seq, a job's state before a change (see `Job.saved`); None for a job that was fresh."""
 
 
-def remove(
-    staging: Staging,
-    topic: Topic,
-    seqs: list[int],
-    before: Saved,
-    done: Callable[[Timing], None],
-    failed: Callable[[TopicsError], None],
-    *,
-    dead_lettered: int = 0,
-    requires_sync: bool = False,
-) -> None:
-    """Stages the deletion of records; `seqs` ascend. Calls `done` or `failed` once.
+class JobsDeleted(TopicChange, kw_only=True, eq=False):
+    """The deletion of records by their seqs, which ascend. Jobs among them are DELETING; `before` is their state before
+    that."""
 
-    Jobs among them are DELETING; `before` is their state before that, for undo. `dead_lettered` is added to the queue's
-    counter. With `requires_sync`, the deletion waits for a sync in any class."""
-    queue = topic.queue
-    durability = topic.assigned_config.durability
-    now = staging.clock.now_ms()
-    topic.held_at.append(now)
-    if queue is not None:
-        queue.dead_lettered += dead_lettered
+    staging: Staging
+    seqs: list[int]
+    before: Saved
+    dead_lettered: int = 0
+    """How many of them have arrived at a dead-letter topic."""
+    now: int = 0
+    acks_synced: bool = False
+    """Whether the answer reports the time of a sync: `disk` promises none."""
 
-    def commit(timing: Timing) -> None:
+    def done(self, timing: Timing) -> None:
+        """Called when the records are gone."""
+
+    def failed(self, error: TopicsError) -> None:
+        """Called when they stay."""
+
+    def apply(self, timing: Timing) -> None:
+        topic, queue = self.topic, self.topic.queue
         topic.held_at.popleft()
-        topic.expire(now)
-        topic.delete_seqs(seqs)
-        topic.outbox.gone(seqs)
+        topic.expire(self.now)
+        topic.delete_seqs(self.seqs)
+        topic.outbox.gone(self.seqs)
         if queue is not None:
-            for seq in seqs:
+            for seq in self.seqs:
                 queue.drop(seq)
-            staging.events.jobs_changed(topic)
-        # `disk` promises no sync, so an answer does not report the time of one.
-        done(timing if durability.acks_synced else Timing(timing.write_ms))
+            self.staging.events.jobs_changed(topic)
+        self.done(timing if self.acks_synced else Timing(timing.write_ms))
 
-    def undo(error: TopicsError) -> None:
-        topic.held_at.pop()
+    def undo(self, error: TopicsError) -> None:
+        queue = self.topic.queue
+        self.topic.held_at.pop()
         if queue is not None:
-            queue.dead_lettered -= dead_lettered
-            for seq, saved in before.items():
+            queue.dead_lettered -= self.dead_lettered
+            for seq, saved in self.before.items():
                 queue.undo(seq, saved)
-        failed(error)
+        self.failed(error)
 
-    frame = None
+
+def remove(change: JobsDeleted) -> None:
+    """Stages a deletion. It waits for a sync if it requires one, or if the topic's class does."""
+    topic, queue, staging = change.topic, change.topic.queue, change.staging
+    durability = topic.assigned_config.durability
+    change.now = staging.clock.now_ms()
+    topic.held_at.append(change.now)
+    if queue is not None:
+        queue.dead_lettered += change.dead_lettered
     if durability.logged or topic.floor <= topic.logged_seq:
-        fields = {"before": None, "match": None, "bound": topic.head_seq + 1, "now": now + topic.ahead_ms, "seqs": seqs}
-        if dead_lettered and queue is not None:
-            fields["dead_lettered"] = queue.dead_lettered
-        frame = staging.control_frame(Kind.RECORD_DELETE, topic.id, fields)
-    staging.stage(topic, frame, requires_sync=requires_sync or durability.acks_synced, commit=commit, undo=undo)
+        body = RecordsDeleted(None, None, topic.head_seq + 1, change.now + topic.ahead_ms, change.seqs)
+        if change.dead_lettered and queue is not None:
+            body.dead_lettered = queue.dead_lettered
+        change.body = body
+    change.acks_synced = durability.acks_synced
+    change.requires_sync = change.requires_sync or durability.acks_synced
+    staging.stage(change)

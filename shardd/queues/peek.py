@@ -14,8 +14,8 @@ from proto.ipc.operations import PeekJobs
 from proto.model.body import Form
 from proto.model.limits import MAX_BATCH_BYTES
 from shardd.changes.transactions import Respond, Staging, to_json
-from shardd.queues.claims import Claims
 from shardd.queues.job_requests import Found, bound, clamped, fresh
+from shardd.queues.leases import Leases
 from shardd.topic.job_table import Queue, State
 from shardd.topic.outbox import Outbox
 
@@ -51,9 +51,9 @@ _FORM = Form(PeekRequest)
 
 
 class Peeking:
-    def __init__(self, staging: Staging, claims: Claims) -> None:
+    def __init__(self, staging: Staging, leases: Leases) -> None:
         self._limits = staging.limits
-        self._claims = claims
+        self._leases = leases
 
     def peek(self, request: Request[PeekJobs], respond: Respond) -> None:
         """Answers a page of jobs. Body: `first_seq`, `max`. The next page starts at `next_seq`, if `more`.
@@ -62,7 +62,7 @@ class Peeking:
         asked, request.ignored = _FORM.read(request.body)
         start = bound(asked, "first_seq", "from_seq") or 0
         most = clamped(asked.max or DEFAULT_MAX, 1, self._limits.max_claim)
-        topic, queue = self._claims.look(request)
+        topic, queue = self._leases.look(request)
 
         def leaving(seq: int) -> bool:
             job = queue.jobs.get(seq)

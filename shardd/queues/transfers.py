@@ -14,17 +14,17 @@ from typing import Protocol, TypeVar
 import structlog
 import trio
 
-from proto.format.frame import Kind
 from proto.ipc.message import Reply
 from proto.ipc.operations import Append, Operation
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import MAX_BATCH_BYTES
-from shardd.changes.transactions import Staging
+from shardd.changes.transactions import Staging, TopicChange
+from shardd.frames import Leases as LeasesFrame
 from shardd.queues import dead_letter_meta as form
-from shardd.queues.job_deletion import Saved, remove
+from shardd.queues.job_deletion import JobsDeleted, Saved, remove
 from shardd.queues.job_requests import Found, one, size_of
+from shardd.storage.change import Timing
 from shardd.storage.errors import SegmentError
-from shardd.storage.group_commit import Timing
 from shardd.topic.job_table import State
 from shardd.topic.outbox import Transfer, rows, source_id
 from shardd.topic.topic import Topic
@@ -61,33 +61,33 @@ class Mover:
     """The mover of one shard. `flush` writes what was staged outside of a group of requests."""
 
     def __init__(self, staging: Staging, flush: Callable[[], None]) -> None:
-        self._staging = staging
+        self.staging = staging
         self._flush = flush
         self._topics: dict[int, Topic] = {}
         self._leaving: set[tuple[int, str]] = set()
         """(Topic id, target) of batches that have arrived and whose deletion is staged."""
         self._single: set[tuple[int, str]] = set()
         """(Topic id, target) whose batch was refused: its records go one by one until the outbox is empty."""
-        self._waiters: dict[int, list[TransferWaiter]] = {}
+        self.waiters: dict[int, list[TransferWaiter]] = {}
         self.refused: set[str] = set()
         """Targets that refused, or did not answer, at the last `carry`."""
         self._more = trio.Event()
 
     def recovered(self) -> None:
         """Takes up the transfers of an earlier process. Called once after recovery."""
-        for topic in self._staging.directory.visible.values():
+        for topic in self.staging.directory.visible.values():
             if topic.unrestored:
                 continue
             if topic.queue is not None:
                 for seq, job in topic.queue.jobs.items():
                     if job.state is State.DOOMED and job.node:  # the form in logs of releases without outboxes
                         topic.outbox.transfers.setdefault(seq, Transfer(job.node, job.deliveries))
-            self._take_up(topic)
+            self.take_up(topic)
 
     def __len__(self) -> int:
         return sum(len(topic.outbox.transfers) for topic in self._topics.values())
 
-    def _take_up(self, topic: Topic) -> None:
+    def take_up(self, topic: Topic) -> None:
         if topic.outbox:
             self._topics[topic.id] = topic
             self._more.set()
@@ -101,47 +101,17 @@ class Mover:
         if queue is not None:
             for seq in transfers:
                 queue.doom(seq)
-
-        def commit(timing: Timing) -> None:
-            outbox.ordered -= transfers.keys()
-            outbox.transfers.update(transfers)
-            if waiter is not None:
-                self._waiters.setdefault(topic.id, []).append(waiter)
-            self._take_up(topic)
-
-        def undo(error: TopicsError) -> None:
-            outbox.ordered -= transfers.keys()
-            if queue is not None:
-                for seq in transfers.keys() - outbox.transfers.keys():
-                    queue.cancel_transfer(seq)
-            if waiter is not None:
-                waiter.over([], error)
-
-        self._log(topic, {"letters": rows(transfers)}, commit, undo)
+        self._stage(_Ordered(topic, self, transfers, waiter), LeasesFrame(letters=rows(transfers)))
 
     def _call_back(self, topic: Topic, seqs: list[int], error: TopicsError) -> None:
         """Logs that these records stay where they are, because of `error`."""
+        self._stage(_CalledBack(topic, self, seqs, error), LeasesFrame(called_back=seqs))
 
-        def commit(timing: Timing) -> None:
-            topic.outbox.call_back(seqs, topic.queue)
-            self._settled(topic, (), seqs, error)
-            self._staging.events.jobs_changed(topic)
-
-        def undo(failure: TopicsError) -> None:
-            pass  # the transfers stay in the outbox, and the target refuses them again
-
-        self._log(topic, {"called_back": seqs}, commit, undo)
-
-    def _log(
-        self,
-        topic: Topic,
-        fields: dict[str, object],
-        commit: Callable[[Timing], None],
-        undo: Callable[[TopicsError], None],
-    ) -> None:
-        durability = topic.assigned_config.durability
-        frame = self._staging.control_frame(Kind.LEASE, topic.id, fields) if durability.logged else None
-        self._staging.stage(topic, frame, requires_sync=durability.reaches_device, commit=commit, undo=undo)
+    def _stage(self, change: TopicChange, body: LeasesFrame) -> None:
+        durability = change.topic.assigned_config.durability
+        change.body = body if durability.logged else None
+        change.requires_sync = durability.reaches_device
+        self.staging.stage(change)
 
     # 2, 3
 
@@ -169,9 +139,9 @@ class Mover:
         self.refused = set()
         progress = False
         for ident, topic in list(self._topics.items()):
-            if self._staging.directory.by_id.get(ident) is not topic:
+            if self.staging.directory.by_id.get(ident) is not topic:
                 del self._topics[ident]
-                self._settled(topic, (), list(topic.outbox.transfers), None)
+                self.settled(topic, (), list(topic.outbox.transfers), None)
                 continue
             if topic.damage is not None:
                 continue  # its transfers wait until the topic's files can be read
@@ -191,7 +161,7 @@ class Mover:
             return False  # the topic is quarantined from now on
         if gone:
             topic.outbox.gone(gone)
-            self._settled(topic, (), gone, None)
+            self.settled(topic, (), gone, None)
         if not found:
             return bool(gone)
         seqs = [each[0] for each in found]
@@ -205,7 +175,7 @@ class Mover:
         except TopicsError as error:
             self._refused(topic, target, transfers if redrives else {seq: transfers[seq] for seq in seqs}, error)
             return bool(gone)
-        if self._staging.directory.by_id.get(topic.id) is topic:
+        if self.staging.directory.by_id.get(topic.id) is topic:
             self._remove(topic, target, seqs if reply.extra is None else list(reply.extra.known), 0 if redrives else 1)
         return True
 
@@ -239,27 +209,31 @@ class Mover:
                     before[seq] = job.saved()
                     queue.begin_deletion(seq, job)
         self._leaving.add((topic.id, target))
-
-        def done(timing: Timing) -> None:
-            self._leaving.discard((topic.id, target))
-            self._settled(topic, seqs, (), None)
-            self._more.set()
-
-        def failed(error: TopicsError) -> None:
-            self._leaving.discard((topic.id, target))
-            self._more.set()
-
-        requires_sync = topic.assigned_config.durability.reaches_device
-        counted = dead * len(seqs)
-        remove(self._staging, topic, seqs, before, done, failed, dead_lettered=counted, requires_sync=requires_sync)
+        remove(
+            _Removed(
+                topic,
+                self,
+                target,
+                staging=self.staging,
+                seqs=seqs,
+                before=before,
+                dead_lettered=dead * len(seqs),
+                requires_sync=topic.assigned_config.durability.reaches_device,
+            )
+        )
         self._flush()
+
+    def left(self, topic: Topic, target: str) -> None:
+        """The batch for this target is deleted here, or stays: the next one may leave."""
+        self._leaving.discard((topic.id, target))
+        self._more.set()
 
     # Waiters
 
-    def _settled(
+    def settled(
         self, topic: Topic, arrived: list[int] | tuple[()], lost: list[int] | tuple[()], error: TopicsError | None
     ) -> None:
-        for waiter in self._waiters.get(topic.id, ())[:]:
+        for waiter in self.waiters.get(topic.id, ())[:]:
             waiter.arrived += waiter.left.intersection(arrived)
             hit = waiter.left.intersection(lost)
             waiter.left -= {*arrived, *lost}
@@ -267,15 +241,67 @@ class Mover:
                 self._end(topic, waiter, error if hit else None)
 
     def _give_up_waiting(self, topic: Topic, transfers: dict[int, Transfer], error: TopicsError) -> None:
-        for waiter in self._waiters.get(topic.id, ())[:]:
+        for waiter in self.waiters.get(topic.id, ())[:]:
             if not waiter.left.isdisjoint(transfers):
                 self._end(topic, waiter, error)
 
     def _end(self, topic: Topic, waiter: TransferWaiter, error: TopicsError | None) -> None:
-        self._waiters[topic.id].remove(waiter)
-        if not self._waiters[topic.id]:
-            del self._waiters[topic.id]
+        self.waiters[topic.id].remove(waiter)
+        if not self.waiters[topic.id]:
+            del self.waiters[topic.id]
         waiter.over(sorted(waiter.arrived), error)
+
+
+class _Ordered(TopicChange, eq=False):
+    """Records are in the outbox."""
+
+    mover: Mover
+    transfers: dict[int, Transfer]
+    waiter: TransferWaiter | None
+
+    def apply(self, timing: Timing) -> None:
+        outbox = self.topic.outbox
+        outbox.ordered -= self.transfers.keys()
+        outbox.transfers.update(self.transfers)
+        if self.waiter is not None:
+            self.mover.waiters.setdefault(self.topic.id, []).append(self.waiter)
+        self.mover.take_up(self.topic)
+
+    def undo(self, error: TopicsError) -> None:
+        outbox, queue = self.topic.outbox, self.topic.queue
+        outbox.ordered -= self.transfers.keys()
+        if queue is not None:
+            for seq in self.transfers.keys() - outbox.transfers.keys():
+                queue.cancel_transfer(seq)
+        if self.waiter is not None:
+            self.waiter.over([], error)
+
+
+class _CalledBack(TopicChange, eq=False):
+    """Records stay where they are. If this is undone, they stay in the outbox, and the target refuses them again."""
+
+    mover: Mover
+    seqs: list[int]
+    because: TopicsError
+
+    def apply(self, timing: Timing) -> None:
+        self.topic.outbox.call_back(self.seqs, self.topic.queue)
+        self.mover.settled(self.topic, (), self.seqs, self.because)
+        self.mover.staging.events.jobs_changed(self.topic)
+
+
+class _Removed(JobsDeleted, eq=False):
+    """Records that have arrived at their target are deleted here."""
+
+    mover: Mover
+    target: str
+
+    def done(self, timing: Timing) -> None:
+        self.mover.left(self.topic, self.target)
+        self.mover.settled(self.topic, self.seqs, (), None)
+
+    def failed(self, error: TopicsError) -> None:
+        self.mover.left(self.topic, self.target)
 
 
 def _by_target(topic: Topic) -> dict[str, dict[int, Transfer]]:

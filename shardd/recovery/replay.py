@@ -1,4 +1,4 @@
-"""Replay: applies each kind of log frame to the directory when the log is read back.
+"""Replay: applies each log frame to the directory when the log is read back. What a kind does is in `shardd.frames`.
 
 The log may have frames that the snapshot already covers: batches that exist, changes of topics that are gone. They
 change nothing, because seqs and ids only increase.
@@ -8,19 +8,17 @@ Frames that follow missing copies are deferred until the copies are made again (
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from proto.format.frame import Buffer, Header, Kind, decode_batch, decode_map
+from proto.format.frame import Buffer, Header, Kind, decode_batch
+from shardd.frames import SHARD_FORMS, shard_frame, topic_frame
 from shardd.recovery.quarantine import defer
 from shardd.recovery.wal_scan import Found, RecoveryError
-from shardd.topic.config import from_map
-from shardd.topic.cursors import moved
 from shardd.topic.directory import Directory
-from shardd.topic.lane import load
 from shardd.topic.outbox import MARK
 from shardd.topic.topic import Topic
+
+_CONTRADICTIONS = (KeyError, ValueError, TypeError, msgspec.ValidationError)
 
 
 def replay(directory: Directory, found: Found) -> None:
@@ -29,15 +27,8 @@ def replay(directory: Directory, found: Found) -> None:
     try:
         if header.kind == Kind.RESCUED:
             return
-        if header.kind == Kind.SESSION:
-            directory.sessions.apply(decode_map(found.buffer, header))
-            return
-        if header.kind == Kind.TOPIC_CREATE:
-            _create(directory, header, decode_map(buffer, header))
-            return
-        if header.kind == Kind.LOGDEF:
-            fields = decode_map(found.buffer, header)
-            directory.logs[fields["name"]] = fields["partitions"]
+        if header.kind in SHARD_FORMS:
+            shard_frame(buffer, header).apply(directory, header)
             return
         topic = directory.by_id.get(header.topic_id)
         if topic is None:
@@ -52,11 +43,9 @@ def replay(directory: Directory, found: Found) -> None:
         elif topic.unloaded is not None:
             defer(topic, header, buffer)
             return
-        if topic.deferred or (header.kind == Kind.ROUTER and not _router(topic, decode_map(buffer, header))):
+        if topic.deferred or not _applied(directory, topic, header, buffer):
             topic.deferred.append((header, buffer))
-            return
-        _apply(directory, topic, header, buffer)
-    except (KeyError, ValueError, TypeError, msgspec.ValidationError) as error:
+    except _CONTRADICTIONS as error:
         raise _nonsense(header, error) from error
 
 
@@ -64,11 +53,8 @@ def replay_deferred(directory: Directory, topic: Topic, header: Header, buffer: 
     """Apply a deferred frame, when the copies before it exist. Raises `RecoveryError`."""
     topic.catalogued = None
     try:
-        if header.kind == Kind.ROUTER:
-            _router(topic, decode_map(buffer, header))
-        else:
-            _apply(directory, topic, header, buffer)
-    except (KeyError, ValueError, TypeError, msgspec.ValidationError) as error:
+        _applied(directory, topic, header, buffer)
+    except _CONTRADICTIONS as error:
         raise _nonsense(header, error) from error
 
 
@@ -76,20 +62,16 @@ def _nonsense(header: Header, error: Exception) -> RecoveryError:
     return RecoveryError(f"frame {header.frame_no} of the log is valid but contradicts earlier ones: {error!r}")
 
 
-def _apply(directory: Directory, topic: Topic, header: Header, buffer: Buffer) -> None:
+def _applied(directory: Directory, topic: Topic, header: Header, buffer: Buffer) -> bool:
+    """Apply a frame of a topic. Returns False, and changes nothing, if the frame waits for missing copies."""
     if header.kind == Kind.BATCH:
         _batch(topic, header, buffer)
-    else:
-        _change(directory, topic, header, decode_map(buffer, header))
-
-
-def _create(directory: Directory, header: Header, fields: dict[str, Any]) -> None:
-    if header.topic_id in directory.by_id:
-        return
-    directory.used_id(header.topic_id)
-    topic = Topic(fields["name"], header.topic_id, fields["epoch"], from_map(fields["config"]))
-    topic.ceiling, topic.reserved_in = fields.get("ceiling", 0), fields.get("boot", "")
-    directory.show(topic)
+        return True
+    frame = topic_frame(buffer, header)
+    if frame.waits(topic):
+        return False
+    frame.apply(directory, topic, header)
+    return True
 
 
 def _batch(topic: Topic, header: Header, buffer: Buffer) -> None:
@@ -109,74 +91,3 @@ def _batch(topic: Topic, header: Header, buffer: Buffer) -> None:
         topic.arrivals.add(columns.key)
     elif columns.key:
         topic.keys.done(columns.key, header.first_seq, header.count, first_ts)
-
-
-def _router(topic: Topic, fields: dict[str, Any]) -> bool:
-    """Apply a ROUTER frame. Returns False for a pin of missing copies: it and the topic's later frames are deferred."""
-    if "pin" in fields:
-        lane = topic.lane
-        if lane is None or fields["version"] != lane.version:
-            return True  # the catalog already has a later change of the routers
-        if fields["head"] >= topic.next_seq and topic.config.durability.lasts:
-            return False
-        lane.cursor = lane.done = max(lane.cursor, fields["pin"])
-        lane.stopped = lane.waits = fields.get("stopped", False)
-        return True
-    changed = load(fields["lane"])
-    if topic.lane is None or changed.version > topic.lane.version:
-        topic.lane = topic.lane_visible = changed
-    return True
-
-
-def _change(directory: Directory, topic: Topic, header: Header, fields: dict[str, Any]) -> None:
-    kind = header.kind
-    if kind == Kind.ROUTER:
-        return  # see `_router`
-    if kind == Kind.TOPIC_CONFIG:
-        topic.expire(fields["now"])
-        before = topic.config.durability
-        topic.config = topic.assigned_config = from_map(fields["config"])
-        if before.logged:
-            topic.skip(fields["next_seq"])
-        elif topic.next_seq < fields["next_seq"]:
-            # These seqs were written while the topic was ephemeral, so the log does not have them.
-            topic.lose_tail(fields["next_seq"] - 1)
-        if before.reserves_per_boot and not topic.config.durability.reserves_per_boot:
-            topic.reserve_nothing()
-        # Ephemeral records, which the log does not have, may have evicted logged ones. Those must not come back.
-        topic.losses.add(fields.get("lost", -1), "cap")
-        topic.expire(fields["now"])
-        topic.lose_below(fields.get("floor", 0), "cap")
-        topic.evict()
-    elif kind == Kind.TOPIC_DELETE:
-        directory.hide(topic)
-    elif kind == Kind.RECORD_DELETE:
-        topic.expire(fields["now"])
-        if "seqs" in fields:
-            topic.delete_seqs(fields["seqs"])
-            topic.outbox.gone(fields["seqs"])
-            if topic.queue is not None:
-                topic.queue.apply(fields)
-            return
-        match = fields["match"]
-        topic.delete(fields["before"], None if match is None else (match[0], match[1]), fields["bound"])
-    elif kind == Kind.LEASE:
-        if topic.queue is not None:
-            topic.queue.apply(fields)
-            topic.queue.rows_at = max(topic.queue.rows_at, header.ts_ms)
-        topic.outbox.apply(fields, topic.queue)
-    elif kind == Kind.CEILING and "floor" in fields:
-        topic.expire(fields["now"])
-        topic.lose_below(fields["floor"], "cap")
-    elif kind == Kind.CEILING:
-        topic.ceiling, topic.reserved_in = max(topic.ceiling, fields["seq"]), fields.get("boot", "")
-        if topic.reserved_in:
-            topic.skip(fields["next_seq"])
-    elif kind == Kind.CURSOR:
-        if fields["seq"] is None:
-            topic.cursors.pop(fields["name"], None)
-        else:
-            name = fields["name"]
-            topic.cursors[name] = moved(topic.cursors.get(name), fields["seq"], fields["force"], fields["ts"])
-    else:
-        raise ValueError(f"frame kind {kind} is not known")

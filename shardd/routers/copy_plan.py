@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import compress, repeat
@@ -84,41 +84,46 @@ class Plan:
 
 def plan(lane: Lane, pulled: Pulled, target: int, *, restoring: bool = False) -> Plan:
     """The lane's plan for the pulled records, from its cursor up to source seq `target`."""
-    target = min(target, pulled.upto)
     made = Plan(lane.cursor)
-    exact = restoring and not lane.arithmetic
-    for piece in pulled.pieces:
-        start = max(made.upto + 1, piece.first_seq)
-        stop = min(piece.last_seq, target)
-        if stop < start:
-            continue
-        if start > made.upto + 1:
-            if exact:
-                made.source_truncated = True
-                return made
-            made.holes = made.holes or not lane.arithmetic
-            _miss(made, lane, pulled, made.upto + 1, start - 1)
-        if piece.flags is not None and not lane.arithmetic and not exact:
-            flags = piece.flags[start - piece.first_seq : stop + 1 - piece.first_seq]
-            made.holes = made.holes or DELETED in flags
-        if exact and piece.flags is not None:
-            hole = piece.flags.find(DELETED, start - piece.first_seq, stop + 1 - piece.first_seq)
-            if hole >= 0:
-                stop, made.source_truncated = piece.first_seq + hole - 1, True
-        if stop >= start:
-            _copy(made, lane, piece, start, stop)
-        made.upto = max(made.upto, stop)
+    arithmetic = lane.arithmetic
+    for first, last, piece in _stretches(pulled.pieces, lane.cursor + 1, min(target, pulled.upto)):
+        if not arithmetic and (hole := _hole(piece, first, last)) is not None:
+            if restoring:
+                last, made.source_truncated = hole - 1, True
+            else:
+                made.holes = True
+        if piece is None:
+            _miss(made, lane, pulled, first, last)
+        elif first <= last:
+            _copy(made, lane, piece, first, last)
+        made.upto = last
         if made.source_truncated:
-            return made
-    if made.upto < target:
-        if exact:
-            made.source_truncated = True
-            return made
-        made.holes = made.holes or not lane.arithmetic
-        _miss(made, lane, pulled, made.upto + 1, target)
-        made.upto = target
+            break
     made.steps = _joined(made.steps)
     return made
+
+
+def _stretches(pieces: Sequence[Piece], first: int, last: int) -> Iterator[tuple[int, int, Piece | None]]:
+    """The seqs `first` to `last` in order: first and last seq of each stretch, and its piece, None without records."""
+    for piece in pieces:
+        start, stop = max(first, piece.first_seq), min(piece.last_seq, last)
+        if start <= stop:
+            if first < start:
+                yield first, start - 1, None
+            yield start, stop, piece
+            first = stop + 1
+    if first <= last:
+        yield first, last, None
+
+
+def _hole(piece: Piece | None, first: int, last: int) -> int | None:
+    """The first seq of a stretch without a live record; None if there is none."""
+    if piece is None:
+        return first
+    if piece.flags is None:
+        return None
+    place = piece.flags.find(DELETED, first - piece.first_seq, last + 1 - piece.first_seq)
+    return None if place < 0 else piece.first_seq + place
 
 
 def _miss(made: Plan, lane: Lane, pulled: Pulled, first: int, last: int) -> None:

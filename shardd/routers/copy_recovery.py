@@ -29,9 +29,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from proto.format.frame import Kind, decode_map
+from proto.format.frame import Kind
 from proto.ipc.operations import Position
 from shardd.clock import Clock
+from shardd.frames import Pin, topic_frame
 from shardd.routers.copier import Copier
 from shardd.routers.copy_plan import Plan, Pulled, Skip, plan
 from shardd.routers.source import forwardable
@@ -84,7 +85,8 @@ class Restore:
         self._boot_id = boot_id
         self._replay = replay
         self._goal: int | None = None
-        self._displaced = False
+        self._inexact = False
+        """The source has lost records: from here on, the copies cannot be made again."""
         self._quiet = False
         self.done = False
         self.displaced = False
@@ -122,22 +124,22 @@ class Restore:
 
     def _take(self, lane: Lane, pulled: Pulled) -> bool:
         while (pin := self._pin()) is not None:
-            seq, head, ts, exact, stopped = pin
+            seq, head = pin.pin, pin.head
             if head <= self._topic.head_seq or not self._topic.config.durability.lasts:
                 head, lane.cursor = self._topic.head_seq, max(lane.cursor, seq)
-            elif not exact and not lane.arithmetic:
-                self._displaced = True
-            elif not self._displaced:
+            elif not pin.exact and not lane.arithmetic:
+                self._inexact = True
+            elif not self._inexact:
                 made = plan(lane, pulled, seq, restoring=True)
-                self._append(lane, made, head, ts)
+                self._append(lane, made, head, pin.ts)
                 if made.source_truncated:
-                    self._displaced = True
+                    self._inexact = True
                 elif made.upto < seq:
                     if pulled.head >= seq or not (pulled.settled or self._quiet):
                         return False
-                    self._displaced = True  # the source has changed, for example because its files were replaced
-            lane.stopped = lane.waits = stopped
-            self._go_on(lane, head, ts)
+                    self._inexact = True  # the source has changed, for example because its files were replaced
+            lane.stopped = lane.waits = pin.stopped
+            self._go_on(lane, head, pin.ts)
             if self.lane is not lane:
                 return True  # a replayed frame changed the lane: its source may be another, or none
         return self._end(lane, pulled)
@@ -168,55 +170,53 @@ class Restore:
         if topic.deferred:
             hold(topic)
 
-    def _pin(self) -> tuple[int, int, int, bool, bool] | None:
-        """The next deferred frame as a pin: source seq, own head, commit time, whether its copies can be made again,
-        and whether the lane stopped there; None if it is no pin."""
+    def _pin(self) -> Pin | None:
+        """The next deferred frame, if it is a pin of the topic's lane."""
         if not self._topic.deferred:
             return None
         header, buffer = self._topic.deferred[0]
         if header.kind != Kind.ROUTER:
             return None
-        fields = decode_map(buffer, header)
-        lane = self._topic.lane
-        if "pin" not in fields or lane is None or fields["version"] != lane.version:
-            return None
-        return fields["pin"], fields["head"], fields["ts"], fields["exact"], fields.get("stopped", False)
+        frame = topic_frame(buffer, header)
+        return frame if isinstance(frame, Pin) and frame.lane_of(self._topic) is not None else None
 
     def _end(self, lane: Lane, pulled: Pulled) -> bool:
         """Makes the copies that followed the last frame; nothing is deferred. Returns whether something changed."""
         topic = self._topic
-        if not topic.config.durability.lasts:
-            self._finish()
-            return True
-        if lane.stopped and not self._displaced:
-            self._finish()  # there was no room for more; ordinary copying continues when there is
+        if not topic.config.durability.lasts or (lane.stopped and not self._inexact):
+            self._finish()  # if it stopped, there was no room for more; ordinary copying continues when there is
             return True
         if self._goal is None and (pulled.settled or self._quiet):
             self._goal = pulled.head
-        now = topic.commit_time(self._clock.now_ms())
-        moved = False
-        if not self._displaced:
+        before, now = lane.cursor, topic.commit_time(self._clock.now_ms())
+        if not self._inexact:
             made, everything = self._copier.fitting(topic, lane, pulled, restoring=True)
             self._copier.carry_out(topic, lane, made, now)
-            moved = made.upto > lane.cursor
             lane.cursor = made.upto
-            self._displaced = made.source_truncated
+            self._inexact = made.source_truncated
             if not everything:  # the topic was as full before the stop
                 self._finish()
                 return True
-        lane.source_truncated = self._displaced
-        if self._displaced and self._goal is not None:
-            burnt = lane.copies_of(lane.cursor + 1, self._goal)
-            if burnt:
-                self._copier.carry_out(topic, lane, Plan(lane.cursor, [Skip(burnt, lost=True)]), now)
+        lane.source_truncated = self._inexact
+        topic.next_seq = topic.head_seq + 1
+        if self._goal is not None and self._inexact:
+            self._burn(lane, self._goal)
             self.displaced = True
             self._finish()  # ordinary copying takes what the source still has, from the lane's cursor
             return True
-        topic.next_seq = topic.head_seq + 1
         if self._goal is not None and lane.cursor >= self._goal:
             self._finish()
             return True
-        return moved
+        return lane.cursor > before
+
+    def _burn(self, lane: Lane, head: int) -> bool:
+        """Reports as lost the most copies that the source's records after the cursor, up to `head`, can have had.
+        Returns whether there are any."""
+        burnt = lane.copies_of(lane.cursor + 1, head)
+        if burnt:
+            ts = self._topic.commit_time(self._clock.now_ms())
+            self._copier.carry_out(self._topic, lane, Plan(lane.cursor, [Skip(burnt, lost=True)]), ts)
+        return burnt > 0
 
     def looked(self, first: Sequence[Position], second: Sequence[Position]) -> bool:
         """Takes two reads of the positions around the topic's cycle. Returns whether nothing moves there and this topic
@@ -229,21 +229,17 @@ class Restore:
     def source_gone(self) -> None:
         """Passes all pins and ends: the source no longer exists, so its records are lost."""
         while (pin := self._pin()) is not None and (lane := self.lane) is not None:
-            self._go_on(lane, pin[1], pin[2])
+            self._go_on(lane, pin.head, pin.ts)
         self.nothing_left()
 
     def source_unreadable(self, head: int) -> None:
         """Passes all pins and ends: the source ends at `head`, but cannot be read now. The topic must not wait for it.
         Copies that no file has are reported as lost. They are copied under new seqs when the source can be read."""
         while (pin := self._pin()) is not None and (lane := self.lane) is not None:
-            self._go_on(lane, pin[1], pin[2])
-        lane, topic = self.lane, self._topic
-        if lane is not None and topic.config.durability.lasts:
-            burnt = lane.copies_of(lane.cursor + 1, max(head, lane.cursor))
-            if burnt:
-                ts = topic.commit_time(self._clock.now_ms())
-                self._copier.carry_out(topic, lane, Plan(lane.cursor, [Skip(burnt, lost=True)]), ts)
-                self.displaced = True
+            self._go_on(lane, pin.head, pin.ts)
+        lane = self.lane
+        if lane is not None and self._topic.config.durability.lasts and self._burn(lane, head):
+            self.displaced = True
         self._finish()
 
     def nothing_left(self) -> None:

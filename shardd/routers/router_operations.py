@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
-from proto.format.frame import Kind
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import (
     Graph,
@@ -30,9 +29,10 @@ from proto.ipc.operations import (
 )
 from proto.model.errors import ErrorCode, TopicsError, topic_not_found
 from proto.model.router import RouterConfig, as_map, fan_in, from_map
-from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
+from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
+from shardd.frames import RoutersChanged as RoutersFrame
 from shardd.routers.source import forwardable
-from shardd.storage.group_commit import Timing
+from shardd.storage.change import Timing
 from shardd.topic.lane import Lane, Router
 from shardd.topic.topic import Topic
 
@@ -41,7 +41,7 @@ LOOK = 4096
 """Topics visited between two breaks."""
 Waiter = Callable[[TopicsError | None], None]
 
-_Put = Request[RouterPut]
+_PutRequest = Request[RouterPut]
 
 
 class Routing:
@@ -59,17 +59,11 @@ class Routing:
         """Answers with the epoch of a future source and the head at which a new router starts. Waits until everything
         up to that head is on the device."""
         topic = self._directory.find(request.topic)
-
-        def commit(timing: Timing) -> None:
-            respond(Reply(request.id, extra=SourceFound(topic.epoch, topic.head_seq)))
-
-        def undo(error: TopicsError) -> None:
-            refuse(request.id, respond, error)
-
+        change = _SourceFound(topic, request, respond, requires_sync=True)
         if forwardable(topic) == topic.head_seq:
-            commit(Timing())
+            change.apply(Timing())
         else:
-            self._staging.stage(topic, None, requires_sync=True, commit=commit, undo=undo)
+            self._staging.stage(change)
 
     def put(self, request: Request[RouterPut], respond: Respond) -> None:
         """Creates or changes a router. Options: `router`, `config`, and the source's `epoch` and `head`.
@@ -100,7 +94,7 @@ class Routing:
         else:
             change(None)
 
-    def _put(self, topic: Topic, name: str, config: RouterConfig, request: _Put, respond: Respond) -> None:
+    def _put(self, topic: Topic, name: str, config: RouterConfig, request: _PutRequest, respond: Respond) -> None:
         options, lane = request.options, topic.lane
         others = {} if lane is None else {n: router for n, router in lane.routers.items() if n != name}
         fresh = lane is None or (not others and (lane.source, lane.epoch) != (config.source, options.epoch))
@@ -122,13 +116,7 @@ class Routing:
             # In place, to keep the order of routers, which is the order of their copies.
             changed = lane.changed({**lane.routers, name: router})
         created = before is None if options.created is None else options.created
-
-        def done(timing: Timing) -> None:
-            reply = _answer(request, name, config, created=created, timing=timing)
-            reply.extra = RouterMade(now)
-            respond(reply)
-
-        self._change(topic, changed, done, request, respond)
+        self._change(_Put(topic, name, config, created, now, request, respond, routing=self, lane=changed))
         self._staging.commits.flush()
 
     def delete(self, request: Request[RouterDelete], respond: Respond) -> None:
@@ -147,11 +135,7 @@ class Routing:
                 respond(_deleted(request, name, False, Timing()))
                 return
             left = {n: router for n, router in lane.routers.items() if n != name}
-
-            def done(timing: Timing) -> None:
-                respond(_deleted(request, name, True, timing))
-
-            self._change(topic, lane.changed(left), done, request, respond)
+            self._change(_Deleted(topic, name, request, respond, routing=self, lane=lane.changed(left)))
             self._staging.commits.flush()
 
         topic = self._directory.assigned.get(request.topic)
@@ -170,33 +154,16 @@ class Routing:
         """Removes the topic's routers, because their source no longer exists."""
         lane = topic.lane
         if lane is not None and lane.routers:
-            self._change(
-                topic, lane.changed({}), lambda timing: None, Request(0, RouterDelete("")), lambda message: None
-            )
+            self._change(_RoutersChanged(topic, routing=self, lane=lane.changed({})))
 
-    def _change(
-        self, topic: Topic, changed: Lane, done: Callable[[Timing], None], request: Request, respond: Respond
-    ) -> None:
-        before = topic.lane
-        changed.held = False
-
-        def commit(timing: Timing) -> None:
-            topic.lane_visible = changed
-            self.changed(topic)
-            done(timing)
-
-        def undo(error: TopicsError) -> None:
-            topic.lane = before
-            if before is not None:
-                before.gone = before.held = False
-            self.changed(topic)
-            refuse(request.id, respond, error)
-
-        fields = {"lane": changed.dump(changed.cursor)}
-        frame = self._staging.control_frame(Kind.ROUTER, topic.id, fields)
-        self._staging.stage(topic, frame, requires_sync=True, commit=commit, undo=undo)
-        topic.lane = changed
-        changed.unpinned = False  # staging this change has pinned the old lane's copies
+    def _change(self, change: _RoutersChanged) -> None:
+        topic, lane = change.topic, change.lane
+        before = change.before = topic.lane
+        lane.held = False
+        change.body, change.requires_sync = RoutersFrame(lane.dump(lane.cursor)), True
+        self._staging.stage(change)
+        topic.lane = lane
+        lane.unpinned = False  # staging this change has pinned the old lane's copies
         if before is not None:
             before.gone = True
 
@@ -340,6 +307,74 @@ class Routing:
             )
         more = start + len(page) < len(names)
         respond(Reply(request.id, to_json(entries), extra=Page(tuple(page), more)))
+
+
+class _SourceFound(TopicChange, eq=False):
+    """Changes nothing: everything that was visible is on the device."""
+
+    request: Request[RouterSource]
+    respond: Respond
+
+    def apply(self, timing: Timing) -> None:
+        self.respond(Reply(self.request.id, extra=SourceFound(self.topic.epoch, self.topic.head_seq)))
+
+    def undo(self, error: TopicsError) -> None:
+        refuse(self.request.id, self.respond, error)
+
+
+class _RoutersChanged(TopicChange, kw_only=True, eq=False):
+    """The destination has another lane."""
+
+    routing: Routing
+    lane: Lane
+    before: Lane | None = None
+
+    def done(self, timing: Timing) -> None:
+        """Answers the request, if there is one."""
+
+    def failed(self, error: TopicsError) -> None:
+        """Refuses it."""
+
+    def apply(self, timing: Timing) -> None:
+        self.topic.lane_visible = self.lane
+        self.routing.changed(self.topic)
+        self.done(timing)
+
+    def undo(self, error: TopicsError) -> None:
+        before = self.topic.lane = self.before
+        if before is not None:
+            before.gone = before.held = False
+        self.routing.changed(self.topic)
+        self.failed(error)
+
+
+class _Put(_RoutersChanged, eq=False):
+    name: str
+    config: RouterConfig
+    created: bool
+    now: int
+    request: _PutRequest
+    respond: Respond
+
+    def done(self, timing: Timing) -> None:
+        reply = _answer(self.request, self.name, self.config, created=self.created, timing=timing)
+        reply.extra = RouterMade(self.now)
+        self.respond(reply)
+
+    def failed(self, error: TopicsError) -> None:
+        refuse(self.request.id, self.respond, error)
+
+
+class _Deleted(_RoutersChanged, eq=False):
+    name: str
+    request: Request[RouterDelete]
+    respond: Respond
+
+    def done(self, timing: Timing) -> None:
+        self.respond(_deleted(self.request, self.name, True, timing))
+
+    def failed(self, error: TopicsError) -> None:
+        refuse(self.request.id, self.respond, error)
 
 
 def _names(router: Router) -> tuple[str, str, str]:

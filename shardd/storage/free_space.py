@@ -40,7 +40,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from proto.format.frame import KIND_AT, Columns, Frame, Kind
+from proto.format.frame import KIND_AT, Frame, Kind
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
 from shardd.clock import Clock
@@ -148,14 +148,10 @@ class Space:
 
     # Writes
 
-    def check_write(self, columns: Columns, topic: Filled | None) -> None:
-        """Reserve space for a write. Raises `429 throttled` if there is none."""
-        keyed = len(columns.key) + PER_RECORD if columns.key else 0
-        self.check(topic, columns.size(0, columns.count) + keyed, columns.count)
-
-    def check(self, topic: Filled | None, size: int = 0, records: int = 0) -> None:
-        """Reserve space for `records` with `size` bytes in all. Raises `429 throttled` if there is none."""
-        if not self.takes(topic, size, records):
+    def check(self, topic: Filled | None, size: int = 0, records: int = 0, key: bytes = b"") -> None:
+        """Reserve space for `records` with `size` bytes in all, and for the row of their idempotency key if they have
+        one. Raises `429 throttled` if there is none."""
+        if not self.takes(topic, size + len(key) + PER_RECORD if key else size, records):
             raise self.refusal()
 
     def takes(self, topic: Filled | None, size: int, records: int) -> bool:

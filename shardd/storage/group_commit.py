@@ -16,13 +16,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import trio
 
 from proto.format.frame import KIND_AT, Frame, Kind
 from proto.model.errors import ErrorCode, TopicsError
 from shardd.clock import Clock
+from shardd.storage.change import Change, Timing
 from shardd.storage.disk import is_full
 from shardd.storage.sync_thread import SyncThread
 from shardd.storage.wal import SyncJob, Wal, WalError
@@ -32,24 +32,6 @@ REST = 4
 SYNC_BOUNDS_US = (50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000)
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Duration of a change: `write_ms` for the write call, `sync_ms` waiting for the device (0 if it need not)."""
-
-    write_ms: float = 0.0
-    sync_ms: float = 0.0
-
-
-@dataclass(slots=True)
-class _Entry:
-    number: int
-    requires_sync: bool
-    commit: Callable[[Timing], None]
-    undo: Callable[[TopicsError], None]
-    written_at: float = 0.0
-    write_ms: float = 0.0
-
-
 class Commits:
     def __init__(self, wal: Wal, clock: Clock, *, window_ms: float) -> None:
         self._wal = wal
@@ -57,8 +39,8 @@ class Commits:
         self._window = window_ms / 1000
         self._widening = 0.0
         self._staged_requiring_sync = 0
-        self._staged: list[_Entry] = []
-        self._waiting: deque[_Entry] = deque()
+        self._staged: list[Change] = []
+        self._waiting: deque[Change] = deque()
         self._work = trio.Event()
         self._urgent = trio.Event()
         self._urged = False
@@ -110,26 +92,16 @@ class Commits:
         """Wait `seconds` longer before each sync, also for changes that wait for it, so that more share one."""
         self._widening = seconds
 
-    def stage(
-        self,
-        encode: Callable[[int, int], Frame] | None,
-        *,
-        requires_sync: bool,
-        commit: Callable[[Timing], None],
-        undo: Callable[[TopicsError], None],
-    ) -> tuple[int, Frame | None]:
-        """Stage one change as one frame. Without `encode` the change has no frame and shares the outcome of the frame
-        before it. Exactly one of `commit` and `undo` is called, `commit` in stage order. Returns the frame's number and
-        the frame."""
-        frame: Frame | None = None
-        number = self._wal.next_no - 1
-        if encode is not None:
-            number, frame = self._wal.stage(encode)
+    def stage(self, change: Change) -> None:
+        """Stage one change. Exactly one of its `commit` and `undo` is called, `commit` in stage order."""
+        if change.logged:
+            change.number, frame = self._wal.stage(change.encode)
             if frame.head[KIND_AT] != Kind.BATCH:
                 self.logged(frame)
-        self._staged.append(_Entry(number, requires_sync, commit, undo))
-        self._staged_requiring_sync += requires_sync
-        return number, frame
+        else:
+            change.number = self._wal.next_no - 1
+        self._staged.append(change)
+        self._staged_requiring_sync += change.requires_sync
 
     def flush(self) -> None:
         """Write the staged frames, then commit the changes that require no sync. The others wait for `run`. If the
@@ -147,12 +119,12 @@ class Commits:
         now = self._clock.monotonic()
         write_ms = (now - start) * 1000
         timing = Timing(write_ms)
-        for entry in staged:
-            if entry.requires_sync:
-                entry.written_at, entry.write_ms = now, write_ms
-                self._waiting.append(entry)
+        for change in staged:
+            if change.requires_sync:
+                change.written_at, change.write_ms = now, write_ms
+                self._waiting.append(change)
             else:
-                entry.commit(timing)
+                change.commit(timing)
         self.depth_peak = max(self.depth_peak, len(self._waiting))
         self._work.set()
         if self._waiting:
@@ -251,13 +223,13 @@ class Commits:
         self.sync_counts[bisect_left(SYNC_BOUNDS_US, us)] += 1
         self.sync_sum_us += us
         while self._waiting and self._waiting[0].number <= self._wal.synced_no:
-            entry = self._waiting.popleft()
-            entry.commit(Timing(entry.write_ms, (now - entry.written_at) * 1000))
+            change = self._waiting.popleft()
+            change.commit(Timing(change.write_ms, (now - change.written_at) * 1000))
 
     def _failed(self, error: OSError) -> None:
         given_up = list(self._waiting)
         self._waiting.clear()
-        numbers = {entry.number for entry in given_up}
+        numbers = {change.number for change in given_up}
         try:
             self._wal.rescue(lambda number: number not in numbers)
         except WalError:
@@ -269,6 +241,6 @@ def _nothing() -> None:
     pass
 
 
-def _undo_all(entries: list[_Entry], error: TopicsError) -> None:
-    for entry in reversed(entries):
-        entry.undo(error)
+def _undo_all(changes: list[Change], error: TopicsError) -> None:
+    for change in reversed(changes):
+        change.undo(error)

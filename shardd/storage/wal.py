@@ -37,8 +37,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from errno import ENOSPC
 from pathlib import Path
+from typing import ClassVar
 
-from proto.format.frame import Frame, Kind, encode_map
+from proto.format.frame import Frame, Kind
+from proto.format.map_body import MapBody
 from shardd.storage.disk import Disk, File, is_full
 
 
@@ -51,6 +53,15 @@ def first_no_of(name: str) -> int | None:
     if name.startswith("wal-") and name.endswith(".log") and name[4:-4].isdecimal():
         return int(name[4:-4])
     return None
+
+
+class Rescued(MapBody):
+    """The first frame of a file that takes over after a failed sync."""
+
+    kind: ClassVar = Kind.RESCUED
+
+    given_up: int
+    """Number of frames."""
 
 
 class WalError(Exception):
@@ -232,8 +243,7 @@ class Wal:
         others. Blocks. Raises `WalError` if that fails too; the log is then read-only."""
         kept = [frame for number, frame in self._unsynced if keep(number)]
         first_no = self.synced_no + 1
-        fields = {"given_up": len(self._unsynced) - len(kept)}
-        kept.insert(0, encode_map(Kind.RESCUED, 0, fields, 0))
+        kept.insert(0, Rescued(len(self._unsynced) - len(kept)).encode(0, 0))
         kept = [frame.renumbered(first_no + n, self.synced_no) for n, frame in enumerate(kept)]
         path = self._directory / file_name(first_no)
         temporary = path.with_suffix(".log.tmp")

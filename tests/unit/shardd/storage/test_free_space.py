@@ -14,7 +14,7 @@ from gateway.shards.client import Shards
 from proto.ipc.message import Reply, decode
 from proto.model.errors import ErrorCode, TopicsError
 from shardd.storage.disk import RealDisk
-from shardd.storage.free_space import LOOK_INTERVAL
+from shardd.storage.free_space import LOOK_INTERVAL, PER_RECORD
 from tests.support.fault_disk import FaultDisk
 from tests.support.harness import FakeClock, Harness
 from tests.support.routed import Net
@@ -141,6 +141,16 @@ def test_readiness_names_the_shards_whose_disk_is_full(shard: Harness) -> None:
     body = msgspec.json.decode(ready(shards, draining=False).body)
     assert body["status"] == "ready"
     assert body["detail"] == {"limit": "disk_free", "shards": [1]}
+
+
+def test_the_row_of_a_key_needs_room_in_the_next_checkpoint(shard: Harness) -> None:
+    shard.append("a", 1)  # the topic's files are counted with its first write
+    room = []
+    for key in (None, "k" * 100):
+        before = shard.shard.space.needed
+        shard.append("a", 1, idempotency_key=key)
+        room.append(shard.shard.space.needed - before)
+    assert room[1] - room[0] == 100 + PER_RECORD
 
 
 def test_zero_asks_for_nothing() -> None:

@@ -1,0 +1,256 @@
+"""Leases: the jobs of a queue as they are now, and their acks, nacks and extends.
+
+An ack is a deletion (see `shardd.queues.job_deletion`), as durable as the queue's class. All other changes are LEASE
+frames if `leases_durable`, else in memory only (see `shardd.topic.job_table`). If the process dies before the frame is
+written, the change did not happen and was not answered. If it dies later, the change holds, answered or not.
+
+Claims make leases: `shardd.queues.claims`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+from proto.ipc.message import Reply, Request
+from proto.ipc.operations import Ack, Extend, Nack, WorkClose
+from proto.model.errors import TopicsError, invalid, not_a_queue
+from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
+from shardd.frames import Leases as LeasesFrame
+from shardd.queues.job_deletion import JobsDeleted, Saved, remove
+from shardd.queues.job_requests import clamped_delay, clamped_lease, lease_id, longest_wait, parse_hold
+from shardd.storage.change import Timing
+from shardd.storage.errors import SegmentError
+from shardd.topic.job_table import Job, Queue
+from shardd.topic.topic import Topic
+
+
+class Leases:
+    def __init__(self, staging: Staging) -> None:
+        self.staging = staging
+
+    def topic(self, request: Request) -> Topic:
+        """The topic of a queue. Raises `404`, `409`."""
+        topic = self.staging.directory.find(request.topic)
+        if topic.queue is None:
+            raise not_a_queue(topic.name)
+        return topic
+
+    def current(self, topic: Topic) -> Queue:
+        """The topic's queue, with expired leases and records settled."""
+        queue = topic.queue
+        assert queue is not None
+        now = self.staging.clock.now_ms()
+        topic.expire(now)
+        queue.settle(topic.floor, topic.holes, topic.alive)
+        queue.expire(now)
+        return queue
+
+    def look(self, request: Request) -> tuple[Topic, Queue]:
+        """The queue that a request names, with expired leases and records settled. Raises `404`, `409`."""
+        topic = self.topic(request)
+        return topic, self.current(topic)
+
+    def ack(self, request: Request[Ack], caller: Hashable, respond: Respond) -> None:
+        asked, tokens = parse_hold(request, self.staging.limits)
+        topic, queue = self.look(request)
+        before: Saved = {}
+        skipped = []
+        for seq, token in zip(asked.seqs, tokens, strict=True):
+            job = queue.ackable(seq, asked.node, token)
+            if job is None:
+                skipped.append(seq)
+            else:
+                before[seq] = job.saved()
+                queue.begin_deletion(seq, job)
+        change = _Acked(
+            topic, self, skipped, request, respond, staging=self.staging, seqs=sorted(before), before=before
+        )
+        if before:
+            remove(change)
+        else:
+            change.done(Timing())
+
+    def nack(self, request: Request[Nack], caller: Hashable, respond: Respond) -> None:
+        asked, tokens = parse_hold(request, self.staging.limits)
+        delay = clamped_delay(asked)
+        topic, queue = self.look(request)
+        now = self.staging.clock.now_ms()
+        before: Saved = {}
+        skipped = []
+        for seq, token in zip(asked.seqs, tokens, strict=True):
+            job = queue.holder(seq, asked.node, token)
+            if job is None:
+                skipped.append(seq)
+            else:
+                before[seq] = job.saved()
+                queue.release(seq, job, now + delay, now)
+        change_leases(_Nacked(topic, self, skipped, request, respond, staging=self.staging, before=before))
+
+    def extend(self, request: Request[Extend], caller: Hashable, respond: Respond) -> None:
+        asked, tokens = parse_hold(request, self.staging.limits)
+        if asked.lease_ms is None:
+            raise invalid("lease_ms is missing: send the lease's new duration from now on, in ms", field="lease_ms")
+        topic, queue = self.look(request)
+        deadline = self.staging.clock.now_ms() + clamped_lease(asked.lease_ms)
+        before: Saved = {}
+        skipped = []
+        ids: dict[str, str] = {}
+        for seq, token in zip(asked.seqs, tokens, strict=True):
+            job = None if seq in before else queue.holder(seq, asked.node, token)
+            if job is None:
+                skipped.append(seq)
+            else:
+                before[seq] = job.saved()
+                queue.extend(seq, job, deadline)
+                ids[str(seq)] = lease_id(job.token)
+        change_leases(_Extended(topic, skipped, ids, deadline, request, respond, staging=self.staging, before=before))
+
+    def work_close(self, request: Request[WorkClose], caller: Hashable, respond: Respond) -> None:
+        """Ends a stream: the jobs that it holds are claimable at once."""
+        topic, queue = self.look(request)
+        held: dict[int, Job] = {seq: queue.jobs[seq] for seq in queue.close_stream(request.options.stream)}
+        before: Saved = {seq: job.saved() for seq, job in held.items()}
+        now = self.staging.clock.now_ms()
+        for seq, job in held.items():
+            queue.release(seq, job, now, now)
+        change_leases(_StreamClosed(topic, request, respond, staging=self.staging, before=before))
+
+    def counts(self, topic: Topic) -> dict[str, int]:
+        queue = self.current(topic)
+        return {"ready": queue.ready(topic.records), "in_flight": queue.in_flight}
+
+    def counters(self, topic: Topic) -> dict[str, int]:
+        """The `queue` object of a topic's state."""
+        queue = self.current(topic)
+        return {**self.counts(topic), "dead_lettered": queue.dead_lettered}
+
+    def row(self, topic: Topic) -> list[Any]:
+        """A queue's row in the statistics."""
+        queue = self.current(topic)
+        counts = self.counts(topic)
+        transfers = 0 if not topic.outbox else len(topic.outbox.transfers)
+        try:
+            age = longest_wait(topic, queue, self.staging.clock.now_ms())
+        except SegmentError:
+            age = 0  # the statistics do not fail for one damaged file; requests for its jobs report it
+        return [topic.name, counts["ready"], counts["in_flight"], queue.dead_lettered, transfers, age]
+
+
+class LeasesChanged(TopicChange, kw_only=True, eq=False):
+    """Jobs of a queue have another holder or none. `before` is their previous state."""
+
+    staging: Staging
+    before: Saved
+    acks_synced: bool = False
+    """Whether the answer reports the time of a sync: `disk` promises none."""
+
+    def done(self, timing: Timing) -> None:
+        """Answers the request. Called when the change is committed, or at once if it is not logged."""
+
+    def failed(self, error: TopicsError) -> None:
+        """Refuses the request: the change was undone."""
+
+    def apply(self, timing: Timing) -> None:
+        queue = self.topic.queue
+        assert queue is not None
+        assert isinstance(self.body, LeasesFrame)
+        queue.unlogged = bool(self.body.forget)
+        self.done(timing if self.acks_synced else Timing(timing.write_ms))
+
+    def undo(self, error: TopicsError) -> None:
+        queue = self.topic.queue
+        assert queue is not None
+        for seq, saved in self.before.items():
+            queue.undo(seq, saved)
+        self.failed(error)
+
+
+def change_leases(change: LeasesChanged) -> None:
+    """Stages a change of leases that the job table has already, if it is logged. Otherwise it is done at once."""
+    queue = change.topic.queue
+    assert queue is not None
+    config = change.topic.assigned_config
+    durability = config.durability
+    if not change.before or not durability.logged or (not config.leases_durable and queue.unlogged):
+        change.done(Timing())
+        return
+    change.acks_synced = durability.acks_synced
+    if config.leases_durable:
+        change.body = LeasesFrame(rows=list(map(queue.row, change.before)))
+        change.requires_sync = durability.acks_synced
+    else:
+        # The leases that the last stop left in the catalog are now out of date. Once this frame is on the device,
+        # no crash can bring them back.
+        change.body = LeasesFrame(forget=True)
+        change.requires_sync = durability.reaches_device
+    change.staging.stage(change)
+
+
+class _Acked(JobsDeleted, eq=False):
+    leases: Leases
+    skipped: list[int]
+    request: Request[Ack]
+    respond: Respond
+
+    def done(self, timing: Timing) -> None:
+        counts = self.leases.counts(self.topic)
+        body = {"topic": self.topic.name, "acked": len(self.before), "skipped": self.skipped, **counts}
+        self.respond(Reply(self.request.id, to_json(body), performance=performance(timing)))
+
+    def failed(self, error: TopicsError) -> None:
+        refuse(self.request.id, self.respond, error)
+
+
+class _Nacked(LeasesChanged, eq=False):
+    leases: Leases
+    skipped: list[int]
+    request: Request[Nack]
+    respond: Respond
+
+    def done(self, timing: Timing) -> None:
+        self.staging.events.jobs_changed(self.topic)
+        counts = self.leases.counts(self.topic)
+        body = {"topic": self.topic.name, "nacked": len(self.before), "skipped": self.skipped, **counts}
+        self.respond(Reply(self.request.id, to_json(body), performance=performance(timing)))
+
+    def failed(self, error: TopicsError) -> None:
+        refuse(self.request.id, self.respond, error)
+
+
+class _Extended(LeasesChanged, eq=False):
+    skipped: list[int]
+    ids: dict[str, str]
+    deadline: int
+    request: Request[Extend]
+    respond: Respond
+
+    def done(self, timing: Timing) -> None:
+        body = {
+            "topic": self.topic.name,
+            "extended": len(self.before),
+            "skipped": self.skipped,
+            "deadlines": dict.fromkeys(self.ids, self.deadline),
+            "lease_ids": self.ids,
+        }
+        self.respond(Reply(self.request.id, to_json(body), performance=performance(timing)))
+
+    def failed(self, error: TopicsError) -> None:
+        refuse(self.request.id, self.respond, error)
+
+
+class _StreamClosed(LeasesChanged, eq=False):
+    request: Request[WorkClose]
+    respond: Respond
+
+    def done(self, timing: Timing) -> None:
+        self.staging.events.jobs_changed(self.topic)
+        self.respond(Reply(self.request.id))
+
+    def failed(self, error: TopicsError) -> None:
+        refuse(self.request.id, self.respond, error)
+
+
+def held(topics: Iterable[Topic]) -> int:
+    """Number of leases in flight in all these topics."""
+    return sum(topic.queue.in_flight for topic in topics if topic.queue is not None)
