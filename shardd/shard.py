@@ -341,7 +341,7 @@ class Shard:
         return self._grown_bytes() - self._logged_before
 
     def _grown_bytes(self) -> int:
-        return self._wal.statistics().bytes_written_total + self.copier.copied_bytes
+        return self._wal.bytes_written + self.copier.copied_bytes
 
     def begin_checkpoint(self, last: bool = False) -> Plan:
         """`planning` in one call."""

@@ -193,6 +193,11 @@ class Claims:
 
     def deliver(self) -> None:
         """Serves the cohorts whose window has closed, and answers the claims whose wait is over."""
+        if self._cohorts:
+            self._serve_due()
+        self._staging.commits.flush()
+
+    def _serve_due(self) -> None:
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         for cohort in list(self._cohorts.values()):
             topic, queue = cohort.topic, cohort.topic.queue
@@ -216,7 +221,6 @@ class Claims:
             for claimer in [c for c in cohort.claimers.values() if c.deadline <= now]:
                 self._leave(cohort, claimer)
                 self.answer(topic, claimer, [], Timing())
-        self._staging.commits.flush()
 
     def written(self) -> None:
         """Writes what was staged outside of a group of requests, then delivers."""
