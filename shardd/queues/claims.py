@@ -249,6 +249,7 @@ class Claims:
             job = queue.lease(each[0], claimer.node, token, deadline, claimer.stream)
             parts[place].append(claimed(each, token, deadline, job.deliveries))
             place = (place + 1) % len(claimers)
+        queue.trim()
         served = [(c, part) for c, part in zip(claimers, parts, strict=True) if part or not c.patient]
         if cohort is not None:
             for claimer, part in served:
