@@ -186,6 +186,7 @@ class Shard:
         self.commits.after_sync = self._synced
         self.commits.sync_begins = self.pulls.sync_begins
         self.commits.sync_ended = self.pulls.sync_ended
+        self.pulls.urge = self.reads.urge = self.commits.urge
 
     def _topic_operations(self, staging: Staging) -> Operations:
         topics = Topics(staging)
@@ -340,7 +341,7 @@ class Shard:
         return self._grown_bytes() - self._logged_before
 
     def _grown_bytes(self) -> int:
-        return self._wal.statistics().bytes_written_total + self.copier.copied_bytes
+        return self._wal.bytes_written + self.copier.copied_bytes
 
     def begin_checkpoint(self, last: bool = False) -> Plan:
         """`planning` in one call."""

@@ -106,6 +106,23 @@ class Request(ABC):
 
 Write = Callable[[bytes], Awaitable[None]]
 """Sends a piece; returns when the connection has taken it."""
+
+
+class DirectWrite(ABC):
+    """A `Write` that can also take a piece without waiting, so that many streams need no turn of their tasks.
+
+    `unsent` are the bytes that an offered piece left. The next call sends them first; an empty piece adds none."""
+
+    unsent: bytes
+
+    @abstractmethod
+    async def __call__(self, piece: bytes) -> None: ...
+
+    @abstractmethod
+    def offer(self, piece: bytes) -> bool:
+        """Take a piece without waiting. Returns False if nothing of it could be taken. No call may be in progress."""
+
+
 Gone = Callable[[], Awaitable[None]]
 """Returns when the client is gone."""
 

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Protocol
 
 from gateway.contract.operations import Operation
-from gateway.http.messages import Channel, Gone, Request, Response, Write
+from gateway.http.messages import Channel, DirectWrite, Gone, Request, Response, Write
 
 _NO_FIGURES: Mapping[str, float] = {}
 
@@ -89,7 +89,7 @@ def observed(response: Response, exchange: Exchange, observers: list[RequestObse
                 exchange.sent_bytes += len(piece)
 
             with _told_at_the_end(exchange, observers):
-                return await live(send, gone)
+                return await live(_Counted(write, exchange) if isinstance(write, DirectWrite) else send, gone)
 
         response.live = counted
     if (upgraded := response.upgraded) is not None:
@@ -109,6 +109,28 @@ def _told_at_the_end(exchange: Exchange, observers: list[RequestObserver]) -> It
         exchange.ended = perf_counter()
         for each in observers:
             each.ended(exchange)
+
+
+class _Counted(DirectWrite):
+    """A `DirectWrite` that counts the bytes in the exchange."""
+
+    def __init__(self, write: DirectWrite, exchange: Exchange) -> None:
+        self._write = write
+        self._exchange = exchange
+
+    @property
+    def unsent(self) -> bytes:  # type: ignore[override]
+        return self._write.unsent
+
+    async def __call__(self, piece: bytes) -> None:
+        await self._write(piece)
+        self._exchange.sent_bytes += len(piece)
+
+    def offer(self, piece: bytes) -> bool:
+        if not self._write.offer(piece):
+            return False
+        self._exchange.sent_bytes += len(piece)
+        return True
 
 
 class _Counting:

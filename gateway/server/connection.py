@@ -27,7 +27,7 @@ from gateway.contract import responses
 from gateway.contract.routes import unknown_path
 from gateway.http import response_head, upgrade
 from gateway.http.chunked_body import ChunkDecoder, too_large
-from gateway.http.messages import ClientGone, Request, Response
+from gateway.http.messages import ClientGone, DirectWrite, Request, Response
 from gateway.http.request_head import CHUNKED, PREFACE, Head, check_beginning, parse
 from gateway.server.http2_connection import Carried
 from proto.model.errors import ErrorCode, TopicsError, invalid
@@ -413,6 +413,10 @@ class Connection:
             await wait_writable(self._raw)
         self.deadline = math.inf
 
+    async def send_live(self, data: bytes) -> None:
+        """Send bytes of a live response. As `send_some`."""
+        await self._send(data, b"", False, forever=True)
+
     async def _send_live(self, response: Response, request: Http1Request, keep: bool) -> bool:
         """Send a live response; return whether the connection can be used again. Raises `ClientGone`."""
         assert response.live is not None
@@ -422,12 +426,7 @@ class Connection:
         if head.method == "HEAD":
             return keep
 
-        async def write(piece: bytes) -> None:
-            # The response decides how long its client may take.
-            await self._send(
-                piece if head.http_1_0 else b"%x\r\n%b\r\n" % (len(piece), piece), b"", False, forever=True
-            )
-
+        write = _Pieces(self, self._raw, chunked=not head.http_1_0)
         if not await response.live(write, self.disconnected):
             raise ClientGone
         if not head.http_1_0:
@@ -465,3 +464,31 @@ class Connection:
         self.deadline = math.inf
         carried = Carried(self, self.limits.idle_timeout_ms) if http2 else None
         await self._front.handover.serve(self._raw, raw + self.buffer, carried)
+
+
+class _Pieces(DirectWrite):
+    """The pieces of a live response. The response decides how long its client may take."""
+
+    def __init__(self, connection: Connection, raw: socket.socket, *, chunked: bool) -> None:
+        self._connection = connection
+        self._raw = raw
+        self._chunked = chunked
+        self.unsent = b""
+
+    def _framed(self, piece: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(piece), piece) if self._chunked and piece else piece
+
+    async def __call__(self, piece: bytes) -> None:
+        unsent, self.unsent = self.unsent, b""
+        await self._connection.send_live(unsent + self._framed(piece))
+
+    def offer(self, piece: bytes) -> bool:
+        if self.unsent:
+            return False
+        data = self._framed(piece)
+        try:
+            sent = self._raw.send(data)
+        except OSError:
+            return False  # the connection takes nothing now, or is gone, and the next call says so
+        self.unsent = data[sent:]
+        return True

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from gateway.http.accept_header import named, weight
-from gateway.http.messages import Response, Write
+from gateway.http.messages import DirectWrite, Response, Write
 from gateway.streams.event_ids import Ids, Position
 from gateway.streams.stream import Shown, Stream
 from gateway.streams.subscription import Item, Subscription
@@ -74,6 +74,8 @@ class EventStream(Stream):
         self._heartbeat_s = opened.heartbeat_ms / 1000
         self._ids = Ids({name: max(position.seq, 0) for name, position in positions.items()}, opened.generation)
         self._single = len(positions) == 1
+        # A stream of several topics gathers what they bring at the same time.
+        self._direct = write if self._single and isinstance(write, DirectWrite) else None
         self.put(Item("raw", None, RETRY, None, 0))
         self._progress = sessions.begin(self)
         for name, position in positions.items():
@@ -89,8 +91,20 @@ class EventStream(Stream):
             if form:
                 parts.append(form)
                 size += len(form)
-        if parts:
+        if parts or (self._direct is not None and self._direct.unsent):
             await self._write(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    def _hand_over(self, item: Item) -> bool:
+        if self._direct is None:
+            return False
+        try:
+            form = self._form(item)
+        except Exception:
+            return False  # a bug; in the sender's task it ends this stream and no other
+        if form and not self._direct.offer(form):
+            return False
+        self.handed_over(item, unsent=bool(self._direct.unsent))
+        return True
 
     def _form(self, item: Item) -> bytes:
         if item.kind == "raw":

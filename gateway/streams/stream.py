@@ -85,8 +85,8 @@ class Stream(ABC):
 
     @abstractmethod
     async def send(self) -> None:
-        """Send one or more items from the front of `queue`, each removed with `taken`. Raises OSError or `ClientGone`
-        when the client is gone."""
+        """Send the rest of an item that was handed over, and items from the front of `queue`, each removed with
+        `taken`. Raises OSError or `ClientGone` when the client is gone."""
 
     @abstractmethod
     def problem(
@@ -230,9 +230,28 @@ class Stream(ABC):
     def put(self, item: Item) -> None:
         if self.state not in OPEN:
             return
-        self.queue.append(item)
-        self._queued_bytes += item.size
-        self._wake()
+        if self._sender is None or not self._hand_over(item):
+            self.queue.append(item)
+            self._queued_bytes += item.size
+            self._wake()
+
+    def _hand_over(self, item: Item) -> bool:
+        """Hand an item to the connection without waiting. Returns False if the connection does not take it now. Nothing
+        may be queued or in the sender's hands."""
+        return False
+
+    def handed_over(self, item: Item, *, unsent: bool) -> None:
+        """Note that the connection has taken an item. `unsent`: the sender has to send the rest of it."""
+        if item.subscription is not None and item.after is not None:
+            item.subscription.handed = item.after
+            self.progressed(item.subscription)
+        self.sent_at = monotonic()
+        if unsent:
+            self._sending_since = self.sent_at
+            self._sending_bytes = item.size
+            if item.kind == "record":
+                self._in_hand.append(item.what.hold)
+            self._wake()
 
     def _wake(self) -> None:
         if self._sender is not None:
@@ -365,11 +384,11 @@ class Stream(ABC):
     async def _send_all(self) -> None:
         try:
             while self.state in OPEN:
-                if not self.queue:
+                if not self.queue and self._sending_since is None:
                     self._sender = trio.lowlevel.current_task()
                     await trio.lowlevel.wait_task_rescheduled(self._abort)
                     continue
-                self._sending_since = monotonic()
+                self._sending_since = self._sending_since or monotonic()
                 await self.send()
                 self._sent()
                 self.sent_at = monotonic()

@@ -64,6 +64,8 @@ class Reads:
         self._deadlines: list[tuple[float, int, _Waiting]] = []
         self.full: Callable[[Hashable], bool] = lambda caller: False
         """Whether a caller's unread replies fill its window. Its reads stay parked until `window_free`."""
+        self.urge: Callable[[], None] = lambda: None
+        """Called when a strong read waits for the sync of records that are visible."""
         self._order = count()
         self._scheduler = scheduler
 
@@ -127,6 +129,7 @@ class Reads:
             head = self._unsynced.head(topic)
             if head < topic.head_seq:
                 self._ahead[topic.id] = topic
+                self.urge()
         return stream_answer(topic, read, head)
 
     def synced(self) -> None:

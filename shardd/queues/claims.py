@@ -195,6 +195,11 @@ class Claims:
 
     def deliver(self) -> None:
         """Serves the cohorts whose window has closed, and answers the claims whose wait is over."""
+        if self._cohorts:
+            self._serve_due()
+        self._staging.commits.flush()
+
+    def _serve_due(self) -> None:
         now, now_ms = self._clock.monotonic(), self._clock.now_ms()
         for cohort in list(self._cohorts.values()):
             topic, queue = cohort.topic, cohort.topic.queue
@@ -218,7 +223,6 @@ class Claims:
             for claimer in [c for c in cohort.claimers.values() if c.deadline <= now]:
                 self._leave(cohort, claimer)
                 self.answer(topic, claimer, [], Timing())
-        self._staging.commits.flush()
 
     def written(self) -> None:
         """Writes what was staged outside of a group of requests, then delivers."""
@@ -247,6 +251,7 @@ class Claims:
             job = queue.lease(each[0], claimer.node, token, deadline, claimer.stream)
             parts[place].append(claimed(each, token, deadline, job.deliveries))
             place = (place + 1) % len(claimers)
+        queue.trim()
         served = [(c, part) for c, part in zip(claimers, parts, strict=True) if part or not c.patient]
         if cohort is not None:
             for claimer, part in served:

@@ -47,6 +47,8 @@ class Pulls:
         self._unsynced: dict[int, Topic] = {}
         self._syncing: list[tuple[Topic, int]] = []
         self._ready: dict[int, Topic] = {}
+        self.urge: Callable[[], None] = lambda: None
+        """Called when a pull waits for the sync of records that are visible."""
 
     # What is on the device
 
@@ -55,7 +57,7 @@ class Pulls:
         if topic.config.durability.final_when_visible:
             self._ready[topic.id] = topic
         else:
-            self._unsynced[topic.id] = topic
+            self._note_unsynced(topic)
 
     def copied(self, topic: Topic, head_before: int) -> None:
         """Notes that copies became visible. Their source is on the device, so they count as on the device too, unless
@@ -64,7 +66,12 @@ class Pulls:
             topic.durable_head = topic.head_seq
             self._ready[topic.id] = topic
         else:
-            self._unsynced[topic.id] = topic
+            self._note_unsynced(topic)
+
+    def _note_unsynced(self, topic: Topic) -> None:
+        self._unsynced[topic.id] = topic
+        if topic.id in self._parked:
+            self.urge()
 
     def ready(self, topic: Topic) -> None:
         """Lets the next `wake` answer the topic's parked pulls."""
@@ -97,6 +104,8 @@ class Pulls:
             key = (caller, request.id)
             self._parked.setdefault(topic.id, {})[key] = _Parked(topic, request, key, respond, self._clock.monotonic())
             respond(Parked(request.id))
+            if options.after < topic.head_seq:
+                self.urge()
             return
         respond(_answer(topic, request))
 

@@ -162,7 +162,8 @@ class Batch:
             self._recount()
 
     def delete(self, positions: Sequence[int]) -> None:
-        """Flag records as deleted. Positions that are gone already do not change the counts."""
+        """Flag records as deleted. `positions` are ascending and distinct; those that are gone already do not change
+        the counts."""
         if self.flags is None:
             self.flags = bytearray(self.count)
         columns = self._countable() if len(positions) <= FEW else None
@@ -171,6 +172,14 @@ class Batch:
                 self.flags[position] = DELETED
             self._recount()
             return
+        count = len(positions)
+        if count and positions[-1] - positions[0] + 1 == count and positions[0] >= self.start:
+            first, stop = positions[0], positions[-1] + 1
+            if DELETED not in self.flags[first:stop]:
+                self.live -= count
+                self.live_size -= columns.size(first, stop) + RECORD_OVERHEAD * count
+                self.flags[first:stop] = bytes([DELETED]) * count
+                return
         for position in positions:
             if self.flags[position] != DELETED and position >= self.start:
                 self.live -= 1

@@ -24,8 +24,11 @@ from proto.model.errors import ErrorCode, TopicsError
 from shardd.clock import Clock
 from shardd.storage.change import Change, Timing
 from shardd.storage.disk import is_full
+from shardd.storage.sync_thread import SyncThread
 from shardd.storage.wal import SyncJob, Wal, WalError
 
+REST = 4
+"""A sync that no change waits for begins this many times the last sync's duration after it: a fifth of the time."""
 SYNC_BOUNDS_US = (50, 100, 250, 500, 1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000)
 
 
@@ -40,8 +43,9 @@ class Commits:
         self._waiting: deque[Change] = deque()
         self._work = trio.Event()
         self._urgent = trio.Event()
+        self._urged = False
         self._last_sync = 0.0
-        self._synced_at = 0.0
+        self._rested_at = 0.0
         self.depth_peak = 0
         self.after_sync: Callable[[], None] = _nothing
         """Called after a sync, when its changes are committed or undone."""
@@ -77,6 +81,12 @@ class Commits:
     def oldest_wait_s(self) -> float:
         """Seconds for which the oldest written change has been waiting for a sync."""
         return self._clock.monotonic() - self._waiting[0].written_at if self._waiting else 0.0
+
+    def urge(self) -> None:
+        """Sync what is written without waiting for the window, because a reader waits for it."""
+        if not self._urged:
+            self._urged = True
+            self._urgent.set()
 
     def widen(self, seconds: float) -> None:
         """Wait `seconds` longer before each sync, also for changes that wait for it, so that more share one."""
@@ -133,33 +143,42 @@ class Commits:
     async def run(self) -> None:
         """Sync until cancelled: at once if a change waits for it, else after a pause.
 
-        The pause lasts for the group-commit window, and at least until four times the last sync's duration has passed
-        since that sync. So these syncs take at most a fifth of a busy shard's time. Under pressure the window is wider
-        in both cases.
+        The pause lasts for the group-commit window, unless a reader waits (`urge`), and at least until four times the
+        last sync's duration has passed since that sync. So these syncs take at most a fifth of a busy shard's time.
+        Under pressure the window is wider, also for changes that wait.
         """
-        while True:
-            await self._work.wait()
-            if not self._waiting:
-                rest = self._synced_at + 4 * self._last_sync - self._clock.monotonic()
-                with trio.move_on_after(max(self._window + self._widening, rest)):
-                    await self._urgent.wait()
-            if self._waiting and self._widening:
-                await trio.sleep(self._widening)
-            self._work = trio.Event()
-            self._urgent = trio.Event()
-            if self._wal.dirty and self._wal.read_only is None:
-                await self._sync()
+        with SyncThread() as thread:
+            while True:
+                await self._work.wait()
+                await self._pause(trio.current_time() + self._window + self._widening)
+                if self._waiting and self._widening:
+                    await trio.sleep(self._widening)
+                self._work = trio.Event()
+                self._urgent = trio.Event()
+                self._urged = False
+                if self._wal.dirty and self._wal.read_only is None:
+                    await self._sync(thread)
 
-    async def _sync(self) -> None:
+    async def _pause(self, window_ends: float) -> None:
+        while not self._waiting:
+            due = self._rested_at if self._urged else max(window_ends, self._rested_at)
+            if trio.current_time() >= due:
+                return
+            self._urgent = trio.Event()
+            with trio.move_on_at(due):
+                await self._urgent.wait()
+
+    async def _sync(self, thread: SyncThread) -> None:
         job = self._wal.begin_sync()
         self.sync_begins()
         start = self._clock.monotonic()
         error: OSError | None = None
         try:
-            await trio.to_thread.run_sync(job.run)
+            await thread.run(job.run)
         except OSError as caught:
             error = caught
         self._finish(job, start, error)
+        self._rested_at = trio.current_time() + REST * self._last_sync
         if self._wal.dirty:
             self._work.set()
             if self._waiting:
@@ -181,7 +200,7 @@ class Commits:
 
     def _finish(self, job: SyncJob, start: float, error: OSError | None) -> None:
         now = self._clock.monotonic()
-        self._last_sync, self._synced_at = now - start, now
+        self._last_sync = now - start
         if error is None:
             try:
                 self._wal.end_sync(job)

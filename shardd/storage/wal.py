@@ -129,6 +129,11 @@ class Wal:
         return bool(self._unsynced)
 
     @property
+    def bytes_written(self) -> int:
+        """Bytes written to all files since the start of the process."""
+        return self._bytes
+
+    @property
     def size(self) -> int:
         """Size of the current file in bytes."""
         return self._size

@@ -155,7 +155,8 @@ class Queue:
         return None
 
     def lease(self, seq: int, node: str, token: int, deadline: int, stream: str) -> Job:
-        """Lease a job to `node` until `deadline` (ms). Counts one more delivery. Returns the entry."""
+        """Lease a job to `node` until `deadline` (ms). Counts one more delivery. Returns the entry. Call `trim` behind
+        the last one of a pass."""
         job = self._entry(seq)
         job.deliveries += 1
         job.node, job.token, job.until = node, token, deadline
@@ -163,7 +164,6 @@ class Queue:
         if stream in self.streams:
             job.stream = stream
             self.streams[stream] += 1
-        self._trim()
         return job
 
     def schedule(self, first_seq: int, due: Sequence[int], now_ms: int) -> None:
@@ -193,7 +193,7 @@ class Queue:
         """Move the deadline of a lease. The token stays: it is the only one that the worker knows."""
         job.until = deadline
         heappush(self._timers, (job.wakes_at, seq, job.token))
-        self._trim()
+        self.trim()
 
     def release(self, seq: int, job: Job, due_ms: int, now_ms: int) -> None:
         """End a lease. The job is claimable from `due_ms` on."""
@@ -311,7 +311,8 @@ class Queue:
             self.streams[job.stream] -= 1
         job.stream = ""
 
-    def _trim(self) -> None:
+    def trim(self) -> None:
+        """Remove the timers and seqs that are out of date, if they are many."""
         if len(self._timers) > 2 * (self.in_flight + self.delayed) + SLACK:
             self._timers = [(j.wakes_at, s, j.token) for s, j in self.jobs.items() if j.state in TIMED]
             heapify(self._timers)

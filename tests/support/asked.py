@@ -16,11 +16,14 @@ def operation(op: str, options: Mapping[str, Any]) -> Operation[Any]:
 
 
 def answer(op: str, extra: Mapping[str, Any]) -> Answer | None:
-    """Return the answer of this operation. `extra` may have fields of other operations' answers; they are dropped."""
+    """Return the answer of this operation. `extra` may have fields of other operations' answers: they are dropped. None
+    if it lacks a required field, so that one script may answer several operations."""
     made = BY_NAME[op].answer
     if made is Figures:
         return Figures(dict(extra))
     if made is None or not set(made.__struct_fields__).intersection(extra):
+        return None
+    if any(field.required and field.name not in extra for field in msgspec.structs.fields(made)):
         return None
     return made(**{name: _fixed(extra[name]) for name in made.__struct_fields__ if name in extra})
 

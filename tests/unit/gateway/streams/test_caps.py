@@ -9,6 +9,8 @@ import pytest
 import trio.testing
 
 from gateway.admission.slots import cap_reached
+from gateway.streams.sse import EventStream
+from gateway.streams.subscription import Item
 from gateway.streams.websocket_commands import SocketStream
 from proto.ipc.message import Message, Reply, Request
 from tests.support.gateway_stage import Answer, Client, Script, Stage, key, stage, until
@@ -64,7 +66,12 @@ async def _fails(there: Stage, client: Client) -> None:
         async def broken() -> None:
             raise RuntimeError("a bug")
 
+        def unformed(item: Item) -> bytes:
+            raise RuntimeError("a bug")
+
         stream.send = broken  # type: ignore[method-assign]
+        if isinstance(stream, EventStream):
+            stream._form = unformed  # type: ignore[method-assign]
     async with there.client() as writer:
         body = b'{"records":[{"data":1}]}'
         assert (await writer.ask("POST", "/v0/topics/a", body, ONE)).status == 200

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
 import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from proto.ipc.message import Reply
 from proto.model.errors import ErrorCode
+from shardd.storage import sync_thread
+from tests.support.fault_disk import FaultFile
 from tests.support.harness import Harness
 
 FSYNC = {"durability": "fsync"}
@@ -161,3 +168,98 @@ def test_a_failed_sync_right_after_a_rotation_loses_nothing_acked(survival: str)
         found = [int(str(r["data"]).rstrip("x")) for r in shard.restarted(disk).everything("fast")]
         assert found == acked[: len(found)]
         assert len(found) == 40 or survival != "process"
+
+
+SYNC_S = 0.01
+
+
+@asynccontextmanager
+async def syncing(shard: Harness, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """Run the group commit of a shard on a device whose syncs take `SYNC_S`."""
+
+    def sync(file: FaultFile, sync: Callable[[FaultFile], None] = FaultFile.sync) -> None:
+        shard.clock.advance(round(SYNC_S * 1000))
+        sync(file)
+
+    monkeypatch.setattr(sync_thread, "PATIENCE_S", 60.0)  # the mocked clock would jump while the loop sleeps
+    async with trio.open_nursery() as nursery:
+        shard.append("fast", "first")
+        shard.shard.commits.sync_now()
+        monkeypatch.setattr(FaultFile, "sync", sync)
+        nursery.start_soon(shard.shard.commits.run)
+        await wait_all_tasks_blocked()
+        yield
+        nursery.cancel_scope.cancel()
+
+
+async def when_synced(shard: Harness) -> float:
+    """The time until the next sync has ended."""
+    began = trio.current_time()
+    commits, ended = shard.shard.commits, trio.Event()
+    after_sync = commits.after_sync
+
+    def synced() -> None:
+        after_sync()
+        ended.set()
+
+    commits.after_sync = synced
+    await ended.wait()
+    commits.after_sync = after_sync
+    return trio.current_time() - began
+
+
+@pytest.fixture
+def slow_window() -> Harness:
+    return Harness(wal_sync_window_ms=500)
+
+
+def _pull(shard: Harness, after: int) -> int:
+    return shard.send("pull", "fast", epoch=shard.shard.directory.visible["fast"].epoch, after=after, wait=True)
+
+
+async def test_records_without_a_waiting_reader_are_synced_after_the_window(
+    slow_window: Harness, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    async with syncing(slow_window, monkeypatch):
+        slow_window.append("fast", "x")
+        assert 0.45 < await when_synced(slow_window) < 0.55
+
+
+@pytest.mark.parametrize("parked_before", [True, False])
+async def test_a_parked_pull_is_answered_without_waiting_for_the_window(
+    slow_window: Harness, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock, parked_before: bool
+) -> None:
+    async with syncing(slow_window, monkeypatch):
+        if parked_before:
+            ident = _pull(slow_window, 1)
+        slow_window.append("fast", "x")
+        if not parked_before:
+            ident = _pull(slow_window, 1)
+        assert await when_synced(slow_window) < 0.05
+        assert isinstance(slow_window.replies[ident], Reply)
+
+
+async def test_a_strong_read_is_answered_without_waiting_for_the_window(
+    slow_window: Harness, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    async with syncing(slow_window, monkeypatch):
+        fields = {"tags": True, "meta": True, "data": True, "nodes": (), "limit": 10, "budget": 1000, "touch": True}
+        epoch = slow_window.shard.directory.visible["fast"].epoch
+        ident = slow_window.send("feed", "fast", from_seq=1, epoch=epoch, strong=True, wait_ms=9000, **fields)
+        slow_window.append("fast", "x")
+        assert await when_synced(slow_window) < 0.05
+        slow_window.shard.deliver()
+        assert isinstance(slow_window.replies[ident], Reply)
+
+
+async def test_syncs_for_readers_take_at_most_a_fifth_of_the_time(
+    slow_window: Harness, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    async with syncing(slow_window, monkeypatch):
+        for number in range(1, 5):
+            ident = _pull(slow_window, number)
+            slow_window.append("fast", "x")
+            took = await when_synced(slow_window)
+            assert isinstance(slow_window.replies[ident], Reply)
+            if number > 1:
+                assert 3.5 * SYNC_S < took < 5 * SYNC_S

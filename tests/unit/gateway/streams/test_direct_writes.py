@@ -1,0 +1,102 @@
+"""Claims about event streams that write to their connection without a turn of their task."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gateway.streams.sse import EventStream
+from tests.support.gateway_stage import Client, Stage, stage, until
+from tests.support.harness import Harness
+from tests.support.real_shard import start_real
+
+SIZE = 200_000
+
+
+@asynccontextmanager
+async def watching(topics: int = 1, **limits: int) -> AsyncIterator[tuple[Stage, Harness, Client]]:
+    """A stream of empty topics, which is live."""
+    async with stage(**limits) as there:
+        shard = Harness()
+        names = [f"t{number}" for number in range(topics)]
+        for name in names:
+            shard.call("configure", name)
+        await start_real(there, shard)
+        async with there.client() as client:
+            asked = json.dumps({"topics": {name: {} for name in names}}).encode()
+            made = await client.ask("POST", "/v0/watch", asked)
+            assert (await client.ask("GET", made.json["stream_url"])).status == 200
+            while client.buffer.count(b"event: caught-up") < topics:
+                await client._more()
+            await until(lambda: len(shard.shard.reads) == topics)
+            yield there, shard, client
+
+
+async def write(there: Stage, topic: str, data: bytes) -> None:
+    async with there.client() as writer:
+        body = b'{"records":[{"data":"%b"}]}' % data
+        assert (await writer.ask("POST", f"/v0/topics/{topic}", body)).status == 200
+
+
+def unchunked(data: bytes) -> bytes:
+    """The content of whole chunks; fails if their sizes do not fit."""
+    content = b""
+    while data:
+        size, _, data = data.partition(b"\r\n")
+        length = int(size, 16)
+        assert data[length : length + 2] == b"\r\n"
+        content += data[:length]
+        data = data[length + 2 :]
+    return content
+
+
+async def test_a_batch_is_written_without_a_turn_of_the_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watching() as (there, _, client):
+
+        async def never(stream: EventStream) -> None:
+            raise AssertionError
+
+        monkeypatch.setattr(EventStream, "send", never)
+        for number in range(3):
+            await write(there, "t0", b"record %d" % number)
+            while b"record %d" % number not in client.buffer:
+                await client._more()
+
+
+async def test_a_client_that_reads_slowly_gets_every_record_once_and_in_order() -> None:
+    async with watching(buffer_grace_ms=60_000, slow_consumer_timeout_ms=60_000) as (there, shard, client):
+        stream = next(iter(there.gateway.api.live.streams))
+        number = 0
+        while not stream.sending:  # the connection takes no more
+            number += 1
+            await write(there, "t0", b"x" * SIZE + b" %d." % number)
+            await until(lambda: len(shard.shard.reads) == 1)
+        for _ in range(20):
+            number += 1
+            await write(there, "t0", b"y" * SIZE + b" %d." % number)
+        while b" %d." % number not in client.buffer[-SIZE:] or not client.buffer.endswith(b"\n\n\r\n"):
+            await client._more()
+        seen = re.findall(rb"[xy]{%d} (\d+)\." % SIZE, unchunked(client.buffer))
+        assert [int(each) for each in seen] == [*range(1, number + 1)]
+
+
+async def test_a_stream_of_several_topics_gathers_what_they_bring() -> None:
+    async with watching(2) as (there, shard, client):
+        written: list[bytes] = []
+        connection_write = next(iter(there.gateway.api.live.streams))._write
+
+        async def noted(piece: bytes) -> None:
+            written.append(piece)
+            await connection_write(piece)
+
+        next(iter(there.gateway.api.live.streams))._write = noted
+        for name in ("t0", "t1"):
+            shard.send("append", name, {"records": [{"data": "gathered"}]})
+        there.shards[0].settle()
+        while client.buffer.count(b"gathered") < 2:
+            await client._more()
+        assert len(written) == 1
