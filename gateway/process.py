@@ -78,6 +78,8 @@ class Gateway:
         self.walrus_server = TcpServer("walrus", self.limits, self.flight, budget)
         self.rog_server = TcpServer("rog", self.limits, self.flight, budget)
         self._accepting = trio.CancelScope()
+        self._closed = trio.Event()
+        """Set once the listeners are closed."""
 
     async def tidy(self) -> None:
         """Return free memory to the system every `TIDY_S`, in a thread. The byte budget cannot tell when that is worth
@@ -123,6 +125,7 @@ class Gateway:
         # The kernel refuses new connections from now on, instead of cutting them off when this process ends.
         for each in (listener, *walrus, *rog):
             each.close()
+        self._closed.set()
 
     @staticmethod
     def _statistics(server: TcpServer, commands: Mapping[tuple[str, str], int]) -> Protocol:
@@ -146,6 +149,8 @@ class Gateway:
         if self.flight.count:
             _log.warning("drain_timeout", in_flight=self.flight.count)
         self._accepting.cancel()
+        with trio.move_on_after(STOP_S):  # Hypercorn shields its sends to clients that do not read
+            await self._closed.wait()
         if self.tracing is not None:
             with trio.move_on_after(tracing.FLUSH_MS / 1000):
                 await trio.to_thread.run_sync(self.tracing.flush, abandon_on_cancel=True)

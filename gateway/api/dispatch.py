@@ -61,6 +61,7 @@ from proto.model.limits import DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES, Limits
 from proto.model.names import check_router, check_topic, is_router
 from proto.model.surrogates import apply
 from proto.process import trace
+from proto.process.driven import in_task
 
 MAX_PARAMETERS_BYTES = 1 << 20
 """Largest body that the gateway parses, or that is compressed and brings no records."""
@@ -73,6 +74,9 @@ AUTH_S = 5.0
 MAX_AUTH_BYTES = 8 << 10
 MAX_UNPROVEN = 256
 """WebSockets open at a time without a key."""
+
+_AT_ONCE = frozenset({"health", "ready", "openapi"})
+"""The gateway's own operations that wait for nothing. All others of them run in a task."""
 
 A = TypeVar("A")
 _log: Any = structlog.get_logger()
@@ -240,6 +244,8 @@ class Api:
                 options = {**options, "topic": topic}
             elif values:
                 options = {**options, "router" if router else "wid": values[0]}
+            if operation.name not in _AT_ONCE:
+                await in_task()
             return await self._local[operation.name](request, key, options, started)
         body, packed = b"", False
         if operation.body is not Body.NONE:
@@ -288,10 +294,12 @@ class Api:
             asked = operation.shard_op(*restrictions(key), **options)
             reply = await self.quota.call(asked, topic, body)
         elif operation.name == "delete_topic":
+            await in_task()
             reply = await self._routers.delete_topic(topic, DeleteTopic(bool(options["if_empty"])), key)
         elif operation.records:
             reply = await self._read(operation, topic, key, operation.shard_op(**options), body, request)
             if isinstance(reply.extra, LettersSent):
+                await in_task()
                 await self._make(reply.extra.dead_letters)
         else:
             reply = await self._shards.call(operation.shard_op(**options), topic, body, request.disconnected)

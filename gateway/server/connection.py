@@ -1,8 +1,9 @@
-"""One HTTP/1.1 connection: its task reads requests, passes them to the API and writes the responses, in order.
+"""One HTTP/1.1 connection: its coroutine reads requests, passes them to the API and writes the responses, in order.
 
-Every response, parse errors included, is the API's canonical JSON. A request costs no nursery, cancel scope or timer
-of its own. The connection has one cancel scope and one `deadline`, which its task moves; `gateway.server.listener`
-sweeps the deadlines.
+Every response, parse errors included, is the API's canonical JSON. The connection's coroutine is driven by
+`gateway.server.reactor`, and carried by a task only while a request needs one. A request costs no task, cancel scope or
+timer of its own. The connection has one `deadline`, which its coroutine moves; `gateway.server.listener` sweeps the
+deadlines.
 
 HTTP/2 connections and requests for pages go, with the bytes read so far, to `handover`.
 """
@@ -17,7 +18,6 @@ from typing import Any, Protocol
 
 import structlog
 import trio
-from trio.lowlevel import wait_readable, wait_writable
 
 from gateway.admission.body_budget import FREE_BYTES, Budget, Hold, Kind
 from gateway.admission.in_flight import Flight
@@ -30,8 +30,10 @@ from gateway.http.chunked_body import ChunkDecoder, too_large
 from gateway.http.messages import ClientGone, Request, Response
 from gateway.http.request_head import CHUNKED, PREFACE, Head, check_beginning, parse
 from gateway.server.http2_connection import Carried
+from gateway.server.reactor import Drive
 from proto.model.errors import ErrorCode, TopicsError, invalid
 from proto.model.limits import MAX_HEADER_BYTES, Limits
+from proto.process.driven import Driven, in_driver, in_task, readable, turn, writable
 
 RECEIVE_BYTES = 64 << 10
 CHUNKED_BYTES = 16 << 10
@@ -118,12 +120,12 @@ class Connection:
         "budget",
         "buffer",
         "deadline",
+        "drive",
         "expired",
         "head_hold",
         "limits",
         "pace",
         "phase",
-        "scope",
         "starved_since",
         "waiting",
     )
@@ -132,7 +134,7 @@ class Connection:
         self.limits = front.limits
         self._front = front
         self.buffer = b""
-        self.scope = trio.CancelScope()
+        self.drive: Drive | None = None
         self.deadline = math.inf
         self.phase = "idle"
         self.expired = False
@@ -147,28 +149,36 @@ class Connection:
         self._owned = True
 
     async def run(self) -> None:
+        await self._guarded(self._serve())
+
+    def following(self) -> Driven | None:
+        """The `408` of a client that was too slow in the middle of a request."""
+        if not self.expired or self.phase == "idle":
+            return None
+        error = TopicsError(ErrorCode.REQUEST_TIMEOUT, f"the client sent its {self.phase} too slowly")
+        self.phase = "idle"
+        self.deadline = math.inf
+        return self._guarded(self._refuse(error))
+
+    async def _guarded(self, part: Driven) -> None:
         try:
-            with self.scope:
-                await self._serve()
-            if self.expired and self.phase != "idle":
-                with trio.CancelScope() as self.scope:
-                    self.deadline = math.inf
-                    await self._refuse(
-                        TopicsError(ErrorCode.REQUEST_TIMEOUT, f"the client sent its {self.phase} too slowly")
-                    )
+            await part
         except (OSError, ClientGone):
-            pass  # the client is gone, so no response can be sent
+            self.phase = "idle"  # the client is gone, so no response can be sent
         except Exception:
+            self.phase = "idle"
             _log.exception("connection_failed")
-        finally:
-            if self._owned:
-                self._raw.close()
+
+    def close(self) -> None:
+        if self._owned:
+            self._raw.close()
 
     def expire(self) -> None:
         """End the connection. A client in the middle of a request gets `408`."""
         self.expired = True
         self.deadline = math.inf
-        self.scope.cancel()
+        if self.drive is not None:
+            self.drive.stop()
         if not self._owned:
             # Hypercorn shields its sends from cancellation, even to a client that does not read.
             try:
@@ -184,6 +194,7 @@ class Connection:
     async def _serve(self) -> None:
         front = self._front
         while True:
+            await in_driver()
             try:
                 raw = await self._read_head()
                 if raw is None:
@@ -213,6 +224,7 @@ class Connection:
                     request.read = True
                 keep = head.keep_alive and request.read and not front.flight.draining
                 if response.upgraded is not None:
+                    await in_task()
                     keep = False
                     await self._send(response.body, b"", False)
                     await response.upgraded(self)
@@ -231,7 +243,7 @@ class Connection:
                 return
             if self.buffer:
                 # Pipelined requests never wait for input, so other connections need a turn here.
-                await trio.lowlevel.checkpoint()
+                await turn()
 
     # -- reading
 
@@ -269,7 +281,7 @@ class Connection:
                 if len(buffer) > SMALL_HEAD_BYTES:
                     self.head_hold = self.head_hold or self.budget.hold(Kind.HEAD)
                     await self.head_hold.grow(MAX_HEADER_BYTES)
-            await wait_readable(raw)
+            await readable(raw)
             try:
                 data = raw.recv(RECEIVE_BYTES)
             except BlockingIOError:
@@ -339,7 +351,7 @@ class Connection:
         self.starved_since = monotonic()
         self.deadline = self.pace.deadline()
         while True:
-            await wait_readable(self._raw)
+            await readable(self._raw)
             try:
                 data = self._raw.recv(min(most, RECEIVE_BYTES * 4))
             except BlockingIOError:
@@ -355,7 +367,7 @@ class Connection:
     async def disconnected(self) -> None:
         """Return when the client has closed its side. A request sent ahead stays in the buffer for its turn."""
         while len(self.buffer) < SMALL_HEAD_BYTES:
-            await wait_readable(self._raw)
+            await readable(self._raw)
             try:
                 data = self._raw.recv(SMALL_HEAD_BYTES)
             except BlockingIOError:
@@ -372,7 +384,7 @@ class Connection:
         if self.buffer:
             return self.take(len(self.buffer))
         while True:
-            await wait_readable(self._raw)
+            await readable(self._raw)
             try:
                 return self._raw.recv(RECEIVE_BYTES)
             except BlockingIOError:
@@ -410,12 +422,13 @@ class Connection:
                 now = monotonic()
                 begun = begun or now
                 self.deadline = due(now, begun, total, limits.body_timeout_ms / 1000, limits.min_download_rate)
-            await wait_writable(self._raw)
+            await writable(self._raw)
         self.deadline = math.inf
 
     async def _send_live(self, response: Response, request: Http1Request, keep: bool) -> bool:
         """Send a live response; return whether the connection can be used again. Raises `ClientGone`."""
         assert response.live is not None
+        await in_task()
         head = request.head
         keep = keep and not head.http_1_0
         await self._send(response_head.head(response, keep, http_1_0=head.http_1_0), b"", False)
@@ -450,7 +463,7 @@ class Connection:
         self.phase = "idle"
         while allowed > 0:
             self.deadline = min(monotonic() + LINGER_PAUSE_S, until)
-            await wait_readable(self._raw)
+            await readable(self._raw)
             try:
                 data = self._raw.recv(RECEIVE_BYTES)
             except BlockingIOError:
@@ -460,6 +473,7 @@ class Connection:
             allowed -= len(data)
 
     async def _hand_over(self, raw: bytes, *, http2: bool) -> None:
+        await in_task()
         self._owned = False
         self.phase = "idle"
         self.deadline = math.inf

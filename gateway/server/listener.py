@@ -1,10 +1,11 @@
-"""The HTTP/1.1 listener: accepts connections, runs one task for each, and ends those that are too slow."""
+"""The HTTP/1.1 listener: accepts connections, passes them to the reactor, and ends those that are too slow."""
 
 from __future__ import annotations
 
 import errno
 import math
 import socket
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -14,6 +15,7 @@ from trio.lowlevel import wait_readable
 
 from gateway.server.connection import Connection, Front
 from gateway.server.eviction import most_connections, who_leaves
+from gateway.server.reactor import Reactor
 
 _log: Any = structlog.get_logger()
 _STARVED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
@@ -23,6 +25,7 @@ class Http1Server:
     def __init__(self, front: Front, other_connections: int = 0) -> None:
         self.connections: set[Connection] = set()
         self.most = most_connections(front.limits.max_connections, other_connections)
+        self.reactor = Reactor()
         self._front = front
         self._left = trio.Event()
 
@@ -32,6 +35,7 @@ class Http1Server:
         """Accept and serve until cancelled. Cancellation ends every connection too."""
         listener.setblocking(False)
         async with trio.open_nursery() as nursery:
+            await nursery.start(self.reactor.run)
             nursery.start_soon(self._sweep)
             task_status.started()
             while True:
@@ -49,23 +53,20 @@ class Http1Server:
                     _log.warning("accept_starved", error=str(error), connections=len(self.connections))
                     await trio.sleep(0.1)
                 else:
-                    self.admit(raw, nursery)
+                    self.admit(raw)
 
-    def admit(self, raw: socket.socket, nursery: trio.Nursery) -> None:
-        """Serve a connected socket in `nursery`."""
+    def admit(self, raw: socket.socket) -> None:
+        """Serve a connected socket."""
         raw.setblocking(False)
         if raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(self._front, raw)
         self.connections.add(connection)
-        nursery.start_soon(self._serve, connection)
+        connection.drive = self.reactor.serve(raw, connection, partial(self._ended, connection))
 
-    async def _serve(self, connection: Connection) -> None:
-        try:
-            await connection.run()
-        finally:
-            self.connections.discard(connection)
-            self._left.set()
+    def _ended(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self._left.set()
 
     async def _make_room(self) -> None:
         """Evict connections that only wait; return when a connection has ended, or after 0.1 s.

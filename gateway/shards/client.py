@@ -17,6 +17,7 @@ from proto.ipc.operations import Operation, Stats
 from proto.model.errors import TopicsError
 from proto.model.memory_shares import DEFAULT_BYTES, window
 from proto.model.names import shard_of
+from proto.process.driven import in_task
 
 A = TypeVar("A")
 
@@ -165,6 +166,7 @@ class Shards:
             outcome = await pending.wait()
             if isinstance(outcome, Reply):
                 return outcome
+            await in_task()
             if parked is not None:
                 parked()
             if gone is None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -32,7 +33,7 @@ from proto.ipc.transport import MessageSocket
 from proto.model.errors import TopicsError, not_ready, shutting_down
 from proto.model.limits import MAX_WAIT_MS
 from proto.model.memory_shares import DEFAULT_BYTES, window
-from proto.process import trace
+from proto.process import driven, trace
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -87,17 +88,23 @@ class Pending(Generic[A]):
             # The other outcomes that arrived in this turn must still be delivered.
             _log.exception("outcome_not_handled", shard=self.link.state.index, request=self.id)
 
+    def wakes(self, wake: Callable[[], None]) -> None:
+        """Call `wake` once, when the next outcome has arrived; `wait` then returns it at once."""
+
+        def resume(outcome: Outcome[A]) -> None:
+            self._callback, self._outcome = None, outcome
+            wake()
+
+        self._callback = resume
+
     async def wait(self) -> Reply[A] | Parked:
         """Wait for the next outcome. Raises `503` when the shard dies or stays silent."""
         if self._outcome is None:
-            task = trio.lowlevel.current_task()
-
-            def resume(outcome: Outcome[A]) -> None:
-                self._callback, self._outcome = None, outcome
-                trio.lowlevel.reschedule(task)
-
-            self._callback = resume
-            await trio.lowlevel.wait_task_rescheduled(self._abort)
+            if driven.driven():
+                await driven.outcome(self)
+            else:
+                self.wakes(partial(trio.lowlevel.reschedule, trio.lowlevel.current_task()))
+                await trio.lowlevel.wait_task_rescheduled(self._abort)
         outcome = self._outcome
         self._outcome = None
         assert outcome is not None
