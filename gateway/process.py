@@ -71,7 +71,9 @@ class Gateway:
         if start.request_log:
             self.api.observers.append(RequestLog())
         others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
-        self.server = Http1Server(Front(self.api, self.flight, self.limits, self.handover, budget), others)
+        front = Front(self.api, self.flight, self.limits, self.handover, budget)
+        self.keyring.on_change.append(front.heads.forget)
+        self.server = Http1Server(front, others)
         quota = self.api.quota
         self.walrus = Walrus(self.shards, quota, self.limits, max(len(start.walrus_fds), 1))
         self.rog = Rog(self.shards, quota, self.limits)

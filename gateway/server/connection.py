@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol
 
@@ -27,6 +27,7 @@ from gateway.contract import responses
 from gateway.contract.routes import unknown_path
 from gateway.http import response_head, websocket
 from gateway.http.chunked_body import ChunkDecoder, too_large
+from gateway.http.known_heads import KnownHeads, cut
 from gateway.http.messages import ClientGone, Request, Response
 from gateway.http.request_head import CHUNKED, PREFACE, Head, check_beginning, parse
 from gateway.server.http2_connection import Carried
@@ -72,27 +73,36 @@ class Front:
     limits: Limits
     handover: Handover
     budget: Budget
+    heads: KnownHeads = field(default_factory=KnownHeads)
 
 
 class Http1Request(Request):
-    __slots__ = ("_body", "_connection", "head", "read")
+    __slots__ = ("_body", "_connection", "_cut", "head", "length", "read")
 
-    def __init__(self, connection: Connection, head: Head) -> None:
-        path, _, query = head.target.partition("?")
-        super().__init__(head.method, path, query, head.headers, connection.budget)
+    def __init__(self, connection: Connection, head: Head, length: int, cut: bytes) -> None:
+        super().__init__(head.method, head.path, head.query, head.headers, connection.budget)
         self.head = head
+        self.length = length
+        """Bytes of the body, or `CHUNKED`. Requests with the same `head` differ in it."""
+        self._cut = cut
+        self.plan = head.plan
         self.upgrade = head.upgrade
-        self.read = head.length == 0
+        self.read = length == 0
         """Whether the whole body has been read from the connection."""
         self._connection = connection
         self._body = b""
 
+    def remember(self, plan: Any) -> None:
+        if self._cut and not self.head.upgrade:
+            self.head.plan = plan
+            self._connection.heads.keep(self._cut, self.head)
+
     async def has_body(self) -> bool:
-        return self.head.length != 0
+        return self.length != 0
 
     async def body(self) -> bytes:
         if not self.read:
-            length = self.head.length
+            length = self.length
             connection = self._connection
             if length > connection.limits.max_body_bytes:
                 raise too_large(connection.limits.max_body_bytes)
@@ -101,7 +111,7 @@ class Http1Request(Request):
                 if length > FREE_BYTES:
                     self.hold_body().set(length)
             else:
-                self._body = await connection.receive_body(self.head, self.hold_body())
+                self._body = await connection.receive_body(length, self.head.expects_continue, self.hold_body())
             self.read = True
         return self._body
 
@@ -123,6 +133,7 @@ class Connection:
         "drive",
         "expired",
         "head_hold",
+        "heads",
         "limits",
         "pace",
         "phase",
@@ -132,6 +143,7 @@ class Connection:
 
     def __init__(self, front: Front, raw: socket.socket) -> None:
         self.limits = front.limits
+        self.heads = front.heads
         self._front = front
         self.buffer = b""
         self.drive: Drive | None = None
@@ -202,11 +214,12 @@ class Connection:
                 if raw == PREFACE:
                     await self._hand_over(raw, http2=True)
                     return
-                head = parse(raw)
+                known, length = cut(raw)
+                head = (self.heads.find(known) if known else None) or parse(raw)
             except TopicsError as error:
                 await self._refuse(error)
                 return
-            request = Http1Request(self, head)
+            request = Http1Request(self, head, head.length if length is None else length, known)
             if head.upgrade == b"websocket" and request.path != websocket.PATH:
                 # The bytes that follow are not HTTP, so none of them may be read as a request.
                 await self._refuse(unknown_path(request.path))
@@ -219,8 +232,8 @@ class Connection:
             front.flight.enter()
             try:
                 response = await front.api.handle(request)
-                if not request.read and 0 < head.length <= len(self.buffer):
-                    self.take(head.length)
+                if not request.read and 0 < request.length <= len(self.buffer):
+                    self.take(request.length)
                     request.read = True
                 keep = head.keep_alive and request.read and not front.flight.draining
                 if response.upgraded is not None:
@@ -301,16 +314,16 @@ class Connection:
         self.buffer = buffer[size:]
         return buffer[:size]
 
-    async def receive_body(self, head: Head, hold: Hold) -> bytes:
+    async def receive_body(self, length: int, expects_continue: bool, hold: Hold) -> bytes:
         """Read the rest of a body that did not arrive with its head. Raises 400, 413, 429 and `ClientGone`."""
         early = bool(self.buffer)
         self.deadline = math.inf
-        if head.length != CHUNKED:
-            await hold.grow(head.length)
-            if head.expects_continue and not early:
+        if length != CHUNKED:
+            await hold.grow(length)
+            if expects_continue and not early:
                 await self._ask_for_body()
             pieces = [self.take(len(self.buffer))]
-            missing = head.length - len(pieces[0])
+            missing = length - len(pieces[0])
             self.pace.begin()
             while missing:
                 pieces.append(await self._receive(missing))
@@ -322,7 +335,7 @@ class Connection:
         decoder.feed(self.take(len(self.buffer)))
         if not decoder.done:
             await hold.grow(min(FIRST_GROWTH_BYTES, limit))
-            if head.expects_continue and not early:
+            if expects_continue and not early:
                 await self._ask_for_body()
             self.pace.begin()
             while not decoder.done:
