@@ -26,6 +26,7 @@ from gateway.protocols.walrus import Walrus
 from gateway.server.connection import Front
 from gateway.server.hypercorn_bridge import HypercornHandover
 from gateway.server.listener import Http1Server
+from gateway.server.reactor import Reactor
 from gateway.shards.client import Shards
 from proto.ipc.control import CONTROL_FD_VARIABLE, Complete, Drain, Drained, Keys, Ping, Pong, Ready, Start, Stop
 from proto.ipc.control import Shards as ShardStates
@@ -52,8 +53,12 @@ class Gateway:
         self.limits = Limits(**start.limits)
         self.flight = Flight()
         self.budget = budget = Budget(gateway_share(self.limits.memory_bytes), self.limits.body_timeout_ms)
+        self.reactor = Reactor()
         self.shards = Shards(
-            start.shards, self.limits.request_timeout_ms, window(self.limits.memory_bytes, start.shards)
+            start.shards,
+            self.limits.request_timeout_ms,
+            window(self.limits.memory_bytes, start.shards),
+            self.reactor.read,
         )
         self.keyring = Keyring(None if start.keys is None else [Key.from_map(each) for each in start.keys])
         self.api = Api(
@@ -73,7 +78,7 @@ class Gateway:
         others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
         front = Front(self.api, self.flight, self.limits, self.handover, budget)
         self.keyring.on_change.append(front.heads.forget)
-        self.server = Http1Server(front, others)
+        self.server = Http1Server(front, self.reactor, others)
         quota = self.api.quota
         self.walrus = Walrus(self.shards, quota, self.limits, max(len(start.walrus_fds), 1))
         self.rog = Rog(self.shards, quota, self.limits)
@@ -168,6 +173,7 @@ async def serve(link: ControlLink) -> None:
     walrus = [socket.socket(fileno=descriptor) for descriptor in start.walrus_fds]
     rog = [socket.socket(fileno=descriptor) for descriptor in start.rog_fds]
     async with trio.open_nursery() as nursery:
+        await nursery.start(gateway.reactor.run)
         await nursery.start(gateway.shards.run)
         await nursery.start(gateway.api.live.run)
         nursery.start_soon(gateway.api.quota.allowances.run)

@@ -146,7 +146,8 @@ class Connection:
         self.heads = front.heads
         self._front = front
         self.buffer = b""
-        self.drive: Drive | None = None
+        self.drive: Drive
+        """Drives `run`. The listener sets it."""
         self.deadline = math.inf
         self.phase = "idle"
         self.expired = False
@@ -189,8 +190,7 @@ class Connection:
         """End the connection. A client in the middle of a request gets `408`."""
         self.expired = True
         self.deadline = math.inf
-        if self.drive is not None:
-            self.drive.stop()
+        self.drive.stop()
         if not self._owned:
             # Hypercorn shields its sends from cancellation, even to a client that does not read.
             try:

@@ -15,17 +15,17 @@ from trio.lowlevel import wait_readable
 
 from gateway.server.connection import Connection, Front
 from gateway.server.eviction import most_connections, who_leaves
-from gateway.server.reactor import Reactor
+from gateway.server.reactor import Drive, Reactor
 
 _log: Any = structlog.get_logger()
 _STARVED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Http1Server:
-    def __init__(self, front: Front, other_connections: int = 0) -> None:
+    def __init__(self, front: Front, reactor: Reactor, other_connections: int = 0) -> None:
         self.connections: set[Connection] = set()
         self.most = most_connections(front.limits.max_connections, other_connections)
-        self.reactor = Reactor()
+        self._reactor = reactor
         self._front = front
         self._left = trio.Event()
 
@@ -34,35 +34,41 @@ class Http1Server:
     ) -> None:
         """Accept and serve until cancelled. Cancellation ends every connection too."""
         listener.setblocking(False)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(self.reactor.run)
-            nursery.start_soon(self._sweep)
-            task_status.started()
-            while True:
-                if len(self.connections) >= self.most:
-                    await wait_readable(listener)
-                    await self._make_room()
-                    continue
-                try:
-                    raw, _ = listener.accept()
-                except BlockingIOError:
-                    await wait_readable(listener)
-                except OSError as error:
-                    if error.errno not in _STARVED:
-                        continue  # the client gave up while it waited in the kernel's queue
-                    _log.warning("accept_starved", error=str(error), connections=len(self.connections))
-                    await trio.sleep(0.1)
-                else:
-                    self.admit(raw)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._sweep)
+                task_status.started()
+                await self._accept(listener, nursery)
+        finally:
+            for connection in tuple(self.connections):
+                connection.drive.close()
 
-    def admit(self, raw: socket.socket) -> None:
-        """Serve a connected socket."""
+    async def _accept(self, listener: socket.socket, nursery: trio.Nursery) -> None:
+        while True:
+            if len(self.connections) >= self.most:
+                await wait_readable(listener)
+                await self._make_room()
+                continue
+            try:
+                raw, _ = listener.accept()
+            except BlockingIOError:
+                await wait_readable(listener)
+            except OSError as error:
+                if error.errno not in _STARVED:
+                    continue  # the client gave up while it waited in the kernel's queue
+                _log.warning("accept_starved", error=str(error), connections=len(self.connections))
+                await trio.sleep(0.1)
+            else:
+                self._admit(raw, nursery)
+
+    def _admit(self, raw: socket.socket, nursery: trio.Nursery) -> None:
+        """Serve a connected socket, with its tasks in `nursery`."""
         raw.setblocking(False)
         if raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(self._front, raw)
         self.connections.add(connection)
-        connection.drive = self.reactor.serve(raw, connection, partial(self._ended, connection))
+        connection.drive = Drive(self._reactor, raw, connection, nursery, partial(self._ended, connection))
 
     def _ended(self, connection: Connection) -> None:
         self.connections.discard(connection)

@@ -21,7 +21,7 @@ A connection is served by one coroutine (`proto.process.driven`). The reactor dr
                                           another follows it    QUEUED
                                           it ends               OVER
     QUEUED, READING, WRITING and ASKING   it is to be stopped   QUEUED
-                                          the reactor ends      OVER
+                                          the server ends       OVER
     OVER       nothing
 
 Whatever may come from outside a turn (a reply, a stop, a task that returns its coroutine) goes through `_queue`, the
@@ -135,6 +135,7 @@ class Drive:
         "_ended",
         "_error",
         "_mask",
+        "_nursery",
         "_raw",
         "_reactor",
         "_scope",
@@ -142,9 +143,19 @@ class Drive:
         "state",
     )
 
-    def __init__(self, reactor: Reactor, raw: socket.socket, served: Served, ended: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        reactor: Reactor,
+        raw: socket.socket,
+        served: Served,
+        nursery: trio.Nursery,
+        ended: Callable[[], object],
+    ) -> None:
+        """Serve a connection; call `ended` when its socket is closed. Tasks that carry the coroutine run in
+        `nursery`."""
         self.state = State.QUEUED
         self._reactor = reactor
+        self._nursery = nursery
         self._raw = raw
         self._served = served
         self._ended = ended
@@ -156,6 +167,7 @@ class Drive:
         self._mask = 0
         """The events that the epoll set reports; 0 while the socket is not in the set."""
         self._scope: trio.CancelScope | None = None
+        reactor.queue(self)
 
     def _move(self, event: Event) -> None:
         self.state = MOVES[self.state][event]
@@ -216,7 +228,7 @@ class Drive:
             self._reactor.queue(self)
         else:
             self._unwatch()
-            self._context.run(self._reactor.spawn, self._carry)
+            self._context.run(self._nursery.start_soon, self._carry)
 
     def _follow(self) -> None:
         """Begin the connection's next coroutine, or end."""
@@ -264,66 +276,104 @@ class Drive:
         self._unwatch()
         self._move(event)
         self._served.close()
-        self._reactor.drives.discard(self)
         self._ended()
 
     def close(self) -> None:
-        """End the coroutine at once, because the reactor ends. A task ends its coroutine itself."""
+        """End the coroutine at once, because the server ends. A task ends its coroutine itself."""
         if self.state not in (State.CARRIED, State.OVER):
             self._context.run(self._coroutine.close)
             self._end(Event.CLOSE)
 
 
+class Source(Protocol):
+    """A socket to a shard as the reactor sees it: `proto.ipc.transport.MessageSocket`."""
+
+    on_input: Callable[[], object] | None
+
+    @property
+    def descriptor(self) -> int: ...
+
+    def take(self) -> list[list[bytes]]: ...
+
+    def flush(self) -> bool: ...
+
+
+class Reader:
+    """A source that has its turn whenever it may have messages."""
+
+    __slots__ = ("_handle", "_queued", "_reactor", "source")
+
+    def __init__(self, reactor: Reactor, source: Source, handle: Callable[[list[list[bytes]]], None]) -> None:
+        self.source = source
+        self._reactor = reactor
+        self._handle = handle
+        self._queued = False
+
+    def wake(self) -> None:
+        if not self._queued:
+            self._queued = True
+            self._reactor.queue(self)
+
+    def on_turn(self) -> None:
+        self._queued = False
+        self.on_events()
+
+    def on_events(self, _: int = 0) -> None:
+        if group := self.source.take():
+            self._handle(group)
+
+
+class Turning(Protocol):
+    def on_turn(self) -> None: ...
+
+
 class Reactor:
     def __init__(self) -> None:
         self.epoll = select.epoll()
-        self.drives: set[Drive] = set()
         self._handlers: dict[int, Callable[[int], None]] = {}
-        self._queue: deque[Drive] = deque()
+        self._queue: deque[Turning] = deque()
+        self._readers: list[Reader] = []
         self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._asleep = False
-        self._nursery: trio.Nursery | None = None
         self.watch(self._bell, select.EPOLLIN, self._on_bell)
 
+    def __del__(self) -> None:
+        os.close(self._bell)
+
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled. Cancellation ends every connection."""
+        """Take turns until cancelled."""
+        task_status.started()
+        while True:
+            if self._queue:
+                await trio.lowlevel.checkpoint()
+            else:
+                self._asleep = True
+                try:
+                    await wait_readable(self.epoll)
+                finally:
+                    self._asleep = False
+            self._turn()
+
+    async def read(self, source: Source, handle: Callable[[list[list[bytes]]], None]) -> None:
+        """Call `handle` in the turns of the reactor with the messages of a socket to a shard, until cancelled."""
+        reader = Reader(self, source, handle)
+        source.on_input = reader.wake
+        self._readers.append(reader)
+        self.watch(source.descriptor, select.EPOLLIN, reader.on_events)
+        reader.wake()
         try:
-            async with trio.open_nursery() as self._nursery:
-                task_status.started()
-                while True:
-                    if self._queue:
-                        await trio.lowlevel.checkpoint()
-                    else:
-                        self._asleep = True
-                        try:
-                            await wait_readable(self.epoll)
-                        finally:
-                            self._asleep = False
-                    self._turn()
+            await trio.sleep_forever()
         finally:
-            for each in list(self.drives):
-                each.close()
-            self.epoll.close()
-            os.close(self._bell)
+            source.on_input = None
+            self._readers.remove(reader)
+            self.unwatch(source.descriptor)
 
-    def serve(self, raw: socket.socket, served: Served, ended: Callable[[], object]) -> Drive:
-        """Serve a connection. Calls `ended` when its socket is closed."""
-        each = Drive(self, raw, served, ended)
-        self.drives.add(each)
-        self.queue(each)
-        return each
-
-    def queue(self, each: Drive) -> None:
-        """Give a drive its turn."""
+    def queue(self, each: Turning) -> None:
+        """Have the next turn, or the rest of this one, call `each.on_turn`."""
         self._queue.append(each)
         if self._asleep:
             self._asleep = False
             os.eventfd_write(self._bell, 1)
-
-    def spawn(self, carry: Callable[[], Any]) -> None:
-        """Start a task in the current context."""
-        assert self._nursery is not None
-        self._nursery.start_soon(carry)
 
     def watch(self, descriptor: int, mask: int, handler: Callable[[int], None]) -> None:
         """Call `handler` in each turn in which `descriptor` is ready."""
@@ -343,6 +393,9 @@ class Reactor:
         queue = self._queue
         for _ in range(len(queue)):
             queue.popleft().on_turn()
+        for reader in self._readers:
+            if reader.source.flush():
+                reader.wake()
 
     def _on_bell(self, _: int) -> None:
         os.eventfd_read(self._bell)

@@ -17,7 +17,7 @@ ticks of this process, so that a pause of the asking process is not taken for on
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic
@@ -213,7 +213,7 @@ class Link:
         try:
             with self.scope:
                 self._owner.opened(self)
-                await self._socket.read(self._take)
+                await self._owner.read(self._socket, self._take)
         finally:
             # The reader must have left its wait: its descriptor must not be closed while trio watches it.
             self.fail()
@@ -292,12 +292,16 @@ class Link:
             )
 
 
+Read = Callable[[MessageSocket, Callable[[list[list[bytes]]], None]], Awaitable[None]]
+"""Passes the messages of a socket to a function until it is cancelled."""
+
+
 class Links:
     """One link to each shard that is in one of `phases`. `update` follows the supervisor's reports, `run` serves them.
 
     `opened` is called with each new link once it accepts requests. `heard` is called with every reply from the current
     incarnation of a shard, before the waiting task resumes. `withdrawn` is called with the id of a request that was
-    abandoned before it was sent.
+    abandoned before it was sent. `read` reads the sockets.
     """
 
     def __init__(
@@ -311,7 +315,9 @@ class Links:
         probing: bool = False,
         window_bytes: int = window(DEFAULT_BYTES, 1),
         withdrawn: Callable[[Link, int], object] = lambda link, ident: None,
+        read: Read = MessageSocket.read,
     ) -> None:
+        self.read = read
         self.window_bytes = window_bytes
         self.withdrawn = withdrawn
         self.states = [ShardState(index) for index in range(shards)]

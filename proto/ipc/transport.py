@@ -42,6 +42,7 @@ class MessageSocket:
         else:
             self._socket.connect(endpoint)
         self._parked: trio.CancelScope | None = None
+        self.on_input: Callable[[], object] | None = None
         self.endpoint = endpoint
 
     @classmethod
@@ -60,6 +61,8 @@ class MessageSocket:
         if self._parked is not None and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
             self._parked.cancel()
             self._parked = None
+        elif self.on_input is not None and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            self.on_input()
 
     @property
     def descriptor(self) -> int:
