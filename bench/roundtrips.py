@@ -1,6 +1,6 @@
 """Round trips between two processes through `proto`: a DEALER asks, a ROUTER in another process answers.
 
-Both ends encode and decode real message headers, as gateway and shard do, and do nothing else. The result is an upper
+Both ends encode and decode real messages, as gateway and shard do, and do nothing else. The result is an upper
 bound for one gateway and one shard.
 """
 
@@ -13,9 +13,9 @@ import time
 
 import trio
 
-from proto.ipc.message import Cancel, Parked, Reply, Request, decode
+from proto.ipc.message import Reply, Request
 from proto.ipc.operations import Append
-from proto.ipc.transport import MessageSocket
+from proto.ipc.transport import Group, MessageSocket
 
 BODY = b'{"records":[{"data":' + b"x" * 100 + b"}]}"
 ANSWER = b'{"topic":"t","first_seq":1,"last_seq":1,"seqs":[1],"head_seq":1,"count":1,"created":false,"deduped":false}'
@@ -25,10 +25,10 @@ async def echo(endpoint: str) -> None:
     """Answer every request at once, until killed."""
     router = MessageSocket.router(endpoint)
 
-    def handle(messages: list[list[bytes]]) -> None:
-        for peer, *frames in messages:
-            request = decode(frames)
-            router.send([peer, *Reply(request.id, ANSWER, performance={"wal_append_ms": 0.01}).encode()])
+    def handle(group: Group) -> None:
+        for peer, packet in group:
+            for request in packet.messages:
+                router.send(Reply(request.id, ANSWER, performance={"wal_append_ms": 0.01}), peer)
 
     print("bound", flush=True)
     await router.read(handle)
@@ -45,13 +45,12 @@ async def ask(endpoint: str, in_flight: int, seconds: float) -> float:
     def send() -> None:
         nonlocal sent
         sent += 1
-        dealer.send(Request(sent, Append(), "bench:t", BODY).encode())
+        dealer.send(Request(sent, Append(), "bench:t", BODY))
 
-    def handle(messages: list[list[bytes]]) -> None:
+    def handle(group: Group) -> None:
         nonlocal answered
-        for frames in messages:
-            message = decode(frames)
-            assert not isinstance(message, (Request, Parked, Cancel)), message
+        for message in (each for _, packet in group for each in packet.messages):
+            assert isinstance(message, Reply), message
             answered += 1
             if time.perf_counter() < deadline:
                 send()

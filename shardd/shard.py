@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from proto.ipc import operations
-from proto.ipc.message import Message, Reply, Request
+from proto.ipc.message import Message, Reply, Request, Status
 from proto.model.errors import TopicsError, not_ready, topic_not_found
 from proto.model.limits import Limits
 from shardd.changes.allowance import Allowance
@@ -478,6 +478,10 @@ class Shard:
         """Number of topics, live records and live bytes, including those that this shard is about to add by itself."""
         topics, records, size = self.directory.counters()
         return topics + self.allowance.pending_topics, records, size + self.allowance.pending_bytes
+
+    def status(self) -> Status:
+        """The status that every packet to an asker carries."""
+        return Status(*self.counters(), len(self.quarantine), self.space.low)
 
     def monotonic(self) -> float:
         """The time of the clock that `next_due` uses, in seconds."""

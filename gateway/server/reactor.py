@@ -48,6 +48,7 @@ import structlog
 import trio
 from trio.lowlevel import wait_readable
 
+from proto.ipc.transport import Group, MessageSocket
 from proto.process.driven import Driven, Want, carried, drive
 
 MOST_EVENTS = 256
@@ -285,25 +286,12 @@ class Drive:
             self._end(Event.CLOSE)
 
 
-class Source(Protocol):
-    """A socket to a shard as the reactor sees it: `proto.ipc.transport.MessageSocket`."""
-
-    on_input: Callable[[], object] | None
-
-    @property
-    def descriptor(self) -> int: ...
-
-    def take(self) -> list[list[bytes]]: ...
-
-    def flush(self) -> bool: ...
-
-
 class Reader:
-    """A source that has its turn whenever it may have messages."""
+    """A socket to a shard, which has its turn whenever it may have messages."""
 
     __slots__ = ("_handle", "_queued", "_reactor", "source")
 
-    def __init__(self, reactor: Reactor, source: Source, handle: Callable[[list[list[bytes]]], None]) -> None:
+    def __init__(self, reactor: Reactor, source: MessageSocket, handle: Callable[[Group], object]) -> None:
         self.source = source
         self._reactor = reactor
         self._handle = handle
@@ -354,7 +342,7 @@ class Reactor:
                     self._asleep = False
             self._turn()
 
-    async def read(self, source: Source, handle: Callable[[list[list[bytes]]], None]) -> None:
+    async def read(self, source: MessageSocket, handle: Callable[[Group], object]) -> None:
         """Call `handle` in the turns of the reactor with the messages of a socket to a shard, until cancelled."""
         reader = Reader(self, source, handle)
         source.on_input = reader.wake
@@ -364,7 +352,7 @@ class Reactor:
         try:
             await trio.sleep_forever()
         finally:
-            source.on_input = None
+            source.on_input = lambda: None
             self._readers.remove(reader)
             self.unwatch(source.descriptor)
 

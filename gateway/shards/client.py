@@ -12,7 +12,7 @@ from gateway.http.messages import ClientGone
 from gateway.shards.ledger import Growth, Ledger
 from proto.ipc.control import ShardState
 from proto.ipc.link import ANSWERS_S, Link, Links, Pending, Read
-from proto.ipc.message import Reply
+from proto.ipc.message import Reply, Status
 from proto.ipc.operations import Operation, Stats
 from proto.ipc.transport import MessageSocket
 from proto.model.errors import TopicsError
@@ -25,7 +25,7 @@ A = TypeVar("A")
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Figures of the client. `topics`, `records` and `bytes` are sums over each shard's latest reply; `waiting` counts
+    """Figures of the client. `topics`, `records` and `bytes` are sums over each shard's latest status; `waiting` counts
     requests without a reply."""
 
     shards: int
@@ -50,7 +50,7 @@ class Shards:
         self.quarantined = [0] * shards
         """Topics that each shard has quarantined because their files cannot be read."""
         self.disk_full = [False] * shards
-        """For each shard, whether its latest reply said that its disk is nearly full."""
+        """For each shard, whether its latest packet said that its disk is nearly full."""
         self.ledger = Ledger(shards)
         self.links = Links(
             shards,
@@ -90,16 +90,16 @@ class Shards:
         """Share of the boot that is done, 0.0–1.0."""
         return self.links.progress
 
-    def _heard_from(self, link: Link, reply: Reply) -> None:
+    def _heard_from(self, link: Link, status: Status, replies: list[Reply]) -> None:
         index = link.state.index
-        self.counters[index] = reply.counters
-        self.quarantined[index] = reply.quarantined
-        self.disk_full[index] = reply.disk_full
+        self.counters[index] = (status.topics, status.records, status.bytes)
+        self.quarantined[index] = status.quarantined
+        self.disk_full[index] = status.disk_full
         if link is not self._heard[index]:
             self.ledger.on_restart(index, link.first_id)
             self._heard[index] = link
             self._look_whether_complete()
-        self.ledger.heard(index, reply.id, reply.counters[0], reply.counters[2])
+        self.ledger.heard(index, [reply.id for reply in replies], status.topics, status.bytes)
 
     def serving(self, index: int) -> bool:
         link = self.links.current(index)
@@ -212,5 +212,5 @@ class Shards:
 
 
 def _greet(link: Link) -> None:
-    # Any reply carries the counters, and only a shard that has replied counts as serving.
+    # Any packet carries the status, and only a shard that has replied counts as serving.
     link.ask(Stats(), "", b"")

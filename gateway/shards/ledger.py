@@ -1,12 +1,14 @@
 """The ledger: what every shard holds and may come to hold. The caps over all shards rest on it.
 
-Every reply of a shard carries its counters. A request that may add something is booked, with the most it can add, from
-when it is sent until its reply is received. So at any moment
+Every packet of a shard carries the shard's counters from when it left. A request that may add something is booked, with
+the most it can add, from when it is sent until its reply is received. So at any moment
 
-    bound(shard) = counters of its latest reply + all that is booked for it  ≥  what it really holds,
+    bound(shard) = counters of its latest packet + all that is booked for it  ≥  what it really holds,
 
-because a shard answers in order: an addition that the latest reply does not count belongs to a request that is not
-answered yet, and so is booked.
+because packets arrive in order: an addition that the counters do not have was made after the packet left. So its reply
+is in a later packet, and its request is booked. The counters of a packet may have more than its own replies added: then
+the excess is counted twice, until its bookings end. They never have less, because they are read after the last of these
+replies was made. `heard` takes in the counters before it ends a booking, in one step that no request comes between.
 
 A request gets `room(shard)` = cap - the bounds of all *other* shards. Its shard refuses it if the shard would then hold
 more than that. So the cap is never exceeded:
@@ -21,11 +23,12 @@ in this sense too: booked with all that they lend, answered when they are over. 
 bounds of *all* shards when it is sent. So if a loan is the last request accepted, the sum is at most the cap. If a
 client's request is the last, its shard has counted its loans as held (`shardd.changes.allowance`).
 
-Requests booked when a shard dies may be in its log, so they stay booked until the next incarnation has replied.
+Requests booked when a shard dies may be in its log, so they stay booked until a packet of the next incarnation.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import trio
@@ -42,9 +45,9 @@ class Growth:
 class Ledger:
     def __init__(self, shards: int) -> None:
         self.known: list[tuple[int, int] | None] = [None] * shards
-        """Topics and bytes of each shard in its latest reply; None before its first."""
+        """Topics and bytes of each shard in its latest packet; None before its first."""
         self.absent: set[int] = set()
-        """Shards that cannot start. One without any reply is assumed to hold an even share of each cap, so that the
+        """Shards that cannot start. One without any packet is assumed to hold an even share of each cap, so that the
         other shards may go on within theirs."""
         self._booked: list[dict[int, Growth]] = [{} for _ in range(shards)]
         self._topics = [0] * shards
@@ -53,7 +56,7 @@ class Ledger:
 
     @property
     def complete(self) -> bool:
-        """Whether every shard has replied once or cannot start."""
+        """Whether every shard has sent a packet or cannot start."""
         return all(known is not None or index in self.absent for index, known in enumerate(self.known))
 
     def book(self, shard: int, request: int, growth: Growth) -> None:
@@ -61,17 +64,16 @@ class Ledger:
         self._topics[shard] += growth.topics
         self._bytes[shard] += growth.bytes
 
-    def heard(self, shard: int, request: int, topics: int, size: int) -> None:
-        """Take in a reply: the shard's counters when it replied. Ends the booking of `request`."""
+    def heard(self, shard: int, requests: Sequence[int], topics: int, size: int) -> None:
+        """Take in a packet: the shard's counters when it left, and the requests that it answers. Ends their
+        bookings."""
         self.known[shard] = (topics, size)
-        growth = self._booked[shard].pop(request, None)
-        if growth is not None:
-            self._topics[shard] -= growth.topics
-            self._bytes[shard] -= growth.bytes
-            self._settled.set()
+        if self._booked[shard]:
+            for request in requests:
+                self.withdraw(shard, request)
 
     def withdraw(self, shard: int, request: int) -> None:
-        """Drop the booking of a request that was not sent."""
+        """End the booking of a request that was answered, or not sent."""
         growth = self._booked[shard].pop(request, None)
         if growth is not None:
             self._topics[shard] -= growth.topics
@@ -79,7 +81,7 @@ class Ledger:
             self._settled.set()
 
     def on_restart(self, shard: int, first_request: int) -> None:
-        """Drop the bookings of an earlier incarnation, at the first reply of a new one. That reply counts what they
+        """Drop the bookings of an earlier incarnation, at the first packet of a new one. Its counters have what they
         added. Requests from `first_request` on were sent to the new incarnation and stay booked."""
         booked = {request: growth for request, growth in self._booked[shard].items() if request >= first_request}
         self._booked[shard] = booked
@@ -111,7 +113,7 @@ class Ledger:
         return max(free_topics, 0) if max_topics else 0, max(free_bytes, 0) if max_bytes else 0
 
     def totals(self) -> tuple[int, int]:
-        """Topics and bytes of all shards, by their latest replies."""
+        """Topics and bytes of all shards, by their latest packets."""
         heard = [known for known in self.known if known is not None]
         return sum(topics for topics, _ in heard), sum(size for _, size in heard)
 

@@ -26,10 +26,10 @@ import structlog
 import trio
 
 from proto.ipc.control import ShardState
-from proto.ipc.message import Cancel, Parked, Reply, Request, Taken, decode
+from proto.ipc.message import Cancel, Parked, Reply, Request, Status, Taken
 from proto.ipc.operations import Operation, Ping
 from proto.ipc.send_window import SMALL_BYTES, Window
-from proto.ipc.transport import MessageSocket
+from proto.ipc.transport import Group, MessageSocket
 from proto.model.errors import TopicsError, not_ready, shutting_down
 from proto.model.limits import MAX_WAIT_MS
 from proto.model.memory_shares import DEFAULT_BYTES, window
@@ -171,7 +171,7 @@ class Link:
 
     def _hand_over(self, request: Request) -> None:
         self._window.sent(request.id, len(request.body))
-        self._socket.send(request.encode())
+        self._socket.send(request)
 
     def _hand_over_more(self) -> None:
         while self._queue:
@@ -183,7 +183,7 @@ class Link:
 
     def _tell_taken(self) -> None:
         if self._taken * 8 >= self._window.most:
-            self._socket.send(Taken(self._taken).encode())
+            self._socket.send(Taken(self._taken))
             self._taken = 0
 
     def look(self, elapsed_s: float) -> None:
@@ -195,7 +195,7 @@ class Link:
             self.silent_s += elapsed_s
         else:
             self._probed = True
-            self._socket.send(Request(next(self._owner.ids), Ping()).encode())
+            self._socket.send(Request(next(self._owner.ids), Ping()))
 
     def abandon(self, pending: Pending) -> None:
         if self.waiting.pop(pending.id, None) is not None:
@@ -207,7 +207,7 @@ class Link:
             self._hand_over_more()
         elif not self._closed:
             self._window.given_up(ident)
-            self._socket.send(Cancel(ident).encode())
+            self._socket.send(Cancel(ident))
 
     async def run(self) -> None:
         try:
@@ -219,33 +219,38 @@ class Link:
             self.fail()
             self._socket.close()
 
-    def _take(self, messages: list[list[bytes]]) -> None:
+    def _take(self, group: Group) -> None:
         self._heard, self.silent_s = True, 0.0
-        for frames in messages:
-            try:
-                message = decode(frames)
-            except Exception as error:
-                # One malformed message must not fail the other requests; its own request times out.
-                _log.error("shard_message_unreadable", shard=self.state.index, error=repr(error))
-                continue
-            if isinstance(message, Reply):
-                self._taken += len(message.body) if len(message.body) > SMALL_BYTES else 0
-                self._window.answered(message.id)
-                self._owner.heard(self, message)
-                pending = self.waiting.pop(message.id, None)
-                if pending is not None:
-                    pending.resolve(message)
-            elif isinstance(message, Parked) and (pending := self.waiting.get(message.id)) is not None:
-                self._window.answered(message.id)
-                if self._owner.closing:
-                    self.abandon(pending)
-                    pending.resolve(shutting_down())
-                    continue
-                pending.parked = True
-                pending.deadline = time.monotonic() + MAX_WAIT_MS / 1000 + self._owner.timeout_s
-                pending.resolve(message)
+        for _, packet in group:
+            replies = [message for message in packet.messages if isinstance(message, Reply)]
+            self._owner.heard(self, packet.status, replies)
+            for message in packet.messages:
+                if isinstance(message, Reply):
+                    self._end(message)
+                elif isinstance(message, Parked):
+                    self._park(message)
         self._tell_taken()
         self._hand_over_more()
+
+    def _end(self, reply: Reply) -> None:
+        self._taken += len(reply.body) if len(reply.body) > SMALL_BYTES else 0
+        self._window.answered(reply.id)
+        pending = self.waiting.pop(reply.id, None)
+        if pending is not None:
+            pending.resolve(reply)
+
+    def _park(self, parked: Parked) -> None:
+        pending = self.waiting.get(parked.id)
+        if pending is None:
+            return
+        self._window.answered(parked.id)
+        if self._owner.closing:
+            self.abandon(pending)
+            pending.resolve(shutting_down())
+            return
+        pending.parked = True
+        pending.deadline = time.monotonic() + MAX_WAIT_MS / 1000 + self._owner.timeout_s
+        pending.resolve(parked)
 
     def sweep(self, now: float) -> None:
         """Fail the requests whose local deadline has passed."""
@@ -292,16 +297,16 @@ class Link:
             )
 
 
-Read = Callable[[MessageSocket, Callable[[list[list[bytes]]], None]], Awaitable[None]]
+Read = Callable[[MessageSocket, Callable[[Group], object]], Awaitable[None]]
 """Passes the messages of a socket to a function until it is cancelled."""
 
 
 class Links:
     """One link to each shard that is in one of `phases`. `update` follows the supervisor's reports, `run` serves them.
 
-    `opened` is called with each new link once it accepts requests. `heard` is called with every reply from the current
-    incarnation of a shard, before the waiting task resumes. `withdrawn` is called with the id of a request that was
-    abandoned before it was sent. `read` reads the sockets.
+    `opened` is called with each new link once it accepts requests. `heard` is called for every packet from the current
+    incarnation of a shard, with the shard's status and the replies, before they are delivered. `withdrawn` is called
+    with the id of a request that was abandoned before it was sent. `read` reads the sockets.
     """
 
     def __init__(
@@ -310,7 +315,7 @@ class Links:
         timeout_s: float,
         phases: Iterable[str] = ("ready",),
         opened: Callable[[Link], object] = lambda link: None,
-        heard: Callable[[Link, Reply], object] = lambda link, reply: None,
+        heard: Callable[[Link, Status, list[Reply]], object] = lambda link, status, replies: None,
         *,
         probing: bool = False,
         window_bytes: int = window(DEFAULT_BYTES, 1),
@@ -366,9 +371,9 @@ class Links:
                 fresh = self._links[state.index] = Link(self, state)
                 self._nursery.start_soon(fresh.run)
 
-    def heard(self, link: Link, reply: Reply) -> None:
+    def heard(self, link: Link, status: Status, replies: list[Reply]) -> None:
         if link is self._links[link.state.index]:
-            self._heard(link, reply)
+            self._heard(link, status, replies)
 
     def open(self) -> Iterator[Link]:
         """The existing links."""

@@ -1,28 +1,34 @@
-"""Messages between gateway and shards: a header in MessagePack, then at most one frame of raw bytes.
+"""Messages between gateway and shards, and the packets that carry them.
 
-    frame 1   MessagePack, the header: an array that begins with version and kind in one number
-    frame 2   bytes, the body: the client's JSON in a request, the JSON answer in a reply. Absent when empty.
+Everything that one turn of a process has for a peer leaves as one packet. So a busy service pays the price of sending,
+waking and receiving once for many messages.
 
-The Structs at the end of this module have the fields of a header; `proto.ipc.operations` has the fields of an operation
-and of its answer. Decoding checks all of them: an array with a missing field or a field of another type is no message.
+    frame 1    MessagePack, an array: version, messages, status, places
+    frame 2…   bytes: the bodies larger than `INLINE_BYTES`, in order. `places` are the indices of their messages
+
+Each message is an array that begins with its kind: `Request`, `Reply`, `Parked`, `Cancel`, `Taken`.
+`proto.ipc.operations` has the fields of an operation and of its answer. Decoding checks all of them: a packet with a
+missing field or a field of another type is refused as a whole.
 
 Kinds and their direction:
 
-    REQUEST  asker → shard     starts a request. A shard that takes it after its deadline does not execute it and
-                               replies with an error. The asker abandons it some time after the deadline, so an
-                               abandoned request is never started later.
-    REPLY    shard → asker     ends the request; a reply to an abandoned request is dropped
-    PARKED   shard → asker     the request waits for records; the gateway watches the client's connection from then on
-    CANCEL   asker → shard     the asker does not want the reply; the shard drops the request if it is parked
-    TAKEN    asker → shard     the asker received `id` more bytes of reply bodies; see `shardd.process.reply_queue`
+    1  Request  asker → shard     starts a request. A shard that takes it after its deadline does not execute it and
+                                  replies with an error. The asker abandons it some time after the deadline, so an
+                                  abandoned request is never started later.
+    2  Reply    shard → asker     ends the request; a reply to an abandoned request is dropped
+    3  Parked   shard → asker     the request waits for records; the gateway watches the client's connection from
+                                  then on
+    4  Cancel   asker → shard     the asker does not want the reply; the shard drops the request if it is parked
+    5  Taken    asker → shard     the asker received `id` more bytes of reply bodies; see `shardd.process.reply_queue`
+
+The status is the shard's when the packet leaves, so it counts what every reply of the packet has added.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 import msgspec
 from msgspec import Struct
@@ -40,23 +46,16 @@ else:
 
     Op, A = TypeVar("Op"), TypeVar("A")
 
-VERSION = 2
-
-
-class Kind(IntEnum):
-    REQUEST = 1
-    REPLY = 2
-    PARKED = 3
-    CANCEL = 4
-    TAKEN = 5
+VERSION = 3
+INLINE_BYTES = 4 << 10
+"""Bodies up to this size are part of the first frame."""
 
 
 class MessageError(Exception):
-    """Bytes that are not a message of this version: the peer is another program or another release."""
+    """Bytes that are not a packet of this version: the peer is another program or another release."""
 
 
-@dataclass(slots=True)
-class Request(Generic[Op]):
+class Request(Struct, Generic[Op], array_like=True, tag=1):
     id: int
     options: Op
     """The operation: query parameters and what the gateway knows about the client."""
@@ -67,148 +66,147 @@ class Request(Generic[Op]):
     """W3C traceparent, if the client sent one."""
     deadline_ns: int = 0
     """In ns of CLOCK_MONOTONIC, which all processes of a machine share; 0: none."""
-    ignored: Sequence[str] = ()
-    """Unknown fields of the body, which the answer names in `ignored`. Not part of the message."""
+    ignored: Sequence[str] = []
+    """Unknown fields of the body, which the answer names in `ignored`. The shard sets it."""
 
     @property
     def op(self) -> str:
         """The name of the operation."""
         return NAMES[type(self.options)]
 
-    def encode(self) -> list[bytes]:
-        options: Any = self.options
-        return _frames(_Request(self.id, options, self.topic, self.traceparent, self.deadline_ns), self.body)
 
-
-@dataclass(slots=True)
-class Reply(Generic[A]):
+class Reply(Struct, Generic[A], array_like=True, tag=2):
     id: int
     body: bytes = b""
     created: bool = False
     """The call created its topic: HTTP 201 instead of 200."""
-    performance: dict[str, float] = field(default_factory=dict)
+    performance: dict[str, int | float] = {}
     """Figures in ms, added to the answer's `performance` object."""
-    counters: tuple[int, int, int] = (0, 0, 0)
-    """The shard's counters: topics, live records, live bytes."""
     extra: A | None = None
     """Data for the gateway besides the body, e.g. the names of a list page."""
     error: TopicsError | None = None
     """In place of a body."""
-    disk_full: bool = False
-    """The shard's disk is nearly full."""
-    quarantined: int = 0
-    """Number of quarantined topics of the shard."""
-
-    def encode(self) -> list[bytes]:
-        e = self.error
-        extra: Any = self.extra
-        head = _Reply(
-            self.id,
-            self.counters,
-            self.performance,
-            extra,
-            self.created,
-            self.disk_full,
-            self.quarantined,
-            None if e is None else (e.code, e.message, e.detail, e.retry_after_ms),
-        )
-        return _frames(head, self.body)
 
 
-@dataclass(slots=True)
-class Parked:
+class Parked(Struct, array_like=True, tag=3):
     id: int
-
-    def encode(self) -> list[bytes]:
-        return [_encode(_Parked(self.id))]
+    body: ClassVar[bytes] = b""
 
 
-@dataclass(slots=True)
-class Cancel:
+class Cancel(Struct, array_like=True, tag=4):
     id: int
-
-    def encode(self) -> list[bytes]:
-        return [_encode(_Cancel(self.id))]
+    body: ClassVar[bytes] = b""
 
 
-@dataclass(slots=True)
-class Taken:
+class Taken(Struct, array_like=True, tag=5):
     id: int
     """Bytes received, not a request id."""
-
-    def encode(self) -> list[bytes]:
-        return [_encode(_Taken(self.id))]
+    body: ClassVar[bytes] = b""
 
 
 Message = Request | Reply | Parked | Cancel | Taken
 
 
-class _Request(Struct, array_like=True, tag=VERSION << 8 | Kind.REQUEST):
-    id: int
-    options: AnyOperation
-    topic: str
-    traceparent: str
-    deadline_ns: int
+class Status(Struct, array_like=True, frozen=True):
+    """What a shard holds, and how it is."""
+
+    topics: int = 0
+    records: int = 0
+    """Live ones."""
+    bytes: int = 0
+    quarantined: int = 0
+    """Number of quarantined topics."""
+    disk_full: bool = False
+    """The shard's disk is nearly full."""
 
 
-class _Reply(Struct, array_like=True, tag=VERSION << 8 | Kind.REPLY):
-    id: int
-    counters: tuple[int, int, int]
-    performance: dict[str, int | float]
-    extra: AnyAnswer | None
-    created: bool
-    disk_full: bool
-    quarantined: int
-    error: tuple[ErrorCode, str, Any, int | None] | None
+NO_STATUS = Status()
 
 
-class _Parked(Struct, array_like=True, tag=VERSION << 8 | Kind.PARKED):
-    id: int
+class Packet(Struct, array_like=True, tag=VERSION):
+    messages: list[Request[AnyOperation] | Reply[AnyAnswer] | Parked | Cancel | Taken]
+    status: Status = NO_STATUS
+    """The shard's; an asker has none."""
+    places: tuple[int, ...] = ()
+    """Indices of the messages whose bodies are frames of their own."""
 
 
-class _Cancel(Struct, array_like=True, tag=VERSION << 8 | Kind.CANCEL):
-    id: int
+def _plain(value: Any) -> Any:
+    if isinstance(value, TopicsError):
+        return value.code, value.message, value.detail, value.retry_after_ms
+    raise NotImplementedError(f"{type(value).__name__} cannot be sent")
 
 
-class _Taken(Struct, array_like=True, tag=VERSION << 8 | Kind.TAKEN):
-    id: int
+def _of_plain(kind: type, value: Any) -> Any:
+    code, message, detail, retry_after_ms = msgspec.convert(value, tuple[ErrorCode, str, Any, int | None])
+    return TopicsError(code, message, detail, retry_after_ms=retry_after_ms)
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Request | _Reply | _Parked | _Cancel | _Taken).decode
+class Packing:
+    """A packet for one peer that is being filled. A message is encoded when it is added, so one that cannot be encoded
+    fails its sender and not the packet."""
+
+    __slots__ = ("_bodies", "_encoded", "_places", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._encoded = bytearray(_ARRAY.size)
+        self._places: list[int] = []
+        self._bodies: list[bytes] = []
+
+    def add(self, message: Message) -> None:
+        end = len(self._encoded)
+        try:
+            if len(message.body) <= INLINE_BYTES:
+                _encode_into(message, self._encoded, end)
+            else:
+                self._add_large(message, end)
+        except BaseException:
+            del self._encoded[end:]
+            raise
+        self.count += 1
+
+    def _add_large(self, message: Message, end: int) -> None:
+        assert isinstance(message, (Request, Reply))
+        body, message.body = message.body, b""
+        try:
+            _encode_into(message, self._encoded, end)
+        finally:
+            message.body = body
+        self._places.append(self.count)
+        self._bodies.append(body)
+
+    def frames(self, status: Status) -> list[bytes]:
+        """The frames of the packet."""
+        _ARRAY.pack_into(self._encoded, 0, _ARRAY_16, self.count)
+        return [_encode((VERSION, msgspec.Raw(self._encoded), status, self._places)), *self._bodies]
 
 
-def _frames(head: _Request | _Reply, body: bytes) -> list[bytes]:
-    return [_encode(head), body] if body else [_encode(head)]
+_ARRAY = struct.Struct(">BH")
+_ARRAY_16 = 0xDC
+"""MessagePack's mark of an array with two bytes of length."""
+_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
+_encode, _encode_into = _encoder.encode, _encoder.encode_into
+_decode = msgspec.msgpack.Decoder(Packet, dec_hook=_of_plain).decode
 
 
-def decode(frames: list[bytes]) -> Message:
-    """Decode the frames of one ZeroMQ message, without routing frames. Raises `MessageError`."""
+def pack(messages: Sequence[Message], status: Status = NO_STATUS) -> list[bytes]:
+    """The frames of a packet with these messages."""
+    packing = Packing()
+    for message in messages:
+        packing.add(message)
+    return packing.frames(status)
+
+
+def unpack(frames: Sequence[bytes]) -> Packet:
+    """Decode a packet, without routing frames. Raises `MessageError`."""
     try:
-        head = _decode(frames[0])
-    except (msgspec.DecodeError, UnicodeDecodeError, LookupError, RecursionError) as error:
-        raise MessageError(f"not a message of version {VERSION}: {error!r}") from error
-    body = frames[1] if len(frames) > 1 else b""
-    if isinstance(head, _Request):
-        return Request(head.id, head.options, head.topic, body, head.traceparent, head.deadline_ns)
-    if isinstance(head, _Reply):
-        failure = None
-        if head.error is not None:
-            code, message, detail, retry_after_ms = head.error
-            failure = TopicsError(code, message, detail, retry_after_ms=retry_after_ms)
-        return Reply(
-            head.id,
-            body,
-            head.created,
-            head.performance,
-            head.counters,
-            head.extra,
-            failure,
-            head.disk_full,
-            head.quarantined,
-        )
-    if isinstance(head, _Parked):
-        return Parked(head.id)
-    if isinstance(head, _Cancel):
-        return Cancel(head.id)
-    return Taken(head.id)
+        packet = _decode(frames[0])
+        for place, body in zip(packet.places, frames[1:], strict=True):
+            message = packet.messages[place]
+            if not isinstance(message, (Request, Reply)):
+                raise MessageError(f"a {type(message).__name__} has no body")
+            message.body = body
+    except (msgspec.DecodeError, UnicodeDecodeError, LookupError, RecursionError, ValueError) as error:
+        raise MessageError(f"not a packet of version {VERSION}: {error!r}") from error
+    return packet

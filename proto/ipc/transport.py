@@ -1,14 +1,22 @@
 """Transport: ZeroMQ and control sockets for trio. The only module that imports zmq.
 
-ZeroMQ does not support trio, but every socket has a descriptor that becomes readable when the socket's state changes.
-That descriptor is edge-triggered, and *any* call on the socket may consume the edge, a send included:
+**Turns.** A message is queued when it is sent, and leaves in a packet (`proto.ipc.message`) with all others that its
+socket has for the same peer at the end of the turn. A turn is a tick of trio: what all runnable tasks do between two
+waits of the process. `Turn` sends what they queued, as the last thing before trio waits. Every socket that was made
+under trio belongs to the turn of its run, and no other state of a socket holds a message back. A socket made without
+trio has no turn and sends at once. An owner may call `flush` earlier, so that its messages leave sooner.
+
+**Edges.** ZeroMQ does not support trio, but every socket has a descriptor that becomes readable when the socket's state
+changes. That descriptor is edge-triggered, and *any* call on the socket may consume the edge, a send included:
 
     1. the reader finds nothing more to read and waits for the descriptor
     2. a message arrives: the descriptor becomes readable
     3. before the reader runs, another task sends; ZeroMQ processes its mailbox and clears the descriptor
     4. the reader's wait never ends, although a message is queued
 
-`send` therefore checks `EVENTS` after each send while the reader waits, and wakes the reader if there is input.
+`flush` therefore checks `EVENTS` after it has sent, and calls `on_input` if there is input. At the end of a turn it is
+too late to schedule a task, because trio has chosen how long it waits. So `on_input` interrupts the wait, through
+trio's own wakeup descriptor.
 """
 
 from __future__ import annotations
@@ -17,17 +25,61 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+import structlog
 import trio
 import zmq
 
 from proto.ipc.control import Control, Decoder, encode
+from proto.ipc.message import NO_STATUS, Message, MessageError, Packet, Packing, Status, unpack
 
+MAX_PACKET = 64
+"""Messages in a packet. A turn with more sends several."""
 MAX_TICK = 256
 """Messages received before the reader yields. More would delay the other tasks, fewer would shrink the groups."""
 
+_log: Any = structlog.get_logger()
+Group = list[tuple[bytes, Packet]]
+"""Packets, each with the peer that sent it; b"" for a dealer, which has only one."""
+
+
+class Turn(trio.abc.Instrument):
+    """The sockets of a trio run that have something to send, and the moment when they send it."""
+
+    _of_run: trio.lowlevel.RunVar[Turn] = trio.lowlevel.RunVar("turn")
+
+    def __init__(self) -> None:
+        self._unsent: list[MessageSocket] = []
+
+    @classmethod
+    def current(cls) -> Turn | None:
+        """The turn of this trio run; None outside of trio."""
+        if not trio.lowlevel.in_trio_run():
+            return None
+        try:
+            return cls._of_run.get()
+        except LookupError:
+            turn = cls()
+            trio.lowlevel.add_instrument(turn)
+            cls._of_run.set(turn)
+            return turn
+
+    def plan(self, socket: MessageSocket) -> None:
+        """Have a socket flushed before trio waits."""
+        self._unsent.append(socket)
+
+    def before_io_wait(self, timeout: float) -> None:
+        while self._unsent:
+            unsent, self._unsent = self._unsent, []
+            for each in unsent:
+                try:
+                    each.flush()
+                except Exception:
+                    # trio removes an instrument that raises. Without it, nothing would be sent any more.
+                    _log.exception("messages_not_sent", endpoint=each.endpoint)
+
 
 class MessageSocket:
-    """ZeroMQ socket that delivers multipart messages in groups.
+    """ZeroMQ socket that delivers messages in groups.
 
     High-water marks are off. The asking process bounds what is in flight, because it can refuse requests.
     """
@@ -41,28 +93,34 @@ class MessageSocket:
             self._socket.bind(endpoint)
         else:
             self._socket.connect(endpoint)
-        self._parked: trio.CancelScope | None = None
-        self.on_input: Callable[[], object] | None = None
+        self._routes = kind == zmq.ROUTER
+        # The methods of zmq's own class cost twice as much as those of its base.
+        fast: Any = super(zmq.Socket, self._socket)
+        self._transmit: Callable[..., object] = fast.send
+        self._receive: Callable[[int], bytes] = fast.recv
+        self._get: Callable[[int], int] = fast.get
+        self._turn = Turn.current()
+        self._queues: dict[bytes, Packing] = {}
+        self._planned = False
+        """The turn flushes this socket. True if anything is queued, or sent since `EVENTS` was checked."""
+        self._more = False
+        """There may be input of which the descriptor does not tell."""
+        self._parked = False
         self.endpoint = endpoint
+        self.status: Callable[[], Status] = lambda: NO_STATUS
+        """Makes the status that each packet carries."""
+        self.on_input: Callable[[], object] = lambda: None
+        """Called when the turn's `flush` finds input of which the descriptor will not tell. `read` sets it."""
 
     @classmethod
     def dealer(cls, endpoint: str) -> MessageSocket:
-        """The asking side. Messages are lists of frames."""
+        """The asking side. It has one peer."""
         return cls(zmq.DEALER, endpoint, bind=False)
 
     @classmethod
     def router(cls, endpoint: str) -> MessageSocket:
-        """The answering side. The first frame of each message, in and out, names the peer."""
+        """The answering side. Each message, in and out, belongs to a peer."""
         return cls(zmq.ROUTER, endpoint, bind=True)
-
-    def send(self, frames: list[bytes]) -> None:
-        """Queue one message; never blocks. A message to a dead peer is lost."""
-        self._socket.send_multipart(frames, zmq.DONTWAIT)
-        if self._parked is not None and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
-            self._parked.cancel()
-            self._parked = None
-        elif self.on_input is not None and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
-            self.on_input()
 
     @property
     def descriptor(self) -> int:
@@ -70,40 +128,103 @@ class MessageSocket:
         may be unreadable although some are there: see `flush`."""
         return int(self._socket.getsockopt(zmq.FD))
 
+    def send(self, message: Message, peer: bytes = b"") -> None:
+        """Queue one message for the end of the turn; never blocks. A message to a dead peer is lost."""
+        queue = self._queues.get(peer) or Packing()
+        queue.add(message)
+        self._queues[peer] = queue
+        if not self._planned:
+            self._planned = True
+            if self._turn is None:
+                self.flush()
+            else:
+                self._turn.plan(self)
+        elif queue.count == MAX_PACKET:
+            self._send_packet(peer, self._queues.pop(peer))
+
     def flush(self) -> bool:
-        """Send what is queued. Returns True if messages can be received: an owner that does not `read` must then call
-        `take` before it waits for the descriptor, because the call consumes its edge."""
-        return bool(self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN)
+        """Send what is queued. Returns True if messages may be there that the descriptor does not tell of: an owner
+        that does not `read` must then `take` them before it waits."""
+        if self._planned:
+            self._planned = False
+            queues, self._queues = self._queues, {}
+            for peer, queue in queues.items():
+                self._send_packet(peer, queue)
+            if self._get(zmq.EVENTS) & zmq.POLLIN:
+                self._more = True
+                self.on_input()
+        return self._more
 
-    def take(self) -> list[list[bytes]]:
-        """Messages that have arrived, up to `MAX_TICK`; never blocks. An owner that does not `read` calls it until it
-        returns none."""
-        messages: list[list[bytes]] = []
-        receive = self._socket.recv_multipart
+    def _send_packet(self, peer: bytes, queue: Packing) -> None:
+        *others, last = queue.frames(self.status())
+        if self._routes:
+            others.insert(0, peer)
+        for frame in others:
+            self._transmit(frame, zmq.DONTWAIT | zmq.SNDMORE)
+        self._transmit(last, zmq.DONTWAIT)
+
+    def take(self) -> Group:
+        """Receive what has arrived, up to `MAX_TICK` messages; never blocks. A packet that cannot be read is logged."""
+        group: Group = []
+        count = 0
+        self._more = False
         try:
-            while len(messages) < MAX_TICK:
-                messages.append(receive(zmq.DONTWAIT))
+            frames = self._receive_frames()
         except zmq.Again:
-            pass
-        return messages
-
-    async def read(self, handle: Callable[[list[list[bytes]]], None]) -> None:
-        """Call `handle` with messages in arrival order, up to `MAX_TICK` at a time, until cancelled."""
-        descriptor = self.descriptor
+            return group
         while True:
-            messages = self.take()
-            if messages:
-                handle(messages)
+            peer = frames.pop(0) if self._routes else b""
+            try:
+                packet = unpack(frames)
+                group.append((peer, packet))
+                count += len(packet.messages)
+            except MessageError as error:
+                # The packets of the others must not fail with it; its own requests time out.
+                _log.error("message_refused", endpoint=self.endpoint, reason=str(error))
+            if not self._get(zmq.EVENTS) & zmq.POLLIN:  # costs less than the exception
+                return group
+            if count > MAX_TICK - MAX_PACKET:
+                self._more = True
+                return group
+            frames = self._receive_frames()
+
+    def _receive_frames(self) -> list[bytes]:
+        frames = [self._receive(zmq.DONTWAIT)]
+        while self._get(zmq.RCVMORE):
+            frames.append(self._receive(zmq.DONTWAIT))
+        return frames
+
+    async def read(self, handle: Callable[[Group], object]) -> None:
+        """Call `handle` with packets in arrival order, up to `MAX_TICK` messages at a time, until cancelled. Messages
+        that it sends on this socket leave when it returns."""
+        descriptor = self.descriptor
+        token = trio.lowlevel.current_trio_token()
+        while True:
+            with trio.CancelScope() as scope:
+
+                def interrupt() -> None:
+                    if self._parked:
+                        token.run_sync_soon(scope.cancel)
+
+                self.on_input = interrupt
+                await self._serve(handle, descriptor)
+
+    async def _serve(self, handle: Callable[[Group], object], descriptor: int) -> None:
+        while True:
+            group = self.take()
+            if group:
+                handle(group)
+            if self.flush():
                 await trio.lowlevel.checkpoint()
                 continue
-            with trio.CancelScope() as scope:
-                self._parked = scope
-                try:
-                    await trio.lowlevel.wait_readable(descriptor)
-                finally:
-                    self._parked = None
+            self._parked = True
+            try:
+                await trio.lowlevel.wait_readable(descriptor)
+            finally:
+                self._parked = False
 
     def close(self) -> None:
+        self.flush()
         self._socket.close(linger=0)
 
 

@@ -13,7 +13,7 @@ import resource
 import sys
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
@@ -34,8 +34,8 @@ from proto.ipc.control import (
     Stop,
 )
 from proto.ipc.link import Links
-from proto.ipc.message import Cancel, Message, MessageError, Reply, Request, Taken, decode
-from proto.ipc.transport import ControlLink, MessageSocket
+from proto.ipc.message import Cancel, Message, Request, Taken
+from proto.ipc.transport import ControlLink, Group, MessageSocket
 from proto.model.limits import Limits
 from proto.model.memory_shares import window
 from proto.process import trace
@@ -60,6 +60,7 @@ ROOM_RETRY = 1.0
 MAINTENANCE_INTERVAL = 10.0
 """Seconds."""
 _Result = TypeVar("_Result")
+_Respond = Callable[[Message], None]
 log = structlog.get_logger()
 
 
@@ -68,6 +69,7 @@ class Server:
         self._shard = shard
         self._interval = limits.checkpoint_interval_ms / 1000
         self._socket = socket
+        socket.status = shard.status
         self._replies = Replies(socket.send, window_bytes, time.monotonic)
         self._deferred: dict[bytes, deque[Request]] = {}
         """Requests of askers whose reply window is full, in order."""
@@ -93,50 +95,39 @@ class Server:
             nursery.start_soon(self._socket.read, self._handle)
             task_status.started()
 
-    def _handle(self, group: list[list[bytes]]) -> None:
+    def _handle(self, group: Group) -> None:
         shard = self._shard
-        for frames in group:
-            peer = frames[0]
-            try:
-                message = decode(frames[1:])
-            except MessageError as error:
-                log.warning("message_refused", reason=str(error))
-                continue
-            if isinstance(message, Request):
-                self._take(message, peer)
-            elif isinstance(message, Cancel):
-                if peer in self._deferred:
-                    kept = (each for each in self._deferred[peer] if each.id != message.id)
-                    self._deferred[peer] = deque(kept)
-                shard.cancel(peer, message.id)
-            elif isinstance(message, Taken) and self._replies.taken(peer, message.id):
-                for each in self._deferred.pop(peer, ()):
-                    self._take(each, peer)
-                shard.reads.room_again(peer)
+        for peer, packet in group:
+            respond = partial(self._replies.send, peer)
+            for message in packet.messages:
+                if isinstance(message, Request):
+                    self._take(message, peer, respond)
+                elif isinstance(message, Cancel):
+                    if peer in self._deferred:
+                        kept = (each for each in self._deferred[peer] if each.id != message.id)
+                        self._deferred[peer] = deque(kept)
+                    shard.cancel(peer, message.id)
+                elif isinstance(message, Taken) and self._replies.taken(peer, message.id):
+                    for each in self._deferred.pop(peer, ()):
+                        self._take(each, peer, respond)
+                    shard.reads.room_again(peer)
         shard.flush()
 
-    def _take(self, request: Request, peer: bytes) -> None:
+    def _take(self, request: Request, peer: bytes, respond: _Respond) -> None:
         if peer in self._deferred or self._replies.full(peer):
             self._deferred.setdefault(peer, deque()).append(request)
         elif request.traceparent:
-            self._handle_traced(request, peer)
+            self._handle_traced(request, peer, respond)
         else:
-            self._shard.handle(request, peer, partial(self._respond, peer))
+            self._shard.handle(request, peer, respond)
 
-    def _handle_traced(self, message: Request, peer: bytes) -> None:
-        trace.begin(message.traceparent)
+    def _handle_traced(self, request: Request, peer: bytes, respond: _Respond) -> None:
+        trace.begin(request.traceparent)
         try:
-            log.debug("request", op=message.op, id=message.id)
-            self._shard.handle(message, peer, partial(self._respond, peer))
+            log.debug("request", op=request.op, id=request.id)
+            self._shard.handle(request, peer, respond)
         finally:
             trace.begin("")
-
-    def _respond(self, peer: bytes, message: Message) -> None:
-        if isinstance(message, Reply):
-            message.counters = self._shard.counters()
-            message.quarantined = len(self._shard.quarantine)
-            message.disk_full = self._shard.space.low
-        self._replies.send(peer, message.encode())
 
     async def _deliver(self) -> None:
         """Make deliveries that are due by time and not after a group of requests: parked reads whose wait is over,

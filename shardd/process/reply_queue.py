@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable
 
+from proto.ipc.message import Message
+
 SMALL_BYTES = 4 << 10
 """Replies of up to this many bytes are not counted."""
 
@@ -23,42 +25,42 @@ class _Asker:
 
     def __init__(self) -> None:
         self.on_way = 0
-        self.queue: deque[list[bytes]] = deque()
+        self.queue: deque[Message] = deque()
         self.since = 0.0
         """When the asker last took bytes, or became full, in monotonic seconds."""
 
 
 class Replies:
-    def __init__(self, send: Callable[[list[bytes]], None], most: int, monotonic: Callable[[], float]) -> None:
+    def __init__(self, send: Callable[[Message, bytes], None], most: int, monotonic: Callable[[], float]) -> None:
         self._send = send
         self._most = most
         self._monotonic = monotonic
         self._askers: dict[Hashable, _Asker] = {}
 
-    def send(self, peer: bytes, frames: list[bytes]) -> None:
+    def send(self, peer: bytes, message: Message) -> None:
         """Send a reply, or queue it until the asker's window has room."""
-        size = len(frames[1]) if len(frames) > 1 else 0
+        size = len(message.body)
         asker = self._askers.get(peer)
         if asker is None:
             if size <= SMALL_BYTES:
-                self._send([peer, *frames])
+                self._send(message, peer)
                 return
             asker = self._askers[peer] = _Asker()
         if asker.queue or not self._fits(asker, size):
             if not asker.queue:
                 asker.since = self._monotonic()
-            asker.queue.append(frames)
+            asker.queue.append(message)
         else:
-            self._hand_over(peer, asker, frames, size)
+            self._hand_over(peer, asker, message)
 
     def _fits(self, asker: _Asker, size: int) -> bool:
         # An asker does not report less than an eighth of the window.
         return size <= SMALL_BYTES or asker.on_way * 8 < self._most or asker.on_way + size <= self._most
 
-    def _hand_over(self, peer: bytes, asker: _Asker, frames: list[bytes], size: int) -> None:
-        if size > SMALL_BYTES:
-            asker.on_way += size
-        self._send([peer, *frames])
+    def _hand_over(self, peer: bytes, asker: _Asker, message: Message) -> None:
+        if len(message.body) > SMALL_BYTES:
+            asker.on_way += len(message.body)
+        self._send(message, peer)
 
     def full(self, peer: Hashable) -> bool:
         asker = self._askers.get(peer)
@@ -75,12 +77,9 @@ class Replies:
         if not asker.queue:
             return False
         while asker.queue:
-            frames = asker.queue[0]
-            body = len(frames[1]) if len(frames) > 1 else 0
-            if not self._fits(asker, body):
+            if not self._fits(asker, len(asker.queue[0].body)):
                 return False
-            asker.queue.popleft()
-            self._hand_over(peer, asker, frames, body)
+            self._hand_over(peer, asker, asker.queue.popleft())
         return True
 
     def forget_silent(self, for_s: float) -> list[Hashable]:

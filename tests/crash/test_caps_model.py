@@ -109,7 +109,7 @@ class World:
         index = self.rng.randrange(SHARDS)
         if self.back[index]:
             reply, (topics, _, size) = self.back[index].popleft()
-            self.ledger.heard(index, reply.id, topics, size)
+            self.ledger.heard(index, [reply.id], topics, size)
             if reply.id == self.loans[index]:
                 self.loans[index] = None
                 self.wants[index] = reply.extra.bytes, reply.extra.topics

@@ -16,9 +16,9 @@ import trio
 
 from gateway.process import Gateway
 from proto.ipc.control import ShardState, Start
-from proto.ipc.message import Cancel, Message, Reply, Request, decode
+from proto.ipc.message import Cancel, Message, Reply, Request, Status
 from proto.ipc.operations import Stats
-from proto.ipc.transport import MessageSocket
+from proto.ipc.transport import Group, MessageSocket
 from proto.model.keys import ALL_SCOPES, Key, Scope
 from proto.model.limits import Limits
 from tests.support.asked import answer
@@ -29,7 +29,7 @@ Script = Callable[[Request], list[Message]]
 def echo(request: Request) -> list[Message]:
     """The script of a shard whose replies repeat the request."""
     content = {"op": request.op, "topic": request.topic, "body": request.body.decode()}
-    return [Reply(request.id, json.dumps(content).encode(), counters=(3, 5, 8))]
+    return [Reply(request.id, json.dumps(content).encode())]
 
 
 class FakeShard:
@@ -42,8 +42,13 @@ class FakeShard:
         self.cancelled: list[int] = []
         self.changed = trio.Condition()
         self.own_stats = True
+        self.status = lambda: Status(3, 5, 8)
         self._socket = MessageSocket.router(endpoint)
+        self._socket.status = self._status
         self._peer = b""
+
+    def _status(self) -> Status:
+        return self.status()
 
     async def run(self) -> None:
         try:
@@ -54,20 +59,18 @@ class FakeShard:
     def send(self, message: Message) -> None:
         if isinstance(message, Reply) and isinstance(message.extra, dict):
             message.extra = answer(self._ops[message.id], message.extra)
-        self._socket.send([self._peer, *message.encode()])
+        self._socket.send(message, self._peer)
 
-    def _handle(self, group: list[list[bytes]]) -> None:
-        for frames in group:
-            self._peer = frames[0]
-            message = decode(frames[1:])
+    def _handle(self, group: Group) -> None:
+        for self._peer, message in ((peer, message) for peer, packet in group for message in packet.messages):
             if isinstance(message, Cancel):
                 self.cancelled.append(message.id)
             elif isinstance(message, Request):
                 if self.own_stats and message.op == "ping":
-                    self.send(Reply(message.id, counters=(3, 5, 8)))
+                    self.send(Reply(message.id))
                     continue
                 if self.own_stats and message.options == Stats():
-                    self.send(Reply(message.id, counters=(3, 5, 8)))
+                    self.send(Reply(message.id))
                     continue
                 self.requests.append(message)
                 self._ops[message.id] = message.op

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from proto.ipc.control import ShardState
-from proto.ipc.message import Cancel, Message, Reply, Request, decode
+from proto.ipc.message import Cancel, Request
+from proto.ipc.transport import Group
 from tests.support.gateway_stage import FakeShard, Stage, until
 from tests.support.harness import Harness
 
@@ -14,20 +13,19 @@ class RealShard(FakeShard):
     def __init__(self, endpoint: str, harness: Harness) -> None:
         super().__init__(endpoint, lambda request: [])
         self.harness = harness
+        self.status = harness.shard.status
         self.deaf = False
         """Whether the shard ignores all requests."""
         self.ignored = 0
 
-    def _handle(self, group: list[list[bytes]]) -> None:
+    def _handle(self, group: Group) -> None:
         shard = self.harness.shard
         if self.deaf:
-            self.ignored += len(group)
+            self.ignored += sum(len(packet.messages) for _, packet in group)
             return
-        for frames in group:
-            self._peer = frames[0]
-            message = decode(frames[1:])
+        for self._peer, message in ((peer, message) for peer, packet in group for message in packet.messages):
             if isinstance(message, Request):
-                shard.handle(message, "gateway", partial(self._respond))
+                shard.handle(message, "gateway", self.send)
             elif isinstance(message, Cancel):
                 shard.cancel("gateway", message.id)
         self.settle()
@@ -37,11 +35,6 @@ class RealShard(FakeShard):
         self.harness.shard.flush()
         self.harness.shard.commits.sync_now()
         self.harness.shard.deliver()
-
-    def _respond(self, message: Message) -> None:
-        if isinstance(message, Reply):
-            message.counters = self.harness.shard.counters()
-        self.send(message)
 
 
 async def start_real(there: Stage, harness: Harness, incarnation: int = 2) -> RealShard:

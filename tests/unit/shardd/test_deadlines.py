@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from proto.ipc.message import Message, Reply, Request, decode
+from proto.ipc.message import Message, Reply, Request, pack, unpack
 from proto.ipc.operations import DeleteRecords
 from proto.model.errors import ErrorCode, TopicsError
 from tests.support.asked import operation
@@ -21,7 +21,7 @@ def sent(shard: Harness, op: str, topic: str, body: bytes, deadline_s: float) ->
         replies.append(message)
 
     request = Request(7, operation(op, {}), topic, body, deadline_ns=int(deadline_s * 1e9))
-    (again,) = [decode(request.encode())]
+    (again,) = unpack(pack([request])).messages
     assert isinstance(again, Request)
     shard.shard.handle(again, "gateway", respond)
     shard.shard.flush()

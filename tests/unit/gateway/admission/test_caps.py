@@ -148,7 +148,6 @@ class Backed:
         def answer(request: Request) -> list[Message]:
             reply = self.shards[index].reply(request.options, request.topic, request.body)
             reply.id = request.id
-            reply.counters = self.shards[index].shard.directory.counters()
             if index in self.hold:
                 self.held.append((index, reply))
                 return []
@@ -172,6 +171,7 @@ async def backed(there: Stage, shards: int, **limits: Any) -> Backed:
         await there.start_shard(index, made.script(index), incarnation=2)
         # The stage's own stats replies have invented counters; from here on the real shards reply.
         there.shards[index].own_stats = False
+        there.shards[index].status = made.shards[index].shard.status
         there.gateway.shards.ledger.known[index] = (0, 0)
     return made
 

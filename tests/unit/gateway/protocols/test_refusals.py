@@ -12,7 +12,7 @@ from tests.support.gateway_stage import Script, stage
 
 def failing(error: TopicsError) -> Script:
     def script(request: Request) -> list[Message]:
-        return [Reply(request.id, error=error, counters=(0, 0, 0))]
+        return [Reply(request.id, error=error)]
 
     return script
 

@@ -13,7 +13,7 @@ from gateway.api import dispatch
 from gateway.http.messages import ClientGone
 from gateway.streams import job_stream
 from proto.ipc.link import Link
-from proto.ipc.message import Message, Parked, Reply, Request
+from proto.ipc.message import Message, Parked, Reply, Request, Status
 from proto.ipc.operations import Claim
 from proto.model.errors import TopicsError, topic_not_found
 from tests.support.gateway_stage import Client, Stage, stage, until
@@ -198,8 +198,8 @@ async def test_jobs_for_a_client_that_leaves_at_the_same_moment_are_not_taken() 
         answered = trio.Event()
         heard = shards.links._heard
 
-        def listen(link: Link, reply: Reply) -> None:
-            heard(link, reply)
+        def listen(link: Link, status: Status, replies: list[Reply]) -> None:
+            heard(link, status, replies)
             answered.set()
 
         shards.links._heard = listen

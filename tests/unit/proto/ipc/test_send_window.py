@@ -132,18 +132,18 @@ class Asker:
     def __init__(self, most: int) -> None:
         self.now = 0.0
         self.most = most
-        self.got: list[list[bytes]] = []
-        self.unread: list[list[bytes]] = []
+        self.got: list[Message] = []
+        self.unread: list[Message] = []
         self.untold = 0
-        self.replies = Replies(self.unread.append, most, lambda: self.now)
+        self.replies = Replies(lambda message, peer: self.unread.append(message), most, lambda: self.now)
 
     def reply(self, number: int, size: int) -> None:
-        self.replies.send(b"peer", [b"%d" % number, b"x" * size])
+        self.replies.send(b"peer", Reply(number, b"x" * size))
 
     def take(self) -> bool:
         taken, self.unread[:] = list(self.unread), []
         self.got += taken
-        self.untold += sum(len(each[2]) for each in taken if len(each[2]) > SMALL_BYTES)
+        self.untold += sum(len(each.body) for each in taken if len(each.body) > SMALL_BYTES)
         if self.untold * 8 < self.most:
             return False
         told, self.untold = self.untold, 0
@@ -160,11 +160,11 @@ def test_replies_arrive_in_order_and_no_more_than_the_window_is_on_its_way(event
         else:
             asker.reply(count, size)
             count += 1
-        on_way = [len(each[2]) for each in asker.unread if len(each[2]) > SMALL_BYTES]
+        on_way = [len(each.body) for each in asker.unread if len(each.body) > SMALL_BYTES]
         assert sum(on_way) <= 100_000 or len(on_way) <= 1 or sum(on_way) - on_way[-1] < 100_000 // 8
     for _ in range(count + 1):
         asker.take()
-    assert [int(each[1]) for each in asker.got] == list(range(count))
+    assert [each.id for each in asker.got] == list(range(count))
     assert not asker.replies.full(b"peer")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.api.health import ready
 from gateway.shards.client import Shards
-from proto.ipc.message import Reply, decode
+from proto.ipc.message import Status, pack, unpack
 from proto.model.errors import ErrorCode, TopicsError
 from shardd.storage.disk import RealDisk
 from shardd.storage.free_space import LOOK_INTERVAL
@@ -135,9 +135,7 @@ def test_readiness_names_the_shards_whose_disk_is_full(shard: Harness) -> None:
         shards.states[index] = replace(shards.states[index], phase="ready")
     shards.serving = lambda index: True  # type: ignore[method-assign]
     assert b"disk_free" not in ready(shards, draining=False).body
-    message = decode(Reply(1, disk_full=True).encode())
-    assert isinstance(message, Reply)
-    shards.disk_full[1] = message.disk_full
+    shards.disk_full[1] = unpack(pack([], Status(disk_full=True))).status.disk_full
     body = msgspec.json.decode(ready(shards, draining=False).body)
     assert body["status"] == "ready"
     assert body["detail"] == {"limit": "disk_free", "shards": [1]}
