@@ -410,14 +410,22 @@ class Connection:
         await self._send(data, b"", False, forever=True)
 
     async def _send(self, head: bytes, body: bytes, head_only: bool, *, forever: bool = False) -> None:
-        if head_only or not body:
-            views = [memoryview(head)]
-        elif len(body) <= GATHER_BYTES:
-            views = [memoryview(head + body)]
+        if head_only or len(body) <= GATHER_BYTES:
+            data = head if head_only or not body else head + body
+            try:
+                sent = self._raw.send(data)
+            except BlockingIOError:
+                sent = 0
+            if sent < len(data):
+                await self._send_rest([memoryview(data)[sent:]], sent, forever=forever)
         else:
-            views = [memoryview(head), memoryview(body)]
+            await self._send_rest([memoryview(head), memoryview(body)], 0, forever=forever)
+        self.deadline = math.inf
+
+    async def _send_rest(self, views: list[memoryview], total: int, *, forever: bool) -> None:
+        """Send what is left of a response, of which `total` bytes are sent."""
         limits = self.limits
-        total, begun = 0, 0.0
+        begun = 0.0
         while True:
             try:
                 sent = self._raw.sendmsg(views) if len(views) > 1 else self._raw.send(views[0])
@@ -427,7 +435,7 @@ class Connection:
             while views and sent >= len(views[0]):
                 sent -= len(views.pop(0))
             if not views:
-                break
+                return
             if sent:
                 views[0] = views[0][sent:]
             self.phase = "idle"  # a client that does not read this response gets no 408 after it
@@ -436,7 +444,6 @@ class Connection:
                 begun = begun or now
                 self.deadline = due(now, begun, total, limits.body_timeout_ms / 1000, limits.min_download_rate)
             await writable(self._raw)
-        self.deadline = math.inf
 
     async def _send_live(self, response: Response, request: Http1Request, keep: bool) -> bool:
         """Send a live response; return whether the connection can be used again. Raises `ClientGone`."""

@@ -101,12 +101,6 @@ MOVES: dict[State, dict[Event, State]] = {
     State.CARRIED: {Event.WANTS_DRIVER: State.QUEUED, Event.GOES_ON: State.QUEUED, Event.ENDS: State.OVER},
     State.OVER: {},
 }
-_WANTS = {
-    Want.INPUT: Event.WANTS_INPUT,
-    Want.ROOM: Event.WANTS_ROOM,
-    Want.TURN: Event.WANTS_TURN,
-    Want.TASK: Event.WANTS_TASK,
-}
 _AWAITED = {State.READING: Event.INPUT, State.WRITING: Event.ROOM}
 
 
@@ -213,21 +207,23 @@ class Drive:
         except (StopIteration, Stopped):
             self._follow()
             return
-        if not isinstance(trap, Want):
-            self._move(Event.WAITS_FOR_REPLY)
-            trap.wakes(self._on_reply)
-            return
-        event = _WANTS[trap]
-        self._move(event)
-        if event is Event.WANTS_INPUT:
+        if trap is Want.INPUT:
+            self._move(Event.WANTS_INPUT)
             if self._mask != select.EPOLLIN:
                 self._watch(select.EPOLLIN)
-        elif event is Event.WANTS_ROOM:
+        elif not isinstance(trap, Want):
+            self._move(Event.WAITS_FOR_REPLY)
+            trap.wakes(self._on_reply)
+        elif trap is Want.ROOM:
+            self._move(Event.WANTS_ROOM)
             if self._mask != select.EPOLLOUT:
                 self._watch(select.EPOLLOUT)
-        elif event is Event.WANTS_TURN:
+        elif trap is Want.TURN:
+            self._move(Event.WANTS_TURN)
             self._reactor.queue(self)
         else:
+            assert trap is Want.TASK, trap
+            self._move(Event.WANTS_TASK)
             self._unwatch()
             self._context.run(self._nursery.start_soon, self._carry)
 
