@@ -72,6 +72,7 @@ class Http1Server:
 
     def _ended(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        del connection.drive  # each refers to the other
         self._left.set()
 
     async def _make_room(self) -> None:

@@ -109,7 +109,10 @@ class Pending(Generic[A]):
         self._outcome = None
         assert outcome is not None
         if isinstance(outcome, TopicsError):
-            raise outcome
+            try:
+                raise outcome
+            finally:
+                del outcome  # or else it holds all frames of its traceback until the garbage collector runs
         return outcome
 
     def _abort(self, _: object) -> trio.lowlevel.Abort:
