@@ -382,15 +382,13 @@ class Shard:
 
     def handle(self, request: Request, caller: Hashable, respond: Respond) -> None:
         """Handle one request. `caller` names the peer; with the request's id it identifies a parked read."""
-        if isinstance(request.options, operations.Ping):
+        kind = type(request.options)
+        if kind is operations.Ping:
             respond(Reply(request.id))
             return
-        self._handle(request, caller, partial(_answer, request, respond))
-
-    def _handle(self, request: Request, caller: Hashable, respond: Respond) -> None:
+        respond = partial(_answer, request, respond)
         try:
             self._staging.check_deadline(request)
-            kind = type(request.options)
             if not self.restored and kind not in _BEFORE_RESTORED:
                 self._check_waiting(request.topic)
             if kind in READING:

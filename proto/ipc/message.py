@@ -47,8 +47,8 @@ else:
     Op, A = TypeVar("Op"), TypeVar("A")
 
 VERSION = 3
-INLINE_BYTES = 4 << 10
-"""Bodies up to this size are part of the first frame."""
+INLINE_BYTES = 8 << 10
+"""Bodies up to this size are part of the first frame. Larger ones cost less as frames of their own, by measurement."""
 
 
 class MessageError(Exception):

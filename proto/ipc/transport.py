@@ -37,6 +37,9 @@ MAX_PACKET = 64
 MAX_TICK = 256
 """Messages received before the reader yields. More would delay the other tasks, fewer would shrink the groups."""
 
+# Numbers, because an operation on an enum costs more than the call that it is for.
+_EVENTS, _INPUT, _MORE = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.RCVMORE)
+_NOW, _NOW_AND_MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE)
 _log: Any = structlog.get_logger()
 Group = list[tuple[bytes, Packet]]
 """Packets, each with the peer that sent it; b"" for a dealer, which has only one."""
@@ -150,7 +153,7 @@ class MessageSocket:
             queues, self._queues = self._queues, {}
             for peer, queue in queues.items():
                 self._send_packet(peer, queue)
-            if self._get(zmq.EVENTS) & zmq.POLLIN:
+            if self._get(_EVENTS) & _INPUT:
                 self._more = True
                 self.on_input()
         return self._more
@@ -160,8 +163,8 @@ class MessageSocket:
         if self._routes:
             others.insert(0, peer)
         for frame in others:
-            self._transmit(frame, zmq.DONTWAIT | zmq.SNDMORE)
-        self._transmit(last, zmq.DONTWAIT)
+            self._transmit(frame, _NOW_AND_MORE)
+        self._transmit(last, _NOW)
 
     def take(self) -> Group:
         """Receive what has arrived, up to `MAX_TICK` messages; never blocks. A packet that cannot be read is logged."""
@@ -181,7 +184,7 @@ class MessageSocket:
             except MessageError as error:
                 # The packets of the others must not fail with it; its own requests time out.
                 _log.error("message_refused", endpoint=self.endpoint, reason=str(error))
-            if not self._get(zmq.EVENTS) & zmq.POLLIN:  # costs less than the exception
+            if not self._get(_EVENTS) & _INPUT:  # costs less than the exception
                 return group
             if count > MAX_TICK - MAX_PACKET:
                 self._more = True
@@ -189,9 +192,9 @@ class MessageSocket:
             frames = self._receive_frames()
 
     def _receive_frames(self) -> list[bytes]:
-        frames = [self._receive(zmq.DONTWAIT)]
-        while self._get(zmq.RCVMORE):
-            frames.append(self._receive(zmq.DONTWAIT))
+        frames = [self._receive(_NOW)]
+        while self._get(_MORE):
+            frames.append(self._receive(_NOW))
         return frames
 
     async def read(self, handle: Callable[[Group], object]) -> None:

@@ -230,6 +230,10 @@ async def test_a_reply_leaves_with_the_handler_that_sends_it(tmp_path: Path) -> 
     flush = router.flush
 
     def seen() -> bool:
+        try:
+            trio.lowlevel.current_task()
+        except RuntimeError:
+            return flush()  # the end of the turn
         left[:] = [True for _ in left]
         return flush()
 
