@@ -15,6 +15,7 @@ import trio
 
 from gateway.server import reactor as module
 from gateway.server.reactor import MOVES, Drive, Event, Reactor, State, Stopped
+from proto.ipc import operations
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.process import trace
 from proto.process.driven import Driven, driven, in_driver, in_task, outcome, readable, turn, writable
@@ -282,3 +283,54 @@ async def test_every_operation_is_served_without_a_forbidden_wait() -> None:
                 for coding in ("identity", "gzip"):
                     answer = await client.ask(method, target, data, {"Accept-Encoding": coding})
                     assert answer.status < 500, (method, target, answer.raw)
+
+
+class Source:
+    """A socket to a shard whose descriptor never tells of messages, as after a send that consumed the edge."""
+
+    def __init__(self) -> None:
+        self._quiet, self._other = socket.socketpair()
+        self.groups: list[Any] = []
+        self.on_input: Callable[[], object] = lambda: None
+
+    @property
+    def descriptor(self) -> int:
+        return self._quiet.fileno()
+
+    def take(self) -> list[Any]:
+        return self.groups.pop(0) if self.groups else []
+
+    def flush(self) -> bool:
+        return bool(self.groups)
+
+    def close(self) -> None:
+        self._quiet.close()
+        self._other.close()
+
+
+async def test_messages_of_which_the_descriptor_does_not_tell_are_taken() -> None:
+    source: Any = Source()
+    heard: list[Any] = []
+    async with bench() as there:
+        there.nursery.start_soon(there.reactor.read, source, heard.append)
+        await trio.testing.wait_all_tasks_blocked()
+        source.groups = [["a"], ["b"], ["c"]]
+        source.on_input()  # a flush outside of the reactor's turns found them
+        await until(lambda: heard == [["a"], ["b"], ["c"]])
+        await trio.testing.wait_all_tasks_blocked()
+
+        async def script(served: Served) -> None:
+            source.groups = [["d"]]  # they arrive while a turn runs: its end finds them
+
+        there.serve(script)
+        await until(lambda: heard[-1] == ["d"])
+    source.close()
+
+
+async def test_a_request_sent_outside_of_a_turn_is_answered() -> None:
+    """The reactor sleeps when a task asks a shard: neither the request nor its reply may wait for another one."""
+    async with stage() as there, there.client() as client:
+        for _ in range(50):
+            with trio.fail_after(5):
+                assert (await there.gateway.shards.call(operations.State(), "a")).error is None
+                assert (await client.ask("GET", "/v0/topics/a")).status == 200
