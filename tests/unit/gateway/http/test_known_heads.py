@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.contract.origins import Rule
 from gateway.http.known_heads import LARGEST_BYTES, KnownHeads, cut
 from gateway.http.request_head import parse
 from proto.model.keys import Key, Scope
@@ -125,3 +126,18 @@ async def test_origins_are_checked_for_each_different_head() -> None:
         assert (await client.ask("GET", "/v0/health", headers={"Host": "evil.example"})).status == 403
         assert (await client.ask("GET", "/v0/health", headers={"Origin": "http://evil.example"})).status == 403
         assert (await client.ask("GET", "/v0/health")).status == 200
+
+
+async def test_a_plan_does_not_outlive_its_keys_or_its_rule_of_origins_even_if_it_is_not_forgotten() -> None:
+    async with stage(keys=[key("one"), key("two")]) as there, there.client() as client:
+        assert (await ask(client, "one")).status == 200
+        there.gateway.keyring.on_change.clear()
+        there.gateway.replace_keys([key("two")])
+        assert known(there) == 1
+        assert (await ask(client, "one")).status == 401
+    async with stage() as there, there.client() as client:
+        other = {"Host": "10.1.2.3"}
+        there.gateway.api.origins.rule = Rule(open=True, loopback=False)
+        assert (await client.ask("GET", "/v0/health", headers=other)).status == 200
+        there.gateway.api.origins.rule = Rule(open=True, loopback=True)
+        assert (await client.ask("GET", "/v0/health", headers=other)).status == 403
