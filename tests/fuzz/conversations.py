@@ -22,7 +22,7 @@ KEYS = f"{SECRETS[0]},{SECRETS[1]}:read,{SECRETS[2]}:read+write:a:"
 """The value of TOPICS_API_KEYS that the conversations expect."""
 _VARYING = re.compile(r"performance|.*ts|uptime_ms|wid|ticket|url|effective_priority|version")
 """Members that differ between two runs of the same service."""
-_VARYING_BYTES = 100
+_VARYING_BYTES = 200
 _UNSTEADY = frozenset({b"date", b"content-length"})
 
 
