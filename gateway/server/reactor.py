@@ -285,13 +285,15 @@ class Drive:
 class Reader:
     """A socket to a shard, which has its turn whenever it may have messages."""
 
-    __slots__ = ("_handle", "_queued", "_reactor", "source")
+    __slots__ = ("_handle", "_queued", "_reactor", "ended", "source")
 
     def __init__(self, reactor: Reactor, source: MessageSocket, handle: Callable[[Group], object]) -> None:
         self.source = source
         self._reactor = reactor
         self._handle = handle
         self._queued = False
+        self.ended = False
+        """Whether the socket may be closed. The queue may still have the reader then."""
 
     def wake(self) -> None:
         if not self._queued:
@@ -300,7 +302,8 @@ class Reader:
 
     def on_turn(self) -> None:
         self._queued = False
-        self.on_events()
+        if not self.ended:
+            self.on_events()
 
     def on_events(self, _: int = 0) -> None:
         if group := self.source.take():
@@ -348,6 +351,7 @@ class Reactor:
         try:
             await trio.sleep_forever()
         finally:
+            reader.ended = True
             source.on_input = lambda: None
             self._readers.remove(reader)
             self.unwatch(source.descriptor)

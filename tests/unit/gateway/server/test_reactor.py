@@ -334,3 +334,27 @@ async def test_a_request_sent_outside_of_a_turn_is_answered() -> None:
             with trio.fail_after(5):
                 assert (await there.gateway.shards.call(operations.State(), "a")).error is None
                 assert (await client.ask("GET", "/v0/topics/a")).status == 200
+
+
+async def test_a_reader_that_ends_while_it_is_queued_takes_nothing_more() -> None:
+    """A shard dies: its socket is closed before the turn in which its last messages would be taken."""
+    source: Any = Source()
+    taken: list[str] = []
+    scope = trio.CancelScope()
+
+    async with bench() as there:
+
+        async def read() -> None:
+            with scope:
+                await there.reactor.read(source, lambda group: None)
+            taken.clear()
+
+        there.nursery.start_soon(read)
+        await trio.testing.wait_all_tasks_blocked()
+        source.take = lambda: taken.append("late")
+        reader = there.reactor._readers[0]
+        scope.cancel()
+        await until(lambda: not there.reactor._readers)
+        reader.on_turn()  # it was queued before
+        assert taken == []
+    source.close()
