@@ -258,11 +258,16 @@ class Drive:
         self._reactor.queue(self)
 
     def _watch(self, mask: int) -> None:
-        if self._mask:
-            self._reactor.epoll.modify(self._raw, mask)
+        try:
+            if self._mask:
+                self._reactor.epoll.modify(self._raw, mask)
+            else:
+                self._reactor.watch(self._raw.fileno(), mask, self.on_events)
+        except OSError as error:  # the kernel limits the sockets that a user's sets may have
+            _log.warning("connection_not_watched", error=str(error))
+            self.close()
         else:
-            self._reactor.watch(self._raw.fileno(), mask, self.on_events)
-        self._mask = mask
+            self._mask = mask
 
     def _unwatch(self) -> None:
         if self._mask:
@@ -365,8 +370,8 @@ class Reactor:
 
     def watch(self, descriptor: int, mask: int, handler: Callable[[int], None]) -> None:
         """Call `handler` in each turn in which `descriptor` is ready."""
-        self._handlers[descriptor] = handler
         self.epoll.register(descriptor, mask)
+        self._handlers[descriptor] = handler
 
     def unwatch(self, descriptor: int) -> None:
         del self._handlers[descriptor]

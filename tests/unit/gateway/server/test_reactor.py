@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from gateway.server import reactor as module
 from gateway.server.reactor import MOVES, Drive, Event, Reactor, State, Stopped
@@ -166,6 +167,31 @@ async def test_bytes_sent_ahead_cost_no_turns() -> None:
         later.wake()
         await until(lambda: served.closed)
         assert served.seen == [b"ahead"]
+
+
+async def test_a_socket_that_the_kernel_does_not_watch_ends_its_connection_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def script(served: Served) -> None:
+        try:
+            await readable(served.raw)
+        finally:
+            served.seen.append("ended")
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    async with bench() as there:
+        other = there.serve(script)
+        await until(lambda: other.drive.state is State.READING)
+        with monkeypatch.context() as patch, capture_logs() as logs:
+            patch.setattr(there.reactor, "watch", full)
+            served = there.serve(script)
+            await until(lambda: served.closed)
+        assert served.seen == ["ended"]
+        assert [line["event"] for line in logs] == ["connection_not_watched"]
+        other.peer.send(b"x")
+        await until(lambda: other.closed)
 
 
 async def test_a_connection_that_never_waits_lets_others_have_their_turns() -> None:
