@@ -26,6 +26,7 @@ from gateway.protocols.walrus import Walrus
 from gateway.server.connection import Front
 from gateway.server.hypercorn_bridge import HypercornHandover
 from gateway.server.listener import Http1Server
+from gateway.server.reactor import Reactor
 from gateway.shards.client import Shards
 from proto.ipc.control import CONTROL_FD_VARIABLE, Complete, Drain, Drained, Keys, Ping, Pong, Ready, Start, Stop
 from proto.ipc.control import Shards as ShardStates
@@ -55,8 +56,12 @@ class Gateway:
         self.limits = Limits(**start.limits)
         self.flight = Flight()
         self.budget = budget = Budget(gateway_share(self.limits.memory_bytes), self.limits.body_timeout_ms)
+        self.reactor = Reactor()
         self.shards = Shards(
-            start.shards, self.limits.request_timeout_ms, window(self.limits.memory_bytes, start.shards)
+            start.shards,
+            self.limits.request_timeout_ms,
+            window(self.limits.memory_bytes, start.shards),
+            self.reactor.read,
         )
         self.keyring = Keyring(None if start.keys is None else [Key.from_map(each) for each in start.keys])
         self.api = Api(
@@ -74,13 +79,17 @@ class Gateway:
         if start.request_log:
             self.api.observers.append(RequestLog())
         others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
-        self.server = Http1Server(Front(self.api, self.flight, self.limits, self.handover, budget), others)
+        front = Front(self.api, self.flight, self.limits, self.handover, budget)
+        self.keyring.on_change.append(front.heads.forget)
+        self.server = Http1Server(front, self.reactor, others)
         quota = self.api.quota
         self.walrus = Walrus(self.shards, quota, self.limits, max(len(start.walrus_fds), 1))
         self.rog = Rog(self.shards, quota, self.limits)
         self.walrus_server = TcpServer("walrus", self.limits, self.flight, budget)
         self.rog_server = TcpServer("rog", self.limits, self.flight, budget)
         self._accepting = trio.CancelScope()
+        self._closed = trio.Event()
+        """Set once the listeners are closed."""
 
     async def tidy(self) -> None:
         """Look for garbage and return free memory to the system every `TIDY_S`, the latter in a thread. The byte budget
@@ -127,6 +136,7 @@ class Gateway:
         # The kernel refuses new connections from now on, instead of cutting them off when this process ends.
         for each in (listener, *walrus, *rog):
             each.close()
+        self._closed.set()
 
     @staticmethod
     def _statistics(server: TcpServer, commands: Mapping[tuple[str, str], int]) -> Protocol:
@@ -150,6 +160,8 @@ class Gateway:
         if self.flight.count:
             _log.warning("drain_timeout", in_flight=self.flight.count)
         self._accepting.cancel()
+        with trio.move_on_after(STOP_S):  # Hypercorn shields its sends to clients that do not read
+            await self._closed.wait()
         if self.tracing is not None:
             with trio.move_on_after(tracing.FLUSH_MS / 1000):
                 await trio.to_thread.run_sync(self.tracing.flush, abandon_on_cancel=True)
@@ -165,6 +177,7 @@ async def serve(link: ControlLink) -> None:
     walrus = [socket.socket(fileno=descriptor) for descriptor in start.walrus_fds]
     rog = [socket.socket(fileno=descriptor) for descriptor in start.rog_fds]
     async with trio.open_nursery() as nursery:
+        await nursery.start(gateway.reactor.run)
         await nursery.start(gateway.shards.run)
         await nursery.start(gateway.api.live.run)
         nursery.start_soon(gateway.api.quota.allowances.run)

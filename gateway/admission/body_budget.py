@@ -33,6 +33,7 @@ import trio
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.keys import Key
 from proto.model.memory_shares import DEFAULT_BYTES, gateway_share
+from proto.process.driven import in_task
 
 FREE_BYTES = 4 << 10
 """Bodies and responses up to this size are not counted; the limit on connections bounds them."""
@@ -183,6 +184,7 @@ class Budget:
 
     async def wait(self, hold: Hold, size: int) -> None:
         """Wait until the budget has given `hold` `size` more bytes. Raises `429 throttled` after the patience."""
+        await in_task()
         waiter = _Waiter(hold, size, trio.current_time())
         self._queues.setdefault(hold.owner, deque()).append(waiter)
         self._admit()

@@ -23,6 +23,7 @@ from gateway.admission.body_budget import FREE_BYTES, Budget
 from gateway.admission.in_flight import Flight
 from gateway.admission.slots import Bound, Slots
 from gateway.api import health, pagination
+from gateway.api.plan import Plan, remembered
 from gateway.api.router_graph import Routers
 from gateway.contract import openapi, responses
 from gateway.contract.auth import (
@@ -52,7 +53,7 @@ from gateway.streams.job_stream import Work
 from gateway.streams.watch_request import WATCH_REQUEST
 from proto.api.requests import TicketRequest
 from proto.ipc.message import Reply
-from proto.ipc.operations import Configure, CursorList, DeleteTopic, LettersSent, ListTopics, RouterList
+from proto.ipc.operations import Configure, CursorList, DeleteTopic, Growing, LettersSent, ListTopics, RouterList
 from proto.ipc.operations import Operation as ShardOperation
 from proto.model.body import Form
 from proto.model.errors import ErrorCode, TopicsError, invalid, shutting_down
@@ -61,6 +62,7 @@ from proto.model.limits import DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES, Limits
 from proto.model.names import check_router, check_topic, is_router
 from proto.model.surrogates import apply
 from proto.process import trace
+from proto.process.driven import in_task
 
 if TYPE_CHECKING:
     from gateway.http.websocket import WebSocket
@@ -76,6 +78,9 @@ AUTH_S = 5.0
 MAX_AUTH_BYTES = 8 << 10
 MAX_UNPROVEN = 256
 """WebSockets open at a time without a key."""
+
+_AT_ONCE = frozenset({"health", "ready", "openapi"})
+"""The gateway's own operations that wait for nothing. All others of them run in a task."""
 
 A = TypeVar("A")
 _log: Any = structlog.get_logger()
@@ -178,34 +183,33 @@ class Api:
         left."""
         started = perf_counter()
         name = "none"
-        timed: float | None = None
-        operation: Operation | None = None
         if (header := request.headers.get(trace.HEADER)) is not None:
             request.traceparent = trace.valid(header)
             trace.begin(request.traceparent)
+        plan = remembered(request, self.origins.rule, self._keyring.version)
         try:
-            self.origins.check(request)
-            if self.origins.is_preflight(request):
+            if plan is None:
+                self.origins.check(request)
+                if not self.origins.is_preflight(request):
+                    operation, values = self._routes.find(request.method, request.path)
+                    plan = Plan(operation, values, self.origins.rule, self._keyring.version)
+            if plan is not None:
+                name = plan.operation.name
+                response = await self._serve(plan, request, started)
+            else:
                 name = "preflight"
                 response = self.origins.preflight(request, self._routes.methods(request.path))
-            else:
-                operation, values = self._routes.find(request.method, request.path)
-                name = operation.name
-                if operation.timed:
-                    timed = started
-                response = await self._serve(operation, values, request, started)
         except TopicsError as error:
-            if operation is not None and operation.event_stream and sse.retries(error, request.header(b"accept")):
-                response = sse.come_back(error)
-            else:
-                response = responses.failure(error, timed)
+            response = _failure(error, plan, request, started)
         except ClientGone:
             for each in self.observers:
-                each.answered(exchange.of(request, operation, exchange.CLIENT_GONE, started))
+                each.answered(
+                    exchange.of(request, None if plan is None else plan.operation, exchange.CLIENT_GONE, started)
+                )
             raise
         except Exception:
             _log.exception("request_failed", operation=name)
-            response = responses.failure(responses.internal(), timed)
+            response = _failure(responses.internal(), plan, request, started)
         self._served[name, response.status] += 1
         if len(response.body) >= SMALLEST_ANSWER:
             request.hold_answer().set(len(response.body))
@@ -216,7 +220,11 @@ class Api:
             response.headers = tuple(headers)
         self.origins.tell(request, response)
         if self.observers:
-            exchange.observed(response, exchange.of(request, operation, response.status, started), self.observers)
+            exchange.observed(
+                response,
+                exchange.of(request, None if plan is None else plan.operation, response.status, started),
+                self.observers,
+            )
         return response
 
     def refused(self, error: TopicsError) -> None:
@@ -225,10 +233,44 @@ class Api:
             now = perf_counter()
             each.answered(exchange.Exchange("", "", error.status, now, now))
 
-    async def _serve(self, operation: Operation, values: list[str], request: Request, started: float) -> Response:
+    async def _serve(self, plan: Plan, request: Request, started: float) -> Response:
+        operation = plan.operation
         if self._flight.draining and not operation.always:
             raise shutting_down()
-        key = self._admit(operation, request)
+        if plan.key is None:
+            key = self._admit(operation, request)
+            self._check(plan, key, request)
+        else:
+            key = plan.key
+            if operation.scope is not None:
+                request.key = key
+                request.slot = self.in_flight.take(key)
+        if not operation.shard_op:
+            if operation.name not in _AT_ONCE:
+                await in_task()
+            elif request.plan is not plan:
+                self._remember(request, plan)
+            return await self._local[operation.name](request, key, plan.options, started)
+        body, packed = b"", False
+        if operation.body is not Body.NONE:
+            body, packed = await self._body(operation, request, plan)
+        if plan.asked is None:
+            plan.asked = _asked(plan, request)
+            self._remember(request, plan)
+        if packed:
+            limit = self._limits.max_body_bytes
+            body = await self._inflated(request, body, limit if operation.grows else min(limit, MAX_PARAMETERS_BYTES))
+            _check_present(operation, body)
+        return await self._forward(plan, key, body, request, started)
+
+    def _remember(self, request: Request, plan: Plan) -> None:
+        """Have the plan serve requests with an equal head, unless the keys changed while the body was read."""
+        if plan.keys == self._keyring.version:
+            request.remember(plan)
+
+    def _check(self, plan: Plan, key: Key, request: Request) -> None:
+        """Check the names in a path and the query, and set them in the plan. Raises `400`, `403`."""
+        operation, values = plan.operation, plan.values
         topic = check_topic(values[0]) if "{topic}" in operation.path else ""
         router = check_router(values[0]) if "{router}" in operation.path else ""
         if topic or router:
@@ -243,17 +285,7 @@ class Api:
                 options = {**options, "topic": topic}
             elif values:
                 options = {**options, "router" if router else "wid": values[0]}
-            return await self._local[operation.name](request, key, options, started)
-        body, packed = b"", False
-        if operation.body is not Body.NONE:
-            body, packed = await self._body(operation, request)
-            if operation.name == "append" and b"idempotency-key" in request.headers:
-                options = {**options, "idempotency_key": _text(request.headers[b"idempotency-key"], "Idempotency-Key")}
-        if packed:
-            limit = self._limits.max_body_bytes
-            body = await self._inflated(request, body, limit if operation.grows else min(limit, MAX_PARAMETERS_BYTES))
-            _check_present(operation, body)
-        return await self._forward(operation, topic, key, options, body, request, started)
+        plan.key, plan.topic, plan.options = key, topic, options
 
     async def _inflated(self, request: Request, body: bytes, limit: int) -> bytes:
         """Decompress a body. Until its size is known, the budget counts the most that it can be. Raises `400`, `413`,
@@ -275,29 +307,22 @@ class Api:
             raise too_large(most)
         return body
 
-    async def _forward(
-        self,
-        operation: Operation,
-        topic: str,
-        key: Key,
-        options: _Options,
-        body: bytes,
-        request: Request,
-        started: float,
-    ) -> Response:
-        assert operation.shard_op is not None
+    async def _forward(self, plan: Plan, key: Key, body: bytes, request: Request, started: float) -> Response:
+        operation, topic, asked = plan.operation, plan.topic, plan.asked
+        assert asked is not None
         reply: Reply
-        if operation.grows:
-            asked = operation.shard_op(*restrictions(key), **options)
+        if isinstance(asked, Growing):
             reply = await self.quota.call(asked, topic, body)
         elif operation.name == "delete_topic":
-            reply = await self._routers.delete_topic(topic, DeleteTopic(bool(options["if_empty"])), key)
+            await in_task()
+            reply = await self._routers.delete_topic(topic, DeleteTopic(bool(plan.options["if_empty"])), key)
         elif operation.records:
-            reply = await self._read(operation, topic, key, operation.shard_op(**options), body, request)
+            reply = await self._read(operation, topic, key, asked, body, request)
             if isinstance(reply.extra, LettersSent):
+                await in_task()
                 await self._make(reply.extra.dead_letters)
         else:
-            reply = await self._shards.call(operation.shard_op(**options), topic, body, request.disconnected)
+            reply = await self._shards.call(asked, topic, body, request.disconnected)
         if reply.error is not None:
             return responses.failure(reply.error, started, reply.performance)
         return responses.success(reply, started)
@@ -362,19 +387,18 @@ class Api:
         check_scope(key, operation.scope)
         return key
 
-    async def _body(self, operation: Operation, request: Request) -> tuple[bytes, bool]:
+    async def _body(self, operation: Operation, request: Request, plan: Plan | None = None) -> tuple[bytes, bool]:
         """Return the body as received, and whether it is compressed. Raises `400`, `413`, `415`, `429`."""
         body, packed = b"", False
         if await request.has_body():
-            content_type = request.headers.get(b"content-type", b"")
-            if not is_json(content_type):
-                raise _unsupported(f"Content-Type must be application/json, not {_shown(content_type)}")
-            encoding = request.headers.get(b"content-encoding", b"identity").lower()
-            if encoding not in (b"identity", b"gzip", b"x-gzip"):
-                raise _unsupported(f"Content-Encoding {_shown(encoding)} is not understood; send gzip, or as it is")
+            if plan is None or plan.packed is None:
+                packed = _packed(request)
+                if plan is not None:
+                    plan.packed = packed
+            else:
+                packed = plan.packed
             body = await request.body()
             request.received_bytes = len(body)
-            packed = encoding != b"identity"
         _check_present(operation, body)
         return body, packed
 
@@ -540,6 +564,36 @@ def parameter(query: str, name: str) -> str:
 
 
 _WATCH = next(operation for operation in OPERATIONS if operation.name == "watch")
+
+
+def _failure(error: TopicsError, plan: Plan | None, request: Request, started: float) -> Response:
+    if plan is None:
+        return responses.failure(error, None)
+    if plan.operation.event_stream and sse.retries(error, request.header(b"accept")):
+        return sse.come_back(error)
+    return responses.failure(error, started if plan.operation.timed else None)
+
+
+def _asked(plan: Plan, request: Request) -> ShardOperation[Any]:
+    """Return what the shard is asked for. Raises `400`."""
+    operation, options = plan.operation, plan.options
+    assert operation.shard_op is not None
+    assert plan.key is not None
+    if operation.name == "append" and b"idempotency-key" in request.headers:
+        options = {**options, "idempotency_key": _text(request.headers[b"idempotency-key"], "Idempotency-Key")}
+    asked: ShardOperation[Any] = operation.shard_op(*(restrictions(plan.key) if operation.grows else ()), **options)
+    return asked
+
+
+def _packed(request: Request) -> bool:
+    """Whether the body is compressed, by its headers. Raises `415`."""
+    content_type = request.headers.get(b"content-type", b"")
+    if not is_json(content_type):
+        raise _unsupported(f"Content-Type must be application/json, not {_shown(content_type)}")
+    encoding = request.headers.get(b"content-encoding", b"identity").lower()
+    if encoding not in (b"identity", b"gzip", b"x-gzip"):
+        raise _unsupported(f"Content-Encoding {_shown(encoding)} is not understood; send gzip, or as it is")
+    return encoding != b"identity"
 
 
 def _check_present(operation: Operation, body: bytes) -> None:

@@ -1,7 +1,7 @@
 """Authentication and authorization: keys known by their digests, scopes, prefixes of names.
 
-A client's secret exists only in its request. The keyring hashes it and compares it with every digest; the secret is
-never kept, logged or shown.
+A client's secret is in its requests. The keyring hashes it and compares it with every digest; it neither keeps, logs
+nor shows the secret. Heads of allowed requests are remembered (`gateway.http.known_heads`) until the keys change.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ class Keyring:
 
     def __init__(self, keys: Sequence[Key] | None) -> None:
         self._keys = keys
+        self.version = 0
+        """Increases whenever the keys change. What was decided under an earlier version no longer holds."""
+        self.on_change: list[Callable[[], object]] = []
+        """Called whenever the keys change."""
         self._lasting: dict[object, tuple[Key, Callable[[], object]]] = {}
         """Streams and waiting requests that end with their key: the key, and the function that ends them."""
 
@@ -35,6 +39,9 @@ class Keyring:
     def replace(self, keys: Sequence[Key]) -> None:
         """Replace all keys. Streams and waiting requests of removed or changed keys end."""
         self._keys = keys
+        self.version += 1
+        for forget in self.on_change:
+            forget()
         known = frozenset(keys)
         for key, end in tuple(self._lasting.values()):
             if key not in known:

@@ -13,6 +13,7 @@ from functools import lru_cache
 import trio
 
 from proto.model.errors import ErrorCode, TopicsError, invalid
+from proto.process.driven import in_task
 
 SMALLEST_ANSWER = 1024
 """Bytes. Shorter responses are sent uncompressed."""
@@ -32,6 +33,7 @@ async def inflated(body: bytes, limit: int) -> bytes:
     worker thread decompresses large bodies."""
     if len(body) < IN_THREAD >> 6:  # at best deflate shrinks a thousandfold, so a small body may hold a large one
         return inflate(body, limit)
+    await in_task()
     return await trio.to_thread.run_sync(inflate, body, limit)
 
 
@@ -63,6 +65,7 @@ def inflate(body: bytes, limit: int) -> bytes:
 async def deflated(body: bytes) -> bytes:
     if len(body) < IN_THREAD:
         return deflate(body)
+    await in_task()
     return await trio.to_thread.run_sync(deflate, body)
 
 

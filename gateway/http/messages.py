@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from gateway.admission.body_budget import Budget, Hold, Kind
 from gateway.admission.slots import Slot
@@ -39,6 +39,7 @@ class Request(ABC):
         "key",
         "method",
         "path",
+        "plan",
         "query",
         "received_bytes",
         "slot",
@@ -57,6 +58,8 @@ class Request(ABC):
         self.slot: Slot | None = None
         self.key: Key | None = None
         """The client's key, once it has been identified."""
+        self.plan: Any = None
+        """What the API found out about an earlier request with an equal head."""
         self.received_bytes = 0
         """Bytes of the body as received, before decompression; set once the body has been read."""
         self.traceparent = ""
@@ -84,6 +87,10 @@ class Request(ABC):
             self.slot.release()
         if self.traceparent:
             trace.begin("")
+
+    def remember(self, plan: Any) -> None:
+        """Keep what the API found out, where the server can also for later requests with an equal head."""
+        self.plan = plan
 
     def header(self, name: bytes) -> bytes:
         """The value of a header; b"" when it is absent. `name` may have any case."""

@@ -7,7 +7,8 @@ proxy in front might have read differently. Each refusal is a `400`, after which
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import httptools
 
@@ -50,6 +51,13 @@ class Head:
     http_1_0: bool
     expects_continue: bool
     upgrade: bytes
+    path: str = field(init=False)
+    query: str = field(init=False)
+    plan: Any = field(default=None, init=False, compare=False)
+    """What the API found out about requests with this head; see `gateway.http.known_heads`."""
+
+    def __post_init__(self) -> None:
+        self.path, _, self.query = self.target.partition("?")
 
     def plain(self) -> bytes:
         """Return the request as bytes that every parser reads the same: without a body, with `connection: close`."""

@@ -7,7 +7,27 @@ from functools import cache
 from http import HTTPStatus
 from time import time
 
-from gateway.http.messages import Response
+from gateway.http.messages import JSON, Response
+
+
+class _Plain:
+    """The heads of responses that have nothing but a body of JSON, with the date of this second."""
+
+    def __init__(self) -> None:
+        self._line = b""
+        self._forms: dict[int, bytes] = {}
+
+    def form(self, status: int) -> bytes:
+        """Return the head with a place for the length of the body."""
+        line = _date.line()
+        if line is not self._line:
+            self._line = line
+            self._forms = {}
+        form = self._forms.get(status)
+        if form is None:
+            parts = (_status_line(status), line, b"content-type: ", JSON, b"\r\ncontent-length: %d\r\n\r\n")
+            form = self._forms[status] = b"".join(parts)
+        return form
 
 
 @cache
@@ -31,11 +51,21 @@ class _Date:
 
 
 _date = _Date()
+_plain = _Plain()
 
 
 def head(response: Response, keep: bool, *, http_1_0: bool = False) -> bytes:
     """Return the status line and headers, empty line included. `keep` tells the client whether the connection can be
     used again."""
+    if (
+        keep
+        and not http_1_0
+        and not response.headers
+        and response.content_type is JSON
+        and response.live is None
+        and response.status != HTTPStatus.NO_CONTENT
+    ):
+        return _plain.form(response.status) % len(response.body)
     bodiless = response.status == HTTPStatus.NO_CONTENT
     parts = [_status_line(response.status), _date.line()]
     if not bodiless:

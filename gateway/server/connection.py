@@ -1,8 +1,9 @@
-"""One HTTP/1.1 connection: its task reads requests, passes them to the API and writes the responses, in order.
+"""One HTTP/1.1 connection: its coroutine reads requests, passes them to the API and writes the responses, in order.
 
-Every response, parse errors included, is the API's canonical JSON. A request costs no nursery, cancel scope or timer
-of its own. The connection has one cancel scope and one `deadline`, which its task moves; `gateway.server.listener`
-sweeps the deadlines.
+Every response, parse errors included, is the API's canonical JSON. The connection's coroutine is driven by
+`gateway.server.reactor`, and carried by a task only while a request needs one. A request costs no task, cancel scope or
+timer of its own. The connection has one `deadline`, which its coroutine moves; `gateway.server.listener` sweeps the
+deadlines.
 
 HTTP/2 connections and requests for pages go, with the bytes read so far, to `handover`.
 """
@@ -11,13 +12,12 @@ from __future__ import annotations
 
 import math
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol
 
 import structlog
 import trio
-from trio.lowlevel import wait_readable, wait_writable
 
 from gateway.admission.body_budget import FREE_BYTES, Budget, Hold, Kind
 from gateway.admission.in_flight import Flight
@@ -27,11 +27,14 @@ from gateway.contract import responses
 from gateway.contract.routes import unknown_path
 from gateway.http import response_head, upgrade
 from gateway.http.chunked_body import ChunkDecoder, too_large
+from gateway.http.known_heads import KnownHeads, cut
 from gateway.http.messages import ClientGone, DirectWrite, Request, Response
 from gateway.http.request_head import CHUNKED, PREFACE, Head, check_beginning, parse
 from gateway.server.http2_connection import Carried
+from gateway.server.reactor import Drive
 from proto.model.errors import ErrorCode, TopicsError, invalid
 from proto.model.limits import MAX_HEADER_BYTES, Limits
+from proto.process.driven import Driven, in_driver, in_task, readable, turn, writable
 
 RECEIVE_BYTES = 64 << 10
 CHUNKED_BYTES = 16 << 10
@@ -70,27 +73,36 @@ class Front:
     limits: Limits
     handover: Handover
     budget: Budget
+    heads: KnownHeads = field(default_factory=KnownHeads)
 
 
 class Http1Request(Request):
-    __slots__ = ("_body", "_connection", "head", "read")
+    __slots__ = ("_body", "_connection", "_cut", "head", "length", "read")
 
-    def __init__(self, connection: Connection, head: Head) -> None:
-        path, _, query = head.target.partition("?")
-        super().__init__(head.method, path, query, head.headers, connection.budget)
+    def __init__(self, connection: Connection, head: Head, length: int, cut: bytes) -> None:
+        super().__init__(head.method, head.path, head.query, head.headers, connection.budget)
         self.head = head
+        self.length = length
+        """Bytes of the body, or `CHUNKED`. Requests with the same `head` differ in it."""
+        self._cut = cut
+        self.plan = head.plan
         self.upgrade = head.upgrade
-        self.read = head.length == 0
+        self.read = length == 0
         """Whether the whole body has been read from the connection."""
         self._connection = connection
         self._body = b""
 
+    def remember(self, plan: Any) -> None:
+        if self._cut and not self.head.upgrade:
+            self.head.plan = plan
+            self._connection.heads.keep(self._cut, self.head)
+
     async def has_body(self) -> bool:
-        return self.head.length != 0
+        return self.length != 0
 
     async def body(self) -> bytes:
         if not self.read:
-            length = self.head.length
+            length = self.length
             connection = self._connection
             if length > connection.limits.max_body_bytes:
                 raise too_large(connection.limits.max_body_bytes)
@@ -99,7 +111,7 @@ class Http1Request(Request):
                 if length > FREE_BYTES:
                     self.hold_body().set(length)
             else:
-                self._body = await connection.receive_body(self.head, self.hold_body())
+                self._body = await connection.receive_body(length, self.head.expects_continue, self.hold_body())
             self.read = True
         return self._body
 
@@ -118,21 +130,24 @@ class Connection:
         "budget",
         "buffer",
         "deadline",
+        "drive",
         "expired",
         "head_hold",
+        "heads",
         "limits",
         "pace",
         "phase",
-        "scope",
         "starved_since",
         "waiting",
     )
 
     def __init__(self, front: Front, raw: socket.socket) -> None:
         self.limits = front.limits
+        self.heads = front.heads
         self._front = front
         self.buffer = b""
-        self.scope = trio.CancelScope()
+        self.drive: Drive
+        """Drives `run`. The listener sets it."""
         self.deadline = math.inf
         self.phase = "idle"
         self.expired = False
@@ -147,28 +162,35 @@ class Connection:
         self._owned = True
 
     async def run(self) -> None:
+        await self._guarded(self._serve())
+
+    def following(self) -> Driven | None:
+        """The `408` of a client that was too slow in the middle of a request."""
+        if not self.expired or self.phase == "idle":
+            return None
+        error = TopicsError(ErrorCode.REQUEST_TIMEOUT, f"the client sent its {self.phase} too slowly")
+        self.phase = "idle"
+        self.deadline = math.inf
+        return self._guarded(self._refuse(error))
+
+    async def _guarded(self, part: Driven) -> None:
         try:
-            with self.scope:
-                await self._serve()
-            if self.expired and self.phase != "idle":
-                with trio.CancelScope() as self.scope:
-                    self.deadline = math.inf
-                    await self._refuse(
-                        TopicsError(ErrorCode.REQUEST_TIMEOUT, f"the client sent its {self.phase} too slowly")
-                    )
+            await part
         except (OSError, ClientGone):
-            pass  # the client is gone, so no response can be sent
+            self.phase = "idle"  # the client is gone, so no response can be sent
         except Exception:
+            self.phase = "idle"
             _log.exception("connection_failed")
-        finally:
-            if self._owned:
-                self._raw.close()
+
+    def close(self) -> None:
+        if self._owned:
+            self._raw.close()
 
     def expire(self) -> None:
         """End the connection. A client in the middle of a request gets `408`."""
         self.expired = True
         self.deadline = math.inf
-        self.scope.cancel()
+        self.drive.stop()
         if not self._owned:
             # Hypercorn shields its sends from cancellation, even to a client that does not read.
             try:
@@ -184,6 +206,7 @@ class Connection:
     async def _serve(self) -> None:
         front = self._front
         while True:
+            await in_driver()
             try:
                 raw = await self._read_head()
                 if raw is None:
@@ -191,11 +214,12 @@ class Connection:
                 if raw == PREFACE:
                     await self._hand_over(raw, http2=True)
                     return
-                head = parse(raw)
+                known, length = cut(raw)
+                head = (self.heads.find(known) if known else None) or parse(raw)
             except TopicsError as error:
                 await self._refuse(error)
                 return
-            request = Http1Request(self, head)
+            request = Http1Request(self, head, head.length if length is None else length, known)
             if head.upgrade == b"websocket" and request.path != upgrade.PATH:
                 # The bytes that follow are not HTTP, so none of them may be read as a request.
                 await self._refuse(unknown_path(request.path))
@@ -208,11 +232,12 @@ class Connection:
             front.flight.enter()
             try:
                 response = await front.api.handle(request)
-                if not request.read and 0 < head.length <= len(self.buffer):
-                    self.take(head.length)
+                if not request.read and 0 < request.length <= len(self.buffer):
+                    self.take(request.length)
                     request.read = True
                 keep = head.keep_alive and request.read and not front.flight.draining
                 if response.upgraded is not None:
+                    await in_task()
                     keep = False
                     await self._send(response.body, b"", False)
                     await response.upgraded(self)
@@ -231,7 +256,7 @@ class Connection:
                 return
             if self.buffer:
                 # Pipelined requests never wait for input, so other connections need a turn here.
-                await trio.lowlevel.checkpoint()
+                await turn()
 
     # -- reading
 
@@ -269,7 +294,7 @@ class Connection:
                 if len(buffer) > SMALL_HEAD_BYTES:
                     self.head_hold = self.head_hold or self.budget.hold(Kind.HEAD)
                     await self.head_hold.grow(MAX_HEADER_BYTES)
-            await wait_readable(raw)
+            await readable(raw)
             try:
                 data = raw.recv(RECEIVE_BYTES)
             except BlockingIOError:
@@ -289,16 +314,16 @@ class Connection:
         self.buffer = buffer[size:]
         return buffer[:size]
 
-    async def receive_body(self, head: Head, hold: Hold) -> bytes:
+    async def receive_body(self, length: int, expects_continue: bool, hold: Hold) -> bytes:
         """Read the rest of a body that did not arrive with its head. Raises 400, 413, 429 and `ClientGone`."""
         early = bool(self.buffer)
         self.deadline = math.inf
-        if head.length != CHUNKED:
-            await hold.grow(head.length)
-            if head.expects_continue and not early:
+        if length != CHUNKED:
+            await hold.grow(length)
+            if expects_continue and not early:
                 await self._ask_for_body()
             pieces = [self.take(len(self.buffer))]
-            missing = head.length - len(pieces[0])
+            missing = length - len(pieces[0])
             self.pace.begin()
             while missing:
                 pieces.append(await self._receive(missing))
@@ -310,7 +335,7 @@ class Connection:
         decoder.feed(self.take(len(self.buffer)))
         if not decoder.done:
             await hold.grow(min(FIRST_GROWTH_BYTES, limit))
-            if head.expects_continue and not early:
+            if expects_continue and not early:
                 await self._ask_for_body()
             self.pace.begin()
             while not decoder.done:
@@ -339,7 +364,7 @@ class Connection:
         self.starved_since = monotonic()
         self.deadline = self.pace.deadline()
         while True:
-            await wait_readable(self._raw)
+            await readable(self._raw)
             try:
                 data = self._raw.recv(min(most, RECEIVE_BYTES * 4))
             except BlockingIOError:
@@ -355,7 +380,7 @@ class Connection:
     async def disconnected(self) -> None:
         """Return when the client has closed its side. A request sent ahead stays in the buffer for its turn."""
         while len(self.buffer) < SMALL_HEAD_BYTES:
-            await wait_readable(self._raw)
+            await readable(self._raw)
             try:
                 data = self._raw.recv(SMALL_HEAD_BYTES)
             except BlockingIOError:
@@ -372,7 +397,7 @@ class Connection:
         if self.buffer:
             return self.take(len(self.buffer))
         while True:
-            await wait_readable(self._raw)
+            await readable(self._raw)
             try:
                 return self._raw.recv(RECEIVE_BYTES)
             except BlockingIOError:
@@ -381,18 +406,27 @@ class Connection:
     # -- writing
 
     async def send_some(self, data: bytes) -> None:
-        """Send on an upgraded connection. Sets no deadline: the caller decides how long the client may take."""
+        """Send on an upgraded connection, or a piece of a live response. Sets no deadline: the caller decides how long the
+        client may take."""
         await self._send(data, b"", False, forever=True)
 
     async def _send(self, head: bytes, body: bytes, head_only: bool, *, forever: bool = False) -> None:
-        if head_only or not body:
-            views = [memoryview(head)]
-        elif len(body) <= GATHER_BYTES:
-            views = [memoryview(head + body)]
+        if head_only or len(body) <= GATHER_BYTES:
+            data = head if head_only or not body else head + body
+            try:
+                sent = self._raw.send(data)
+            except BlockingIOError:
+                sent = 0
+            if sent < len(data):
+                await self._send_rest([memoryview(data)[sent:]], sent, forever=forever)
         else:
-            views = [memoryview(head), memoryview(body)]
+            await self._send_rest([memoryview(head), memoryview(body)], 0, forever=forever)
+        self.deadline = math.inf
+
+    async def _send_rest(self, views: list[memoryview], total: int, *, forever: bool) -> None:
+        """Send what is left of a response, of which `total` bytes are sent."""
         limits = self.limits
-        total, begun = 0, 0.0
+        begun = 0.0
         while True:
             try:
                 sent = self._raw.sendmsg(views) if len(views) > 1 else self._raw.send(views[0])
@@ -402,7 +436,7 @@ class Connection:
             while views and sent >= len(views[0]):
                 sent -= len(views.pop(0))
             if not views:
-                break
+                return
             if sent:
                 views[0] = views[0][sent:]
             self.phase = "idle"  # a client that does not read this response gets no 408 after it
@@ -410,16 +444,12 @@ class Connection:
                 now = monotonic()
                 begun = begun or now
                 self.deadline = due(now, begun, total, limits.body_timeout_ms / 1000, limits.min_download_rate)
-            await wait_writable(self._raw)
-        self.deadline = math.inf
-
-    async def send_live(self, data: bytes) -> None:
-        """Send bytes of a live response. As `send_some`."""
-        await self._send(data, b"", False, forever=True)
+            await writable(self._raw)
 
     async def _send_live(self, response: Response, request: Http1Request, keep: bool) -> bool:
         """Send a live response; return whether the connection can be used again. Raises `ClientGone`."""
         assert response.live is not None
+        await in_task()
         head = request.head
         keep = keep and not head.http_1_0
         await self._send(response_head.head(response, keep, http_1_0=head.http_1_0), b"", False)
@@ -449,7 +479,7 @@ class Connection:
         self.phase = "idle"
         while allowed > 0:
             self.deadline = min(monotonic() + LINGER_PAUSE_S, until)
-            await wait_readable(self._raw)
+            await readable(self._raw)
             try:
                 data = self._raw.recv(RECEIVE_BYTES)
             except BlockingIOError:
@@ -459,6 +489,7 @@ class Connection:
             allowed -= len(data)
 
     async def _hand_over(self, raw: bytes, *, http2: bool) -> None:
+        await in_task()
         self._owned = False
         self.phase = "idle"
         self.deadline = math.inf
@@ -480,7 +511,7 @@ class _Pieces(DirectWrite):
 
     async def __call__(self, piece: bytes) -> None:
         unsent, self.unsent = self.unsent, b""
-        await self._connection.send_live(unsent + self._framed(piece))
+        await self._connection.send_some(unsent + self._framed(piece))
 
     def offer(self, piece: bytes) -> bool:
         if self.unsent:

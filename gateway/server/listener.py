@@ -1,10 +1,11 @@
-"""The HTTP/1.1 listener: accepts connections, runs one task for each, and ends those that are too slow."""
+"""The HTTP/1.1 listener: accepts connections, passes them to the reactor, and ends those that are too slow."""
 
 from __future__ import annotations
 
 import errno
 import math
 import socket
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -14,15 +15,17 @@ from trio.lowlevel import wait_readable
 
 from gateway.server.connection import Connection, Front
 from gateway.server.eviction import most_connections, who_leaves
+from gateway.server.reactor import Drive, Reactor
 
 _log: Any = structlog.get_logger()
 _STARVED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Http1Server:
-    def __init__(self, front: Front, other_connections: int = 0) -> None:
+    def __init__(self, front: Front, reactor: Reactor, other_connections: int = 0) -> None:
         self.connections: set[Connection] = set()
         self.most = most_connections(front.limits.max_connections, other_connections)
+        self._reactor = reactor
         self._front = front
         self._left = trio.Event()
 
@@ -31,41 +34,46 @@ class Http1Server:
     ) -> None:
         """Accept and serve until cancelled. Cancellation ends every connection too."""
         listener.setblocking(False)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._sweep)
-            task_status.started()
-            while True:
-                if len(self.connections) >= self.most:
-                    await wait_readable(listener)
-                    await self._make_room()
-                    continue
-                try:
-                    raw, _ = listener.accept()
-                except BlockingIOError:
-                    await wait_readable(listener)
-                except OSError as error:
-                    if error.errno not in _STARVED:
-                        continue  # the client gave up while it waited in the kernel's queue
-                    _log.warning("accept_starved", error=str(error), connections=len(self.connections))
-                    await trio.sleep(0.1)
-                else:
-                    self.admit(raw, nursery)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._sweep)
+                task_status.started()
+                await self._accept(listener, nursery)
+        finally:
+            for connection in tuple(self.connections):
+                connection.drive.close()
 
-    def admit(self, raw: socket.socket, nursery: trio.Nursery) -> None:
-        """Serve a connected socket in `nursery`."""
+    async def _accept(self, listener: socket.socket, nursery: trio.Nursery) -> None:
+        while True:
+            if len(self.connections) >= self.most:
+                await wait_readable(listener)
+                await self._make_room()
+                continue
+            try:
+                raw, _ = listener.accept()
+            except BlockingIOError:
+                await wait_readable(listener)
+            except OSError as error:
+                if error.errno not in _STARVED:
+                    continue  # the client gave up while it waited in the kernel's queue
+                _log.warning("accept_starved", error=str(error), connections=len(self.connections))
+                await trio.sleep(0.1)
+            else:
+                self._admit(raw, nursery)
+
+    def _admit(self, raw: socket.socket, nursery: trio.Nursery) -> None:
+        """Serve a connected socket, with its tasks in `nursery`."""
         raw.setblocking(False)
         if raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(self._front, raw)
         self.connections.add(connection)
-        nursery.start_soon(self._serve, connection)
+        connection.drive = Drive(self._reactor, raw, connection, nursery, partial(self._ended, connection))
 
-    async def _serve(self, connection: Connection) -> None:
-        try:
-            await connection.run()
-        finally:
-            self.connections.discard(connection)
-            self._left.set()
+    def _ended(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        del connection.drive  # each refers to the other
+        self._left.set()
 
     async def _make_room(self) -> None:
         """Evict connections that only wait; return when a connection has ended, or after 0.1 s.

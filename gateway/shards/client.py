@@ -11,12 +11,14 @@ import trio
 from gateway.http.messages import ClientGone
 from gateway.shards.ledger import Growth, Ledger
 from proto.ipc.control import ShardState
-from proto.ipc.link import ANSWERS_S, Link, Links, Pending
+from proto.ipc.link import ANSWERS_S, Link, Links, Pending, Read
 from proto.ipc.message import Reply, Status
 from proto.ipc.operations import Operation, Stats
+from proto.ipc.transport import MessageSocket
 from proto.model.errors import TopicsError
 from proto.model.memory_shares import DEFAULT_BYTES, window
 from proto.model.names import shard_of
+from proto.process.driven import in_task
 
 A = TypeVar("A")
 
@@ -37,7 +39,13 @@ class Statistics:
 class Shards:
     """All shards. `run` serves the links. A shard is not `serving` until its link has received a reply from it."""
 
-    def __init__(self, shards: int, request_timeout_ms: int, window_bytes: int = window(DEFAULT_BYTES, 1)) -> None:
+    def __init__(
+        self,
+        shards: int,
+        request_timeout_ms: int,
+        window_bytes: int = window(DEFAULT_BYTES, 1),
+        read: Read = MessageSocket.read,
+    ) -> None:
         self.counters = [(0, 0, 0)] * shards
         self.quarantined = [0] * shards
         """Topics that each shard has quarantined because their files cannot be read."""
@@ -52,6 +60,7 @@ class Shards:
             probing=True,
             window_bytes=window_bytes,
             withdrawn=lambda link, ident: self.ledger.withdraw(link.state.index, ident),
+            read=read,
         )
         self._heard: list[Link | None] = [None] * shards
         self.complete = trio.Event()
@@ -165,6 +174,7 @@ class Shards:
             outcome = await pending.wait()
             if isinstance(outcome, Reply):
                 return outcome
+            await in_task()
             if parked is not None:
                 parked()
             if gone is None:

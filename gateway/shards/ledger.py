@@ -29,13 +29,12 @@ Requests booked when a shard dies may be in its log, so they stay booked until a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import trio
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
+class Growth(NamedTuple):
     """The most that a request can add."""
 
     topics: int = 0

@@ -27,6 +27,7 @@ from proto.ipc.message import Reply
 from proto.ipc.operations import Append, Growing, Stats
 from proto.model.errors import ErrorCode, TopicsError, not_ready
 from proto.model.limits import RECORD_OVERHEAD, Limits
+from proto.process.driven import in_task
 
 A = TypeVar("A")
 SETTLE_S = 2.0
@@ -53,11 +54,13 @@ class Quota:
         alone."""
         if not self._max_topics and not self._max_bytes:
             return await self._shards.call(operation, topic, body)
-        while self._alone is not None:
-            await self._alone.wait()
+        while (alone := self._alone) is not None:
+            await in_task()
+            await alone.wait()
         reply = await self._send(operation, topic, body)
         if not _refused(reply):
             return reply
+        await in_task()
         if not self._shards.ledger.complete:
             raise not_ready("it is not known yet what all shards hold together; retry shortly")
         if await self._full(reply):

@@ -17,7 +17,8 @@ ticks of this process, so that a pause of the asking process is not taken for on
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -32,7 +33,7 @@ from proto.ipc.transport import Group, MessageSocket
 from proto.model.errors import TopicsError, not_ready, shutting_down
 from proto.model.limits import MAX_WAIT_MS
 from proto.model.memory_shares import DEFAULT_BYTES, window
-from proto.process import trace
+from proto.process import driven, trace
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -87,22 +88,31 @@ class Pending(Generic[A]):
             # The other outcomes that arrived in this turn must still be delivered.
             _log.exception("outcome_not_handled", shard=self.link.state.index, request=self.id)
 
+    def wakes(self, wake: Callable[[], None]) -> None:
+        """Call `wake` once, when the next outcome has arrived; `wait` then returns it at once."""
+
+        def resume(outcome: Outcome[A]) -> None:
+            self._callback, self._outcome = None, outcome
+            wake()
+
+        self._callback = resume
+
     async def wait(self) -> Reply[A] | Parked:
         """Wait for the next outcome. Raises `503` when the shard dies or stays silent."""
         if self._outcome is None:
-            task = trio.lowlevel.current_task()
-
-            def resume(outcome: Outcome[A]) -> None:
-                self._callback, self._outcome = None, outcome
-                trio.lowlevel.reschedule(task)
-
-            self._callback = resume
-            await trio.lowlevel.wait_task_rescheduled(self._abort)
+            if driven.driven():
+                await driven.outcome(self)
+            else:
+                self.wakes(partial(trio.lowlevel.reschedule, trio.lowlevel.current_task()))
+                await trio.lowlevel.wait_task_rescheduled(self._abort)
         outcome = self._outcome
         self._outcome = None
         assert outcome is not None
         if isinstance(outcome, TopicsError):
-            raise outcome
+            try:
+                raise outcome
+            finally:
+                del outcome  # or else it holds all frames of its traceback until the garbage collector runs
         return outcome
 
     def _abort(self, _: object) -> trio.lowlevel.Abort:
@@ -206,7 +216,7 @@ class Link:
         try:
             with self.scope:
                 self._owner.opened(self)
-                await self._socket.read(self._take)
+                await self._owner.read(self._socket, self._take)
         finally:
             # The reader must have left its wait: its descriptor must not be closed while trio watches it.
             self.fail()
@@ -290,12 +300,16 @@ class Link:
             )
 
 
+Read = Callable[[MessageSocket, Callable[[Group], object]], Awaitable[None]]
+"""Passes the messages of a socket to a function until it is cancelled."""
+
+
 class Links:
     """One link to each shard that is in one of `phases`. `update` follows the supervisor's reports, `run` serves them.
 
     `opened` is called with each new link once it accepts requests. `heard` is called for every packet from the current
     incarnation of a shard, with the shard's status and the replies, before they are delivered. `withdrawn` is called
-    with the id of a request that was abandoned before it was sent.
+    with the id of a request that was abandoned before it was sent. `read` reads the sockets.
     """
 
     def __init__(
@@ -309,7 +323,9 @@ class Links:
         probing: bool = False,
         window_bytes: int = window(DEFAULT_BYTES, 1),
         withdrawn: Callable[[Link, int], object] = lambda link, ident: None,
+        read: Read = MessageSocket.read,
     ) -> None:
+        self.read = read
         self.window_bytes = window_bytes
         self.withdrawn = withdrawn
         self.states = [ShardState(index) for index in range(shards)]

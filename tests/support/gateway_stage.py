@@ -211,6 +211,7 @@ async def stage(
             )
             with trio.fail_after(30):
                 async with trio.open_nursery() as nursery:
+                    await nursery.start(gateway.reactor.run)
                     await nursery.start(gateway.shards.run)
                     await nursery.start(gateway.api.live.run)
                     await nursery.start(gateway.accept, listener)

@@ -1,5 +1,6 @@
 """Claims about HTTP/1.1 connections as a client sees them, on real sockets, with scripted shards."""
 
+import gc
 import gzip
 import json
 import socket
@@ -12,6 +13,8 @@ import trio
 from structlog.testing import capture_logs
 
 from gateway.api.dispatch import MAX_PARAMETERS_BYTES
+from gateway.server.connection import Connection, Http1Request
+from gateway.server.reactor import Drive
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.model.errors import ErrorCode, TopicsError, topic_not_found
 from tests.support.asked import said
@@ -390,6 +393,27 @@ async def test_a_shard_that_vanishes_fails_its_waiters_with_503_and_others_go_on
         assert (await client.ask("GET", "/v0/metrics")).status == 200
         await there.start_shard(0, lambda request: [Reply(request.id, b'{"back":true}')], incarnation=2)
         assert (await client.ask("GET", "/v0/topics/a")).json["back"] is True
+
+
+async def test_what_a_failed_request_and_an_ended_connection_held_is_free_at_once() -> None:
+    """Without the garbage collector, which runs rarely: a body may be large."""
+    gc.collect()
+    gc.disable()
+    try:
+        async with stage(lambda request: []) as there:
+            async with there.client() as client:
+                await client.send(b"POST /v0/topics/a HTTP/1.1\r\n" + JSON_POST + b"Content-Length: 2\r\n\r\n{}")
+                await until(lambda: bool(there.shards[0].requests))
+                there.lose_shard(0)
+                assert (await client.receive()).status == 503
+                await client.send(b"GET /v0/health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                assert (await client.receive()).status == 200
+                assert await client.ended()
+            await until(lambda: not there.gateway.server.connections)
+            left = [each for each in gc.get_objects() if isinstance(each, Http1Request | Connection | Drive)]
+            assert left == []
+    finally:
+        gc.enable()
 
 
 async def test_a_silent_shard_is_503_and_told_to_forget() -> None:
