@@ -406,8 +406,8 @@ class Connection:
     # -- writing
 
     async def send_some(self, data: bytes) -> None:
-        """Send on an upgraded connection, or a piece of a live response. Sets no deadline: the caller decides how long the
-        client may take."""
+        """Send on an upgraded connection, or a piece of a live response. Sets no deadline: the caller decides how long
+        the client may take."""
         await self._send(data, b"", False, forever=True)
 
     async def _send(self, head: bytes, body: bytes, head_only: bool, *, forever: bool = False) -> None:
