@@ -16,6 +16,7 @@ A body without unknown fields is decoded once.
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Callable
 from difflib import get_close_matches
 from itertools import islice
@@ -36,6 +37,7 @@ MAX_SHOWN = 64
 MAX_COLONS = 200_000
 """Bodies with more colons are not split into fields, to bound the memory this takes."""
 _UNKNOWN = "Object contains unknown field"
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 _PIECE_BYTES = 1 << 20
 """Bytes checked for UTF-8 at a time. As text, a body may take four times its size."""
@@ -136,7 +138,9 @@ def _decoded(decode: Callable[[bytes], T], body: bytes, most: int) -> T:
 
 def _refused(error: msgspec.DecodeError, decode: Callable[[bytes], Any]) -> TopicsError:
     if isinstance(error, msgspec.ValidationError):
-        return invalid(f"the body has the wrong shape: {error}{allowed(decode, error)}")
+        missing = _MISSING.fullmatch(str(error))
+        detail = {} if missing is None else {"field": missing[1]}
+        return invalid(f"the body has the wrong shape: {error}{allowed(decode, error)}", **detail)
     return invalid(f"the body is not JSON: {error}")
 
 

@@ -30,6 +30,8 @@ def replay(directory: Directory, found: Found) -> None:
         if header.kind in SHARD_FORMS:
             shard_frame(buffer, header).apply(directory, header)
             return
+        if not header.topic_id:
+            raise ValueError(f"frame kind {header.kind} is not known")
         topic = directory.by_id.get(header.topic_id)
         if topic is None:
             if header.topic_id < directory.next_id:

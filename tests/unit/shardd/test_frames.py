@@ -138,6 +138,11 @@ def test_a_map_that_is_none_of_its_kind_ends_the_start(kind: Kind, fields: dict[
         replay(harness.shard.directory, found(_raw(frame)))
 
 
+def test_an_unknown_kind_of_no_topic_ends_the_start() -> None:
+    with pytest.raises(RecoveryError, match="frame kind 13 is not known"):
+        replay(Directory(), found(_raw(encode_map(13, 0, {}, 0, frame_no=1))))  # type: ignore[arg-type]
+
+
 def test_a_frame_of_a_deleted_topic_changes_nothing() -> None:
     directory = Directory()
     directory.used_id(4)

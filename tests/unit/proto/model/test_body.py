@@ -55,6 +55,12 @@ def test_a_value_that_is_not_allowed_is_told_with_those_that_are(
     assert caught.value.message.endswith(allowed)
 
 
+def test_a_missing_field_is_named_in_the_detail() -> None:
+    with pytest.raises(TopicsError) as caught:
+        append_request._FORM.read(b'{"node":"n"}')
+    assert caught.value.detail == {"field": "records"}
+
+
 def test_other_errors_are_told_as_before() -> None:
     with pytest.raises(TopicsError, match=r"wrong shape: Expected `int \| null`, got `str` - at `\$\.ttl_ms`$"):
         config.PATCH.read(b'{"ttl_ms":"x"}')
