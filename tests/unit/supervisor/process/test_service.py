@@ -69,8 +69,9 @@ class Stage:
         return status
 
     def received(self, name: str) -> list[Any]:
-        """Messages that a child received, each as [type, fields, pid, environment]."""
-        return [json.loads(line) for line in (self.path / f"{name}.log").read_text().splitlines()]
+        """Messages that a child received, each as [type, fields, pid, environment]. A kill may have cut a line short."""
+        lines = (self.path / f"{name}.log").read_text().splitlines()
+        return [json.loads(line) for line in lines if line.endswith("]")]
 
     def told_phases(self) -> list[list[str]]:
         """Phases of the shards in the order sent to the gateway."""
