@@ -69,7 +69,7 @@ class Stage:
         return status
 
     def received(self, name: str) -> list[Any]:
-        """Messages that a child received, each as [type, fields, pid, environment]. A kill may have cut a line short."""
+        """Messages that a child received, each as [type, fields, pid, environment]. A kill may have cut one short."""
         lines = (self.path / f"{name}.log").read_text().splitlines()
         return [json.loads(line) for line in lines if line.endswith("]")]
 
