@@ -1,5 +1,5 @@
 # make run         serve 127.0.0.1:4000, data in ./topics-data (TOPICS_* variables change that)
-# make check       lint, types and the fast tests, in less than a minute
+# make check       lint, types and the fast tests, in about a minute on two free cores
 # make test        all checks and tests, as CI runs them
 # make long        the long sweeps
 # make demo        a year of flights through the real service, killed and restarted (examples/flights)
@@ -62,7 +62,7 @@ bench-%: $(VENV)/.run
 	@$(BIN)/python bench/$*.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) build packages/*/build *.egg-info packages/*/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db
+	rm -rf $(VENV) build packages/*/build *.egg-info packages/*/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis spark-warehouse metastore_db
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: each records that a set of packages is installed for the present pyproject.toml.

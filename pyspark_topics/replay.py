@@ -9,8 +9,8 @@
     seqs reserved                    uses seqs without records
     cursor, rescued, watch sessions  none
 
-A frame of a topic that is unknown to catalog and log is an error. The exception are ids below the catalog's `next_id`,
-which may belong to topics deleted before the catalog was made.
+A frame of a topic that is unknown to catalog and log is an error. Ids below the catalog's `next_id` are no error: their
+topics may have been deleted before the catalog was made.
 """
 
 from __future__ import annotations

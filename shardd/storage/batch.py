@@ -12,6 +12,7 @@ from proto.model.limits import RECORD_OVERHEAD
 from shardd.storage.errors import SegmentError
 
 FINAL_LEVEL = 2
+"""How often a batch is merged at most; `level` counts."""
 FINAL_RECORDS = 512
 FINAL_BYTES = 256 << 10
 """Batches with at least `FINAL_RECORDS` records or `FINAL_BYTES` bytes are never merged."""
@@ -61,9 +62,9 @@ class Batch:
         self.buffer = buffer
         self.stored: Stored | None = None
         self.written = 0
-        """The value of `deleted` that the file's flags give."""
+        """How many records the flags in the file mark as deleted."""
         self.filed = 0
-        """The check of the file's delete flags, see `shardd.storage.segment`."""
+        """The checksum of the delete flags in the file, see `shardd.storage.segment`."""
         self.first_seq = first_seq
         self.count = count
         ts = columns.ts
@@ -147,8 +148,8 @@ class Batch:
         return bytes(self.flags[start:stop]).translate(_LIVE)
 
     def delete_flags(self) -> bytes:
-        """One byte per record, in the form of the file. Records before `start` are not flagged: the topic's floor tells
-        about them."""
+        """One byte per record, in the form of the file. Records before `start` are not flagged: they are below the
+        topic's floor."""
         return bytes(self.count) if self.flags is None else bytes(self.flags)
 
     def cut(self, start: int) -> None:
@@ -216,7 +217,8 @@ class Batch:
             self.live_size = sum(compress(columns.sizes(self.start, self.count), mask)) + RECORD_OVERHEAD * self.live
 
     def start_to_lose(self, records: int, size: int) -> int:
-        """The position to cut at so that at least `records` live records and `size` live bytes go, and no more.
+        """The first position to keep, so that at least `records` live records and at least `size` live bytes are lost, and
+        no record more than that needs.
 
         Returns `count`, which drops the whole batch, if even that is not enough.
         """

@@ -43,7 +43,8 @@ def _fits(path: Path) -> bool:
 
 
 class RuntimeDir:
-    """Opened runtime directory: mode 0700, owned by this user, locked against a second service, cleared of remains."""
+    """Opened runtime directory: mode 0700, owned by this user, locked against a second service, without the sockets
+    and the status of an earlier run."""
 
     def __init__(self, path: Path, descriptor: int, *, ours: bool) -> None:
         self.path = path
@@ -100,7 +101,7 @@ class RuntimeDir:
             left.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove the directory's content, and the directory itself unless the operator provided it."""
+        """Remove the directory's content, and the directory itself unless it was there before."""
         self._clear()
         if self._ours:
             try:

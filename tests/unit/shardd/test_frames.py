@@ -20,6 +20,7 @@ from shardd.topic.directory import Directory
 from tests.support.harness import Harness
 
 ROOT = Path(__file__).parents[3]
+UNKNOWN: Any = max(Kind) + 1
 CONFIG = {"type": "log", "ttl_ms": 0}
 LANE = {"source": "s", "epoch": 2, "cursor": 5, "version": 1, "stopped": False, "routers": []}
 SESSION = {"wid": "w", "owner": b"o", "options": {}, "topics": {"t": [1, 2, 3]}, "generation": 0}
@@ -127,7 +128,7 @@ def test_maps_of_older_releases_are_read(kind: Kind, fields: dict[str, Any], bod
         (Kind.TOPIC_CONFIG, {"now": 2}),
         (Kind.CURSOR, {"name": "c"}),
         (Kind.CURSOR, {"name": "c", "seq": 1, "ts": "noon", "force": False}),
-        (13, {}),
+        (UNKNOWN, {}),
     ],
 )
 def test_a_map_that_is_none_of_its_kind_ends_the_start(kind: Kind, fields: dict[str, Any]) -> None:
@@ -139,8 +140,8 @@ def test_a_map_that_is_none_of_its_kind_ends_the_start(kind: Kind, fields: dict[
 
 
 def test_an_unknown_kind_of_no_topic_ends_the_start() -> None:
-    with pytest.raises(RecoveryError, match="frame kind 13 is not known"):
-        replay(Directory(), found(_raw(encode_map(13, 0, {}, 0, frame_no=1))))  # type: ignore[arg-type]
+    with pytest.raises(RecoveryError, match=f"frame kind {UNKNOWN} is not known"):
+        replay(Directory(), found(_raw(encode_map(UNKNOWN, 0, {}, 0, frame_no=1))))
 
 
 def test_a_frame_of_a_deleted_topic_changes_nothing() -> None:

@@ -18,6 +18,13 @@ from proto.ipc.operations import Claim
 from proto.model.errors import TopicsError, topic_not_found
 from tests.support.gateway_stage import Client, Stage, stage, until
 
+
+@pytest.fixture(autouse=True)
+def _short_goodbye(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shards here do not answer when a stream closes."""
+    monkeypatch.setattr(job_stream, "GOODBYE_S", 0.05)
+
+
 ASKED = "/v0/topics/q/work?node=w&max=2"
 
 
@@ -195,23 +202,25 @@ async def test_a_client_that_leaves_its_claim_is_taken_out() -> None:
 async def test_jobs_for_a_client_that_leaves_at_the_same_moment_are_not_taken() -> None:
     async with stage(Claims()) as there:
         shards = there.gateway.shards
-        answered = trio.Event()
+        parked, answered = trio.Event(), trio.Event()
         heard = shards.links._heard
 
         def listen(link: Link, status: Status, replies: list[Reply]) -> None:
             heard(link, status, replies)
-            answered.set()
+            if parked.is_set() and replies:
+                answered.set()
 
         shards.links._heard = listen
         async with trio.open_nursery() as nursery:
 
             async def ask() -> None:
                 with pytest.raises(ClientGone):
-                    await shards.call(Claim(), "q", CLAIM, answered.wait)
+                    await shards.call(Claim(), "q", CLAIM, answered.wait, parked=parked.set)
 
             nursery.start_soon(ask)
             await until(lambda: bool(there.shards[0].requests))
             ident = there.shards[0].requests[0].id
+            await parked.wait()
             there.shards[0].send(Reply(ident, b"{}"))
         await until(lambda: there.shards[0].cancelled == [ident])
 
