@@ -217,8 +217,8 @@ class Batch:
             self.live_size = sum(compress(columns.sizes(self.start, self.count), mask)) + RECORD_OVERHEAD * self.live
 
     def start_to_lose(self, records: int, size: int) -> int:
-        """The first position to keep, so that at least `records` live records and at least `size` live bytes are lost, and
-        no record more than that needs.
+        """The first position to keep, so that at least `records` live records and at least `size` live bytes are lost,
+        and no record more than that needs.
 
         Returns `count`, which drops the whole batch, if even that is not enough.
         """

@@ -101,7 +101,7 @@ class RuntimeDir:
             left.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove the directory's content, and the directory itself unless it was there before."""
+        """Remove the directory's content, and the directory itself unless the operator made it."""
         self._clear()
         if self._ours:
             try:
