@@ -146,10 +146,12 @@ class Packing:
     """A packet for one peer that is being filled. A message is encoded when it is added, so one that cannot be encoded
     fails its sender and not the packet."""
 
-    __slots__ = ("_bodies", "_encoded", "_places", "count")
+    __slots__ = ("_bodies", "_encoded", "_places", "count", "size")
 
     def __init__(self) -> None:
         self.count = 0
+        self.size = 0
+        """Bytes of the bodies."""
         self._encoded = bytearray(_ARRAY.size)
         self._places: list[int] = []
         self._bodies: list[bytes] = []
@@ -165,6 +167,7 @@ class Packing:
             del self._encoded[end:]
             raise
         self.count += 1
+        self.size += len(message.body)
 
     def _add_large(self, message: Message, end: int) -> None:
         assert isinstance(message, (Request, Reply))

@@ -34,6 +34,9 @@ from proto.ipc.message import NO_STATUS, Message, MessageError, Packet, Packing,
 
 MAX_PACKET = 64
 """Messages in a packet. A turn with more sends several."""
+PACKET_BYTES = 64 << 10
+"""A packet leaves as soon as it has this many bytes: the peer reads it while the turn makes the next one, and the memory
+of its bodies is used again."""
 MAX_TICK = 256
 """Messages received before the reader yields. More would delay the other tasks, fewer would shrink the groups."""
 
@@ -140,9 +143,9 @@ class MessageSocket:
             self._planned = True
             if self._turn is None:
                 self.flush()
-            else:
-                self._turn.plan(self)
-        elif queue.count == MAX_PACKET:
+                return
+            self._turn.plan(self)
+        if queue.count == MAX_PACKET or queue.size >= PACKET_BYTES:
             self._send_packet(peer, self._queues.pop(peer))
 
     def flush(self) -> bool:

@@ -14,7 +14,7 @@ import zmq
 
 from proto.ipc.message import NO_STATUS, Cancel, Message, Packet, Reply, Request, Status, pack
 from proto.ipc.operations import State
-from proto.ipc.transport import MAX_PACKET, MAX_TICK, Group, MessageSocket
+from proto.ipc.transport import MAX_PACKET, MAX_TICK, PACKET_BYTES, Group, MessageSocket
 
 
 def messages_of(group: Group) -> list[Message]:
@@ -134,6 +134,14 @@ async def test_what_a_turn_sends_leaves_as_one_packet(tmp_path: Path) -> None:
         await there.until(lambda: len(there.got) == 10)
         (packet,) = there.packets
         assert [len(message.body) for message in packet.messages] == [number * 1000 for number in range(10)]
+
+
+async def test_a_packet_with_large_bodies_leaves_before_the_end_of_the_turn(tmp_path: Path) -> None:
+    async with pair(tmp_path) as there:
+        for number in range(5):
+            there.dealer.send(Request(number, State(), "t", bytes(PACKET_BYTES // 2)))
+        await there.until(lambda: len(there.got) == 5)
+        assert [len(packet.messages) for packet in there.packets] == [2, 2, 1]
 
 
 async def test_every_packet_has_the_status_of_when_it_leaves(tmp_path: Path) -> None:
