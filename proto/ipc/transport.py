@@ -35,8 +35,8 @@ from proto.ipc.message import NO_STATUS, Message, MessageError, Packet, Packing,
 MAX_PACKET = 64
 """Messages in a packet. A turn with more sends several."""
 PACKET_BYTES = 64 << 10
-"""A packet leaves as soon as it has this many bytes: the peer reads it while the turn makes the next one, and the memory
-of its bodies is used again."""
+"""A packet leaves as soon as its bodies have this many bytes: the peer reads it while the turn makes the next one, and
+the memory of the bodies is used again."""
 MAX_TICK = 256
 """Messages received before the reader yields. More would delay the other tasks, fewer would shrink the groups."""
 
