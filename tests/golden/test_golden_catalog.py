@@ -1,4 +1,4 @@
-"""A shard's directory with a catalog, as an orderly stop of an early release left it. Every later one must start from it.
+"""The directory of a shard, as an orderly stop of an early release left it. Every later release must start from it.
 
 `expected.json` has what that release answered when it started from these files.
 """
