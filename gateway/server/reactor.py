@@ -1,7 +1,9 @@
 """The reactor: one epoll set for all connections, and the coroutines that serve them.
 
 A task per connection costs more than most requests. So one task waits for the epoll set. When it becomes readable, the
-task runs a *turn* of plain calls: it polls the set without waiting and resumes each connection that is ready, once.
+task runs a *turn* of plain calls. Each of its rounds polls the set without waiting and resumes each connection that is
+ready, once. A turn ends when a round finds nothing, or after `ROUNDS` of them. Then each shard gets one packet with all
+that the turn has for it: the more there is to do, the larger the packets.
 
 A connection is served by one coroutine (`proto.process.driven`). The reactor drives it through these states:
 
@@ -52,7 +54,9 @@ from proto.ipc.transport import Group, MessageSocket
 from proto.process.driven import Driven, Want, carried, drive
 
 MOST_EVENTS = 256
-"""Sockets handled in one turn, after which trio's tasks get theirs."""
+"""Sockets handled in one round."""
+ROUNDS = 4
+"""The most rounds of a turn, after which its packets leave and trio's tasks run."""
 
 _log: Any = structlog.get_logger()
 
@@ -369,7 +373,7 @@ class Reactor:
             os.eventfd_write(self._bell, 1)
 
     def watch(self, descriptor: int, mask: int, handler: Callable[[int], None]) -> None:
-        """Call `handler` in each turn in which `descriptor` is ready."""
+        """Call `handler` in each round in which `descriptor` is ready."""
         self.epoll.register(descriptor, mask)
         self._handlers[descriptor] = handler
 
@@ -378,17 +382,25 @@ class Reactor:
         self.epoll.unregister(descriptor)
 
     def _turn(self) -> None:
-        handlers = self._handlers
-        for descriptor, events in self.epoll.poll(0, MOST_EVENTS):
-            handler = handlers.get(descriptor)
-            if handler is not None:  # an earlier handler of this turn may have removed it
-                handler(events)
-        queue = self._queue
-        for _ in range(len(queue)):
-            queue.popleft().on_turn()
+        for _ in range(ROUNDS):
+            if not self._round():
+                break
         for reader in self._readers:
             if reader.source.flush():
                 reader.wake()
+
+    def _round(self) -> bool:
+        """Resume what is ready, once. Returns False if nothing was."""
+        ready = self.epoll.poll(0, MOST_EVENTS)
+        handlers, queue = self._handlers, self._queue
+        for descriptor, events in ready:
+            handler = handlers.get(descriptor)
+            if handler is not None:  # an earlier handler of this round may have removed it
+                handler(events)
+        queued = len(queue)
+        for _ in range(queued):
+            queue.popleft().on_turn()
+        return bool(ready) or queued > 0
 
     def _on_bell(self, _: int) -> None:
         os.eventfd_read(self._bell)

@@ -56,6 +56,8 @@ class Ledger:
     @property
     def complete(self) -> bool:
         """Whether every shard has sent a packet or cannot start."""
+        if None not in self.known:
+            return True
         return all(known is not None or index in self.absent for index, known in enumerate(self.known))
 
     def book(self, shard: int, request: int, growth: Growth) -> None:

@@ -107,6 +107,11 @@ class Encoding(IntEnum):
     SPARSE = 3
 
 
+# A look-up of a member in an enum costs more than what is done with it.
+_ENCODINGS = tuple(Encoding)
+_CONSTANT = Encoding.CONSTANT
+
+
 class FrameError(Exception):
     """The bytes at this offset are not a valid frame. The message says why."""
 
@@ -163,7 +168,7 @@ class Column:
 
     def size(self, start: int, stop: int) -> int:
         """Bytes of the values of a range of records."""
-        if self.encoding == Encoding.CONSTANT:
+        if self.encoding is _CONSTANT:
             return len(self.values) * (stop - start)
         return self.offsets[stop] - self.offsets[start]
 
@@ -254,7 +259,11 @@ class Columns:
 
     def size(self, start: int, stop: int) -> int:
         """Bytes of data, tag, node and meta of a range of records."""
-        return sum(c.size(start, stop) for c in (self.data, self.tag, self.node, self.meta) if c is not None)
+        size = self.data.size(start, stop)
+        for column in (self.tag, self.node, self.meta):
+            if column is not None:
+                size += column.size(start, stop)
+        return size
 
     def sizes(self, start: int, stop: int) -> Iterable[int]:
         """Bytes of data, tag, node and meta of each record of a range."""
@@ -604,7 +613,7 @@ def decode_batch(buffer: Buffer, header: Header | None = None, offset: int = 0) 
         offsets = view[at : at + 4 * rows + 4].cast("i")
         at += pad8(4 * rows + 4)
         size = offsets[rows]
-        found.append(Column(Encoding(encoding), view[at : at + size], offsets, validity))
+        found.append(Column(_ENCODINGS[encoding], view[at : at + size], offsets, validity))
         at += pad8(size)
     data, tag, node, meta = found
     if data is None:

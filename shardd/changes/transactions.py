@@ -125,7 +125,7 @@ class _Pinned(TopicChange, eq=False):
 
 
 def performance(timing: Timing) -> dict[str, float]:
-    return {"wal_append_ms": round(timing.write_ms, 3), "fsync_ms": round(timing.sync_ms, 3)}
+    return {"wal_append_ms": timing.write_ms, "fsync_ms": timing.sync_ms}
 
 
 def refuse(ident: int, respond: Respond, error: TopicsError) -> None:

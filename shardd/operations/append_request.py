@@ -44,6 +44,7 @@ _BUILT_ANYWAY = 4
 """A body that may hold up to this many times the allowed records is parsed without counting them first."""
 _BEHIND = re.compile(r"trailing characters \(byte (\d+)\)")
 _COMMA = ord(",")
+_data_of, _meta_of, _tag_of, _node_of, _delay_of = map(attrgetter, ("data", "meta", "tag", "node", "delay_ms"))
 _FORM = Form(AppendRequest, ConfigPatch)
 _OUTLINE = Form(_Outline, ConfigPatch)
 _decode_records = msgspec.json.Decoder(_Records).decode
@@ -67,16 +68,16 @@ def parse_write(request: Request[Append], limits: Limits) -> tuple[AppendRequest
         raise invalid("records must hold at least one record", field="records")
     if count > limits.max_batch_records:
         raise _batch_too_large(limits.max_batch_records, records=count)
-    data = list(map(attrgetter("data"), records))
+    data = list(map(_data_of, records))
     data_sizes = list(map(len, data))
-    meta, meta_sizes = _meta(list(map(attrgetter("meta"), records)), None if stamped else limits)
+    meta, meta_sizes = _meta(list(map(_meta_of, records)), None if stamped else limits)
     _check_sizes(data_sizes, None if stamped else meta_sizes, limits)
     columns = Columns(
         count,
         0,
         Column(Encoding.PLAIN, b"".join(data), list(accumulate(data_sizes, initial=0))),
-        _text(list(map(attrgetter("tag"), records)), None, "tag", limits.max_tag_bytes),
-        _text(list(map(attrgetter("node"), records)), write.node, "node", limits.max_node_bytes),
+        _text(list(map(_tag_of, records)), None, "tag", limits.max_tag_bytes),
+        _text(list(map(_node_of, records)), write.node, "node", limits.max_node_bytes),
         meta,
     )
     return write, columns
@@ -138,7 +139,7 @@ def _batch_too_large(most: int, **counted: int) -> TopicsError:
 
 def delays(write: AppendRequest) -> list[int] | None:
     """Each job's delay in ms; None if no job is delayed. Raises `400 invalid_request`."""
-    asked = list(map(attrgetter("delay_ms"), write.records))
+    asked = list(map(_delay_of, write.records))
     if asked.count(None) == len(asked):
         return None
     found = [delay or 0 for delay in asked]

@@ -20,7 +20,8 @@ from proto.model.errors import TopicsError
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Duration of a change: `write_ms` for the write call, `sync_ms` waiting for the device (0 if it need not)."""
+    """Duration of a change: `write_ms` for the write call, `sync_ms` waiting for the device (0 if it need not). Both
+    are rounded to µs."""
 
     write_ms: float = 0.0
     sync_ms: float = 0.0

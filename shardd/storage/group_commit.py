@@ -117,7 +117,7 @@ class Commits:
             _undo_all(staged, self._failure(error))
             return
         now = self._clock.monotonic()
-        write_ms = (now - start) * 1000
+        write_ms = round((now - start) * 1000, 3)
         timing = Timing(write_ms)
         for change in staged:
             if change.requires_sync:
@@ -224,7 +224,7 @@ class Commits:
         self.sync_sum_us += us
         while self._waiting and self._waiting[0].number <= self._wal.synced_no:
             change = self._waiting.popleft()
-            change.commit(Timing(change.write_ms, (now - change.written_at) * 1000))
+            change.commit(Timing(change.write_ms, round((now - change.written_at) * 1000, 3)))
 
     def _failed(self, error: OSError) -> None:
         given_up = list(self._waiting)

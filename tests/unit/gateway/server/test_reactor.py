@@ -209,6 +209,38 @@ async def test_a_connection_that_never_waits_lets_others_have_their_turns() -> N
         await until(lambda: served.closed)
 
 
+class Ticks(trio.abc.Instrument):
+    """Counts the ticks of a trio run."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+async def test_what_becomes_ready_in_a_turn_belongs_to_it() -> None:
+    ticks = Ticks()
+
+    async def script(served: Served) -> None:
+        await readable(served.raw)
+        served.seen.append(ticks.count)
+        others = there.made[there.made.index(served) + 1 :]
+        for other in others[:1]:
+            other.peer.send(b"x")
+
+    async with bench() as there:
+        trio.lowlevel.add_instrument(ticks)
+        for _ in range(module.ROUNDS + 1):
+            there.serve(script)
+        await until(lambda: all(served.drive.state is State.READING for served in there.made))
+        there.made[0].peer.send(b"x")
+        await until(lambda: all(served.closed for served in there.made))
+        first, *others, last = [served.seen[0] for served in there.made]
+        assert others == [first] * (module.ROUNDS - 1)
+        assert last > first, "a turn is bounded"
+
+
 async def test_a_task_carries_a_connection_only_while_it_needs_one() -> None:
     async def script(served: Served) -> None:
         trace.begin("one")
