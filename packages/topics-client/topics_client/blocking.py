@@ -217,7 +217,7 @@ class Client:
 
         Signals are heeded if this is called in the main thread.
         """
-        worker = self.client.worker(queue, handler, **options)
+        worker = self.portal.call(functools.partial(self.client.worker, queue, handler, **options))
         worker.signals = ()  # the event loop is not in the main thread
         ended = threading.Event()
         awaited = stop or threading.Event()

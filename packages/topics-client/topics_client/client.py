@@ -262,14 +262,14 @@ class AsyncClient:
     async def redrive(
         self,
         topic: str,
+        queue: str,
         *,
-        queue: str | None = None,
         first_seq: int | None = None,
         last_seq: int | None = None,
         match: Match | None = None,
         max: int | None = None,
     ) -> dict[str, Any]:
-        """Send dead letters back to their queue. It is not repeated after an unknown outcome."""
+        """Send dead letters of a topic back to their queue. It is not repeated after an unknown outcome."""
         body = {"queue": queue, "first_seq": first_seq, "last_seq": last_seq, "match": match, "max": max}
         return dict(await self._call("POST", f"/v0/topics/{segment(topic)}/redrive", body, repeat=False))
 

@@ -81,7 +81,8 @@ class Worker:
     signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
     done: int = 0
     failed: int = 0
-    _held: dict[int, _Held] = field(default_factory=dict)
+    _held: dict[str, _Held] = field(default_factory=dict)
+    """By lease: after a crash of the service, a job may come again while its handler runs."""
 
     def __post_init__(self) -> None:
         self.node = self.work.node or f"{socket.gethostname()}-{os.getpid()}-{random.randrange(1 << 32):08x}"
@@ -138,7 +139,7 @@ class Worker:
                 for _ in range(free - len(jobs)):
                     self._slots.release()
             for job in jobs:
-                self._held[job.seq] = held = _Held(job, anyio.CancelScope(shield=True))
+                self._held[job.lease_id] = held = _Held(job, anyio.CancelScope(shield=True))
                 handlers.start_soon(self._handle, held)
 
     async def _handle(self, held: _Held) -> None:
@@ -152,7 +153,7 @@ class Worker:
                 with anyio.move_on_after(5, shield=True):
                     log.warning("job %s of %s was given back unfinished", held.job.seq, self.work.queue)
                     await self._release(held.job, 0)
-            del self._held[held.job.seq]
+            del self._held[held.job.lease_id]
             self._slots.release()
 
     async def _attempt(self, job: Job) -> None:
@@ -201,7 +202,7 @@ class Worker:
                 except TopicsError as error:
                     log.warning("leases of %s are not extended: %s", self.work.queue, error)
                     continue
-                if lost := set(answer["skipped"]) & self._held.keys():
+                if lost := set(answer["skipped"]) & {held.job.seq for held in self._held.values()}:
                     log.warning("jobs %s of %s are held by this worker no more", sorted(lost), self.work.queue)
 
     async def _heed(self) -> None:
