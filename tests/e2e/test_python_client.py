@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -41,6 +42,11 @@ def run(backend: str, service: Service, main: Callable[[AsyncClient], Awaitable[
                 await main(client)
 
     anyio.run(all_of_it, backend=backend)
+
+
+async def first(client: AsyncClient, topic: str) -> Any:
+    async with client.tail(topic) as tail:
+        return (await anext(tail)).data
 
 
 @both
@@ -152,7 +158,7 @@ def test_administration(shared: Service, backend: str) -> None:
         assert [each["router"] for each in await client.routers(source=source)] == ["r:" + backend]
         assert (await client.router("r:" + backend))["source"] == source
         await client.publish(source, "copied")
-        assert (await anext(client.tail(dest))).data == "copied"
+        assert await first(client, dest) == "copied"
         assert await client.delete_router("r:" + backend)
         assert [each["topic"] for each in await client.topics(source)] == [source]
         await client.set_cursor(source, "c d/ä", 1)
@@ -169,7 +175,7 @@ def test_administration(shared: Service, backend: str) -> None:
         assert (await client.extend(queue, "n", [job], lease_ms=5000))["extended"] == 1
         assert (await client.nack(queue, "n", [job]))["nacked"] == 1
         assert await client.claim(queue, "n") == []  # it is a dead letter
-        assert (await anext(client.tail(queue + ".dead"))).data == "job"
+        assert await first(client, queue + ".dead") == "job"
         await client.redrive(queue + ".dead", queue)
         (job,) = await client.claim(queue, "n", wait_ms=5000)
         assert (await client.ack(queue, "n", [job]))["acked"] == 1
@@ -244,6 +250,7 @@ class Chaos:
         self.tailed: list[int] = []
         self.worked: Counter[int] = Counter()
         self.stopping = anyio.Event()
+        self.all_published = anyio.Event()
 
     async def publish(self) -> None:
         while not self.stopping.is_set():
@@ -251,17 +258,21 @@ class Chaos:
             await self.client.publish("chaos", records=[{"data": n} for n in numbers])
             await self.client.publish("chaos-q", records=[{"data": n} for n in numbers])
             self.acked += 5
+        self.all_published.set()
 
     async def tail(self) -> None:
         """Read with a cursor; after each hundred records, another tail goes on from it."""
-        while not self.stopping.is_set() or len(self.tailed) < self.acked:
+        while not self.complete():
             async with self.client.tail("chaos", cursor="c", heartbeat_ms=1000) as tail:
                 for _ in range(100):
                     with anyio.move_on_after(2):
                         self.tailed.append((await anext(tail)).data)
-                    if self.stopping.is_set() and len(self.tailed) >= self.acked:
+                    if self.complete():
                         break
                 await tail.commit()
+
+    def complete(self) -> bool:
+        return self.all_published.is_set() and len(self.tailed) >= self.acked
 
     async def handle(self, job: Job) -> None:
         self.worked[job.data] += 1
