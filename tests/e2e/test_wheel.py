@@ -48,7 +48,7 @@ def built(source: Path, to: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The wheels of both projects in the checkout."""
+    """The wheels of all projects in the checkout."""
     top: Path = tmp_path_factory.mktemp("built")
     checkout = top / "checkout"
     checkout.mkdir()
@@ -60,12 +60,17 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "server": built(checkout, top / "server"),
         "spark": built(checkout / "packages" / "pyspark-topics", top / "spark"),
+        "client": built(checkout / "packages" / "topics-client", top / "client"),
     }
 
 
 @pytest.mark.parametrize(
     ("wheel", "packages"),
-    [("server", ("gateway", "shardd", "supervisor", "proto", "topics_server")), ("spark", ("pyspark_topics",))],
+    [
+        ("server", ("gateway", "shardd", "supervisor", "proto", "topics_server")),
+        ("spark", ("pyspark_topics",)),
+        ("client", ("topics_client",)),
+    ],
 )
 def test_the_packages_of_a_wheel_say_that_they_are_typed(
     wheels: dict[str, Path], wheel: str, packages: tuple[str, ...]
