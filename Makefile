@@ -77,9 +77,9 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml requirements.lock
 	@$(BIN)/python -m compileall -q proto gateway shardd supervisor topics_server
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.run pyproject.toml packages/pyspark-topics/pyproject.toml
+$(VENV)/.test: $(VENV)/.run pyproject.toml packages/pyspark-topics/pyproject.toml packages/topics-client/pyproject.toml
 	@echo "installing what tests need"
-	@$(PIP) --editable '.[dev,spark]' --editable packages/pyspark-topics
+	@$(PIP) --editable '.[dev,spark]' --editable packages/pyspark-topics --editable packages/topics-client
 	@touch $@
 
 $(VENV)/.fuzz: $(VENV)/.test pyproject.toml

@@ -48,7 +48,7 @@ def built(source: Path, to: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The wheels of both projects in the checkout."""
+    """The wheels of all projects in the checkout."""
     top: Path = tmp_path_factory.mktemp("built")
     checkout = top / "checkout"
     checkout.mkdir()
@@ -60,12 +60,17 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "server": built(checkout, top / "server"),
         "spark": built(checkout / "packages" / "pyspark-topics", top / "spark"),
+        "client": built(checkout / "packages" / "topics-client", top / "client"),
     }
 
 
 @pytest.mark.parametrize(
     ("wheel", "packages"),
-    [("server", ("gateway", "shardd", "supervisor", "proto", "topics_server")), ("spark", ("pyspark_topics",))],
+    [
+        ("server", ("gateway", "shardd", "supervisor", "proto", "topics_server")),
+        ("spark", ("pyspark_topics",)),
+        ("client", ("topics_client",)),
+    ],
 )
 def test_the_packages_of_a_wheel_say_that_they_are_typed(
     wheels: dict[str, Path], wheel: str, packages: tuple[str, ...]
@@ -147,15 +152,15 @@ def test_the_wheel_has_every_module(wheels: dict[str, Path], fresh: Environment)
         assert modules == {str(path.relative_to(fresh.site)) for path in (fresh.site / package).rglob("*.py")}
 
 
-def test_the_two_distributions_share_no_file(wheels: dict[str, Path], fresh: Environment) -> None:
+def test_the_distributions_share_no_file(wheels: dict[str, Path], fresh: Environment) -> None:
     for wheel in wheels.values():
         fresh.install(wheel)
     owned = {
         record.parent.name: {line.split(",")[0] for line in record.read_text().splitlines()}
         for record in fresh.site.glob("*topics*.dist-info/RECORD")
     }
-    assert len(owned) == 2
-    assert not set.intersection(*owned.values())
+    assert len(owned) == len(wheels)
+    assert len(set.union(*owned.values())) == sum(map(len, owned.values()))
     assert [name for name, files in owned.items() if "pyspark_topics/__init__.py" in files] == [
         name for name in owned if name.startswith("pyspark_topics-")
     ]

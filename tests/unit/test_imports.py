@@ -20,6 +20,7 @@ ALLOWED = {
     "supervisor": {"supervisor", "proto"},
     "topics_server": {"topics_server", "supervisor"},
     "pyspark_topics": {"pyspark_topics"},
+    "packages/topics-client/topics_client": {"topics_client"},
 }
 DOORS = {
     "zmq": {"proto/ipc/transport.py"},

@@ -25,7 +25,18 @@ HABITS = {
     "anew": re.compile(r"\banew\b", re.IGNORECASE),
     "he": re.compile(r"\b(?:he|his|him)\b", re.IGNORECASE),
 }
-PACKAGES = ("proto", "gateway", "shardd", "supervisor", "pyspark_topics", "topics_server", "tests", "bench", "examples")
+PACKAGES = (
+    "proto",
+    "gateway",
+    "shardd",
+    "supervisor",
+    "pyspark_topics",
+    "packages",
+    "topics_server",
+    "tests",
+    "bench",
+    "examples",
+)
 _CODE = re.compile(r"^```.*?^```$|^    [^\n]*$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 

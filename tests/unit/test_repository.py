@@ -11,7 +11,15 @@ import pytest
 import proto
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("gateway", "shardd", "supervisor", "proto", "topics_server", "pyspark_topics")
+PACKAGES = (
+    "gateway",
+    "shardd",
+    "supervisor",
+    "proto",
+    "topics_server",
+    "pyspark_topics",
+    "packages/topics-client/topics_client",
+)
 
 
 def project(path: str) -> dict[str, object]:
@@ -22,6 +30,7 @@ def project(path: str) -> dict[str, object]:
 def test_the_version_is_the_same_everywhere_and_in_the_changelog() -> None:
     assert project("pyproject.toml")["dynamic"] == ["version"]  # taken from proto.__version__
     assert project("packages/pyspark-topics/pyproject.toml")["version"] == proto.__version__
+    assert project("packages/topics-client/pyproject.toml")["version"] == proto.__version__
     sections = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert sections[0] == "Unreleased"
     assert re.fullmatch(rf"{re.escape(proto.__version__)} - \d{{4}}-\d\d-\d\d", sections[1])

@@ -1,0 +1,285 @@
+"""`AsyncClient`: the operations of the service, for asyncio and trio."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self, Unpack, cast
+
+import httpx
+
+from topics_client.connection import Connection, segment
+from topics_client.items import (
+    CursorState,
+    Job,
+    Leases,
+    Match,
+    NewRecord,
+    Published,
+    RouterConfig,
+    RouterState,
+    TopicConfig,
+    TopicState,
+)
+from topics_client.publishing import BATCH_BYTES, BATCH_RECORDS, Publisher, batches, new_key, publish_all
+from topics_client.reading import Gaps, Reading
+from topics_client.tailing import Commit, Tail
+from topics_client.working import Handler, Work, Worker
+
+
+class AsyncClient:
+    """A client of one service. Use it as a context manager, in one event loop.
+
+    `key` is an API key. `patience_s` is how long a request is repeated while the service is away or busy; keep it below
+    the topics' idempotency window (120 s). `loads` parses answers: with `partial(json.loads, parse_float=Decimal)` of
+    functools, numbers keep their digits. `transport` replaces that of httpx, in tests for example.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:4000",
+        key: str | None = None,
+        *,
+        patience_s: float = 60.0,
+        loads: Callable[[bytes | str], Any] = json.loads,
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.connection = Connection(url, key, patience_s=patience_s, transport=transport, loads=loads)
+        self._call = self.connection.call
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self.connection.close()
+
+    # -- records
+
+    async def publish(
+        self,
+        topic: str,
+        data: Any = None,
+        *,
+        records: Iterable[NewRecord | Mapping[str, Any]] | None = None,
+        tag: str | None = None,
+        node: str | None = None,
+        meta: Mapping[str, Any] | None = None,
+        delay_ms: int | None = None,
+        idempotency_key: str | None = None,
+        create: bool | None = None,
+        config: TopicConfig | None = None,
+        disable_backpressure: bool | None = None,
+        batch_records: int = BATCH_RECORDS,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> Published:
+        """Append one record with `data`, or all of `records` in batches, one after the other.
+
+        Each batch is written once, all of it or nothing. With an `idempotency_key` of the caller, the whole publish can
+        be repeated with the same records. Raises `ValueError` if `records` is empty.
+        """
+        one = [NewRecord(data, tag, None, meta, delay_ms)]
+        options = {"node": node, "create": create, "config": config, "disable_backpressure": disable_backpressure}
+        parts = batches(one if records is None else records, idempotency_key or new_key(), batch_records, batch_bytes)
+        done = await publish_all(self.connection, topic, parts, options)
+        if done is None:
+            raise ValueError("there are no records to publish")
+        return done
+
+    def publisher(
+        self,
+        topic: str,
+        *,
+        node: str | None = None,
+        create: bool | None = None,
+        config: TopicConfig | None = None,
+        disable_backpressure: bool | None = None,
+        batch_records: int = BATCH_RECORDS,
+        batch_bytes: int = BATCH_BYTES,
+    ) -> Publisher:
+        """A context manager that gathers records into batches: `await publisher.send(data)`. Its end flushes."""
+        options = {"node": node, "create": create, "config": config, "disable_backpressure": disable_backpressure}
+        return Publisher(self.connection, topic, options=options, batch_records=batch_records, batch_bytes=batch_bytes)
+
+    def read(
+        self,
+        topic: str,
+        *,
+        from_seq: int | None = 0,
+        cursor: str | None = None,
+        limit: int = 1000,
+        wait_ms: int = 0,
+        node: str | Sequence[str] | None = None,
+        tags: bool = True,
+        meta: bool = True,
+        gaps: Gaps = "raise",
+    ) -> Reading:
+        """The records behind `from_seq`, or behind a named cursor, up to the head. A gap is raised or given."""
+        options = {"limit": limit, "wait_ms": wait_ms, "node": node, "include_tags": tags, "include_meta": meta}
+        start = None if cursor is not None else from_seq or 0
+        return Reading(self.connection, topic, from_seq=start, gaps=gaps, options=options | {"cursor": cursor})
+
+    def tail(
+        self,
+        topics: str | Sequence[str] | Mapping[str, int | None],
+        *,
+        from_seq: int | None = 0,
+        cursor: str | None = None,
+        commit: Commit = "auto",
+        node: str | None = None,
+        tags: bool = True,
+        meta: bool = True,
+        limit: int = 256,
+        heartbeat_ms: int = 15_000,
+        consistency: str | None = None,
+        gaps: Gaps = "raise",
+    ) -> Tail:
+        """Records as they are written, of one topic or of many.
+
+        It begins behind the named cursor, without one (or before its first commit) behind `from_seq`; None means: only
+        new records. A mapping gives each topic a `from_seq` of its own.
+        """
+        named = [topics] if isinstance(topics, str) else topics
+        start = dict(named) if isinstance(named, Mapping) else dict.fromkeys(named, from_seq)
+        options: dict[str, Any] = {"include_tags": tags, "include_meta": meta, "limit": limit, "node": node}
+        options |= {"heartbeat_ms": heartbeat_ms, "consistency": consistency}
+        return Tail(self.connection, start, cursor=cursor, commit=commit, gaps=gaps, options=options)
+
+    async def delete_records(self, topic: str, *, before_seq: int | None = None, match: Match | None = None) -> int:
+        """Delete records for good: those below `before_seq`, those with a tag, or those for which both hold."""
+        body = {"before_seq": before_seq, "match": match}
+        path = f"/v0/topics/{segment(topic)}/delete"
+        # Repeated, a match alone would also delete what was written meanwhile.
+        return int((await self._call("POST", path, body, repeat=before_seq is not None))["deleted"])
+
+    # -- topics
+
+    async def configure(self, topic: str, **config: Unpack[TopicConfig]) -> TopicConfig:
+        """Create a topic, or change the fields of its configuration that are named. Returns the whole configuration."""
+        told = await self._call("PUT", f"/v0/topics/{segment(topic)}", json.dumps(config).encode())
+        return cast(TopicConfig, told["config"])
+
+    async def state(self, topic: str, *, touch: bool = True) -> TopicState:
+        params = None if touch else {"touch": False}
+        return cast(TopicState, await self._call("GET", f"/v0/topics/{segment(topic)}", params=params))
+
+    async def topics(self, prefix: str | None = None) -> list[TopicState]:
+        return [cast(TopicState, each) async for each in self._pages("/v0/topics", "topics", {"prefix": prefix})]
+
+    async def delete_topic(self, topic: str, *, if_empty: bool = False) -> bool:
+        """Delete a topic and all its records; false if there is none (any more)."""
+        params = {"if_empty": if_empty or None}
+        return bool((await self._call("DELETE", f"/v0/topics/{segment(topic)}", params=params))["deleted"])
+
+    # -- named cursors
+
+    async def cursor(self, topic: str, name: str) -> CursorState:
+        return cast(CursorState, await self._call("GET", f"/v0/topics/{segment(topic)}/cursors/{segment(name)}"))
+
+    async def set_cursor(self, topic: str, name: str, seq: int, *, force: bool = False) -> CursorState:
+        """Store a position. It moves forward only, unless `force` is given."""
+        body = {"seq": seq, "force": force or None}
+        return cast(CursorState, await self._call("PUT", f"/v0/topics/{segment(topic)}/cursors/{segment(name)}", body))
+
+    async def cursors(self, topic: str) -> list[CursorState]:
+        path = f"/v0/topics/{segment(topic)}/cursors"
+        return [cast(CursorState, each) async for each in self._pages(path, "cursors", {})]
+
+    async def delete_cursor(self, topic: str, name: str) -> bool:
+        path = f"/v0/topics/{segment(topic)}/cursors/{segment(name)}"
+        return bool((await self._call("DELETE", path))["deleted"])
+
+    # -- routers
+
+    async def set_router(self, router: str, **config: Unpack[RouterConfig]) -> RouterState:
+        """Forward what is appended to `source` from now on to `dest`."""
+        body = json.dumps(config).encode()
+        return cast(RouterState, await self._call("PUT", f"/v0/routers/{segment(router)}", body))
+
+    async def router(self, router: str) -> RouterState:
+        return cast(RouterState, await self._call("GET", f"/v0/routers/{segment(router)}"))
+
+    async def routers(
+        self, prefix: str | None = None, *, source: str | None = None, dest: str | None = None
+    ) -> list[RouterState]:
+        params = {"prefix": prefix, "source": source, "dest": dest}
+        return [cast(RouterState, each) async for each in self._pages("/v0/routers", "routers", params)]
+
+    async def delete_router(self, router: str) -> bool:
+        return bool((await self._call("DELETE", f"/v0/routers/{segment(router)}"))["deleted"])
+
+    # -- queues
+
+    async def work(self, queue: str | Work, handler: Handler | None = None, **options: Any) -> None:
+        """Work on a queue until SIGTERM, SIGINT or a cancellation: `work(queue, handler)`, or `work` of a `@worker`.
+
+        `options` are the fields of `Work`: `concurrency`, `lease_ms`, `grace_s`, …
+        """
+        await self.worker(queue, handler, **options).run()
+
+    def worker(self, queue: str | Work, handler: Handler | None = None, **options: Any) -> Worker:
+        """The worker that `work` runs; its `stop` ends it."""
+        if isinstance(queue, Work):
+            return Worker(self, queue)
+        if handler is None:
+            raise TypeError("a worker needs a handler")
+        return Worker(self, Work(queue, handler, **options))
+
+    async def claim(
+        self, queue: str, node: str, *, max: int = 1, lease_ms: int | None = None, wait_ms: int = 0
+    ) -> list[Job]:
+        """Lease up to `max` jobs to `node`; with `wait_ms`, wait for some if there are none."""
+        body = {"node": node, "max": max, "lease_ms": lease_ms, "wait_ms": wait_ms}
+        told = await self._call("POST", f"/v0/topics/{segment(queue)}/claim", body)
+        return [Job.of(queue, each) for each in told["claimed"]]
+
+    async def ack(self, queue: str, node: str, jobs: Sequence[Job]) -> Leases:
+        """Complete jobs. `skipped` has those whose lease had ended, or that were acked before."""
+        return await self._leases("ack", queue, node, jobs, {})
+
+    async def nack(self, queue: str, node: str, jobs: Sequence[Job], *, delay_ms: int = 0) -> Leases:
+        """Give jobs back, to be claimed again after `delay_ms`."""
+        return await self._leases("nack", queue, node, jobs, {"delay_ms": delay_ms})
+
+    async def extend(self, queue: str, node: str, jobs: Sequence[Job], *, lease_ms: int) -> Leases:
+        """Hold jobs for `lease_ms` from now on."""
+        return await self._leases("extend", queue, node, jobs, {"lease_ms": lease_ms})
+
+    async def _leases(self, name: str, queue: str, node: str, jobs: Sequence[Job], more: Mapping[str, Any]) -> Leases:
+        body = {"node": node, "seqs": [job.seq for job in jobs], "lease_ids": [job.lease_id for job in jobs], **more}
+        return cast(Leases, await self._call("POST", f"/v0/topics/{segment(queue)}/{name}", body))
+
+    async def peek(self, queue: str, *, first_seq: int | None = None, max: int | None = None) -> list[dict[str, Any]]:
+        """Look at jobs and their states without leasing any."""
+        body = {"first_seq": first_seq, "max": max}
+        return list((await self._call("POST", f"/v0/topics/{segment(queue)}/peek", body))["jobs"])
+
+    async def redrive(
+        self,
+        topic: str,
+        queue: str,
+        *,
+        first_seq: int | None = None,
+        last_seq: int | None = None,
+        match: Match | None = None,
+        max: int | None = None,
+    ) -> dict[str, Any]:
+        """Send dead letters of a topic back to their queue. It is not repeated after an unknown outcome."""
+        body = {"queue": queue, "first_seq": first_seq, "last_seq": last_seq, "match": match, "max": max}
+        return dict(await self._call("POST", f"/v0/topics/{segment(topic)}/redrive", body, repeat=False))
+
+    # --
+
+    async def _pages(self, path: str, name: str, params: Mapping[str, Any]) -> AsyncIterator[Mapping[str, Any]]:
+        cursor = None
+        while True:
+            told = await self._call("GET", path, params={**params, "page_size": 1000, "cursor": cursor})
+            for each in told[name]:
+                yield each
+            if not (cursor := told.get("next_cursor")):
+                return

@@ -1,0 +1,168 @@
+"""The connection: requests over httpx, and when they are repeated.
+
+    no connection, no whole answer, 502, 504        after a pause that doubles, 50 ms to 2 s
+    429 throttled, 503 not_ready, shutting_down     after the pause that the service asks for, else as above
+    any other error                                 never
+
+A request that must not be carried out twice is repeated only if the error says that it was not carried out. When
+`patience_s` has passed since the first failure, the last error is raised.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import anyio
+import httpx
+
+from topics_client.errors import TopicsError, Unavailable, error_of
+
+TIMEOUT_S = 90.0
+"""Longer than the service's own request timeout, after which it answers 503."""
+CONNECT_TIMEOUT_S = 10.0
+_SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+class Pauses:
+    """The pauses between the attempts of one request. `patience_s` None means: for ever."""
+
+    def __init__(self, patience_s: float | None) -> None:
+        self._patience_s = patience_s
+        self._deadline: float | None = None
+        self._next_s = _SHORTEST_PAUSE_S
+
+    async def after(self, error: TopicsError) -> None:
+        """Wait before the next attempt. Raises `error` if it can not succeed later or the patience is over."""
+        if not error.transient:
+            raise error
+        pause_s = max(error.retry_after or 0, self._next_s * random.uniform(0.5, 1))
+        self._next_s = min(2 * self._next_s, _LONGEST_PAUSE_S)
+        now = anyio.current_time()
+        if self._patience_s is not None:
+            self._deadline = self._deadline or now + self._patience_s
+            if now + pause_s > self._deadline:
+                raise error
+        await anyio.sleep(pause_s)
+
+    def reset(self) -> None:
+        self._deadline, self._next_s = None, _SHORTEST_PAUSE_S
+
+
+class Connection:
+    """Requests to one service."""
+
+    def __init__(
+        self,
+        url: str,
+        key: str | None,
+        *,
+        patience_s: float,
+        transport: httpx.AsyncBaseTransport | None,
+        loads: Callable[[bytes | str], Any],
+    ) -> None:
+        self.patience_s = patience_s
+        self.loads = loads
+        self._http = httpx.AsyncClient(
+            base_url=url,
+            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {}),
+            timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
+            transport=transport,
+        )
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | bytes | None = None,
+        *,
+        params: Mapping[str, Any] | None = None,
+        repeat: bool = True,
+    ) -> Any:
+        """Send a request until it is answered, and return the answer. With `repeat` false it is never done twice."""
+        pauses = Pauses(self.patience_s)
+        while True:
+            try:
+                return await self.once(method, path, body, params=params)
+            except TopicsError as error:
+                if not repeat and error.outcome != "not_done":
+                    raise
+                await pauses.after(error)
+
+    async def once(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | bytes | None = None,
+        *,
+        params: Mapping[str, Any] | None = None,
+    ) -> Any:
+        request = self._request(method, path, body, params)
+        try:
+            response = await self._http.send(request)
+        except httpx.TransportError as error:
+            raise _unavailable(error) from error
+        return self._answer(response)
+
+    async def open(self, path: str, headers: Mapping[str, str], *, silence_s: float) -> httpx.Response:
+        """Open a stream of events, which ends with `httpx.ReadTimeout` after `silence_s`. The caller closes it."""
+        request = self._http.build_request(
+            "GET",
+            path,
+            headers={"Accept": "text/event-stream", **headers},
+            timeout=httpx.Timeout(silence_s, connect=CONNECT_TIMEOUT_S),
+        )
+        try:
+            response = await self._http.send(request, stream=True)
+            if response.status_code == 200:
+                return response
+            await response.aread()
+        except httpx.TransportError as error:
+            raise _unavailable(error) from error
+        self._answer(response)
+        raise Unavailable(f"HTTP status {response.status_code} in place of a stream", status=response.status_code)
+
+    def _request(
+        self, method: str, path: str, body: Mapping[str, Any] | bytes | None, params: Mapping[str, Any] | None
+    ) -> httpx.Request:
+        given = {name: _text(value) for name, value in (params or {}).items() if value is not None}
+        if body is None:
+            return self._http.build_request(method, path, params=given)
+        if not isinstance(body, bytes):
+            present = {name: value for name, value in body.items() if value is not None}
+            body = json.dumps(present, separators=(",", ":"), allow_nan=False).encode()
+        headers = {"Content-Type": "application/json"}
+        return self._http.build_request(method, path, params=given, content=body, headers=headers)
+
+    def _answer(self, response: httpx.Response) -> Any:
+        try:
+            body = self.loads(response.content)
+        except ValueError as error:
+            if response.is_success:
+                raise Unavailable("the answer is not JSON", status=response.status_code) from error
+            body = None
+        if response.is_success:
+            return body
+        raise error_of(response.status_code, body, response.headers.get("Retry-After"))
+
+
+def segment(name: str) -> str:
+    """A name as a segment of a path."""
+    return quote(name, safe="")
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _unavailable(error: httpx.TransportError) -> Unavailable:
+    detail = {"outcome": "not_done" if isinstance(error, _NOT_SENT) else "unknown"}
+    return Unavailable(f"{type(error).__name__}: {error}", detail=detail)

@@ -1,0 +1,252 @@
+"""Tailing topics: a watch that goes on by itself after every loss of its connection or session.
+
+    the stream breaks or ends, or the service is away    the same session again, with the id of the last frame
+    the session is gone (404, or an error frame 410)      a new session from the positions
+    no frame came since the session was made              a new session: the old one may have sent what was lost
+    a topic is gone when a session is made again          `TopicDeleted`
+
+A position is the seq up to which frames came. Records at or below it are dropped, so none is given twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import anyio
+import httpx
+
+from topics_client.connection import Connection, Pauses, segment
+from topics_client.errors import CursorNotFound, GapError, NotFound, TopicNotFound, TopicsError, Unavailable
+from topics_client.items import Gap, Record, TopicDeleted
+from topics_client.reading import Gaps
+
+log = logging.getLogger("topics_client")
+
+Item = Record | Gap | TopicDeleted
+Commit = Literal["auto", "manual"]
+
+
+class EventLines:
+    """The parser of `text/event-stream`: bytes in, `(event, id, data)` out. Comments and `retry` are passed over."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._fields: dict[str, str] = {}
+        self._data: list[str] = []
+
+    def feed(self, content: bytes) -> Iterator[tuple[str, str | None, str]]:
+        *lines, self._rest = (self._rest + content).split(b"\n")
+        for line in lines:
+            name, _, value = line.rstrip(b"\r").decode().partition(":")
+            value = value.removeprefix(" ")
+            if name == "data":
+                self._data.append(value)
+            elif name in ("event", "id"):
+                self._fields[name] = value
+            elif not name and not value and self._data:
+                yield self._fields.get("event", "message"), self._fields.get("id"), "\n".join(self._data)
+                self._fields, self._data = {}, []
+
+
+class Tail:
+    """An iterator of records as they are written, of one topic or of many. Use it as a context manager.
+
+    `positions` says for each topic which item the iterator gave last. With a cursor, `commit` stores these positions;
+    `commit="auto"` does so after each batch, for items that the caller has finished: those before the present one.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        topics: Mapping[str, int | None],
+        *,
+        cursor: str | None,
+        commit: Commit,
+        gaps: Gaps,
+        options: Mapping[str, Any],
+    ) -> None:
+        self.positions: dict[str, int] = {}
+        self._connection = connection
+        self._start = dict(topics)
+        self._cursor = cursor
+        self._auto = commit == "auto"
+        self._gaps = gaps
+        self._options = options
+        self._silence_s = 2 * options["heartbeat_ms"] / 1000 + 5
+        self._received: dict[str, int] = {}
+        self._committed: dict[str, int] = {}
+        self._items: deque[Item] = deque()
+        self._stream_url: str | None = None
+        self._last_id: str | None = None
+        self._response: httpx.Response | None = None
+        self._chunks: AsyncIterator[bytes] | None = None
+        self._events = EventLines()
+        self._pauses = Pauses(None)
+        self._begun = False
+        self._opened = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __aenter__(self) -> Self:
+        """Make the session, so that records written from now on are given."""
+        await self._begin()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    @property
+    def seq(self) -> int:
+        """The position, if one topic is tailed."""
+        (position,) = self.positions.values()
+        return position
+
+    async def __anext__(self) -> Item:
+        await self._begin()
+        while not self._items:
+            self.positions = dict(self._received)  # the caller asks for more, so all items are done
+            if self._auto and self._cursor:
+                await self.commit()
+            if not self._received:
+                raise StopAsyncIteration  # every topic is deleted
+            await self._receive()
+        item = self._items.popleft()
+        if isinstance(item, TopicDeleted):
+            self.positions.pop(item.topic, None)
+            return item
+        self.positions[item.topic] = item.seq
+        if isinstance(item, Gap) and self._gaps == "raise":
+            raise GapError(item)
+        return item
+
+    async def commit(self) -> None:
+        """Store the positions under the cursor's name: all items that the iterator gave are done."""
+        if self._cursor is None:
+            raise ValueError("a tail without a cursor has nothing to commit to")
+        for topic, seq in list(self.positions.items()):
+            if self._committed.get(topic) != seq:
+                path = f"/v0/topics/{segment(topic)}/cursors/{segment(self._cursor)}"
+                try:
+                    await self._connection.call("PUT", path, {"seq": seq})
+                except NotFound:
+                    log.info("%s was deleted, and its cursor %s with it", topic, self._cursor)
+                self._committed[topic] = seq
+
+    async def aclose(self) -> None:
+        """Close the stream. The service forgets its session by itself."""
+        response, self._response = self._response, None
+        chunks, self._chunks = self._chunks, None
+        if response is None or chunks is None:
+            return
+        with anyio.move_on_after(1, shield=True):
+            await response.aclose()
+            try:
+                async for _ in chunks:  # generators inside generators end only if they are run to their end
+                    pass
+            except httpx.HTTPError:
+                pass
+
+    async def _begin(self) -> None:
+        if self._begun:
+            return
+        if self._cursor is not None:
+            for topic in self._start:
+                path = f"/v0/topics/{segment(topic)}/cursors/{segment(self._cursor)}"
+                try:
+                    self._start[topic] = (await self._connection.call("GET", path))["seq"]
+                except CursorNotFound:
+                    pass
+        await self._make_session(self._start, lenient=False)
+        self._begun = True
+        self.positions = dict(self._received)
+        self._committed = dict(self._received)
+
+    async def _make_session(self, positions: Mapping[str, int | None], *, lenient: bool) -> None:
+        topics = {topic: {"tail": True} if seq is None else {"from_seq": seq} for topic, seq in positions.items()}
+        body = {"topics": topics, **self._options}
+        try:
+            told = await self._connection.call("POST", "/v0/watch", body, params={"lenient": lenient or None})
+        except TopicNotFound:
+            if not lenient:
+                raise
+            told = {"topics": {}}
+        for topic in set(topics) - set(told["topics"]):
+            self._deleted(topic)
+        for topic, state in told["topics"].items():
+            position = positions[topic]
+            self._received[topic] = state["from_seq"] if position is None else position
+        self._stream_url, self._last_id, self._opened = told.get("stream_url"), None, False
+
+    def _deleted(self, topic: str) -> None:
+        self._items.append(TopicDeleted(topic, self._received.pop(topic, 0)))
+
+    async def _receive(self) -> None:
+        """Read one chunk of the stream, open it if it is not, or wait after a failure."""
+        try:
+            if self._chunks is None and not await self._open():
+                return
+            assert self._chunks is not None
+            content = await anext(self._chunks, b"")
+            if not content:
+                raise Unavailable("the stream ended")
+            for event, identity, data in self._events.feed(content):
+                self._take(event, self._connection.loads(data))
+                self._last_id = identity or self._last_id
+            self._pauses.reset()
+        except (TopicsError, httpx.TransportError) as failure:
+            await self.aclose()
+            error = failure if isinstance(failure, TopicsError) else Unavailable(f"{type(failure).__name__}: {failure}")
+            if isinstance(failure, NotFound):
+                self._stream_url = None
+                error = Unavailable(f"the watch session is gone: {failure}")
+            log.info("tail of %s goes on after: %s", ", ".join(self._received), error)
+            await self._pauses.after(error)
+
+    async def _open(self) -> bool:
+        """Open the stream. False if no topic is left."""
+        if self._stream_url is None or (self._opened and self._last_id is None):
+            await self._make_session(dict(self._received), lenient=True)
+        if self._stream_url is None:
+            return False
+        self._opened = True
+        headers = {"Last-Event-ID": self._last_id} if self._last_id else {}
+        self._response = await self._connection.open(self._stream_url, headers, silence_s=self._silence_s)
+        self._events = EventLines()
+        self._chunks = self._response.aiter_bytes()
+        return True
+
+    def _take(self, event: str, told: Any) -> None:
+        """Take one frame: its items and the new position of its topic."""
+        topic = told.get("topic", "")
+        if event == "error":
+            _check(told)
+        elif topic not in self._received:
+            return
+        elif event == "record":
+            position = self._received[topic]
+            self._items.extend(Record.of(topic, each) for each in told["records"] if each["$seq"] > position)
+            self._received[topic] = told["to_seq"]
+        elif event == "tombstone":
+            gap = Gap.of(topic, told)
+            self._items.append(gap)
+            self._received[topic] = gap.seq
+        elif event == "topic-deleted":
+            self._deleted(topic)
+
+
+def _check(told: Mapping[str, Any]) -> None:
+    """An error frame: 429 is advice, 404 and 410 tell that the session is gone, all others that the stream ends."""
+    code, text = told.get("code"), str(told.get("error", ""))
+    if code in (404, 410):
+        raise NotFound(text)
+    if code == 429:
+        log.info("the service slows the tail down: %s", text)
+    else:
+        raise Unavailable(f"the stream ends with {code}: {text}")

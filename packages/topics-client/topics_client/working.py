@@ -1,0 +1,213 @@
+"""Workers: they claim jobs of a queue, run a handler for each, and ack, or nack with a pause that grows.
+
+    the handler returns                      ack
+    the handler raises                       nack, held back for `backoff(deliveries)`; the traceback is logged
+    the handler runs                         its lease is extended each third of `lease_ms`
+    `stop()`, SIGTERM, SIGINT, cancellation  no more claims; handlers finish, after `grace_s` they are cancelled and
+                                             their jobs nacked at once
+
+Delivery is at least once: a worker that loses its lease has its job run by another one, too.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+import random
+import signal
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+
+from topics_client.errors import TopicsError
+from topics_client.items import Job
+
+if TYPE_CHECKING:
+    from topics_client.client import AsyncClient
+
+log = logging.getLogger("topics_client")
+
+Handler = Callable[[Job], Awaitable[Any]] | Callable[[Job], Any]
+"""A coroutine function, or a plain one, which runs in a thread."""
+
+
+def doubling(deliveries: int) -> float:
+    """Seconds to hold a failed job back: 1 s after the first delivery, twice that after the next, at most 5 min."""
+    return float(min(300.0, 2.0 ** min(deliveries - 1, 16)) * random.uniform(0.8, 1))
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a worker does: its queue, its handler, and how. It is called as its handler is."""
+
+    queue: str
+    handler: Handler
+    concurrency: int = 1
+    lease_ms: int = 30_000
+    wait_ms: int = 20_000
+    grace_s: float = 30.0
+    node: str | None = None
+    backoff: Callable[[int], float] = doubling
+    on_failure: Callable[[Job, Exception], Any] | None = None
+    """Called with each failed job and its error, besides the log."""
+
+    def __call__(self, job: Job) -> Any:
+        return self.handler(job)
+
+
+def worker(queue: str, **options: Any) -> Callable[[Handler], Work]:
+    """A decorator that makes a handler the `Work` of a queue; `options` are the fields of `Work`."""
+    return lambda handler: Work(queue, handler, **options)
+
+
+@dataclass
+class _Held:
+    job: Job
+    scope: anyio.CancelScope
+
+
+@dataclass
+class Worker:
+    """One run of a `Work`. `run` ends after `stop`, or by an error that no repetition mends."""
+
+    client: AsyncClient
+    work: Work
+    signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
+    done: int = 0
+    failed: int = 0
+    _held: dict[str, _Held] = field(default_factory=dict)
+    """By lease: after a crash of the service, a job may come again while its handler runs."""
+
+    def __post_init__(self) -> None:
+        self.node = self.work.node or f"{socket.gethostname()}-{os.getpid()}-{random.randrange(1 << 32):08x}"
+        self._claims = anyio.CancelScope()
+        self._beats = anyio.CancelScope(shield=True)
+        self._slots = anyio.Semaphore(self.work.concurrency)
+        self._error: TopicsError | None = None
+
+    def stop(self, grace_s: float | None = None) -> None:
+        """Claim no more. Handlers have `grace_s` to finish."""
+        self._claims.cancel()
+        deadline = anyio.current_time() + (self.work.grace_s if grace_s is None else grace_s)
+        for held in self._held.values():
+            held.scope.deadline = min(held.scope.deadline, deadline)
+
+    async def run(self) -> None:
+        """Work until `stop`. A cancellation is a `stop`, too; it goes on when handlers have finished."""
+        async with anyio.create_task_group() as beside:
+            beside.start_soon(self._beat)
+            if self.signals and threading.current_thread() is threading.main_thread():
+                beside.start_soon(self._heed)
+            try:
+                async with anyio.create_task_group() as handlers:
+                    try:
+                        with self._claims:
+                            await self._claim(handlers)
+                    finally:
+                        self.stop()
+            finally:
+                self._beats.cancel()
+                beside.cancel_scope.cancel()
+        if self._error is not None:
+            raise self._error
+
+    async def _claim(self, handlers: anyio.abc.TaskGroup) -> None:
+        """Claim as many jobs as there are free slots, again and again."""
+        while True:
+            await self._slots.acquire()
+            free = 1
+            while self._slots.value:
+                self._slots.acquire_nowait()
+                free += 1
+            jobs: list[Job] = []
+            try:
+                jobs = await self.client.claim(
+                    self.work.queue, self.node, max=free, lease_ms=self.work.lease_ms, wait_ms=self.work.wait_ms
+                )
+            except TopicsError as error:
+                if not error.transient:
+                    self._error = error
+                    return
+                log.warning("claims of %s go on after: %s", self.work.queue, error)
+            finally:
+                for _ in range(free - len(jobs)):
+                    self._slots.release()
+            for job in jobs:
+                self._held[job.lease_id] = held = _Held(job, anyio.CancelScope(shield=True))
+                handlers.start_soon(self._handle, held)
+
+    async def _handle(self, held: _Held) -> None:
+        finished = False
+        try:
+            with held.scope:
+                await self._attempt(held.job)
+                finished = True
+        finally:
+            if not finished:
+                with anyio.move_on_after(5, shield=True):
+                    log.warning("job %s of %s was given back unfinished", held.job.seq, self.work.queue)
+                    await self._release(held.job, 0)
+            del self._held[held.job.lease_id]
+            self._slots.release()
+
+    async def _attempt(self, job: Job) -> None:
+        try:
+            if inspect.iscoroutinefunction(self.work.handler):
+                await self.work.handler(job)
+            else:
+                await anyio.to_thread.run_sync(self.work.handler, job, abandon_on_cancel=True)
+        except Exception as error:
+            self.failed += 1
+            pause_s = self.work.backoff(job.deliveries)
+            log.warning(
+                "job %s of %s failed at delivery %s, the next is in %.1f s or later: %r",
+                *(job.seq, self.work.queue, job.deliveries, pause_s, error),
+                exc_info=error,
+            )
+            if self.work.on_failure is not None:
+                self.work.on_failure(job, error)
+            await self._release(job, int(pause_s * 1000))
+            return
+        try:
+            answer = await self.client.ack(self.work.queue, self.node, [job])
+        except TopicsError as error:
+            log.warning("job %s of %s is done, but its ack failed: %s", job.seq, self.work.queue, error)
+            return
+        self.done += 1
+        if answer["skipped"]:
+            log.info("job %s of %s had been acked, or its lease had ended", job.seq, self.work.queue)
+
+    async def _release(self, job: Job, delay_ms: int) -> None:
+        try:
+            await self.client.nack(self.work.queue, self.node, [job], delay_ms=delay_ms)
+        except TopicsError as error:
+            log.warning("job %s of %s comes back when its lease ends: %s", job.seq, self.work.queue, error)
+
+    async def _beat(self) -> None:
+        """Extend the leases of the jobs that run. It goes on while handlers finish."""
+        with self._beats:
+            while True:
+                await anyio.sleep(self.work.lease_ms / 3000)
+                jobs = [held.job for held in self._held.values()]
+                if not jobs:
+                    continue
+                try:
+                    answer = await self.client.extend(self.work.queue, self.node, jobs, lease_ms=self.work.lease_ms)
+                except TopicsError as error:
+                    log.warning("leases of %s are not extended: %s", self.work.queue, error)
+                    continue
+                if lost := set(answer["skipped"]) & {held.job.seq for held in self._held.values()}:
+                    log.warning("jobs %s of %s are held by this worker no more", sorted(lost), self.work.queue)
+
+    async def _heed(self) -> None:
+        """The first signal stops; the next one ends the grace."""
+        with anyio.open_signal_receiver(*self.signals) as received:
+            async for number in received:
+                log.info("%s: worker of %s stops", signal.Signals(number).name, self.work.queue)
+                self.stop(0 if self._claims.cancel_called else None)

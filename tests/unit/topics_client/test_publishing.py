@@ -1,0 +1,108 @@
+"""Publishing: batches, their keys, and what a retry repeats."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+import trio
+import trio.testing
+
+from tests.unit.topics_client.fake import Fake, appended, error
+from topics_client import NewRecord, Published, RecordTooLarge, Unavailable
+
+
+async def test_one_record() -> None:
+    fake = Fake([appended(5, 5)])
+    async with fake.client() as client:
+        done = await client.publish("t", {"a": 1}, tag="x", idempotency_key="k", config={"durability": "fsync"})
+    assert done == Published("t", 5, 5, 1)
+    record = {"data": {"a": 1}, "tag": "x"}
+    assert fake.bodies == [{"idempotency_key": "k", "config": {"durability": "fsync"}, "records": [record]}]
+    assert fake.requests[0].url.params["return_seqs"] == "false"
+
+
+async def test_records_go_in_batches_with_keys_that_a_repetition_has_again() -> None:
+    given = [NewRecord(0), {"data": 1, "tag": "t"}, NewRecord(2)]
+    for _ in range(2):
+        fake = Fake([appended(1, 2), appended(7, 7, deduped=True)])
+        async with fake.client() as client:
+            done = await client.publish("t", records=given, batch_records=2, idempotency_key="load")
+        assert done == Published("t", 1, 7, 3, deduped=True)
+        assert [(body["idempotency_key"], len(body["records"])) for body in fake.bodies] == [("load", 2), ("load:1", 1)]
+
+
+async def test_a_batch_has_its_bytes() -> None:
+    fake = Fake([appended(1, 2), appended(3, 3)])
+    async with fake.client() as client:
+        await client.publish("t", records=[{"data": "x" * 40}] * 3, batch_bytes=110)
+    assert [len(body["records"]) for body in fake.bodies] == [2, 1]
+
+
+async def test_a_retry_after_an_unknown_outcome_has_the_same_key(autojump_clock: trio.testing.MockClock) -> None:
+    unknown = error(503, "not_ready", {"outcome": "unknown"}, Retry_After="1")
+    fake = Fake([httpx.ReadError("cut"), unknown, appended(1, 1, deduped=True)])
+    async with fake.client() as client:
+        assert (await client.publish("t", 1)).deduped
+    assert len({body["idempotency_key"] for body in fake.bodies}) == 1
+    assert len(fake.bodies) == 3
+
+
+async def test_an_error_says_the_key_for_a_later_repetition(autojump_clock: trio.testing.MockClock) -> None:
+    fake = Fake([httpx.ReadError("cut") for _ in range(99)])
+    async with fake.client(patience_s=1) as client:
+        with pytest.raises(Unavailable) as raised:
+            await client.publish("t", 1)
+    assert (raised.value.outcome, raised.value.idempotency_key) == ("unknown", fake.bodies[0]["idempotency_key"])
+
+
+async def test_nothing_to_publish_is_an_error() -> None:
+    async with Fake([]).client() as client:
+        with pytest.raises(ValueError, match="no records"):
+            await client.publish("t", records=[])
+
+
+async def test_a_publisher_gathers_and_flushes_at_its_end() -> None:
+    fake = Fake([appended(1, 2), appended(3, 3)])
+    async with fake.client() as client, client.publisher("t", batch_records=2) as publisher:
+        await publisher.send(1)
+        await publisher.send(2)
+        assert not fake.requests
+        await publisher.send(3, tag="x")
+        assert (len(fake.requests), publisher.published) == (1, 2)
+    assert [[each["data"] for each in body["records"]] for body in fake.bodies] == [[1, 2], [3]]
+    assert publisher.published == 3
+
+
+async def test_a_publisher_repeats_a_failed_batch_with_its_key() -> None:
+    fake = Fake([error(400, "record_too_large"), appended(1, 1), appended(2, 2)])
+    async with fake.client() as client, client.publisher("t") as publisher:
+        await publisher.send(1)
+        with pytest.raises(RecordTooLarge):
+            await publisher.flush()
+        await publisher.send(2)
+    assert [[each["data"] for each in body["records"]] for body in fake.bodies] == [[1], [1], [2]]
+    assert fake.bodies[0] == fake.bodies[1]
+
+
+async def test_a_publisher_that_is_cancelled_flushes() -> None:
+    fake = Fake([appended(1, 1)])
+    async with fake.client() as client:
+        with trio.CancelScope() as scope:
+            async with client.publisher("t") as publisher:
+                await publisher.send(1)
+                scope.cancel()
+                await trio.lowlevel.checkpoint()
+    assert publisher.published == 1
+
+
+async def test_tasks_that_share_a_publisher_write_each_record_once() -> None:
+    seqs = iter(range(1, 100))
+    fake = Fake([lambda request: appended(first := next(seqs), first)] * 20)
+    async with (
+        fake.client() as client,
+        client.publisher("t", batch_records=1) as publisher,
+        trio.open_nursery() as tasks,
+    ):
+        for number in range(10):
+            tasks.start_soon(publisher.send, number)
+    assert sorted(body["records"][0]["data"] for body in fake.bodies) == list(range(10))

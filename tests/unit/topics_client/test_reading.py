@@ -1,0 +1,161 @@
+"""Reading and tailing: positions, gaps, and how a tail goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+import trio
+import trio.testing
+
+from tests.unit.topics_client.fake import Fake, answer, error, frame, page, records, session, stream
+from topics_client import Gap, GapError, Record, TopicDeleted, TopicNotFound
+from topics_client.tailing import EventLines
+
+LOST = {"gap_from": 1, "gap_to": 4, "reason": "cap", "earliest_seq": 5, "head_seq": 6}
+NEW = {"gap_from": 1, "gap_to": 9, "reason": "recreated", "earliest_seq": 1, "head_seq": 9}
+Clock = trio.testing.MockClock
+
+
+async def test_a_read_goes_to_the_head() -> None:
+    fake = Fake([page(1, 2, 3), page(3, 3, 3)])
+    async with fake.client() as client:
+        reading = client.read("t", limit=2)
+        seen = []
+        async for record in reading:
+            assert isinstance(record, Record)
+            assert reading.seq == record.seq
+            seen.append(record.data)
+    assert seen == [1, 2, 3]
+    assert [body["from_seq"] for body in fake.bodies] == [0, 2]
+
+
+async def test_a_read_that_waits_ends_when_nothing_comes() -> None:
+    fake = Fake([page(1, 2, 2), page(3, 2, 2)])
+    async with fake.client() as client:
+        assert len([record async for record in client.read("t", wait_ms=50)]) == 2
+
+
+async def test_a_read_of_a_cursor_begins_there() -> None:
+    fake = Fake([page(8, 8, 9), page(9, 9, 9)])
+    async with fake.client() as client:
+        assert [record.seq async for record in client.read("t", cursor="c")] == [8, 9]
+    assert [(body.get("cursor"), body.get("from_seq")) for body in fake.bodies] == [("c", None), (None, 8)]
+
+
+async def test_a_gap_is_given_or_raised_and_the_read_goes_on_behind_it() -> None:
+    async with Fake([page(5, 6, 6, LOST)]).client() as client:
+        items = [item async for item in client.read("t", gaps="yield")]
+    assert items[0] == Gap("t", 1, 4, "cap", 5)
+    assert [item.seq for item in items] == [4, 5, 6]
+    async with Fake([page(5, 6, 6, LOST)]).client() as client:
+        reading = client.read("t")
+        with pytest.raises(GapError, match="records 1 to 4 are lost"):
+            await anext(reading)
+        assert reading.seq == 4
+        assert [item.seq async for item in reading] == [5, 6]
+
+
+def test_events_may_come_in_any_pieces() -> None:
+    content = b"retry: 2000\n\n: hb 1\n\nid: a\nevent: record\ndata: {\ndata: }\n\r\nevent: x\ndata:1\n\n"
+    events = EventLines()
+    found = [each for at in range(len(content)) for each in events.feed(content[at : at + 1])]
+    assert found == [("record", "a", "{\n}"), ("x", None, "1")]
+    assert list(EventLines().feed(content)) == found
+
+
+async def take(tail: Any, number: int) -> list[Any]:
+    return [await anext(tail) for _ in range(number)]
+
+
+async def test_a_tail_that_breaks_goes_on_with_the_id_of_its_last_frame(autojump_clock: Clock) -> None:
+    fake = Fake(
+        [
+            session(t=0),
+            stream(records("t", 1, 2), httpx.ReadError("cut")),
+            httpx.ConnectError("refused"),
+            stream(records("t", 2, 3)),
+        ]
+    )
+    async with fake.client() as client, client.tail("t") as tail:
+        assert [item.seq for item in await take(tail, 3)] == [1, 2, 3]  # 2 came twice, and is given once
+        assert tail.seq == 3
+    assert fake.paths == ["POST /v0/watch", *["GET /v0/watch/w"] * 3]
+    assert [request.headers.get("Last-Event-ID") for request in fake.requests] == [None, None, "t2", "t2"]
+
+
+async def test_a_session_that_is_gone_is_made_again_from_the_positions(autojump_clock: Clock) -> None:
+    fake = Fake(
+        [
+            session(a=0, b=7),
+            stream(records("a", 1, 2)),
+            error(404, "not_found"),
+            session("new", a=2, b=7),
+            stream(frame("error", code=410, error="gone")),
+            session("newer", a=2, b=7),
+            stream(records("b", 8, 8)),
+        ]
+    )
+    async with fake.client() as client, client.tail({"a": 0, "b": None}) as tail:
+        assert [(item.topic, item.seq) for item in await take(tail, 3)] == [("a", 1), ("a", 2), ("b", 8)]
+    assert [body["topics"] for body in fake.bodies if body] == [
+        {"a": {"from_seq": 0}, "b": {"tail": True}},
+        {"a": {"from_seq": 2}, "b": {"from_seq": 7}},
+        {"a": {"from_seq": 2}, "b": {"from_seq": 7}},
+    ]
+
+
+async def test_a_stream_that_breaks_before_a_frame_has_its_session_made_again(autojump_clock: Clock) -> None:
+    fake = Fake([session(t=4), stream(b": hb 1\n\n"), session("x", t=4), stream(records("t", 5, 5))])
+    async with fake.client() as client, client.tail("t", from_seq=4) as tail:
+        assert (await anext(tail)).seq == 5
+
+
+async def test_deleted_topics_are_told_and_the_last_one_ends_the_tail(autojump_clock: Clock) -> None:
+    fake = Fake([session(a=0, b=0), stream(frame("topic-deleted", "x", topic="a")), stream(), error(404, "not_found")])
+    fake.answers += [error(404, "topic_not_found")]
+    async with fake.client() as client, client.tail(["a", "b"]) as tail:
+        assert [item async for item in tail] == [TopicDeleted("a"), TopicDeleted("b")]
+    assert fake.requests[-1].url.params["lenient"] == "true"
+
+
+async def test_a_topic_that_is_not_there_is_an_error_at_the_start() -> None:
+    async with Fake([error(404, "topic_not_found")]).client() as client:
+        with pytest.raises(TopicNotFound):
+            await anext(client.tail("t"))
+
+
+async def test_a_tail_of_a_topic_made_again_begins_at_its_first_record() -> None:
+    fake = Fake([session(t=50), stream(frame("tombstone", "x", topic="t", **NEW), records("t", 1, 2))])
+    async with fake.client() as client, client.tail("t", from_seq=50, gaps="yield") as tail:
+        assert [item.seq for item in await take(tail, 3)] == [0, 1, 2]
+
+
+async def test_a_cursor_is_committed_after_each_batch(autojump_clock: Clock) -> None:
+    fake = Fake(
+        [
+            answer(200, {"seq": 3}),
+            session(t=3),
+            stream(records("t", 4, 5), records("t", 6, 6)),
+            answer(200, {"seq": 5}),
+            answer(200, {"seq": 6}),
+            stream(records("t", 7, 7)),
+        ]
+    )
+    async with fake.client() as client, client.tail("t", cursor="c") as tail:
+        await take(tail, 4)
+    assert fake.bodies[1]["topics"] == {"t": {"from_seq": 3}}
+    assert [body["seq"] for body in fake.bodies if body and "seq" in body] == [5, 6]
+
+
+async def test_a_cursor_that_was_never_set_begins_at_from_seq_and_is_committed_by_the_caller() -> None:
+    fake = Fake(
+        [error(404, "cursor_not_found"), session(t=2), stream(records("t", 3, 4), b""), answer(200, {"seq": 3})]
+    )
+    async with fake.client() as client, client.tail("t", from_seq=2, cursor="c", commit="manual") as tail:
+        await anext(tail)
+        await tail.commit()
+        await tail.commit()
+    assert fake.bodies[3] == {"seq": 3}
+    assert len(fake.requests) == 4

@@ -1,0 +1,91 @@
+"""Requests: which errors are told, which requests are repeated, and after what pause. Time is trio's fake clock."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+import trio
+import trio.testing
+
+import topics_client
+from proto.model.errors import ErrorCode
+from tests.unit.topics_client.fake import Fake, answer, error
+from topics_client.errors import BY_CODE
+
+
+def test_each_code_of_the_service_has_a_class() -> None:
+    assert BY_CODE.keys() - {"unavailable"} == {str(code) for code in ErrorCode}
+    for kind in BY_CODE.values():
+        assert getattr(topics_client, kind.__name__) is kind
+
+
+async def test_an_error_has_what_the_answer_tells(autojump_clock: trio.testing.MockClock) -> None:
+    fake = Fake([error(404, "topic_not_found", {"topic": "t"})])
+    async with fake.client(key="secret") as client:
+        with pytest.raises(topics_client.TopicNotFound) as raised:
+            await client.state("t")
+    assert (raised.value.code, raised.value.detail, raised.value.status) == ("topic_not_found", {"topic": "t"}, 404)
+    assert isinstance(raised.value, topics_client.NotFound)
+    assert fake.requests[0].headers["Authorization"] == "Bearer secret"
+
+
+async def test_an_unknown_code_is_told_as_it_is() -> None:
+    fake = Fake([error(418, "teapot")])
+    async with fake.client() as client:
+        with pytest.raises(topics_client.TopicsError) as raised:
+            await client.state("t")
+    assert (raised.value.code, type(raised.value)) == ("teapot", topics_client.TopicsError)
+
+
+async def test_retry_after_is_honoured(autojump_clock: trio.testing.MockClock) -> None:
+    fake = Fake(
+        [
+            error(503, "not_ready", None, Retry_After="3"),
+            error(429, "throttled", {"retry_after_ms": 1500}, Retry_After="2"),
+            answer(200, {"head_seq": 1}),
+        ]
+    )
+    async with fake.client() as client:
+        start = trio.current_time()
+        assert (await client.state("t"))["head_seq"] == 1
+    assert trio.current_time() - start == pytest.approx(4.5)
+
+
+async def test_patience_ends(autojump_clock: trio.testing.MockClock) -> None:
+    fake = Fake([error(503, "not_ready", None, Retry_After="4") for _ in range(9)])
+    async with fake.client(patience_s=10) as client:
+        with pytest.raises(topics_client.NotReady) as raised:
+            await client.state("t")
+    assert raised.value.retry_after == 4
+    assert len(fake.requests) == 3
+
+
+async def test_a_proxy_without_connection_is_unavailable(autojump_clock: trio.testing.MockClock) -> None:
+    fake = Fake([httpx.Response(502, text="<html>"), httpx.ReadError("cut"), answer(200, {"head_seq": 2})])
+    async with fake.client() as client:
+        assert (await client.state("t"))["head_seq"] == 2
+
+
+async def test_a_delete_by_tag_is_never_done_twice(autojump_clock: trio.testing.MockClock) -> None:
+    fake = Fake([httpx.ConnectError("refused"), httpx.ReadError("cut")])
+    async with fake.client() as client:
+        with pytest.raises(topics_client.Unavailable) as raised:
+            await client.delete_records("t", match="tag")
+    assert raised.value.outcome == "unknown"
+    assert len(fake.requests) == 2  # the first one was surely not done
+
+
+async def test_lists_are_read_to_their_last_page() -> None:
+    fake = Fake(
+        [answer(200, {"topics": [{"topic": "a"}], "next_cursor": "c"}), answer(200, {"topics": [{"topic": "b"}]})]
+    )
+    async with fake.client() as client:
+        assert [each["topic"] for each in await client.topics("p")] == ["a", "b"]
+    assert fake.requests[1].url.params["cursor"] == "c"
+
+
+async def test_names_are_encoded_in_paths() -> None:
+    fake = Fake([answer(200, {"seq": 1})])
+    async with fake.client() as client:
+        await client.cursor("a:b", "n/m ä")
+    assert fake.requests[0].url.raw_path == b"/v0/topics/a%3Ab/cursors/n%2Fm%20%C3%A4"

@@ -1,0 +1,159 @@
+"""Workers: acks, nacks, heartbeats, and how they stop."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+import trio
+import trio.testing
+
+from tests.unit.topics_client.fake import answer, error
+from topics_client import AsyncClient, Job, NotAQueue, Work, worker
+
+Clock = trio.testing.MockClock
+
+
+class Queue:
+    """A queue in memory: a claim takes what waits, or waits until it is cancelled. It remembers what workers said."""
+
+    def __init__(self, *jobs: int) -> None:
+        self.jobs = list(jobs)
+        self.said: list[tuple[str, dict[str, Any]]] = []
+        self.failures: list[httpx.Response] = []
+
+    async def __call__(self, request: httpx.Request) -> httpx.Response:
+        name, body = request.url.path.rpartition("/")[2], json.loads(request.content)
+        if name != "claim":
+            self.said.append((name, body))
+            return answer(200, {"skipped": []})
+        if self.failures:
+            return self.failures.pop(0)
+        if not self.jobs:
+            await trio.sleep(body["wait_ms"] / 1000)
+        taken, self.jobs = self.jobs[: body["max"]], self.jobs[body["max"] :]
+        lease = {"$ts": 1, "deadline": 1, "deliveries": 2}
+        return answer(200, {"claimed": [{"$seq": seq, "data": seq, "lease_id": f"l{seq}", **lease} for seq in taken]})
+
+    def client(self) -> AsyncClient:
+        return AsyncClient("http://fake", transport=httpx.MockTransport(self))
+
+    def told(self, name: str) -> list[dict[str, Any]]:
+        return [body for said, body in self.said if said == name]
+
+
+async def test_jobs_are_acked_when_their_handler_returns(autojump_clock: Clock) -> None:
+    queue, seen = Queue(1, 2, 3), []
+
+    async def handler(job: Job) -> None:
+        seen.append(job.data)
+        if job.data == 3:
+            running.stop()
+
+    async with queue.client() as client:
+        running = client.worker("q", handler)
+        await running.run()
+    assert seen == [1, 2, 3]
+    assert [(body["seqs"], body["lease_ids"]) for body in queue.told("ack")] == [([n], [f"l{n}"]) for n in (1, 2, 3)]
+    assert (running.done, running.failed) == (3, 0)
+
+
+async def test_as_many_run_at_a_time_as_they_may(autojump_clock: Clock) -> None:
+    queue, now, most = Queue(*range(9)), 0, 0
+
+    async def handler(job: Job) -> None:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        await trio.sleep(1)
+        now -= 1
+
+    async with queue.client() as client:
+        running = client.worker("q", handler, concurrency=3)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(running.run)
+            await trio.sleep(10)
+            running.stop()
+    assert (most, running.done) == (3, 9)
+
+
+async def test_a_handler_that_raises_has_its_job_nacked_with_a_pause(autojump_clock: Clock) -> None:
+    queue, told = Queue(7), []
+
+    def handler(job: Job) -> None:  # a plain function runs in a thread
+        raise KeyError("reason")
+
+    def on_failure(job: Job, error: Exception) -> None:
+        told.append((job.seq, repr(error)))
+        running.stop()
+
+    async with queue.client() as client:
+        running = client.worker("q", handler, backoff=lambda deliveries: deliveries * 2.5, on_failure=on_failure)
+        await running.run()
+    assert [(body["seqs"], body["delay_ms"]) for body in queue.told("nack")] == [([7], 5000)]
+    assert told == [(7, "KeyError('reason')")]
+    assert not queue.told("ack")
+
+
+async def test_leases_are_extended_while_handlers_run(autojump_clock: Clock) -> None:
+    queue = Queue(1)
+
+    async def handler(job: Job) -> None:
+        await trio.sleep(7)
+        running.stop()
+
+    async with queue.client() as client:
+        running = client.worker("q", handler, lease_ms=6000)
+        await running.run()
+    assert [(body["seqs"], body["lease_ids"], body["lease_ms"]) for body in queue.told("extend")] == [
+        ([1], ["l1"], 6000)
+    ] * 3
+
+
+async def test_a_cancelled_worker_finishes_what_runs(autojump_clock: Clock) -> None:
+    queue = Queue(1, 2, 3)
+
+    async def handler(job: Job) -> None:
+        await trio.sleep(job.data * 10)
+
+    async with queue.client() as client:
+        running = client.worker("q", handler, concurrency=2, grace_s=15)
+        with trio.move_on_after(1) as scope:
+            await running.run()
+    assert scope.cancelled_caught
+    assert [body["seqs"] for body in queue.told("ack")] == [[1]]
+    assert [(body["seqs"], body["delay_ms"]) for body in queue.told("nack")] == [([2], 0)]  # the grace was over
+    assert queue.jobs == [3]
+    assert trio.current_time() == pytest.approx(16)
+
+
+async def test_claims_go_on_after_an_outage_and_end_by_an_error_that_stays(autojump_clock: Clock) -> None:
+    queue = Queue(1)
+    queue.failures = [error(503, "not_ready", None, Retry_After="40") for _ in range(3)]
+    done = trio.Event()
+
+    async def handler(job: Job) -> None:
+        queue.failures = [error(409, "not_a_queue")]
+        done.set()
+
+    async with queue.client() as client:
+        with pytest.raises(NotAQueue):
+            await client.work("q", handler)
+    assert done.is_set()
+    assert len(queue.told("ack")) == 1
+
+
+async def test_a_decorated_handler_is_called_as_before_and_can_be_run(autojump_clock: Clock) -> None:
+    @worker("q", concurrency=2, lease_ms=1000)
+    async def handler(job: Job) -> str:
+        return f"job {job.seq}"
+
+    assert isinstance(handler, Work)
+    assert await handler(Job("q", 5, 1, None, "l", 1, 1)) == "job 5"
+    queue = Queue(5)
+    async with queue.client() as client:
+        with trio.move_on_after(1):
+            await client.work(handler)
+    assert len(queue.told("ack")) == 1
