@@ -110,8 +110,9 @@ class Claims:
         jitter = topic.config.claim_jitter_ms / 1000
         may = claimer.wants(queue) and queue.ready(topic.records)
         if not jitter and topic.id not in self._cohorts and (may or not claimer.patient):
-            self._serve(topic, [claimer])
-            return
+            if self._serve(topic, [claimer]):
+                return
+            may = 0  # all jobs that were ready became dead letters: this claim waits for others
         now = self._clock.monotonic()
         if claimer.patient:
             claimer.deadline = now + claimer.patience_s
@@ -231,8 +232,9 @@ class Claims:
 
     # Serving
 
-    def _serve(self, topic: Topic, claimers: list[Claimer], cohort: Cohort | None = None) -> None:
-        """Serves all these claimers in one pass. A patient claimer is answered only if it got jobs."""
+    def _serve(self, topic: Topic, claimers: list[Claimer], cohort: Cohort | None = None) -> int:
+        """Serves all these claimers in one pass, and returns how many are answered. A patient claimer is answered only
+        if it got jobs."""
         queue = self._leases.current(topic)
         wants = [claimer.wants(queue) for claimer in claimers]
         before: Saved = {}
@@ -264,6 +266,7 @@ class Claims:
         change_leases(_Leased(topic, self, served, targets, staging=self._staging, before=before))
         if found and len(found) < sum(wants) and queue.ready(topic.records):
             self.changed(topic)  # the pass ended at its byte budget: another one follows
+        return len(served)
 
     def _pick(self, topic: Topic, queue: Queue, count: int, before: Saved) -> tuple[list[Found], dict[int, Transfer]]:
         """Up to `count` jobs, reclaimed ones first, each group by seq; and the dead letters found: jobs that have had

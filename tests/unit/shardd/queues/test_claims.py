@@ -452,6 +452,20 @@ def test_a_claim_that_waited_in_vain_is_told_when_its_time_is_up(jitter: int) ->
     assert got(shard, ident) == []
 
 
+def test_a_claim_that_found_only_a_dead_letter_waits_for_another_job() -> None:
+    shard = queue(Harness(), max_deliveries=1, dead_letter="dead")
+    shard.append("q", 0)
+    claim(shard, "a")
+    hold(shard, "nack", 1, node="a")
+    waits, gives_up = (send_claim(shard, node, 1, wait_ms=wait) for node, wait in (("b", 5000), ("c", 1000)))
+    assert shard.parked(waits)
+    shard.clock.advance(1000)
+    shard.shard.deliver()
+    assert got(shard, gives_up) == []
+    shard.append("q", 1)
+    assert got(shard, waits) == [2]
+
+
 def test_wait_ms_is_clamped(shard: Harness) -> None:
     send_claim(shard, "a", 1, wait_ms=10**12)
     assert shard.shard.next_due == shard.clock.monotonic() + 30
