@@ -1,9 +1,10 @@
 """The reactor: one epoll set for all connections, and the coroutines that serve them.
 
-A task per connection costs more than most requests. So one task waits for the epoll set. When it becomes readable, the
-task runs a *turn* of plain calls. Each of its rounds polls the set without waiting and resumes each connection that is
-ready, once. A turn ends when a round finds nothing, or after `ROUNDS` of them. Then each shard gets one packet with all
-that the turn has for it: the more there is to do, the larger the packets.
+A task per connection costs more than most requests. So trio's wait itself calls the reactor when the epoll set
+becomes readable (`proto.process.waiting`). The reactor then takes a *turn* of plain calls. Each of its rounds polls
+the set without waiting and resumes each connection that is ready, once. A turn ends when a round finds nothing, or
+after `ROUNDS` of them. Then each shard gets one packet with all that the turn has for it: the more there is to do,
+the larger the packets.
 
 A connection is served by one coroutine (`proto.process.driven`). The reactor drives it through these states:
 
@@ -37,7 +38,6 @@ system call, not a turn after turn.
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 from collections import deque
@@ -48,9 +48,9 @@ from typing import Any, Protocol
 
 import structlog
 import trio
-from trio.lowlevel import wait_readable
 
 from proto.ipc.transport import Group, MessageSocket
+from proto.process import waiting
 from proto.process.driven import Driven, Want, carried, drive
 
 MOST_EVENTS = 256
@@ -329,26 +329,16 @@ class Reactor:
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._queue: deque[Turning] = deque()
         self._readers: list[Reader] = []
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        waiter = waiting.current()
+        assert waiter is not None
+        self._waiter = waiter
         self._asleep = False
-        self.watch(self._bell, select.EPOLLIN, self._on_bell)
-
-    def __del__(self) -> None:
-        os.close(self._bell)
+        """Whether the next entry of the queue has to ask for a turn."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Take turns until cancelled."""
         task_status.started()
-        while True:
-            if self._queue:
-                await trio.lowlevel.checkpoint()
-            else:
-                self._asleep = True
-                try:
-                    await wait_readable(self.epoll)
-                finally:
-                    self._asleep = False
-            self._turn()
+        await waiting.serve(self.epoll.fileno(), self._turn)
 
     async def read(self, source: MessageSocket, handle: Callable[[Group], object]) -> None:
         """Call `handle` in the turns of the reactor with the messages of a socket to a shard, until cancelled."""
@@ -370,7 +360,7 @@ class Reactor:
         self._queue.append(each)
         if self._asleep:
             self._asleep = False
-            os.eventfd_write(self._bell, 1)
+            self._waiter.again(self.epoll.fileno())
 
     def watch(self, descriptor: int, mask: int, handler: Callable[[int], None]) -> None:
         """Call `handler` in each round in which `descriptor` is ready."""
@@ -381,13 +371,17 @@ class Reactor:
         del self._handlers[descriptor]
         self.epoll.unregister(descriptor)
 
-    def _turn(self) -> None:
+    def _turn(self) -> bool:
+        """Take a turn. Returns True if there is more to do."""
+        self._asleep = False
         for _ in range(ROUNDS):
             if not self._round():
                 break
         for reader in self._readers:
             if reader.source.flush():
                 reader.wake()
+        self._asleep = not self._queue
+        return not self._asleep
 
     def _round(self) -> bool:
         """Resume what is ready, once. Returns False if nothing was."""
@@ -401,6 +395,3 @@ class Reactor:
         for _ in range(queued):
             queue.popleft().on_turn()
         return bool(ready) or queued > 0
-
-    def _on_bell(self, _: int) -> None:
-        os.eventfd_read(self._bell)

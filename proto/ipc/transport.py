@@ -1,22 +1,21 @@
 """Transport: ZeroMQ and control sockets for trio. The only module that imports zmq.
 
 **Turns.** A message is queued when it is sent, and leaves in a packet (`proto.ipc.message`) with all others that its
-socket has for the same peer at the end of the turn. A turn is a tick of trio: what all runnable tasks do between two
-waits of the process. `Turn` sends what they queued, as the last thing before trio waits. Every socket that was made
-under trio belongs to the turn of its run, and no other state of a socket holds a message back. A socket made without
-trio has no turn and sends at once. An owner may call `flush` earlier, so that its messages leave sooner.
+socket has for the same peer at the end of the turn. A turn is what happens between two waits of the process: steps, or
+what all runnable tasks do (`proto.process.waiting`). Every socket that was made under trio is flushed at the end of the
+turn, and no other state of a socket holds a message back. A socket made without trio has no turn and sends at once. An
+owner may call `flush` earlier, so that its messages leave sooner.
 
 **Edges.** ZeroMQ does not support trio, but every socket has a descriptor that becomes readable when the socket's state
 changes. That descriptor is edge-triggered, and *any* call on the socket may consume the edge, a send included:
 
     1. the reader finds nothing more to read and waits for the descriptor
     2. a message arrives: the descriptor becomes readable
-    3. before the reader runs, another task sends; ZeroMQ processes its mailbox and clears the descriptor
+    3. before the reader is called, something is sent; ZeroMQ processes its mailbox and clears the descriptor
     4. the reader's wait never ends, although a message is queued
 
-`flush` therefore checks `EVENTS` after it has sent, and calls `on_input` if there is input. At the end of a turn it is
-too late to schedule a task, because trio has chosen how long it waits. So `on_input` interrupts the wait, through
-trio's own wakeup descriptor.
+`flush` therefore checks `EVENTS` after it has sent, and calls `on_input` if there is input: the reader is then called
+again before the process waits.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ import zmq
 
 from proto.ipc.control import Control, Decoder, encode
 from proto.ipc.message import NO_STATUS, Message, MessageError, Packet, Packing, Status, unpack
+from proto.process import waiting
 
 MAX_PACKET = 64
 """Messages in a packet. A turn with more sends several."""
@@ -46,42 +46,6 @@ _NOW, _NOW_AND_MORE = int(zmq.DONTWAIT), int(zmq.DONTWAIT | zmq.SNDMORE)
 _log: Any = structlog.get_logger()
 Group = list[tuple[bytes, Packet]]
 """Packets, each with the peer that sent it; b"" for a dealer, which has only one."""
-
-
-class Turn(trio.abc.Instrument):
-    """The sockets of a trio run that have something to send, and the moment when they send it."""
-
-    _of_run: trio.lowlevel.RunVar[Turn] = trio.lowlevel.RunVar("turn")
-
-    def __init__(self) -> None:
-        self._unsent: list[MessageSocket] = []
-
-    @classmethod
-    def current(cls) -> Turn | None:
-        """The turn of this trio run; None outside of trio."""
-        if not trio.lowlevel.in_trio_run():
-            return None
-        try:
-            return cls._of_run.get()
-        except LookupError:
-            turn = cls()
-            trio.lowlevel.add_instrument(turn)
-            cls._of_run.set(turn)
-            return turn
-
-    def plan(self, socket: MessageSocket) -> None:
-        """Have a socket flushed before trio waits."""
-        self._unsent.append(socket)
-
-    def before_io_wait(self, timeout: float) -> None:
-        while self._unsent:
-            unsent, self._unsent = self._unsent, []
-            for each in unsent:
-                try:
-                    each.flush()
-                except Exception:
-                    # trio removes an instrument that raises. Without it, nothing would be sent any more.
-                    _log.exception("messages_not_sent", endpoint=each.endpoint)
 
 
 class MessageSocket:
@@ -105,13 +69,12 @@ class MessageSocket:
         self._transmit: Callable[..., object] = fast.send
         self._receive: Callable[[int], bytes] = fast.recv
         self._get: Callable[[int], int] = fast.get
-        self._turn = Turn.current()
+        self._waiter = waiting.current()
         self._queues: dict[bytes, Packing] = {}
         self._planned = False
         """The turn flushes this socket. True if anything is queued, or sent since `EVENTS` was checked."""
         self._more = False
         """There may be input of which the descriptor does not tell."""
-        self._parked = False
         self.endpoint = endpoint
         self.status: Callable[[], Status] = lambda: NO_STATUS
         """Makes the status that each packet carries."""
@@ -141,10 +104,10 @@ class MessageSocket:
         self._queues[peer] = queue
         if not self._planned:
             self._planned = True
-            if self._turn is None:
+            if self._waiter is None:
                 self.flush()
                 return
-            self._turn.plan(self)
+            self._waiter.at_end(self._end_turn)
         if queue.count == MAX_PACKET or queue.size >= PACKET_BYTES:
             self._send_packet(peer, self._queues.pop(peer))
 
@@ -160,6 +123,12 @@ class MessageSocket:
                 self._more = True
                 self.on_input()
         return self._more
+
+    def _end_turn(self) -> None:
+        try:
+            self.flush()
+        except Exception:
+            _log.exception("messages_not_sent", endpoint=self.endpoint)
 
     def _send_packet(self, peer: bytes, queue: Packing) -> None:
         *others, last = queue.frames(self.status())
@@ -203,31 +172,17 @@ class MessageSocket:
     async def read(self, handle: Callable[[Group], object]) -> None:
         """Call `handle` with packets in arrival order, up to `MAX_TICK` messages at a time, until cancelled. Messages
         that it sends on this socket leave when it returns."""
-        descriptor = self.descriptor
-        token = trio.lowlevel.current_trio_token()
-        while True:
-            with trio.CancelScope() as scope:
+        descriptor, waiter = self.descriptor, self._waiter
+        assert waiter is not None
 
-                def interrupt() -> None:
-                    if self._parked:
-                        token.run_sync_soon(scope.cancel)
-
-                self.on_input = interrupt
-                await self._serve(handle, descriptor)
-
-    async def _serve(self, handle: Callable[[Group], object], descriptor: int) -> None:
-        while True:
+        def step() -> bool:
             group = self.take()
             if group:
                 handle(group)
-            if self.flush():
-                await trio.lowlevel.checkpoint()
-                continue
-            self._parked = True
-            try:
-                await trio.lowlevel.wait_readable(descriptor)
-            finally:
-                self._parked = False
+            return self.flush()
+
+        self.on_input = lambda: waiter.again(descriptor)
+        await waiting.serve(descriptor, step)
 
     def close(self) -> None:
         self.flush()

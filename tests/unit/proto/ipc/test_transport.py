@@ -224,36 +224,43 @@ async def test_a_message_leaves_from_wherever_it_is_sent(tmp_path: Path, way: Ca
             await there.until(lambda: there.got == [7])
 
 
-async def test_a_reply_leaves_with_the_handler_that_sends_it(tmp_path: Path) -> None:
-    """The turn may go on for long after it."""
+class Steps(trio.abc.Instrument):
+    """Notes each step of a task."""
+
+    def __init__(self, order: list[str]) -> None:
+        self._order = order
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._order.append("task")
+
+
+async def test_a_reply_leaves_before_any_task_goes_on(tmp_path: Path) -> None:
     endpoint = f"ipc://{tmp_path}/s"
     router, dealer = MessageSocket.router(endpoint), MessageSocket.dealer(endpoint)
-    left: list[bool] = []
+    order: list[str] = []
+    handled = trio.Event()
 
     def answer(group: Group) -> None:
         for peer, packet in group:
             router.send(Reply(packet.messages[0].id), peer)
-        left.append(False)
+        order.append("handled")
+        handled.set()
 
     flush = router.flush
 
     def seen() -> bool:
-        try:
-            trio.lowlevel.current_task()
-        except RuntimeError:
-            return flush()  # the end of the turn
-        left[:] = [True for _ in left]
+        order.append("flushed")
         return flush()
 
     router.flush = seen  # type: ignore[method-assign]
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(router.read, answer)
-        dealer.send(Cancel(1))
-        with trio.fail_after(30):
-            while not left:  # noqa: ASYNC110 - the socket has no event
-                await trio.sleep(0.001)
-        assert left == [True]
-        nursery.cancel_scope.cancel()
+    trio.lowlevel.add_instrument(Steps(order))
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(router.read, answer)
+            dealer.send(Cancel(1))
+            await handled.wait()
+            nursery.cancel_scope.cancel()
+    assert order[order.index("handled") + 1] == "flushed"
     router.close()
     dealer.close()
 
