@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 COLORS = {
     "Topics, 1 shard": "#7db8e8",
     "Topics, 2 shards": "#1f6fb2",
+    "Topics, 2 shards, `topics_client`": "#7a86c8",
     "Redis": "#d1495b",
     "JetStream": "#3a9d5d",
     "beanstalkd": "#b8903a",
@@ -26,6 +27,7 @@ def draw(sections: Mapping[str, Sequence[Row]], directory: Path) -> list[str]:
     directory.mkdir(parents=True, exist_ok=True)
     groups = {
         "append": ("append", "append, durable"),
+        "append-together": ("append, 16 writers", "append, 16 writers, durable"),
         "read-and-queue": ("read", "queue"),
         "latency-and-fan-out": ("latency", "fan-out"),
         "memory-and-recovery": ("a million", "idle"),
@@ -61,7 +63,7 @@ def _bars(axis: Any, section: str, rows: Sequence[Row]) -> None:
         places = [at for at, row in enumerate(rows) if name in row.values]
         heights = [rows[at].medians()[name] for at in places]
         offsets = [at + (number - (len(names) - 1) / 2) * width for at in places]
-        axis.bar(offsets, heights, width, label=name, color=COLORS.get(name))
+        axis.bar(offsets, heights, width, label=name.replace("`", ""), color=COLORS.get(name))
     axis.set_yscale("log")
     positive = [value for row in rows for value in row.medians().values() if value > 0]
     axis.set_ylim(min(positive) / 2, max(positive) * 2)  # the smallest bar is seen, too

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import compare
 import guard
 import pytest
@@ -59,6 +61,36 @@ def test_only_the_text_between_the_marks_changes() -> None:
 def test_the_page_has_the_marks() -> None:
     page = (compare.HERE / "docs/benchmarks.md").read_text()
     assert compare.inserted(page, "x") != page
+
+
+def test_what_is_stored_gives_the_same_tables() -> None:
+    results = Results()
+    results.add("queue", "a", "jobs/s", "Topics, 1 shard", 10.0)
+    results.add("queue", "a", "jobs/s", "beanstalkd", 20.0)
+    results.miss("queue", "a", "jobs/s", "Redis", "> 30 s")
+    about, again = compare.loaded(compare.stored("today", results))
+    assert about == "today"
+    assert compare.tables(again) == compare.tables(results)
+
+
+def test_what_takes_too_long_is_told_and_left_out_of_the_ratio() -> None:
+    results = Results()
+    results.add("queue", "a", "jobs/s", "Topics, 1 shard", 10.0)
+    results.add("queue", "a", "jobs/s", "Redis", 99.0)
+    results.miss("queue", "a", "jobs/s", "Redis", "7 records, > 30 s")
+    assert "| a | jobs/s | 10 | 7 records, > 30 s |  |" in compare.tables(results)
+    assert results.misses("queue", "a", "Redis")
+    assert not results.misses("queue", "a", "Topics, 1 shard")
+
+
+def test_a_step_that_waits_is_ended() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as silent:
+        done = 7
+        with (
+            pytest.raises(compare.Unfinished, match=r"7 records, > 0 s"),
+            compare.limited(0.01, lambda: f"{done} records, "),
+        ):
+            silent.recv(1)
 
 
 def test_work_is_done_at_least_once_and_counted() -> None:
