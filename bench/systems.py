@@ -95,6 +95,8 @@ class System(ABC):
     def together(self, payload: str, count: int, seconds: float) -> float:
         """Records per second of `WRITERS` writers, each with a log, a connection and one request of its own."""
         writers = [self.writer(number) for number in range(WRITERS)]
+        for append in writers:
+            append(payload, count)  # connects
         done, began = [0] * WRITERS, time.perf_counter()
 
         def write(number: int) -> None:
@@ -457,6 +459,7 @@ class JetStream(Started):
         return float(self._run(self._together(payload.encode(), count, seconds)))
 
     async def _together(self, data: bytes, count: int, seconds: float) -> float:
+        await self._append(f"{NAME}-0", data, count)
         done, began = [0] * WRITERS, time.perf_counter()
 
         async def write(number: int) -> None:
