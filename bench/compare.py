@@ -22,6 +22,7 @@ import json
 import os
 import platform
 import select
+import shutil
 import signal
 import sys
 import tempfile
@@ -44,6 +45,7 @@ COUNTS = (1, 100, 1000)
 TOGETHER = (1, 100)
 READERS = (1, 10, 100, 1000)
 STORED = Path(__file__).with_name("compare.json")
+NEEDED_BYTES = 3 * 10**9
 STEP_S = 30.0
 """Limit of a step: many times what any should take."""
 BEGIN, END = "<!-- compare -->\n", "<!-- /compare -->\n"
@@ -59,7 +61,8 @@ CAUSES = {
     "latency": "a record passes the shard, the gateway and HTTP chunks before it is on the wire",
     "fan-out": "a record passes the shard and the gateway, whose loop in Python writes one socket after another",
     "queue": "three HTTP requests through two processes each, against three short commands to one process",
-    "a million": "two or more Python processes; what they load is most of it",
+    "a million": "a shard keeps in memory what its log holds since the last checkpoint, where JetStream leaves all to "
+    "the system; a start is that of three or more Python processes",
     "idle": "two or more Python processes with their libraries, and timers that look after connections and files",
 }
 """Section → why Topics loses where it does."""
@@ -74,6 +77,10 @@ class Row:
     missing: dict[str, str] = field(default_factory=dict)
     """System → why it has no value."""
 
+    @property
+    def more_is_better(self) -> bool:
+        return self.unit in HIGHER
+
     def medians(self) -> dict[str, float]:
         return {name: median(values) for name, values in self.values.items()}
 
@@ -83,7 +90,7 @@ class Row:
         others = [value for name, value in self.medians().items() if not name.startswith("Topics")]
         if not ours or not others:
             return None
-        if self.unit in HIGHER:
+        if self.more_is_better:
             return max(ours) / max(others)
         return min(others) / min(ours) if min(ours) and min(others) else None
 
@@ -478,6 +485,11 @@ def main() -> int:
     if asked.render:
         write(*loaded(STORED.read_text()), asked.out)
         return 0
+    free = shutil.disk_usage(tempfile.gettempdir()).free
+    if free < NEEDED_BYTES:
+        where = f"{tempfile.gettempdir()} (TMPDIR names another directory)"
+        sys.stderr.write(f"compare: {free / 1e9:.1f} GB are free in {where}; {NEEDED_BYTES / 1e9:.0f} GB are needed\n")
+        return 2
     extent = QUICK if asked.quick else FULL
     only = [word.strip() for word in asked.only.split(",") if word.strip()]
     began = time.monotonic()

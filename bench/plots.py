@@ -57,6 +57,8 @@ def _image(panels: Sequence[tuple[str, Sequence[Row]]], path: Path) -> None:
 
 def _bars(axis: Any, section: str, rows: Sequence[Row]) -> None:
     """Groups of bars, one for each row, on a logarithmic scale."""
+    from matplotlib.ticker import LogLocator
+
     names = list(dict.fromkeys(name for row in rows for name in row.values))
     width = 0.8 / len(names)
     for number, name in enumerate(names):
@@ -66,7 +68,10 @@ def _bars(axis: Any, section: str, rows: Sequence[Row]) -> None:
         axis.bar(offsets, heights, width, label=name.replace("`", ""), color=COLORS.get(name))
     axis.set_yscale("log")
     positive = [value for row in rows for value in row.medians().values() if value > 0]
-    axis.set_ylim(min(positive) / 2, max(positive) * 2)  # the smallest bar is seen, too
+    low, high = min(positive) / 2, max(positive) * 2  # the smallest bar is seen, too
+    axis.set_ylim(low, high)
+    if high / low < 300:
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axis.yaxis.set_minor_formatter(lambda *_: "")
     units = list(dict.fromkeys(row.unit for row in rows))
@@ -74,7 +79,8 @@ def _bars(axis: Any, section: str, rows: Sequence[Row]) -> None:
     if len(units) > 1:
         labels = [f"{label}\n({row.unit})" for label, row in zip(labels, rows, strict=True)]
     axis.set_xticks(range(len(rows)), labels, fontsize=8)
-    axis.set_title(section + (f" ({units[0]})" if len(units) == 1 else ""), fontsize=11)
+    unit = f"{units[0]}, " if len(units) == 1 else ""
+    axis.set_title(f"{section} ({unit}{'more' if rows[0].more_is_better else 'less'} is better)", fontsize=11)
     axis.grid(axis="y", alpha=0.3)
     axis.set_axisbelow(True)
     for side in ("top", "right"):
