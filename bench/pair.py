@@ -5,11 +5,12 @@
     python bench/pair.py --other ../main --what append,state   the loads whose names contain one of these words
     python bench/pair.py --this ../a --other ../b              two others
     python bench/pair.py --list                                names of the loads
+    python bench/pair.py --other ../main --markdown FILE       the tables in Markdown, too
 
 Each checkout has its own `.venv`. Both services start fresh, with data below the temporary directory, and stay up. A
 round measures each load against one service, then against the other, in turn first. Results are medians of the rounds.
 "gain" is the median of the rounds' ratios, above 1 where this checkout is better: both sides of a round meet the same
-machine. Processor time is that of all rounds, per request, in µs.
+machine. The budget is that of all rounds, per request: processor time in µs, and wake-ups of all threads.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from routers import Hops
-from server import HERE, Server
+from server import HERE, PARTS, Server
 from smoke import Repeated, records
 
 KEY = "a-key-of-the-benchmark-0123456789"
@@ -49,21 +50,25 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Result of one slice: values by their unit, the requests sent, and CPU seconds by process and mode."""
+    """Result of one slice: values by their unit, the requests sent, CPU seconds by process and mode, and wake-ups by
+    process."""
 
     values: Figures
     requests: int = 0
     cpu: Figures = field(default_factory=dict)
+    wakes: Figures = field(default_factory=dict)
 
 
 class Measured:
-    """Counts the CPU time that a service and this process use between its two ends."""
+    """Counts the CPU time that a service and this process use between its two ends, and the service's wake-ups."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self.cpu: Figures = {}
+        self.wakes: Figures = {}
 
     def __enter__(self) -> Measured:
+        self._woken = self._server.wakes()
         self._own = time.process_time()
         self._before = self._server.cpu_times()
         return self
@@ -73,6 +78,10 @@ class Measured:
         for part, (user, system) in self._server.cpu_times().items():
             self.cpu[f"{part} user"] = user - self._before[part][0]
             self.cpu[f"{part} system"] = system - self._before[part][1]
+        self.wakes = {part: count - self._woken[part] for part, count in self._server.wakes().items()}
+
+    def sample(self, values: Figures, requests: int) -> Sample:
+        return Sample(values, requests, self.cpu, self.wakes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +165,7 @@ def http(load: Load, server: Server, streams: Sequence[Iterator[bytes]], seconds
     with Measured(server) as measured:
         outcome = drive(server.port, streams, seconds * load.share)
     values = {"p50 ms": outcome.p50_ms} if load.latency else {"/s": outcome.per_second}
-    return Sample(values | {"p99 ms": outcome.p99_ms}, outcome.requests, measured.cpu)
+    return measured.sample(values | {"p99 ms": outcome.p99_ms}, outcome.requests)
 
 
 def queue(server: Server, batch: int, cycles: int) -> Sample:
@@ -175,7 +184,7 @@ def queue(server: Server, batch: int, cycles: int) -> Sample:
             line.ask(post(f"{path}/ack", b'{"node":"w","seqs":[%b]}' % seqs.encode(), server.key))
             took.append((time.perf_counter() - began) * 1000)
     line.close()
-    return Sample({"p50 ms": median(took)}, cycles, measured.cpu)
+    return measured.sample({"p50 ms": median(took)}, cycles)
 
 
 def watched(server: Server, watchers: Watchers, count: int, seconds: float) -> Sample:
@@ -184,7 +193,7 @@ def watched(server: Server, watchers: Watchers, count: int, seconds: float) -> S
         row = paced(server, watchers, ["watched"], count, seconds, "")
     assert row.p50_ms is not None
     assert row.p99_ms is not None
-    return Sample({"p50 ms": row.p50_ms, "p99 ms": row.p99_ms}, len(watchers.latencies), measured.cpu)
+    return measured.sample({"p50 ms": row.p50_ms, "p99 ms": row.p99_ms}, len(watchers.latencies))
 
 
 class Pair:
@@ -237,7 +246,7 @@ class Pair:
                 if name == "copy":
                     with Measured(servers[side]) as measured:
                         took = chains[side].latencies(COPIES)
-                    return Sample({"p50 ms": median(took)}, COPIES, measured.cpu)
+                    return measured.sample({"p50 ms": median(took)}, COPIES)
                 return queue(servers[side], int(name.rpartition("-")[2]), CYCLES)
 
             self.rounds([*loads, *others], take)
@@ -318,26 +327,72 @@ def processor(samples: list[Sample]) -> Figures:
     return {part: sum(sample.cpu[part] for sample in samples) / requests * 1e6 for part in samples[0].cpu}
 
 
-def show(samples: dict[str, dict[str, list[Sample]]], shown: Sequence[str]) -> None:
-    table = Table("load", "unit", *shown, "gain", box=box.SIMPLE, padding=(0, 1, 0, 0))
+def woken(samples: list[Sample]) -> Figures:
+    """Wake-ups per request by process, over all samples."""
+    requests = sum(sample.requests for sample in samples)
+    return {part: sum(sample.wakes[part] for sample in samples) / requests for part in samples[0].wakes}
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """A table: a title, the names of its columns, and its cells."""
+
+    title: str
+    names: Sequence[str]
+    cells: Sequence[Sequence[str]]
+
+    def markdown(self) -> str:
+        rows = [self.names, ["---"] * 2 + ["---:"] * (len(self.names) - 2), *self.cells]
+        return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+
+    def table(self) -> Table:
+        found = Table(title=self.title, box=box.SIMPLE, padding=(0, 1, 0, 0), title_justify="left")
+        for number, name in enumerate(self.names):
+            found.add_column(name, justify="left" if number < 2 else "right")
+        for row in self.cells:
+            found.add_row(*row)
+        return found
+
+
+def results(samples: dict[str, dict[str, list[Sample]]], shown: Sequence[str]) -> Lines:
+    cells = []
     for row in compared(samples):
         form = ",.0f" if max(row.this, row.other) >= 1000 else ",.2f"
-        table.add_row(row.name, row.unit, format(row.this, form), format(row.other, form), f"{row.gain:.2f}")
-    used = Table("CPU µs per request", "", box=box.SIMPLE, padding=(0, 1, 0, 0))
-    for part in ("gateway", "", "shards", "", "load", "service"):
-        used.add_column(part, justify="right")
-    used.add_row("", "", "user", "system", "user", "system", "", "in all")
+        cells.append([row.name, row.unit, format(row.other, form), format(row.this, form), f"{row.gain:.2f}"])
+    return Lines("Medians", ["load", "unit", *reversed(shown), "gain"], cells)
+
+
+def budget(samples: dict[str, dict[str, list[Sample]]], shown: Sequence[str]) -> Lines:
+    """Processor time and wake-ups per request, by process."""
+    parts = [f"{part} {mode}" for part in ("gateway", "shards") for mode in ("user", "system")]
+    cells = []
     for name, sides in samples.items():
-        for side, label in zip(SIDES, shown, strict=True):
+        for side, label in zip(reversed(SIDES), reversed(shown), strict=True):
             if cpu := processor(sides[side]):
-                figures = [cpu[f"{part} {mode}"] for part in ("gateway", "shards") for mode in ("user", "system")]
-                row = [*figures, cpu["load"], sum(figures)]
-                used.add_row(name if side == "this" else "", label, *(f"{value:,.1f}" for value in row))
-    for column in table.columns[2:]:
-        column.justify = "right"
-    console = Console(width=max(Console().width, 110))
-    console.print(table)
-    console.print(used)
+                figures = [cpu[part] for part in parts]
+                row = [*figures, sum(figures), cpu["load"]]
+                wakes = [f"{value:.2f}" for value in woken(sides[side]).values()]
+                cells.append([name, label, *(f"{value:,.1f}" for value in row), *wakes])
+    names = ["load", "", *parts, "service", "load generator", "gateway wakes", "shards wake"]
+    return Lines("Per request, cycle, copy or delivery: µs of processor time, and wake-ups", names, cells)
+
+
+def summary(samples: dict[str, dict[str, list[Sample]]], shown: Sequence[str]) -> Lines:
+    """A line for each rate and each median, with what the service spends on it."""
+    cells = []
+    for row in compared(samples):
+        if row.unit.startswith("p99"):
+            continue
+        form = ",.0f" if max(row.this, row.other) >= 1000 else ",.2f"
+        sides = [samples[row.name][side] for side in reversed(SIDES)]
+        spent = [processor(side) for side in sides]
+        used = [[cpu[f"{part} user"] + cpu[f"{part} system"] for cpu in spent if cpu] for part in PARTS.values()]
+        wakes = [sum(woken(side).values()) for side, cpu in zip(sides, spent, strict=True) if cpu]
+        changes = [" → ".join(f"{value:,.0f}" for value in each) for each in used]
+        changes.append(" → ".join(f"{value:,.1f}" for value in wakes))
+        cells.append([row.name, row.unit, format(row.other, form), format(row.this, form), f"{row.gain:.1f}", *changes])
+    names = ["load", "unit", *reversed(shown), "gain", *(f"{part}, µs" for part in PARTS.values()), "wake-ups"]
+    return Lines("Summary", names, cells)
 
 
 def options() -> argparse.Namespace:
@@ -350,6 +405,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--shards", type=int, default=2)
     parser.add_argument("--keys", action="store_true", help="measure the HTTP loads with API keys, too")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+    parser.add_argument("--markdown", type=Path, help="write the tables to a file, in Markdown")
+    parser.add_argument("--names", default="", help="names of this side and of the other in the tables: now,before")
     parser.add_argument("--list", action="store_true", help="print the names of the loads")
     return parser.parse_args()
 
@@ -365,12 +422,18 @@ def main() -> int:
         return 2
     pair = Pair(checkouts, asked.rounds, asked.seconds, asked.shards, [w for w in asked.what.split(",") if w])
     pair.run(asked.keys)
+    shown = asked.names.split(",") if asked.names else [each.name for each in checkouts]
+    tables = [results(pair.samples, shown), budget(pair.samples, shown)]
+    if asked.markdown is not None:
+        asked.markdown.write_text("\n".join(each.markdown() for each in (summary(pair.samples, shown), *tables)))
     if asked.json:
         result: dict[str, Any] = {"rows": [asdict(row) for row in compared(pair.samples)]}
         result["cpu_us"] = {n: {s: processor(v) for s, v in sides.items()} for n, sides in pair.samples.items()}
         print(json.dumps(result, indent=2))
     else:
-        show(pair.samples, [each.name for each in checkouts])
+        console = Console(width=max(Console().width, 150))
+        for each in tables:
+            console.print(each.table())
     return 0
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 COLORS = {
     "Topics, 1 shard": "#7db8e8",
     "Topics, 2 shards": "#1f6fb2",
+    "Topics, 2 shards, `topics_client`": "#7a86c8",
     "Redis": "#d1495b",
     "JetStream": "#3a9d5d",
     "beanstalkd": "#b8903a",
@@ -26,6 +27,7 @@ def draw(sections: Mapping[str, Sequence[Row]], directory: Path) -> list[str]:
     directory.mkdir(parents=True, exist_ok=True)
     groups = {
         "append": ("append", "append, durable"),
+        "append-together": ("append, 16 writers", "append, 16 writers, durable"),
         "read-and-queue": ("read", "queue"),
         "latency-and-fan-out": ("latency", "fan-out"),
         "memory-and-recovery": ("a million", "idle"),
@@ -55,16 +57,21 @@ def _image(panels: Sequence[tuple[str, Sequence[Row]]], path: Path) -> None:
 
 def _bars(axis: Any, section: str, rows: Sequence[Row]) -> None:
     """Groups of bars, one for each row, on a logarithmic scale."""
+    from matplotlib.ticker import LogLocator
+
     names = list(dict.fromkeys(name for row in rows for name in row.values))
     width = 0.8 / len(names)
     for number, name in enumerate(names):
         places = [at for at, row in enumerate(rows) if name in row.values]
         heights = [rows[at].medians()[name] for at in places]
         offsets = [at + (number - (len(names) - 1) / 2) * width for at in places]
-        axis.bar(offsets, heights, width, label=name, color=COLORS.get(name))
+        axis.bar(offsets, heights, width, label=name.replace("`", ""), color=COLORS.get(name))
     axis.set_yscale("log")
     positive = [value for row in rows for value in row.medians().values() if value > 0]
-    axis.set_ylim(min(positive) / 2, max(positive) * 2)  # the smallest bar is seen, too
+    low, high = min(positive) / 2, max(positive) * 2  # the smallest bar is seen, too
+    axis.set_ylim(low, high)
+    if high / low < 300:
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
     axis.yaxis.set_minor_formatter(lambda *_: "")
     units = list(dict.fromkeys(row.unit for row in rows))
@@ -72,7 +79,8 @@ def _bars(axis: Any, section: str, rows: Sequence[Row]) -> None:
     if len(units) > 1:
         labels = [f"{label}\n({row.unit})" for label, row in zip(labels, rows, strict=True)]
     axis.set_xticks(range(len(rows)), labels, fontsize=8)
-    axis.set_title(section + (f" ({units[0]})" if len(units) == 1 else ""), fontsize=11)
+    unit = f"{units[0]}, " if len(units) == 1 else ""
+    axis.set_title(f"{section} ({unit}{'more' if rows[0].more_is_better else 'less'} is better)", fontsize=11)
     axis.grid(axis="y", alpha=0.3)
     axis.set_axisbelow(True)
     for side in ("top", "right"):

@@ -148,6 +148,16 @@ class Server:
         """CPU seconds so far: of the gateway, and of the shards all together."""
         return {part: sum(times) for part, times in self.cpu_times().items()}
 
+    def wakes(self) -> dict[str, int]:
+        """How often the threads of the gateway, and of the shards all together, have gone to sleep so far."""
+        found = {"gateway": 0, "shards": 0}
+        for pid, part in self.processes().items():
+            if part in found:
+                for status in (Path("/proc") / str(pid)).glob("task/*/status"):
+                    _, _, after = status.read_text().partition("\nvoluntary_ctxt_switches:")
+                    found[part] += int(after.split()[0])
+        return found
+
     def memory_mb(self) -> float:
         """Proportional set size of all processes: what is shared counts once."""
         return proportional_mb(self.processes())

@@ -1,8 +1,8 @@
 """The compared systems: each starts fresh on a free port and is used through the client that its users use.
 
-    Topics      `topics serve`, HTTP by the standard library's http.client, JSON by json
-    Redis       `redis-server` with its append-only file, redis-py; streams
-    JetStream   `nats-server` with file storage, nats-py; one stream
+    Topics      `topics serve`, HTTP by the standard library's http.client, JSON by json; appends also by topics_client
+    Redis       `redis-server` with its append-only file, redis-py; streams, several commands in a pipeline
+    JetStream   `nats-server` with file storage, nats-py; streams, several messages by `publish_async`
     beanstalkd  `beanstalkd` with its log, greenstalk; jobs only
 
 `durable` means that an answer promises the record is on the device: class `fsync` of Topics, `appendfsync always` of
@@ -21,17 +21,24 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from server import Server, proportional_mb
+from server import HERE, Server, proportional_mb
 
 READY_S = 60.0
+ANSWER_S = 60.0
+"""How long a client waits for an answer."""
 PAGE = 1000
 NAME = "bench"
+WRITERS = 16
+PROGRAMS = os.environ.get("PATH", "") + ":/usr/sbin"
 
 
 def free_port() -> int:
@@ -42,9 +49,13 @@ def free_port() -> int:
 
 def version_of(*command: str) -> str:
     """The first number with dots that a command prints."""
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run([program(command[0]), *command[1:]], capture_output=True, text=True, check=False)
     found = re.search(r"\d+\.\d+(\.\d+)?", done.stdout + done.stderr)
     return found[0] if found else "?"
+
+
+def program(name: str) -> str:
+    return shutil.which(name, path=PROGRAMS) or ""
 
 
 class System(ABC):
@@ -72,6 +83,33 @@ class System(ABC):
     def append(self, payload: str, count: int) -> None:
         """Write `count` records in one request, or what is next to it here; return when all are acknowledged."""
         raise NotImplementedError
+
+    def appenders(self) -> dict[str, Callable[[str, int], None]]:
+        """`append` by the name of its column. More than one if users have several clients."""
+        return {self.name: self.append}
+
+    def writer(self, number: int) -> Callable[[str, int], None]:
+        """`append` to log `number` of `WRITERS`, for a thread of its own."""
+        raise NotImplementedError
+
+    def together(self, payload: str, count: int, seconds: float) -> float:
+        """Records per second of `WRITERS` writers, each with a log, a connection and one request of its own."""
+        writers = [self.writer(number) for number in range(WRITERS)]
+        for append in writers:
+            append(payload, count)  # connects
+        done, began = [0] * WRITERS, time.perf_counter()
+
+        def write(number: int) -> None:
+            while time.perf_counter() - began < seconds:
+                writers[number](payload, count)
+                done[number] += count
+
+        threads = [threading.Thread(target=write, args=(number,), daemon=True) for number in range(WRITERS)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        return sum(done) / (time.perf_counter() - began)
 
     def read_all(self) -> int:
         """Read the whole log from its beginning in pages of `PAGE`; return the number of records."""
@@ -124,17 +162,23 @@ class Topics(System):
     def start(self) -> None:
         self._server.__enter__()
         self.port = self._server.port
-        self._connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        self._connection = self._connect()
+        self._client: Any = None
         self._make()
 
+    def _connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=ANSWER_S)
+
     def _make(self) -> None:
-        self._server.request("PUT", f"/v0/topics/{NAME}", {"durability": "fsync" if self.durable else "disk"})
-        self._server.request(
-            "PUT", "/v0/topics/jobs", {"type": "queue", "durability": "fsync" if self.durable else "disk"}
-        )
+        durability = "fsync" if self.durable else "disk"
+        for name in (NAME, *(f"{NAME}:{number}" for number in range(WRITERS))):
+            self._server.request("PUT", f"/v0/topics/{name}", {"durability": durability})
+        self._server.request("PUT", "/v0/topics/jobs", {"type": "queue", "durability": durability})
 
     def stop(self, *, kill: bool = False) -> None:
         self._connection.close()
+        if self._client is not None:
+            self._client.close()
         self._server.stop(kill=kill)
 
     def pids(self) -> Sequence[int]:
@@ -144,12 +188,12 @@ class Topics(System):
         self._send(path, body)
         return self._answer()
 
-    def _send(self, path: str, body: Any) -> None:
+    def _send(self, path: str, body: Any, connection: http.client.HTTPConnection | None = None) -> None:
         headers = {"content-type": "application/json"}
-        self._connection.request("POST", f"/v0/topics/{path}", json.dumps(body), headers)
+        (connection or self._connection).request("POST", f"/v0/topics/{path}", json.dumps(body), headers)
 
-    def _answer(self) -> Any:
-        answer = self._connection.getresponse()
+    def _answer(self, connection: http.client.HTTPConnection | None = None) -> Any:
+        answer = (connection or self._connection).getresponse()
         found = json.loads(answer.read())
         if answer.status not in (200, 201):
             raise RuntimeError(str(found))
@@ -157,6 +201,27 @@ class Topics(System):
 
     def append(self, payload: str, count: int) -> None:
         self._ask(f"{NAME}?return_seqs=false", {"records": [{"data": payload}] * count})
+
+    def appenders(self) -> dict[str, Callable[[str, int], None]]:
+        found = super().appenders()
+        return found | {f"{self.name}, `topics_client`": self._publish} if self._server.shards > 1 else found
+
+    def _publish(self, payload: str, count: int) -> None:
+        if self._client is None:
+            sys.path.append(str(HERE / "packages/topics-client"))
+            from topics_client import Client
+
+            self._client = Client(f"http://127.0.0.1:{self.port}")
+        self._client.publish(NAME, records=[{"data": payload}] * count)
+
+    def writer(self, number: int) -> Callable[[str, int], None]:
+        connection, path = self._connect(), f"{NAME}:{number}?return_seqs=false"
+
+        def append(payload: str, count: int) -> None:
+            self._send(path, {"records": [{"data": payload}] * count}, connection)
+            self._answer(connection)
+
+        return append
 
     def read_all(self) -> int:
         total = position = 0
@@ -184,7 +249,7 @@ class Topics(System):
 
     def follow(self) -> socket.socket:
         _, made = self._server.request("POST", "/v0/watch", {"topics": {NAME: {"tail": True}}})
-        raw = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        raw = socket.create_connection(("127.0.0.1", self.port), timeout=ANSWER_S)
         raw.sendall(f"GET {made['stream_url']} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         data = b""
         while b"event: caught-up" not in data:
@@ -200,7 +265,8 @@ class Topics(System):
         return int(self._server.request("GET", f"/v0/topics/{NAME}")[1]["head_seq"])
 
     def clear(self) -> None:
-        self._server.request("DELETE", f"/v0/topics/{NAME}")
+        for name in (NAME, *(f"{NAME}:{number}" for number in range(WRITERS))):
+            self._server.request("DELETE", f"/v0/topics/{name}")
         self._make()
 
 
@@ -220,7 +286,10 @@ class Started(System):
         self.port = self.port or free_port()
         self.directory.mkdir(exist_ok=True)
         with (self.directory.parent / f"{self.name}.log").open("ab") as log:
-            self._process = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            command, *options = self.command()
+            self._process = subprocess.Popen(
+                [program(command), *options], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
         deadline = time.monotonic() + READY_S
         while True:
             try:
@@ -265,7 +334,7 @@ class Redis(Started):
     def connect(self) -> None:
         import redis
 
-        self._client = redis.Redis(port=self.port)
+        self._client = redis.Redis(port=self.port, socket_timeout=ANSWER_S)
         self._client.xlen(NAME)  # BusyLoadingError while the file is read
         try:
             self._client.xgroup_create("jobs", "g", mkstream=True)
@@ -276,13 +345,19 @@ class Redis(Started):
         self._client.close()
 
     def append(self, payload: str, count: int) -> None:
+        self._append(NAME, payload, count)
+
+    def _append(self, name: str, payload: str, count: int) -> None:
         if count == 1:
-            self._client.xadd(NAME, {"data": payload})
+            self._client.xadd(name, {"data": payload})
             return
         with self._client.pipeline(transaction=False) as pipe:
             for _ in range(count):
-                pipe.xadd(NAME, {"data": payload})
+                pipe.xadd(name, {"data": payload})
             pipe.execute()
+
+    def writer(self, number: int) -> Callable[[str, int], None]:
+        return partial(self._append, f"{NAME}:{number}")
 
     def read_all(self) -> int:
         total, position = 0, "-"
@@ -305,7 +380,7 @@ class Redis(Started):
         return found
 
     def follow(self) -> socket.socket:
-        raw = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        raw = socket.create_connection(("127.0.0.1", self.port), timeout=ANSWER_S)
         return raw
 
     def again(self, followers: Sequence[socket.socket]) -> None:
@@ -324,7 +399,7 @@ class Redis(Started):
         return int(self._client.xlen(NAME))
 
     def clear(self) -> None:
-        self._client.delete(NAME)
+        self._client.delete(NAME, *(f"{NAME}:{number}" for number in range(WRITERS)))
 
 
 class JetStream(Started):
@@ -361,7 +436,8 @@ class JetStream(Started):
         address = f"nats://127.0.0.1:{self.port}"
         self._nats = await nats.connect(address, allow_reconnect=False, connect_timeout=5, error_cb=ignore)
         self._js = self._nats.jetstream(publish_async_max_pending=4000)
-        await self._js.add_stream(name=NAME, subjects=[NAME])
+        for name in (NAME, *(f"{NAME}-{number}" for number in range(WRITERS))):
+            await self._js.add_stream(name=name, subjects=[name])
         await self._js.add_stream(name="jobs", subjects=["jobs"], retention="workqueue")
         self._jobs = await self._js.pull_subscribe("jobs", "w")
 
@@ -370,18 +446,36 @@ class JetStream(Started):
         self._loop.close()
 
     def append(self, payload: str, count: int) -> None:
-        async def publish() -> None:
-            data = payload.encode()
-            await asyncio.gather(*(self._js.publish(NAME, data, timeout=60) for _ in range(count)))
+        self._run(self._append(NAME, payload.encode(), count))
 
-        self._run(publish())
+    async def _append(self, name: str, data: bytes, count: int) -> None:
+        if count == 1:
+            await self._js.publish(name, data, timeout=ANSWER_S)
+            return
+        async with asyncio.timeout(ANSWER_S):
+            await asyncio.gather(*[await self._js.publish_async(name, data) for _ in range(count)])
+
+    def together(self, payload: str, count: int, seconds: float) -> float:
+        return float(self._run(self._together(payload.encode(), count, seconds)))
+
+    async def _together(self, data: bytes, count: int, seconds: float) -> float:
+        await self._append(f"{NAME}-0", data, count)
+        done, began = [0] * WRITERS, time.perf_counter()
+
+        async def write(number: int) -> None:
+            while time.perf_counter() - began < seconds:
+                await self._append(f"{NAME}-{number}", data, count)
+                done[number] += count
+
+        await asyncio.gather(*(write(number) for number in range(WRITERS)))
+        return sum(done) / (time.perf_counter() - began)
 
     def read_all(self) -> int:
         async def read() -> int:
             total, wanted = 0, self._last((await self._js.stream_info(NAME)).state)
             subscription = await self._js.subscribe(NAME, ordered_consumer=True)
             while total < wanted:
-                await subscription.next_msg(timeout=30)
+                await subscription.next_msg(timeout=ANSWER_S)
                 total += 1
             await subscription.unsubscribe()
             return total
@@ -402,7 +496,7 @@ class JetStream(Started):
             for _ in range(count):
                 began = time.perf_counter()
                 sent = asyncio.ensure_future(self._js.publish(NAME, b"latency"))
-                await subscription.next_msg(timeout=30)
+                await subscription.next_msg(timeout=ANSWER_S)
                 found.append((time.perf_counter() - began) * 1000)
                 await sent
             await subscription.unsubscribe()
@@ -413,7 +507,7 @@ class JetStream(Started):
 
     def follow(self) -> socket.socket:
         """A plain subscription: it has what JetStream stores, without a consumer's position."""
-        raw = socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        raw = socket.create_connection(("127.0.0.1", self.port), timeout=ANSWER_S)
         raw.sendall(b'CONNECT {"verbose":false}\r\nSUB ' + NAME.encode() + b" 1\r\nPING\r\n")
         data = b""
         while b"PONG" not in data:
@@ -423,7 +517,7 @@ class JetStream(Started):
     def cycle(self, payload: str) -> None:
         async def once() -> None:
             await self._js.publish("jobs", payload.encode())
-            [message] = await self._jobs.fetch(1, timeout=30)
+            [message] = await self._jobs.fetch(1, timeout=ANSWER_S)
             await message.ack_sync()
 
         self._run(once())
@@ -432,7 +526,8 @@ class JetStream(Started):
         return self._last(self._run(self._js.stream_info(NAME)).state)
 
     def clear(self) -> None:
-        self._run(self._js.purge_stream(NAME))
+        for name in (NAME, *(f"{NAME}-{number}" for number in range(WRITERS))):
+            self._run(self._js.purge_stream(name))
 
 
 class Beanstalkd(Started):
@@ -457,7 +552,7 @@ class Beanstalkd(Started):
 
     def cycle(self, payload: str) -> None:
         self._client.put(payload)
-        self._client.delete(self._client.reserve(timeout=30))
+        self._client.delete(self._client.reserve(timeout=ANSWER_S))
 
 
 Maker = Callable[[Path, bool], System]
@@ -469,11 +564,11 @@ def available(durable: bool) -> dict[str, Maker]:
         "Topics, 1 shard": lambda path, durable: Topics(path, durable, 1),
         "Topics, 2 shards": lambda path, durable: Topics(path, durable, 2),
     }
-    if shutil.which("redis-server"):
+    if program("redis-server"):
         found["Redis"] = Redis
-    if shutil.which("nats-server") and (not durable or JetStream.syncs_always()):
+    if program("nats-server") and (not durable or JetStream.syncs_always()):
         found["JetStream"] = JetStream
-    if shutil.which("beanstalkd"):
+    if program("beanstalkd"):
         found["beanstalkd"] = Beanstalkd
     return found
 
@@ -481,4 +576,4 @@ def available(durable: bool) -> dict[str, Maker]:
 def versions() -> dict[str, str]:
     found = {"Topics": Topics.version()}
     programs = {"redis-server": Redis, "nats-server": JetStream, "beanstalkd": Beanstalkd}
-    return found | {each.name: each.version() for program, each in programs.items() if shutil.which(program)}
+    return found | {each.name: each.version() for name, each in programs.items() if program(name)}

@@ -1,7 +1,8 @@
 """The same random requests to two services, one of another checkout: `python -m tests.fuzz.differential --other DIR`.
 
-Statuses, headers and bodies must be equal, but for what varies from run to run (`tests.fuzz.conversations`). Half of
-the conversations are with keys. The exit status is 1 if an answer differs.
+Statuses, headers and bodies must be equal, but for what varies from run to run (`tests.fuzz.conversations`) and for the
+members that `--but NAME` names, which were changed on purpose: what differs in them alone is counted apart. Half of the
+conversations are with keys. The exit status is 1 if an answer differs.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from tests.fuzz.conversations import KEYS, Answer, Conversation, Group, Writer, answers
+from tests.fuzz.conversations import KEYS, Answer, Conversation, Group, Writer, answers, without
 
 ROOT = Path(__file__).parents[2]
 LONG = 40
@@ -94,24 +96,43 @@ def tell(line: str) -> None:
     sys.stdout.flush()
 
 
-def compare(checkouts: list[Path], requests: int, seed: int, *, keyed: bool) -> int:
-    """Return the number of conversations that the services answer differently."""
-    different = 0
-    with ExitStack() as stack:
-        ports = [stack.enter_context(service(each, keyed=keyed)) for each in checkouts]
-        pool = stack.enter_context(ThreadPoolExecutor(len(ports)))
-        for number in range(seed, seed + -(-requests // LONG)):
-            made = Writer(number, keyed=keyed).conversation(LONG)
-            ours, theirs = pool.map(partial(talk, conversation=made), ports)
-            if ours != theirs:
-                different += 1
-                if different <= MOST_SHOWN:
-                    pairs = zip(ours, theirs, strict=False)
-                    at = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(ours), len(theirs)))
-                    tell(f"conversation {number}, keyed={keyed}, answer {at}")
-                    tell(f"  this:  {ours[at : at + 1]}"[:MOST_CHARS])
-                    tell(f"  other: {theirs[at : at + 1]}"[:MOST_CHARS])
-    return different
+class Comparison:
+    """Has conversations with the services of both checkouts, and counts those that they answer differently."""
+
+    def __init__(self, checkouts: list[Path], but: str) -> None:
+        self._checkouts = checkouts
+        self._but = but
+        self.different = 0
+        self.different_but = 0
+        """Those that differ in the named members alone."""
+
+    def run(self, requests: int, seed: int, *, keyed: bool) -> None:
+        with ExitStack() as stack:
+            ports = [stack.enter_context(service(each, keyed=keyed)) for each in self._checkouts]
+            pool = stack.enter_context(ThreadPoolExecutor(len(ports)))
+            for number in range(seed, seed + -(-requests // LONG)):
+                made = Writer(number, keyed=keyed).conversation(LONG)
+                self._compare(
+                    f"conversation {number}, keyed={keyed}", *pool.map(partial(talk, conversation=made), ports)
+                )
+
+    def _compare(self, name: str, ours: list[Answer], theirs: list[Answer]) -> None:
+        if ours == theirs:
+            return
+        if self._but and self._cut(ours) == self._cut(theirs):
+            self.different_but += 1
+            return
+        self.different += 1
+        if self.different <= MOST_SHOWN:
+            ours, theirs = self._cut(ours), self._cut(theirs)
+            pairs = zip(ours, theirs, strict=False)
+            at = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(ours), len(theirs)))
+            tell(f"{name}, answer {at}")
+            tell(f"  this:  {ours[at : at + 1]}"[:MOST_CHARS])
+            tell(f"  other: {theirs[at : at + 1]}"[:MOST_CHARS])
+
+    def _cut(self, found: list[Answer]) -> list[Answer]:
+        return [replace(each, body=without(each.body, self._but)) for each in found] if self._but else found
 
 
 def main() -> int:
@@ -119,13 +140,15 @@ def main() -> int:
     parser.add_argument("--other", type=Path, required=True, help="checkout with a .venv of its own")
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--but", default="", help="name of the members of answers that were changed on purpose")
     options = parser.parse_args()
     tell(f"seed {options.seed}")
-    different = 0
+    comparison = Comparison([ROOT, options.other.resolve()], options.but)
     for keyed in (False, True):
-        different += compare([ROOT, options.other.resolve()], options.requests // 2, options.seed, keyed=keyed)
-    tell(f"{options.requests} requests, {different} conversations differ")
-    return 1 if different else 0
+        comparison.run(options.requests // 2, options.seed, keyed=keyed)
+    apart = f", and {comparison.different_but} in `{options.but}` alone" if options.but else ""
+    tell(f"{options.requests} requests, {comparison.different} conversations differ{apart}")
+    return 1 if comparison.different else 0
 
 
 if __name__ == "__main__":

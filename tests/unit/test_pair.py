@@ -89,6 +89,22 @@ def test_processor_time_is_that_of_all_requests() -> None:
     assert pair.processor([Sample({"ms": 1.0})]) == {}
 
 
+def test_the_tables_name_both_sides_and_have_the_budget() -> None:
+    cpu = {f"{part} {mode}": 0.001 for part in ("gateway", "shards") for mode in ("user", "system")} | {"load": 0.004}
+    sample = Sample({"/s": 2000.0, "p99 ms": 1.0}, 100, cpu, {"gateway": 50, "shards": 150})
+    found = {"a": {"this": [sample], "other": [sample]}, "start": samples("ms", [5.0], [10.0])["a"]}
+    assert pair.results(found, ["now", "before"]).cells[0] == ["a", "/s", "2,000", "2,000", "1.00"]
+    assert pair.budget(found, ["now", "before"]).cells == [
+        ["a", name, "10.0", "10.0", "10.0", "10.0", "40.0", "40.0", "0.50", "1.50"] for name in ("before", "now")
+    ]
+    table = pair.summary(found, ["now", "before"]).markdown().splitlines()
+    assert table[0] == "| load | unit | before | now | gain | gateway, µs | shards, µs | wake-ups |"
+    assert table[2:] == [
+        "| a | /s | 2,000 | 2,000 | 1.0 | 20 → 20 | 20 → 20 | 2.0 → 2.0 |",
+        "| start | ms | 10.00 | 5.00 | 2.0 |  |  |  |",
+    ]
+
+
 def test_the_side_that_is_measured_first_changes() -> None:
     compared = Pair([Path("a"), Path("b")], 3, 1.0, 1, [])
     taken = []
