@@ -14,6 +14,7 @@
 # make bench-spark speed of Spark on the files, compared with Parquet and JSON Lines
 # make bench-protocols  commands per second over Walrus and Rog
 # make reference   generate docs/configuration.md from the settings
+# make site        build the documentation as a site, into ./site
 # make lock        take the newest versions of what the service needs into requirements.lock
 # make clean       remove installed and cached files; data stays
 
@@ -22,7 +23,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ARGS ?=
 
-.PHONY: bench run check test long demo demo-spark reference lock clean
+.PHONY: bench run check test long demo demo-spark reference site lock clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -46,6 +47,9 @@ demo-spark: $(VENV)/.demo $(VENV)/.test
 reference: $(VENV)/.run
 	@$(BIN)/topics config --markdown > docs/configuration.md
 
+site: $(VENV)/.test
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo "the site is in ./site: open site/index.html"
+
 # The versions that `make run` and the container image install: the newest that pyproject.toml allows, with digests.
 lock: $(VENV)/.made
 	@$(PIP) uv
@@ -62,7 +66,7 @@ bench-%: $(VENV)/.run
 	@$(BIN)/python bench/$*.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) build packages/*/build *.egg-info packages/*/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis spark-warehouse metastore_db
+	rm -rf $(VENV) build site packages/*/build *.egg-info packages/*/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis spark-warehouse metastore_db
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: each records that a set of packages is installed for the present pyproject.toml.
@@ -79,7 +83,7 @@ $(VENV)/.run: $(VENV)/.made pyproject.toml requirements.lock
 
 $(VENV)/.test: $(VENV)/.run pyproject.toml packages/pyspark-topics/pyproject.toml packages/topics-client/pyproject.toml
 	@echo "installing what tests need"
-	@$(PIP) --editable '.[dev,spark]' --editable packages/pyspark-topics --editable packages/topics-client
+	@$(PIP) --editable '.[dev,docs,spark]' --editable packages/pyspark-topics --editable packages/topics-client
 	@touch $@
 
 $(VENV)/.fuzz: $(VENV)/.test pyproject.toml

@@ -24,6 +24,7 @@ from shardd.checkpoint.checkpoint import Checkpoints
 from shardd.checkpoint.plan import Plan
 from shardd.checkpoint.slices import exhaust
 from shardd.clock import Clock
+from shardd.delivery.name_reads import NameReads
 from shardd.delivery.parked_reads import Reads
 from shardd.delivery.pressure import Pressure, Sample, widening_s
 from shardd.delivery.scheduler import Scheduler
@@ -137,6 +138,7 @@ class Shard:
         self.scheduler = Scheduler(clock, self.pressure)
         self.unsynced = Unsynced()
         self.reads = Reads(clock, limits, self.scheduler, self.unsynced)
+        self.names = NameReads(clock, directory)
         self.pulls = Pulls(clock)
         self.restored = not self._unrestored()
         """True when every topic has all copies that it had at the last stop. Before that, only requests of other shards
@@ -259,7 +261,12 @@ class Shard:
         }
 
     def _reading_operations(self) -> WaitingOperations:
-        return {operations.Diff: self._diff, operations.Feed: self._feed, operations.Pull: self._pull}
+        return {
+            operations.Diff: self._diff,
+            operations.Feed: self._feed,
+            operations.Pull: self._pull,
+            operations.WatchNames: self.names.read,
+        }
 
     def _lease_operations(self) -> WaitingOperations:
         return {
@@ -437,6 +444,7 @@ class Shard:
     def cancel(self, caller: Hashable, ident: int) -> None:
         """Cancel a parked request, because its caller has gone away. Does nothing if it is not parked."""
         self.reads.cancel(caller, ident)
+        self.names.cancel(caller, ident)
         self.pulls.cancel(caller, ident)
         self.claims.cancel(caller, ident)
         self.allowance.cancel(caller, ident)
@@ -444,6 +452,7 @@ class Shard:
     def _deliver(self) -> None:
         self._refuse_damaged()
         self.claims.deliver()
+        self.names.deliver()
         self.pulls.wake()
         self.scheduler.deliver()
 
@@ -497,8 +506,9 @@ class Shard:
         self.reads.refuse_held()
 
     def maintain(self) -> None:
-        """Expire records, keys, parked pulls, router holds, loans and watch sessions. Called now and then."""
+        """Expire records, keys, parked requests, router holds, loans and watch sessions. Called now and then."""
         self.directory.expire(self._clock.now_ms())
+        self.names.expire()
         self.pulls.expire()
         self.routing.expire()
         self.allowance.renew()

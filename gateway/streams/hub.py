@@ -13,18 +13,16 @@ from gateway.admission.body_budget import Budget
 from gateway.contract.auth import Keyring, check_name
 from gateway.http.messages import Gone, Request, Response, Write
 from gateway.shards.client import Shards
-from gateway.streams.event_ids import rewound
+from gateway.streams.prefix_feed import PrefixFeeds
 from gateway.streams.sse import CONTENT_TYPE, HEADERS, RETRY, EventStream, check_accept, error_frame
 from gateway.streams.stream import Stream
 from gateway.streams.subscription import Item
 from gateway.streams.topic_feed import TopicFeeds
 from gateway.streams.watch_request import (
     begun,
-    check_topics,
     described,
     heartbeat_of,
     options_of,
-    resolve,
 )
 from gateway.streams.watch_sessions import Opened, Sessions
 from proto.api.requests import WatchRequest
@@ -45,6 +43,7 @@ class Live:
         self.limits = limits
         self.shards = shards
         self.feeds = TopicFeeds(shards, limits, budget)
+        self.names = PrefixFeeds(shards, limits)
         self.sessions = Sessions(shards, limits)
         self.streams: dict[Stream, None] = {}
         self._draining = False
@@ -52,7 +51,7 @@ class Live:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled."""
         async with trio.open_nursery() as nursery:
-            self.feeds.nursery = nursery
+            self.feeds.nursery = self.names.nursery = nursery
             await nursery.start(self.sessions.run)
             task_status.started()
             while True:
@@ -68,12 +67,10 @@ class Live:
 
     async def watch(self, asked: WatchRequest, key: Key, *, lenient: bool) -> dict[str, Any]:
         """Make a session and return the fields of the response. Raises `400`, `403`, `404`, `429`, `503`."""
-        starts = begun(asked.topics or {}, asked.cursor)
-        check_topics(starts, key, self.limits)
+        found = await begun(self.shards, asked.topics or {}, asked, key, self.limits, lenient=lenient)
         options = options_of(asked, self.limits)
-        found = await resolve(self.shards, starts, lenient=lenient)
         positions = {name: each.position for name, each in found.items()}
-        wid = await self.sessions.make(key, options, heartbeat_of(asked), positions)
+        wid = await self.sessions.make(key, options, heartbeat_of(asked), positions, asked.prefix)
         return {
             "wid": wid,
             "stream_url": f"/v0/watch/{wid}",
@@ -109,8 +106,7 @@ class Live:
         try:
             async with self.sessions.turn(wid):
                 opened = await self.sessions.take(wid, key)
-                positions = rewound(opened.topics, last_event_id)
-                stream = EventStream(self, self.sessions, wid, key, opened, positions, write)
+                stream = EventStream(self, self.sessions, wid, key, opened, last_event_id, write)
         except TopicsError as error:
             # The session, or its shard, has ended since `open`.
             code = 410 if error.code is ErrorCode.NOT_FOUND else error.status

@@ -21,7 +21,7 @@ import msgspec
 
 from gateway.http.accept_header import named, weight
 from gateway.http.messages import DirectWrite, Response, Write
-from gateway.streams.event_ids import Ids, Position
+from gateway.streams.event_ids import TOLD, GrowingIds, Ids, decode, rewound
 from gateway.streams.stream import Shown, Stream
 from gateway.streams.subscription import Item, Subscription
 from gateway.streams.topic_feed import Batch
@@ -65,15 +65,21 @@ class EventStream(Stream):
         wid: str,
         key: Key,
         opened: Opened,
-        positions: dict[str, Position],
+        last_event_id: str,
         write: Write,
     ) -> None:
         super().__init__(live, key, most_items=live.limits.watch_queue_frames, generation=opened.generation)
         self.wid = wid
         self._write = write
         self._heartbeat_s = opened.heartbeat_ms / 1000
-        self._ids = Ids({name: max(position.seq, 0) for name, position in positions.items()}, opened.generation)
-        self._single = len(positions) == 1
+        self._growing = opened.prefix is not None
+        positions = rewound(opened.topics, last_event_id, growing=self._growing)
+        if self._growing:
+            # The client was told that these are deleted. A new topic of the name comes with the prefix.
+            positions = {name: position for name, position in positions.items() if position.epoch != TOLD}
+        ids = GrowingIds if self._growing else Ids
+        self._ids = ids({name: max(position.seq, 0) for name, position in positions.items()}, opened.generation)
+        self._single = len(positions) == 1 and not self._growing
         # A stream of several topics gathers what they bring at the same time.
         self._direct = write if self._single and isinstance(write, DirectWrite) else None
         self.put(Item("raw", None, RETRY, None, 0))
@@ -82,6 +88,9 @@ class EventStream(Stream):
             subscription = self.add(name, opened.options, position)
             if position != opened.topics[name]:
                 self.progressed(subscription)  # the id set it back; it must stay there if this stream ends at once
+        if opened.prefix is not None:
+            found = decode(last_event_id, opened.topics) if last_event_id else None
+            self.add_prefix(opened.prefix, opened.options, unknown=found.unknown if found else frozenset())
 
     async def send(self) -> None:
         parts: list[bytes] = []
@@ -112,7 +121,10 @@ class EventStream(Stream):
             return what
         assert item.subscription is not None
         assert item.after is not None
-        self._ids.seqs[item.subscription.name] = item.after.seq
+        if self._growing and item.kind == "topic-deleted":
+            self._ids.seqs.pop(item.subscription.name, None)
+        else:
+            self._ids.seqs[item.subscription.name] = item.after.seq
         self._ids.generation = max(self._ids.generation, item.after.born)
         if item.kind == "position":
             return b""
@@ -139,6 +151,13 @@ class EventStream(Stream):
 
     def progressed(self, subscription: Subscription) -> None:
         self._progress.reached(subscription.name, subscription.handed, self.generation)
+
+    def forget(self, name: str) -> None:
+        if self._progress.forget(name):
+            super().forget(name)
+
+    def forgotten(self) -> None:
+        self.end(self.problem(410, "topics of this Last-Event-ID were deleted; make a new watch with POST /v0/watch"))
 
     def taken_over(self) -> None:
         self.end(self.problem(409, "another connection has opened this watch session"))

@@ -23,10 +23,12 @@ from gateway.admission.body_budget import Hold, Kind
 from gateway.contract.auth import Keyring, key_is_gone
 from gateway.http.messages import ClientGone, Gone
 from gateway.streams.event_ids import Position
+from gateway.streams.prefix_feed import PrefixFeeds
 from gateway.streams.states import OPEN, STREAM, Event, State, StreamEvent, StreamState, after
 from gateway.streams.subscription import Item, Subscription
 from gateway.streams.topic_feed import TopicFeeds, asking, frame_bytes
 from gateway.streams.watch_request import Options
+from gateway.streams.wildcard import Wildcard
 from proto.ipc.link import Pending
 from proto.model.errors import TopicsError
 from proto.model.keys import Key
@@ -42,6 +44,7 @@ class Shown(Protocol):
     """The parts of the hub that a stream needs."""
 
     feeds: TopicFeeds
+    names: PrefixFeeds
     keyring: Keyring
     limits: Limits
     streams: dict[Stream, None]
@@ -54,7 +57,9 @@ class Stream(ABC):
         self.key = key
         """The client's key."""
         self.feeds = live.feeds
+        self.names = live.names
         self.subscriptions: dict[str, Subscription] = {}
+        self.wildcards: dict[str, Wildcard] = {}
         self.throttled: dict[str, TopicsError] = {}
         """Topics whose records come later, with the reason; the client has not been told yet."""
         self.generation = generation
@@ -100,6 +105,9 @@ class Stream(ABC):
             throttled, self.throttled = self.throttled, {}
             error = next(iter(throttled.values()))
             self.put(self.problem(error.status, error.message, sorted(throttled), error.retry_after_ms))
+        for wildcard in self.wildcards.values():
+            if not self.sending and (what := wildcard.news()):
+                self.put(self.problem(429, *what))
         if self.state not in OPEN:
             if now >= self._end_by:
                 self.abort()
@@ -133,6 +141,57 @@ class Stream(ABC):
         self.queue = deque(item for item in self.queue if item.subscription is not subscription)
         self._queued_bytes = sum(item.size for item in self.queue)
         return True
+
+    # Prefixes
+
+    def add_prefix(self, prefix: str, options: Options, unknown: frozenset[bytes] = frozenset()) -> None:
+        """Begin to watch the topics of a prefix that are not watched yet. Replaces the options of an earlier one.
+        `unknown` are the marks of topics that the client knows and the session does not."""
+        if prefix in self.wildcards:
+            self.wildcards.pop(prefix).end()
+        wildcard = self.wildcards[prefix] = Wildcard(self, prefix, options, unknown)
+        if self._nursery is not None:
+            wildcard.begin()
+
+    def drop_prefix(self, prefix: str) -> list[str]:
+        """Stop watching the topics of a prefix that no other prefix covers, and return their names."""
+        wildcard = self.wildcards.pop(prefix, None)
+        if wildcard is None:
+            return []
+        wildcard.end()
+        dropped = [name for name in self.subscriptions if name.startswith(prefix) and not self.covered(name)]
+        return [name for name in dropped if self.drop(name)]
+
+    def covered(self, name: str) -> str | None:
+        """Return a watched prefix of a name."""
+        return next((prefix for prefix in self.wildcards if name.startswith(prefix)), None)
+
+    def follows(self, name: str) -> bool:
+        """Whether a topic is watched and not deleted."""
+        subscription = self.subscriptions.get(name)
+        return subscription is not None and subscription.state is not State.OVER
+
+    def watching(self) -> int:
+        """Return the number of topics that are watched and not deleted."""
+        return sum(subscription.state is not State.OVER for subscription in self.subscriptions.values())
+
+    def join(self, name: str, options: Options, epoch: int) -> None:
+        """Begin to watch a topic of a prefix, or its new instance, with its first record. Queued frames stay."""
+        position = Position(epoch, 0, self.generation)
+        subscription = self.subscriptions[name] = Subscription(self, name, options, position)
+        self.behind(subscription)
+
+    def deleted(self, subscription: Subscription) -> None:
+        for wildcard in self.wildcards.values():
+            wildcard.deleted(subscription)
+
+    def forget(self, name: str) -> None:
+        """Forget a deleted topic of a prefix. A subclass with a session may keep it for now."""
+        del self.subscriptions[name]
+
+    def forgotten(self) -> None:
+        """Called when the client knows a topic that is neither known here nor exists. Only sessions have such ids."""
+        return
 
     def behind(self, subscription: Subscription) -> None:
         subscription.note(Event.FALL_BEHIND)
@@ -362,6 +421,8 @@ class Stream(ABC):
                     if gone is not None:
                         nursery.start_soon(self._until, gone)
                     self._start_catching_up()
+                    for wildcard in self.wildcards.values():
+                        wildcard.begin()
                     try:
                         with self._live.keyring.while_known(self.key, self.revoke):
                             await self._send_all()
@@ -369,6 +430,8 @@ class Stream(ABC):
                         self._nursery = None  # before the nursery closes, because feeds may still call subscriptions
                     nursery.cancel_scope.cancel()
         finally:
+            for wildcard in self.wildcards.values():
+                wildcard.end()
             for subscription in self.subscriptions.values():
                 subscription.over()
             del self._live.streams[self]

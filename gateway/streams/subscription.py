@@ -32,6 +32,9 @@ class Carrier(Protocol):
     throttled: dict[str, TopicsError]
     """Topics whose records come later, with the reason."""
 
+    def deleted(self, subscription: Subscription) -> None:
+        """The subscription's topic was deleted, and the client told."""
+
     def behind(self, subscription: Subscription) -> None:
         """Read for the subscription, because its feed cannot bring what comes next."""
 
@@ -122,8 +125,11 @@ class Subscription:
         session has been told."""
         self.feed = None
         self.over()
-        if self.epoch == TOLD:
-            return
+        if self.epoch != TOLD:
+            self._tell_deleted()
+        self.stream.deleted(self)
+
+    def _tell_deleted(self) -> None:
         head = max(self.head, self.seq if self.epoch > 0 else 0)
         fields = {"topic": self.name, "head_seq": head, "reason": "deleted"}
         self.stream.generation += 1

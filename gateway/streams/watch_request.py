@@ -17,7 +17,7 @@ from gateway.shards.client import Shards
 from gateway.streams.event_ids import GONE, Position, decode
 from proto.api.requests import WatchRequest, WatchStart
 from proto.ipc.link import Pending
-from proto.ipc.operations import Resolved, WatchResolve
+from proto.ipc.operations import Resolved, WatchNames, WatchResolve
 from proto.model.body import Form
 from proto.model.errors import invalid, topic_not_found
 from proto.model.keys import Key
@@ -81,17 +81,64 @@ def heartbeat_of(asked: WatchRequest) -> int:
     return min(max(wanted, MIN_HEARTBEAT_MS), MAX_HEARTBEAT_MS)
 
 
-def begun(starts: Mapping[str, WatchStart | None], cursor: str | None) -> Mapping[str, WatchStart | None]:
-    """Return the starting positions with a cursor applied. Raises `400` for an invalid cursor."""
+Starts = Mapping[str, WatchStart | None]
+
+
+async def begun(
+    shards: Shards, named: Starts, asked: WatchRequest, key: Key, limits: Limits, *, lenient: bool
+) -> dict[str, Found]:
+    """Return the topics of a request, those of its prefix included, and where each begins. Raises `400`, `403`, `404`,
+    `503`."""
+    listed: Mapping[str, int] = {}
+    if asked.prefix is not None:
+        check_prefix(asked.prefix, key)
+        listed = await _listed(shards, asked.prefix, key, limits)
+    begins = {name: WatchStart(tail=asked.tail) for name in listed if name not in named}
+    starts = from_cursor(named, begins, asked.cursor)
+    if named or asked.prefix is None:
+        check_topics(starts, key, limits)
+    found = await resolve(shards, starts)
+    if not lenient:
+        for name in named:
+            if name not in found:
+                raise topic_not_found(name)
+    return found
+
+
+async def _listed(shards: Shards, prefix: str, key: Key, limits: Limits) -> Mapping[str, int]:
+    most = limits.max_watch_topics
+    replies = await shards.ask_all(WatchNames(prefix, key.prefixes, most + 1))
+    listed = {name: epoch for reply in replies if reply.extra for name, epoch in reply.extra.epochs.items()}
+    if len(listed) > most:
+        raise invalid(
+            f'more topics begin with "{prefix}" than can be watched at once, {most}: use a longer prefix',
+            field="prefix",
+            max=most,
+        )
+    return listed
+
+
+def check_prefix(prefix: str, key: Key) -> None:
+    """Check a prefix. Raises `400`, or `403` if no name with it is among those of the key."""
+    if prefix:
+        check_topic(prefix, "prefix")
+    if key.prefixes and not any(each.startswith(prefix) or prefix.startswith(each) for each in key.prefixes):
+        check_name(key, prefix)
+
+
+def from_cursor(named: Starts, listed: Starts, cursor: str | None) -> Starts:
+    """Return all starting positions with a cursor applied. Raises `400` for an invalid cursor."""
+    starts = {**named, **listed}
     if cursor is None:
         return starts
     found = decode(cursor, starts)
     if found is None:
         raise invalid("cursor is not the id of a frame of a watch over these topics", field="cursor")
-    return {name: WatchStart(found[1][name]) if name in found[1] else start for name, start in starts.items()}
+    later = dict.fromkeys(listed, WatchStart())
+    return {**starts, **later, **{name: WatchStart(seq) for name, seq in found.seqs.items() if name in starts}}
 
 
-def check_topics(starts: Mapping[str, WatchStart | None], key: Key, limits: Limits) -> None:
+def check_topics(starts: Starts, key: Key, limits: Limits) -> None:
     """Check names, number and positions of the topics. Raises `400`, or `403` for a name outside the key's prefixes."""
     if not starts:
         raise invalid("topics must name at least one topic", field="topics")
@@ -120,9 +167,9 @@ class Found:
     earliest_seq: int
 
 
-async def resolve(shards: Shards, starts: Mapping[str, WatchStart | None], *, lenient: bool) -> dict[str, Found]:
-    """Look up the topics in their shards and resolve `tail` to the head of now. Raises `503` unless their shards serve,
-    and `404` for the first missing topic; `lenient` leaves missing topics out instead."""
+async def resolve(shards: Shards, starts: Starts) -> dict[str, Found]:
+    """Look up the topics in their shards and resolve `tail` to the head of now. Leaves missing topics out. Raises `503`
+    unless their shards serve."""
     by_shard: dict[int, list[str]] = {}
     for name in starts:
         by_shard.setdefault(shards.index_of(name), []).append(name)
@@ -140,13 +187,7 @@ async def resolve(shards: Shards, starts: Mapping[str, WatchStart | None], *, le
     finally:
         for pending in asked:
             pending.abandon()
-    found: dict[str, Found] = {}
-    for name, start in starts.items():
-        if name in states:
-            found[name] = _found(start or WatchStart(), *states[name])
-        elif not lenient:
-            raise topic_not_found(name)
-    return found
+    return {name: _found(start or WatchStart(), *states[name]) for name, start in starts.items() if name in states}
 
 
 def _found(start: WatchStart, epoch: int, head: int, earliest: int) -> Found:

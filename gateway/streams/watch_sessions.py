@@ -57,6 +57,13 @@ class Progress:
         self.untold.add(topic)
         self.generation = max(self.generation, generation)
 
+    def forget(self, topic: str) -> bool:
+        """Forget a topic whose position is saved. Returns False if a save of it may be needed yet."""
+        if self.telling or topic in self.untold:
+            return False
+        self.positions.pop(topic, None)
+        return True
+
 
 class Streaming(Protocol):
     """The stream of a session."""
@@ -72,10 +79,11 @@ class Streaming(Protocol):
 
 
 class Opened:
-    """A session as stored in its shard."""
+    """A session as stored in its shard. `prefix` is None for one that watches named topics only."""
 
     def __init__(self, found: SessionFound) -> None:
         told = dict(found.options)
+        self.prefix: str | None = told.pop("prefix", None)
         self.heartbeat_ms = int(told.pop("heartbeat_ms"))
         self.options = Options.from_map(told)
         self.topics = {name: Position(*position) for name, position in found.topics.items()}
@@ -107,10 +115,14 @@ class Sessions:
 
     # Making
 
-    async def make(self, key: Key, options: Options, heartbeat_ms: int, topics: Mapping[str, Position]) -> str:
+    async def make(
+        self, key: Key, options: Options, heartbeat_ms: int, topics: Mapping[str, Position], prefix: str | None
+    ) -> str:
         """Make a session and return its wid. Raises `429` when a cap on sessions is reached, and `503`."""
         wid = "wid_" + secrets.token_urlsafe(WID_BYTES)
         shown = {**options.as_map(), "heartbeat_ms": heartbeat_ms}
+        if prefix is not None:
+            shown["prefix"] = prefix
         body = _encode(topics)
         # Without keys, sessions have no owner, so the cap per key does not apply.
         bounds: list[tuple[str, int, list[int | None]]] = []

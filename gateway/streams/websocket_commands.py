@@ -4,8 +4,8 @@ Commands are carried out one at a time, in order, and each is answered. A client
 read from until it has caught up. Subscribed topics are streamed as on an event stream. Answers share the queue of the
 frames, so no frame overtakes the answer that announces it.
 
-    subscribe    topic or topics, with the fields of a watch      subscribed, then record, tombstone, caught_up, …
-    unsubscribe  topic or topics (a list)                         unsubscribed, with the topics that were subscribed
+    subscribe    topic, topics or prefix, and a watch's fields    subscribed, then record, tombstone, caught_up, …
+    unsubscribe  topic, topics (a list) or prefix                 unsubscribed, with the topics that were subscribed
     publish      the body of an append, plus topic, return_seqs   ack
     ping                                                          pong
     auth         token: first, within 5 s, where no key came      authenticated
@@ -35,7 +35,7 @@ from gateway.shards.quota import Quota
 from gateway.streams.stream import Shown, Stream
 from gateway.streams.subscription import Item
 from gateway.streams.topic_feed import Batch
-from gateway.streams.watch_request import begun, check_topics, described, options_of, resolve
+from gateway.streams.watch_request import begun, described, options_of
 from proto.api.requests import WatchRequest, WatchStart
 from proto.ipc.message import Reply
 from proto.ipc.operations import Append
@@ -91,13 +91,13 @@ class Subscribe(WatchRequest, kw_only=True):
     request_id: Raw | UnsetType = UNSET
     topic: str | None = None
     from_seq: int | None = None
-    tail: bool | None = None
     lenient: bool | None = None
 
 
 class Unsubscribe(Command, kw_only=True):
     topic: str | None = None
     topics: list[str] | None = None
+    prefix: str | None = None
 
 
 class Publish(Command, kw_only=True):
@@ -239,33 +239,42 @@ class Conversation:
         key = self._socket.key
         check_scope(key, Scope.READ)
         asked, ignored = _SUBSCRIBE.read(body)
-        if (asked.topic is None) == (asked.topics is None):
+        if asked.topic is not None and asked.topics is not None:
             raise invalid("subscribe needs either topic or topics", field="topic")
-        starts: Mapping[str, WatchStart | None] = asked.topics or {}
+        if asked.topic is None and asked.topics is None and asked.prefix is None:
+            raise invalid("subscribe needs topic, topics or prefix", field="topic")
+        named: Mapping[str, WatchStart | None] = asked.topics or {}
         if asked.topic is not None:
-            starts = {asked.topic: WatchStart(asked.from_seq, asked.tail)}
-        starts = begun(starts, asked.cursor)
-        check_topics(starts, key, self._limits)
-        watched = self.stream.subscriptions.keys() | starts.keys()
-        if len(watched) > self._limits.max_watch_topics:
+            named = {asked.topic: WatchStart(asked.from_seq, asked.tail)}
+        found = await begun(self._shards, named, asked, key, self._limits, lenient=bool(asked.lenient))
+        stream = self.stream
+        found = {name: each for name, each in found.items() if name in named or not stream.follows(name)}
+        watched = {name for name in stream.subscriptions if stream.follows(name) or not stream.covered(name)}
+        if len(watched | found.keys()) > self._limits.max_watch_topics:
             most = self._limits.max_watch_topics
             raise invalid(f"at most {most} topics can be watched at once", field="topics", max=most)
         options = options_of(asked, self._limits)
-        found = await resolve(self._shards, starts, lenient=bool(asked.lenient))
         # The answer goes first, because the frames after it are of the topics that it names.
-        self.stream.say(b'{"op":"subscribed"%b,"topics":%b%b}' % (head, _encode(described(found)), _tail(ignored)))
+        stream.say(b'{"op":"subscribed"%b,"topics":%b%b}' % (head, _encode(described(found)), _tail(ignored)))
         for name, each in found.items():
-            self.stream.add(name, options, each.position)
+            stream.add(name, options, each.position)
+        if asked.prefix is not None:
+            stream.add_prefix(asked.prefix, options)
         return b""
 
     async def _unsubscribe(self, body: bytes, head: bytes) -> bytes:
         asked, ignored = _UNSUBSCRIBE.read(body)
-        if (asked.topic is None) == (asked.topics is None):
-            raise invalid("unsubscribe needs either topic or topics", field="topic")
+        if [asked.topic, asked.topics, asked.prefix].count(None) != 2:
+            raise invalid("unsubscribe needs either topic, topics or prefix", field="topic")
         names = asked.topics or []
         if asked.topic is not None:
             names = [asked.topic]
+        for name in names:
+            if (prefix := self.stream.covered(name)) is not None:
+                raise invalid(f'"{name}" is watched with the prefix "{prefix}": unsubscribe that', field="topic")
         ended = [name for name in dict.fromkeys(names) if self.stream.drop(name)]
+        if asked.prefix is not None:
+            ended = self.stream.drop_prefix(asked.prefix)
         return b'{"op":"unsubscribed"%b,"topics":%b%b}' % (head, _encode(ended), _tail(ignored))
 
     async def _publish(self, body: bytes, head: bytes) -> bytes:

@@ -234,7 +234,12 @@ class WatchStart(Struct):
 class WatchRequest(Struct):
     """Topics to watch, and how to show their records."""
 
-    SCHEMA: ClassVar[dict[str, Any]] = {"required": ["topics"]}
+    SCHEMA: ClassVar[dict[str, Any]] = {
+        "anyOf": [
+            {"required": ["topics"], "properties": {"topics": {"type": "object"}}},
+            {"required": ["prefix"], "properties": {"prefix": {"type": "string"}}},
+        ]
+    }
 
     topics: Annotated[
         dict[Name, WatchStart | None] | None,
@@ -246,8 +251,25 @@ class WatchRequest(Struct):
             examples=[{"jobs": {"from_seq": 480100}, "news": {"tail": True}}],
         ),
     ] = None
+    prefix: Annotated[
+        str | None,
+        about(
+            "an addition to the contract: also all topics whose names begin with this, and those made later, from "
+            "their first record; at most {max_watch_topics} topics in all",
+            pattern=f"^({TOPIC.pattern})?$",
+            examples=["tenant42:"],
+        ),
+    ] = None
+    tail: Annotated[
+        bool | None,
+        about("for `prefix`: of the topics that exist now, only records that are not there yet", default=False),
+    ] = None
     cursor: Annotated[
-        str | None, about("the id of a frame of an earlier watch. Topics that it holds begin at its positions")
+        str | None,
+        about(
+            "the id of a frame of an earlier watch. Topics that it holds begin at its positions; others of `prefix` "
+            "came later and begin at their first record"
+        ),
     ] = None
     node: Annotated[Nodes | None, about("leave out records of this node, or of these")] = None
     limit: Annotated[

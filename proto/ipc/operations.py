@@ -342,6 +342,21 @@ class WatchResolve(Operation[Resolved], tag="watch_resolve", frozen=True):
     names: tuple[str, ...]
 
 
+class Listed(Answer, tag="listed", frozen=True):
+    epochs: dict[str, int]
+    """The first topics in the order of their names, with their epochs."""
+    digest: int
+
+
+class WatchNames(Operation[Listed], tag="watch_names", frozen=True):
+    prefix: str
+    prefixes: Names
+    """Names also begin with one of these; empty: any name is listed."""
+    most: int
+    known: int | None = None
+    """Park the request as long as the list has this digest."""
+
+
 class Sessions(Answer, tag="sessions", frozen=True):
     sessions: int
     """Number of sessions of the shard."""
@@ -470,6 +485,7 @@ TABLE = (
     Row(Pull, Pulled, waits=True),
     Row(Feed, Fed, waits=True),
     Row(WatchResolve, Resolved),
+    Row(WatchNames, Listed, waits=True),
     Row(SessionMake, Sessions),
     Row(SessionOpen, SessionFound),
     Row(SessionMove, SessionsMoved),

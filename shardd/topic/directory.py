@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from proto.model.durability import Durability
 from proto.model.errors import topic_not_found
@@ -33,6 +33,8 @@ class Directory:
         self.snapshot_id = 0
         """A topic with a smaller id that is not in `by_id` was deleted before the snapshot that this directory was
         loaded from."""
+        self.renamed: Callable[[str], None] = lambda name: None
+        """Called with the name of each topic that becomes visible, or ceases to be."""
 
     def new_id(self) -> int:
         """A new topic id. Ids are in the log, so none is used twice, also across restarts. A topic's first id is also
@@ -86,11 +88,13 @@ class Directory:
         self.totals.records += topic.records
         self.totals.bytes += topic.bytes
         insort(self._names, topic.name)
+        self.renamed(topic.name)
 
     def hide(self, topic: Topic) -> None:
         del self.visible[topic.name]
         del self.by_id[topic.id]
         del self._names[bisect_left(self._names, topic.name)]
+        self.renamed(topic.name)
         self.totals.records -= topic.records
         self.totals.bytes -= topic.bytes
         topic.totals = Totals()
@@ -122,7 +126,11 @@ class Directory:
     def page(self, prefix: str, after: str, size: int, prefixes: Sequence[str] = ()) -> tuple[list[Topic], bool]:
         """Up to `size` topics in order of names, and whether there are more. Names follow `after` and begin with
         `prefix`; if `prefixes` is not empty, they also begin with one of those."""
-        names, more = name_ranges.page(self._names, name_ranges.distinct(prefix, prefixes), after, size)
+        return self.range_of(name_ranges.distinct(prefix, prefixes), size, after)
+
+    def range_of(self, prefixes: Sequence[str], size: int, after: str = "") -> tuple[list[Topic], bool]:
+        """As `page`, for the result of `name_ranges.distinct`."""
+        names, more = name_ranges.page(self._names, prefixes, after, size)
         return [self.visible[name] for name in names], more
 
     def counters(self) -> tuple[int, int, int]:

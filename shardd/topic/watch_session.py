@@ -24,6 +24,8 @@ A position is [epoch, seq, born]:
     seq      the last seq sent to the client
     born     the session's generation when it began to read that instance
 
+The topics of a session that watches a prefix come and go. So it keeps only the last `MOST_TOLD` of the deleted ones.
+
 A generation ends when a topic turns out to have been deleted. So an id from before the deletion differs from one after.
 
 Only the gateway knows whether a session has a stream. It reports each such session well within the ttl.
@@ -37,12 +39,15 @@ from typing import Any
 
 from msgspec import Struct
 
+TOLD = -2
+MOST_TOLD = 256
+
 Position = tuple[int, int, int]
 
 
 class Session(Struct):
     """One session. `owner` is the digest of the API key that made it, b"" if keys are not required. `options` says what
-    to send of the records and how; only the gateway reads it."""
+    to send of the records and how. Of them, the shard reads only whether there is a `prefix`."""
 
     wid: str
     owner: bytes
@@ -88,6 +93,8 @@ class Sessions:
             if session is not None:
                 session.generation = generation
                 session.topics |= {name: _position(position) for name, position in topics.items()}
+                if "prefix" in session.options:
+                    _forget(session)
         for wid in fields.get("ended", ()):
             self.remove(wid)
 
@@ -114,6 +121,12 @@ class Sessions:
     def idle(self, since_ms: int) -> list[str]:
         """Names of the sessions without a report since `since_ms`."""
         return [session.wid for session in self.by_wid.values() if session.used_ms < since_ms]
+
+
+def _forget(session: Session) -> None:
+    told = [name for name, (epoch, _, _) in session.topics.items() if epoch == TOLD]
+    for name in told[: max(len(told) - MOST_TOLD, 0)]:
+        del session.topics[name]
 
 
 def _position(value: Any) -> Position:

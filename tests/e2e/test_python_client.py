@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -34,7 +33,6 @@ from topics_client import (
 )
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "clients.md"
 ENVIRONMENT = {"PYTHONPATH": str(ROOT / "packages" / "topics-client")}
 
 both = pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -243,17 +241,6 @@ def test_a_worker_that_gets_sigterm_finishes_its_job(shared: Service) -> None:
             assert process.stdout.read() == "ended\n"
         assert process.returncode == 0
         assert client.state("sigterm")["count"] == 0
-
-
-CODE = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-
-
-@pytest.mark.parametrize("number", range(len(CODE)))
-def test_every_example_of_the_page_runs_as_printed(shared: Service, number: int) -> None:
-    code = CODE[number].replace("http://127.0.0.1:4000", shared.url)
-    command = [sys.executable, "-W", "error", "-c", code]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=30, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 class Chaos:

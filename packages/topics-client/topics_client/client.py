@@ -126,8 +126,9 @@ class AsyncClient:
 
     def tail(
         self,
-        topics: str | Sequence[str] | Mapping[str, int | None],
+        topics: str | Sequence[str] | Mapping[str, int | None] = (),
         *,
+        prefix: str | None = None,
         from_seq: int | None = 0,
         cursor: str | None = None,
         commit: Commit = "auto",
@@ -142,12 +143,17 @@ class AsyncClient:
         """Records as they are written, of one topic or of many.
 
         It begins behind the named cursor, without one (or before its first commit) behind `from_seq`; None means: only
-        new records. A mapping gives each topic a `from_seq` of its own.
+        new records. A mapping gives each topic a `from_seq` of its own. `prefix` adds all topics whose names begin with
+        it: those made later begin with their first record. It has no cursor.
         """
         named = [topics] if isinstance(topics, str) else topics
         start = dict(named) if isinstance(named, Mapping) else dict.fromkeys(named, from_seq)
         options: dict[str, Any] = {"include_tags": tags, "include_meta": meta, "limit": limit, "node": node}
         options |= {"heartbeat_ms": heartbeat_ms, "consistency": consistency}
+        if prefix is not None:
+            if cursor is not None or from_seq:
+                raise ValueError("a tail of a prefix has no cursor, and begins with the first records or the new ones")
+            options |= {"prefix": prefix, "tail": from_seq is None}
         return Tail(self.connection, start, cursor=cursor, commit=commit, gaps=gaps, options=options)
 
     async def delete_records(self, topic: str, *, before_seq: int | None = None, match: Match | None = None) -> int:

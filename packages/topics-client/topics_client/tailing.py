@@ -75,7 +75,8 @@ class Tail:
         self._cursor = cursor
         self._auto = commit == "auto"
         self._gaps = gaps
-        self._options = options
+        self._options = dict(options)
+        self._prefix = "prefix" in options
         self._silence_s = 2 * options["heartbeat_ms"] / 1000 + 5
         self._received: dict[str, int] = {}
         self._committed: dict[str, int] = {}
@@ -114,7 +115,7 @@ class Tail:
             self.positions = dict(self._received)  # the caller asks for more, so all items are done
             if self._auto and self._cursor:
                 await self.commit()
-            if not self._received:
+            if not self._received and not self._prefix:
                 raise StopAsyncIteration  # every topic is deleted
             await self._receive()
         item = self._items.popleft()
@@ -180,9 +181,11 @@ class Tail:
         for topic in set(topics) - set(told["topics"]):
             self._deleted(topic)
         for topic, state in told["topics"].items():
-            position = positions[topic]
+            position = positions.get(topic)
             self._received[topic] = state["from_seq"] if position is None else position
         self._stream_url, self._last_id, self._opened = told.get("stream_url"), None, False
+        if self._prefix:
+            self._options["tail"] = False  # what a later session finds besides was made meanwhile
 
     def _deleted(self, topic: str) -> None:
         self._items.append(TopicDeleted(topic, self._received.pop(topic, 0)))
@@ -227,10 +230,10 @@ class Tail:
         topic = told.get("topic", "")
         if event == "error":
             _check(told)
-        elif topic not in self._received:
+        elif topic not in self._received and not self._prefix:
             return
         elif event == "record":
-            position = self._received[topic]
+            position = self._received.get(topic, 0)
             self._items.extend(Record.of(topic, each) for each in told["records"] if each["$seq"] > position)
             self._received[topic] = told["to_seq"]
         elif event == "tombstone":

@@ -120,6 +120,29 @@ async def test_deleted_topics_are_told_and_the_last_one_ends_the_tail(autojump_c
     assert fake.requests[-1].url.params["lenient"] == "true"
 
 
+async def test_a_tail_of_a_prefix_takes_topics_as_they_come(autojump_clock: Clock) -> None:
+    fake = Fake(
+        [
+            session(a=7),
+            stream(
+                records("a", 8, 8), records("ab", 1, 2), frame("topic-deleted", "x", topic="ab"), records("ab", 1, 1)
+            ),
+            error(404, "not_found"),
+            session("new", a=8, ab=1, ac=0),
+            stream(records("ac", 1, 1)),
+        ]
+    )
+    async with fake.client() as client, client.tail(prefix="a", from_seq=None) as tail:
+        items = [(item.topic, getattr(item, "seq", None)) for item in await take(tail, 6)]
+    assert items[:3] == [("a", 8), ("ab", 1), ("ab", 2)]
+    assert items[4:] == [("ab", 1), ("ac", 1)]
+    first, second = (body for body in fake.bodies if body)
+    assert (first["topics"], first["prefix"], first["tail"]) == ({}, "a", True)
+    assert (second["topics"], second["tail"]) == ({"a": {"from_seq": 8}, "ab": {"from_seq": 1}}, False)
+    with pytest.raises(ValueError, match="no cursor"):
+        client.tail(prefix="a", cursor="c")
+
+
 async def test_a_topic_that_is_not_there_is_an_error_at_the_start() -> None:
     async with Fake([error(404, "topic_not_found")]).client() as client:
         with pytest.raises(TopicNotFound):

@@ -10,6 +10,7 @@ from proto.ipc.message import Reply
 from proto.model.errors import TopicsError
 from shardd.offline.reshard import Reshard
 from shardd.shard import opened_shard
+from shardd.topic.watch_session import MOST_TOLD, TOLD
 from tests.support.asked import said
 from tests.support.harness import Harness
 
@@ -182,6 +183,19 @@ def move(shard: Harness, topics: dict[str, Any], generation: int = 0, wid: str =
 
 
 class TestSessions:
+    def test_a_session_of_a_prefix_keeps_the_last_deletions_only(self, shard: Harness) -> None:
+        told = {"limit": 1, "heartbeat_ms": 1000, "prefix": "t"}
+        shard.reply("session_make", WID, {"live": [1, 5, 0]}, owner=b"k", options=told)
+        for n in range(MOST_TOLD + 3):
+            move(shard, {f"t{n}": [n + 2, 1, 0]})
+            move(shard, {f"t{n}": [TOLD, 1, n + 1]}, n + 1)
+        for each in (shard, shard.restarted()):
+            kept = positions(each)[1]
+            assert len(kept) == MOST_TOLD + 1
+            assert kept["live"] == (1, 5, 0)
+            assert "t2" not in kept
+            assert "t3" in kept
+
     def test_a_session_is_its_owners_only(self, shard: Harness) -> None:
         make(shard)
         assert positions(shard) == (0, {"a": (1, 0, 0), "b": (2, 5, 0)})

@@ -1,0 +1,81 @@
+"""Every block of shell and Python in the pages works as printed, in the order of its page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from tests.support.doc_blocks import ELSEWHERE, ROOT, RUN, blocks, pages, run
+from tests.support.programs import free_port
+from tests.support.service import Service
+
+PAGES = [page for page in pages() if page not in ELSEWHERE and any(not block.not_run for block in blocks(page))]
+SAID = {
+    "docs/start.md": "['world', {'n': 2}, {'from': 'python'}]",
+    "docs/cookbook.md": '"deduped":true',
+    "docs/concepts/topics.md": '"gap_to":1',
+    "docs/concepts/streams.md": "event: caught-up",
+    "docs/concepts/routers.md": '"data":1}]',
+    "docs/howto/multi-master.md": "from a",
+    "docs/howto/from-kafka.md": "['orders:0', 'orders:1', 'orders:2']",
+    "docs/howto/from-walrus.md": "OK User login: alice@example.com",
+    "docs/howto/from-rog.md": "hello",
+}
+"""What some pages say that comes back."""
+NOT_RUN = {
+    "docs/spark.md": 2,
+    "docs/spark-jobs.md": 2,
+    "docs/start.md": 1,
+    "docs/howto/browser.md": 1,
+    "docs/howto/from-rog.md": 1,
+    "docs/howto/from-walrus.md": 1,
+    "docs/howto/multi-master.md": 1,
+}
+"""How many blocks of a page are not run. Each says why, above the block."""
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, Service, dict[str, str]]]:
+    """Two services, and their addresses by those of the pages."""
+    listening = {"127.0.0.1:9091": free_port(), "127.0.0.1:7878": free_port()}
+    walrus, rog = (f"127.0.0.1:{port}" for port in listening.values())
+    with (
+        Service(tmp_path_factory.mktemp("a"), TOPICS_WALRUS_LISTEN=walrus, TOPICS_ROG_LISTEN=rog) as first,
+        Service(tmp_path_factory.mktemp("b")) as second,
+    ):
+        ports = {"127.0.0.1:4000": first.port, "127.0.0.1:4001": second.port} | listening
+        yield first, second, {printed: f"127.0.0.1:{port}" for printed, port in ports.items()}
+
+
+def cleared(service: Service) -> None:
+    """Delete all topics and routers."""
+    for what, name in (("routers", "router"), ("topics", "topic")):
+        for each in service.request("GET", f"/v0/{what}?page_size=1000")[1][what]:
+            assert service.request("DELETE", f"/v0/{what}/{quote(each[name], safe='')}")[0] == 200
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_of_a_page_works(two: tuple[Service, Service, dict[str, str]], page: str, tmp_path: Path) -> None:
+    *services, addresses = two
+    said = [run(block, tmp_path, addresses) for block in blocks(page) if not block.not_run]
+    for service in services:
+        cleared(service)
+    assert SAID.get(page, "") in "".join(said)
+
+
+def test_blocks_that_are_not_run_are_few_and_say_why() -> None:
+    marked = [block for page in pages() for block in blocks(page) if block.not_run]
+    assert {block.page: sum(other.page == block.page for other in marked) for block in marked} == NOT_RUN
+    assert all(len(block.not_run) > 20 for block in marked)
+    assert [
+        str(block) for page in pages() for block in blocks(page) if block.kind not in RUN and not block.not_run
+    ] == []
+
+
+def test_pages_that_other_tests_run_are_named_there() -> None:
+    for page, test in ELSEWHERE.items():
+        assert re.search(rf'"{Path(page).name}"', (ROOT / test).read_text())
