@@ -11,10 +11,10 @@ import inspect
 import re
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import Struct, UnsetType
 
 from gateway.contract.operations import OPERATIONS, Body, Operation, Param
 from proto import __version__
@@ -49,7 +49,7 @@ _LAST_EVENT_ID = {
     "name": "Last-Event-ID",
     "in": "header",
     "description": "the id of the last event that the client got; the stream goes on after it",
-    "schema": {"type": "string", "pattern": "^[!-~]*$"},
+    "schema": {"type": "string"},
 }
 _RETRY_AFTER = {
     "Retry-After": {"description": "seconds after which to try again", "schema": {"type": "integer", "minimum": 1}}
@@ -143,11 +143,17 @@ def _schemas(operations: Iterable[Operation]) -> dict[str, Schema]:
             assert name not in found, f"two Structs are called {name}"
             found[name] = _tidied(part)
             if always and name in _ANSWERED:
-                every = msgspec.structs.fields(_ANSWERED[name])
-                found[name]["required"] = [each.encode_name for each in every if each.default is not UNSET]
+                found[name]["required"] = _always(_ANSWERED[name])
     for kind in asked:
         found[kind.__name__] |= getattr(kind, "SCHEMA", {})
     return found
+
+
+def _always(kind: type[Struct]) -> list[str]:
+    """The fields that no answer lacks."""
+    types = get_type_hints(kind)
+    fields = msgspec.structs.fields(kind)
+    return [each.encode_name for each in fields if UnsetType not in get_args(types[each.name])]
 
 
 def _tidied(schema: Any) -> Any:
@@ -163,7 +169,12 @@ def _tidied(schema: Any) -> Any:
         del tidy["default"]
     if DEFAULT in tidy:
         tidy["default"] = tidy.pop(DEFAULT)
-    return _merged(tidy)
+    tidy = _merged(tidy)
+    if "type" in tidy and all("type" in each for each in tidy.get("anyOf", [{}])):
+        del tidy["type"]
+    if "object" in tidy.get("type", ()) and not {"properties", "additionalProperties"} & tidy.keys():
+        tidy["additionalProperties"] = True  # without it, generators of types take such an object for an empty one
+    return tidy
 
 
 def _merged(schema: Schema) -> Schema:
@@ -262,7 +273,7 @@ def _success(operation: Operation) -> Schema:
     if operation.streams:
         text = f"Events, until either side ends the stream: {_EVENTS[operation.name]}"
         return {"200": {"description": text, "content": {"text/event-stream": {"schema": {"type": "string"}}}}}
-    content: Schema = {"application/json": {"schema": {"type": "object"}}}
+    content: Schema = {"application/json": {"schema": {"type": "object", "additionalProperties": True}}}
     if operation.answer is not None:
         content = {"application/json": {"schema": {"$ref": _REF.format(name=_answer_name(operation))}}}
     if operation.name == "metrics":

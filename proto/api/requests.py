@@ -180,7 +180,11 @@ class AckRequest(Struct):
     ]
     lease_ids: Annotated[
         list[str] | None,
-        about("`lease_id` of each job, as many as `seqs` and in that order; a job with another lease is skipped"),
+        about(
+            "`lease_id` of each job, as many as `seqs` and in that order; a job with another lease is skipped",
+            minItems=1,
+            maxItems="{max_claim}",
+        ),
     ] = None
 
 

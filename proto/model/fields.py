@@ -38,11 +38,13 @@ Match = (
             extra_json_schema={
                 "anyOf": [
                     {
+                        "type": "array",
                         "prefixItems": [{"const": "tag"}, {"const": "Eq"}, {"type": "string"}],
                         "minItems": 3,
                         "maxItems": 3,
                     },
                     {
+                        "type": "array",
                         "prefixItems": [
                             {"const": "tag"},
                             {"const": "Glob"},

@@ -73,6 +73,20 @@ def test_the_examples_fit() -> None:
         Draft202012Validator(schema).validate(example)
 
 
+def test_only_what_every_answer_has_is_required() -> None:
+    schemas = whole()["components"]["schemas"]
+    for name in ("ClaimedJob", "PeekedJob", "Record"):
+        assert {"$tag", "meta"}.isdisjoint(schemas[name]["required"]), name
+        assert {"$seq", "$ts"} <= set(schemas[name]["required"]), name
+
+
+def test_objects_of_any_fields_say_so() -> None:
+    schemas = whole()["components"]["schemas"]
+    for part in (schemas["Record"]["properties"]["meta"], schemas["Error"]["properties"]["detail"]):
+        assert part["additionalProperties"] is True
+    assert "additionalProperties" not in schemas["Record"]
+
+
 def test_it_shows_the_limits_of_the_service() -> None:
     schemas = whole()["components"]["schemas"]
     assert schemas["AppendRequest"]["properties"]["records"]["maxItems"] == 55
