@@ -4,11 +4,16 @@ import {access, hasKey, useKey} from "./api.js";
 import {service} from "./service.js";
 import {View, go, html, nothing, typing} from "./ui.js";
 import "./views/overview.js";
+import "./views/queues.js";
+import "./views/routers.js";
+import "./views/topic.js";
 import "./views/topics.js";
 
 const PLACES = [
   {name: "Overview", at: "#/", keys: "o", icon: "M4 13h6V4H4zM14 20h6V4h-6zM4 20h6v-4H4z"},
   {name: "Topics", at: "#/topics", keys: "t", icon: "M4 6h16M4 12h16M4 18h10"},
+  {name: "Queues", at: "#/queues", keys: "q", icon: "M4 5h10M4 12h10M4 19h10M18 8v8m-3-3 3 3 3-3"},
+  {name: "Routers", at: "#/routers", keys: "r", icon: "M5 9a3 3 0 1 0 0-6 3 3 0 0 0 0 6ZM19 21a3 3 0 1 0 0-6 3 3 0 0 0 0 6ZM8 6h6a3 3 0 0 1 3 3v6"},
 ];
 const THEMES = ["auto", "light", "dark"];
 const SHORTCUTS = [
@@ -91,6 +96,9 @@ class TopicsConsole extends View {
   }
 
   #view({place, name, tab}) {
+    if (place === "topics" && name) return html`<topic-view .topic=${name} .at=${tab}></topic-view>`;
+    if (place === "queues") return html`<queues-view></queues-view>`;
+    if (place === "routers") return html`<routers-view></routers-view>`;
     if (place === "topics") return html`<topics-list></topics-list>`;
     return html`<service-overview></service-overview>`;
   }

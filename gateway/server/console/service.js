@@ -104,9 +104,8 @@ class Service extends EventTarget {
       if (status >= "400") kinds.errors += value;
     }
     const flight = byLabel(m.topics_topic_queue_in_flight, "topic");
-    const dead = byLabel(m.topics_topic_queue_dead_lettered_total, "topic");
-    const depths = m.topics_topic_queue_ready.slice(0, MOST_QUEUES).map(({labels: {topic}, value}) =>
-      [topic, {ready: value, inFlight: flight.get(topic) ?? 0, dead: dead.get(topic) ?? 0}]);
+    const depths = m.topics_topic_queue_ready.slice(0, MOST_QUEUES)
+      .map(({labels: {topic}, value}) => [topic, {ready: value, inFlight: flight.get(topic) ?? 0}]);
     this.samples.push({
       at: Date.now(),
       scrapeMs,
