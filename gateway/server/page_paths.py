@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-PAGES = frozenset({"/"})
+PAGES = frozenset({"/", "/console"})
+FOLDER = "/console/"
+"""Everything below it belongs to the pages, too."""
 
 
 def is_page(path: str) -> bool:
-    return path in PAGES
+    return path in PAGES or path.startswith(FOLDER)

@@ -6,12 +6,15 @@ from typing import Any
 
 from quart import Response as QuartResponse
 from quart_trio import QuartTrio
-from werkzeug.exceptions import HTTPException
+from werkzeug.exceptions import HTTPException, NotFound
 
 from gateway.contract import responses
 from gateway.contract.routes import method_not_allowed, unknown_path
+from gateway.http.gzip_coding import accepts_gzip
 from gateway.http.messages import Response
+from gateway.server import console_files
 from gateway.server.asgi import Receive, Scope, Send
+from gateway.server.console_files import ConsoleFiles, File
 from gateway.server.page_paths import is_page
 from gateway.server.status_page import HTML, POLICY
 
@@ -31,12 +34,41 @@ def _as_quart(response: Response) -> QuartResponse:
     )
 
 
+def _sent(file: File) -> QuartResponse:
+    """A file as the request asks for it: compressed, or only told that the client has it already."""
+    from quart import request
+
+    headers = {
+        "content-security-policy": console_files.POLICY,
+        "x-content-type-options": "nosniff",
+        "referrer-policy": "no-referrer",
+        "cross-origin-opener-policy": "same-origin",
+        "cache-control": file.cache_control,
+        "etag": file.tag,
+        "vary": "Accept-Encoding",
+    }
+    known = {each.strip().removeprefix("W/") for each in request.headers.get("if-none-match", "").split(",")}
+    if file.tag in known or "*" in known:
+        return QuartResponse(b"", 304, headers=headers)
+    if file.packed and accepts_gzip(request.headers.get("accept-encoding", "").encode("latin-1")):
+        headers["content-encoding"] = "gzip"
+        return QuartResponse(file.packed, headers=headers, content_type=file.type)
+    return QuartResponse(file.content, headers=headers, content_type=file.type)
+
+
 class WebPages:
     """The ASGI application of the pages, and the paths it owns."""
 
     def __init__(self) -> None:
         self._app: Any = QuartTrio("gateway.server.pages", static_folder=None)
-        self._app.add_url_rule("/", view_func=_status_page, methods=["GET"], provide_automatic_options=False)
+        self._console = ConsoleFiles()
+        for path, view in (
+            ("/", _status_page),
+            ("/console", self._document),
+            ("/console/", self._document),
+            ("/console/<digest>/<path:name>", self._file),
+        ):
+            self._app.add_url_rule(path, path, view_func=view, methods=["GET"], provide_automatic_options=False)
         self._app.register_error_handler(HTTPException, _refused)
 
     def owns(self, path: str) -> bool:
@@ -44,6 +76,15 @@ class WebPages:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
+
+    async def _document(self) -> QuartResponse:
+        return _sent(self._console.document)
+
+    async def _file(self, digest: str, name: str) -> QuartResponse:
+        found = self._console.find(digest, name)
+        if found is None:
+            raise NotFound
+        return _sent(found)
 
 
 async def _refused(error: Any) -> QuartResponse:

@@ -11,22 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.browser import FLAGS, PATIENCE_S
 from tests.support.events import watch, write
 from tests.support.programs import running, tool
 from tests.support.service import Service, until
 
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-dev-shm-usage",
-)
-PATIENCE_S = 30
 PAGE = """<!doctype html><title>watch</title><script>
 let count = 0
 function tell(kind, id, data) {

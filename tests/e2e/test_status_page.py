@@ -8,64 +8,24 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from websockets.sync.client import ClientConnection, connect
-
-from tests.e2e.test_browser import FLAGS
-from tests.support.programs import running, tool
-from tests.support.service import Service, until
+from tests.support.browser import PHONE, Page, tab
+from tests.support.service import Service
 
 KEY = "0123456789abcdef0123456789abcdef"
-PATIENCE_S = 30
 
 
-class Page:
-    """One tab."""
-
-    def __init__(self, connection: ClientConnection) -> None:
-        self._connection = connection
-        self._asked = 0
-
-    def call(self, method: str, **parameters: Any) -> Any:
-        self._asked += 1
-        self._connection.send(json.dumps({"id": self._asked, "method": method, "params": parameters}))
-        while (answer := json.loads(self._connection.recv(PATIENCE_S))).get("id") != self._asked:
-            pass
-        assert "error" not in answer, answer
-        return answer["result"]
-
-    def js(self, expression: str) -> Any:
-        done = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        assert "exceptionDetails" not in done, done
-        return done["result"].get("value")
-
-    def text(self, ident: str) -> str:
-        return str(self.js(f"document.getElementById('{ident}').innerText"))
-
-    def shows(self, expression: str) -> None:
-        until(lambda: self.js(expression), f"{expression}; it shows {self.js('document.body?.innerText')}", PATIENCE_S)
-
-    def enter(self, key: str) -> None:
-        self.js(f"document.getElementById('key').value = '{key}'; document.forms[0].requestSubmit()")
+def enter(page: Page, key: str) -> None:
+    page.js(f"document.getElementById('key').value = '{key}'; document.forms[0].requestSubmit()")
 
 
 @contextmanager
 def opened(url: str, profile: Path) -> Iterator[Page]:
     """The page as a phone shows it."""
-    command = [tool("chromium", "chromium-browser"), *FLAGS, f"--user-data-dir={profile}"]
-    with running([*command, "--remote-debugging-port=0", "about:blank"]):
-        port = profile / "DevToolsActivePort"
-        until(lambda: port.exists() and port.read_text().count("\n") == 1, "chromium", PATIENCE_S)
-        number, path = port.read_text().split()
-        with connect(f"ws://127.0.0.1:{number}{path}", max_size=None, proxy=None) as browser:
-            target = Page(browser).call("Target.createTarget", url="about:blank")["targetId"]
-        with connect(f"ws://127.0.0.1:{number}/devtools/page/{target}", max_size=None, proxy=None) as tab:
-            page = Page(tab)
-            page.call("Emulation.setDeviceMetricsOverride", width=360, height=740, deviceScaleFactor=2, mobile=True)
-            page.call("Page.navigate", url=url)
-            page.shows("document.getElementById('state')?.innerText === 'ready'")
-            yield page
+    with tab(profile, PHONE) as page:
+        page.visit(url)
+        page.shows("document.getElementById('state')?.innerText === 'ready'")
+        yield page
 
 
 def run_all(commands: str, **environment: str) -> list[str]:
@@ -129,9 +89,9 @@ def test_with_keys_it_tells_a_wrong_one_and_all_it_shows_takes_the_right_one(
     ):
         page.shows("!document.getElementById('asking').hidden")
         assert page.js("document.getElementById('refused').hidden"), "no key was given yet"
-        page.enter("not-the-key")
+        enter(page, "not-the-key")
         page.shows("document.getElementById('refused').innerText.startsWith('This key is wrong: ')")
-        page.enter(KEY)
+        enter(page, KEY)
         page.shows("document.getElementById('asking').hidden")
         page.shows("document.getElementById('topics').innerText === '0'")
         commands = page.text("start")

@@ -1,0 +1,126 @@
+// The service as a whole: what needs attention, rates and latencies, shards and processes, log and disk.
+
+import {compact, millis, plural, size, span, whole} from "../format.js";
+import {service} from "../service.js";
+import {View, fact, html, nothing, pill} from "../ui.js";
+import "../chart.js";
+
+const rate = n => (n === undefined ? "–" : compact(n) + "/s");
+const FOLLOWERS = /^topics_(replica|replication|follower|ship|standby)/;
+
+class Overview extends View {
+  begin() {
+    this.on(service, "change", () => this.draw());
+  }
+
+  template() {
+    const m = service.metrics;
+    if (!m) return html`<h1>Overview</h1><p class="soft">Asking the service…</p>`;
+    return html`
+      <h1>Overview</h1>
+      ${this.#attention(m)}
+      <section class="tiles" aria-label="Totals">
+        ${this.#tile("Records written", rate(service.rate(each => each.heads)), `${compact(m.topics_records_live)} live`, each => each.heads)}
+        ${this.#tile("Requests", rate(service.rate(each => each.reads + each.writes)), `${whole(m.topics_http_requests_in_flight)} in flight`, each => each.reads + each.writes)}
+        ${this.#tile("Topics", whole(m.topics_topics), `${whole(m.topics_queue_topics)} of them queues`)}
+        ${this.#tile("Live data", size(m.topics_bytes_live), m.topics_disk_free_bytes?.[0] ?? m.topics_disk_free_bytes >= 0 ? `${size(m.topics_disk_free_bytes)} free on disk` : "")}
+        ${this.#tile("Up for", span(m.topics_uptime_ms), m.topics_ready ? "every shard serves" : "not every shard serves")}
+      </section>
+      <section class="charts" aria-label="The last minutes">
+        ${this.#chart("Requests", rate, [
+          {name: "reads", kind: "a", fill: true, points: service.series(each => each.reads, true)},
+          {name: "writes", kind: "b", points: service.series(each => each.writes, true)},
+          {name: "errors", kind: "c", points: service.series(each => each.errors, true)},
+        ])}
+        ${this.#chart("Records written", rate, [
+          {name: "records", kind: "a", fill: true, points: service.series(each => each.heads, true)},
+          {name: "copied by routers", kind: "b", points: service.series(each => each.copies, true)},
+        ], m.topics_topic_metrics_truncated ? "of the topics that have metrics of their own" : "")}
+        ${this.#chart("Latency of a small request", millis, [
+          {name: "inside the service", kind: "a", fill: true, points: service.series(each => each.serverMs ?? null)},
+          {name: "with this browser", kind: "b", points: service.series(each => each.requestMs)},
+        ])}
+        ${this.#chart("Sync of the log", millis, [
+          {name: "median", kind: "a", fill: true, points: service.syncs(0.5)},
+          {name: "99 %", kind: "c", points: service.syncs(0.99)},
+        ])}
+        ${this.#chart("Written to the log", n => (n === undefined ? "–" : size(n) + "/s"), [
+          {name: "bytes", kind: "a", fill: true, points: service.series(each => each.bytes, true)},
+        ])}
+        ${this.#chart("Writes that wait for the log", compact, [
+          {name: "waiting", kind: "a", fill: true, points: service.series(each => each.waiting)},
+        ])}
+      </section>
+      ${this.#shards()}
+      <div class="columns">${this.#log(m)}${this.#connections(m)}${this.#classes(m)}${this.#replication(m)}</div>`;
+  }
+
+  #attention(m) {
+    const found = service.shards.filter(each => !each.up).map(each => ["bad", `Shard ${each.shard} does not serve: ${each.phase}.`]);
+    if (m.topics_quarantined) found.push(["bad", `${plural(m.topics_quarantined, "topic is", "topics are")} set apart because files are damaged: topics verify.`]);
+    if (m.topics_wal_read_only) found.push(["bad", `${plural(m.topics_wal_read_only, "shard takes", "shards take")} no writes because the log failed.`]);
+    if (service.ready?.detail?.limit) found.push(["bad", `The disk is nearly full: shard ${service.ready.detail.shards.join(", ")} refuses writes. Delete records, set caps, or give the disk more room.`]);
+    if (m.topics_routers_waiting) found.push(["warn", `${plural(m.topics_routers_waiting, "router waits", "routers wait")} because the cap over all topics is reached.`]);
+    if (m.topics_letters_waiting) found.push(["warn", `${plural(m.topics_letters_waiting, "dead letter is", "dead letters are")} on the way, or wait until they may go.`]);
+    if (!found.length) return nothing;
+    return html`<ul class="attention">${found.map(([kind, text]) => html`<li class=${kind}>${text}</li>`)}</ul>`;
+  }
+
+  #tile(label, value, note, series = null) {
+    return html`<div class="tile"><span class="label">${label}</span><span class="value">${value}</span><span class="note">${note}</span></div>`;
+  }
+
+  #chart(title, format, lines, note = "") {
+    return html`<figure class="card"><figcaption>${title}${note ? html` <span class="soft">${note}</span>` : nothing}</figcaption>
+      <line-chart .label=${title} .format=${format} .lines=${lines}></line-chart></figure>`;
+  }
+
+  #shards() {
+    return html`<section class="card" aria-labelledby="shards-title"><h2 id="shards-title">Shards and processes</h2>
+      <div class="scroll" tabindex="0" role="region" aria-label="Shards and processes"><table>
+        <thead><tr><th>process</th><th>state</th><th class="n">started again</th><th class="n">killed, no answer</th></tr></thead>
+        <tbody>
+          <tr><td>gateway</td><td>${pill("good", "serves")}</td><td class="n soft">up for ${span(service.metrics.topics_uptime_ms)}</td><td class="n">–</td></tr>
+          ${service.shards.map(each => html`<tr data-shard=${each.shard}><td>shard ${each.shard}</td>
+            <td>${pill(each.up ? "good" : "bad", each.up ? "serves" : each.phase)}${each.up || each.progress === undefined ? nothing : html` <span class="soft">${Math.floor(each.progress * 100)} %</span>`}</td>
+            <td class="n">${whole(each.restarts)}</td><td class="n">${whole(each.hangs)}</td></tr>`)}
+        </tbody></table></div></section>`;
+  }
+
+  #log(m) {
+    const synced = m.topics_wal_fsync_latency_us;
+    return html`<section class="card"><h2>Log and disk</h2><div class="facts">
+      ${fact("written", size(m.topics_wal_bytes_written_total))}
+      ${fact("syncs", compact(m.topics_wal_fsyncs_total))}
+      ${fact("mean sync", synced.count ? millis(synced.sum / synced.count / 1000) : "–")}
+      ${fact("frames in a sync", m.topics_wal_fsyncs_total ? compact(m.topics_wal_frames_total / m.topics_wal_fsyncs_total) : "–")}
+      ${fact("most that ever waited", whole(m.topics_wal_queue_depth_peak))}
+      ${fact("refused, disk full", whole(m.topics_disk_refused_total))}</div></section>`;
+  }
+
+  #connections(m) {
+    return html`<section class="card"><h2>Readers</h2><div class="facts">
+      ${fact("open streams", whole(m.topics_sse_connections))}
+      ${fact("watch sessions", whole(m.topics_watch_sessions))}
+      ${fact("named cursors", whole(m.topics_cursors))}
+      ${fact("routers", whole(m.topics_routers))}
+      ${fact("jobs held by workers", whole(m.topics_queue_leases_in_flight))}
+      ${fact("copied by routers", compact(m.topics_router_copies_total))}</div></section>`;
+  }
+
+  #classes(m) {
+    return html`<section class="card"><h2>Topics by durability</h2><div class="facts">
+      ${m.topics_topics_by_class.map(row => fact(row.labels.class, whole(row.value)))}</div></section>`;
+  }
+
+  #replication(m) {
+    const found = Object.entries(m).filter(([name]) => FOLLOWERS.test(name));
+    if (!found.length) return nothing;
+    const rows = found.flatMap(([name, value]) =>
+      Array.isArray(value) ? value.map(row => [`${name.slice(7)} ${Object.values(row.labels).join(" ")}`, row.value]) : [[name.slice(7), value]]);
+    return html`<section class="card"><h2>Replication</h2><div class="facts">
+      ${rows.map(([name, value]) => fact(name.replaceAll("_", " "), typeof value === "number" ? compact(value) : whole(value.count)))}</div></section>`;
+  }
+}
+
+customElements.define("service-overview", Overview);
