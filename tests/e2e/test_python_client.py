@@ -127,9 +127,22 @@ def test_a_tail_goes_on_where_its_cursor_is_and_tells_of_deleted_topics(shared: 
 def test_a_worker_acks_what_is_done_and_repeats_what_failed(shared: Service, backend: str) -> None:
     queue = f"work:{backend}"
     seen: Counter[int] = Counter()
+    beats: list[Any] = []
 
     async def main(client: AsyncClient) -> None:
         await client.configure(queue, type="queue")
+        begun, outlived = anyio.Event(), anyio.Event()
+        extend = client.extend
+
+        async def noticed(*arguments: Any, **options: Any) -> Any:
+            answer = await extend(*arguments, **options)
+            if begun.is_set():
+                beats.append(answer)
+            if len(beats) == 4:  # each third of a lease
+                outlived.set()
+            return answer
+
+        client.extend = noticed  # type: ignore[method-assign]
         await client.publish(queue, records=[{"data": n} for n in range(50)])
 
         async def handler(job: Job) -> None:
@@ -138,11 +151,12 @@ def test_a_worker_acks_what_is_done_and_repeats_what_failed(shared: Service, bac
             if job.data == 7 and job.deliveries == 1:
                 raise ValueError("once")
             if job.data == 9:
-                await anyio.sleep(0.5)  # longer than its lease
+                begun.set()
+                await outlived.wait()  # longer than its lease
             if len(seen) == 50 and seen[7] == 2:
                 running.stop()
 
-        running = client.worker(queue, handler, concurrency=8, lease_ms=300, backoff=lambda _: 0.6)
+        running = client.worker(queue, handler, concurrency=8, lease_ms=2000, backoff=lambda _: 0.6)
         await running.run()
         assert (running.done, running.failed) == (50, 1)
         assert seen == Counter({n: 2 if n == 7 else 1 for n in range(50)})
@@ -295,7 +309,12 @@ def kill(service: Service, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("backend", "kills"),
-    [("asyncio", 10), ("trio", 10), pytest.param("asyncio", 100, marks=pytest.mark.long)],
+    [
+        ("asyncio", 10),
+        ("trio", 10),
+        pytest.param("asyncio", 100, marks=pytest.mark.long),
+        pytest.param("trio", 100, marks=pytest.mark.long),
+    ],
 )
 def test_kills_lose_and_double_nothing(new_service: Callable[..., Service], backend: str, kills: int) -> None:
     logging.getLogger("topics_client").setLevel(logging.ERROR)

@@ -36,7 +36,12 @@ class Block:
 
 
 def pages() -> list[str]:
-    return [str(path.relative_to(ROOT)) for path in sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])]
+    return [
+        str(path.relative_to(ROOT))
+        for path in sorted(
+            [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "packages").glob("topics-client/*.md")]
+        )
+    ]
 
 
 def blocks(page: str) -> list[Block]:

@@ -5,6 +5,7 @@ from topics_client.client import AsyncClient as AsyncClient
 from topics_client.errors import *  # noqa: F403 - the class of each code
 from topics_client.items import Gap as Gap
 from topics_client.items import Job as Job
+from topics_client.items import Json as Json
 from topics_client.items import NewRecord as NewRecord
 from topics_client.items import Published as Published
 from topics_client.items import Record as Record

@@ -6,18 +6,18 @@ import functools
 import json
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
 import anyio.from_thread
 import httpx
 
-from topics_client.client import AsyncClient
+from topics_client.client import AsyncClient, OnlyRecords
+from topics_client.items import Gap, Record, RecordFields, TopicDeleted
 from topics_client.publishing import Publisher
-from topics_client.reading import Reading
-from topics_client.tailing import Item, Tail
+from topics_client.reading import Gaps, Reading, ReadOptions
+from topics_client.tailing import Item, Tail, TailOptions, Topics
 from topics_client.working import Handler, Work
 
 P = ParamSpec("P")
@@ -62,10 +62,10 @@ class _Items(Generic[I_co]):
             return []
 
 
-class BlockingReading(_Items[Any]):
+class BlockingReading(_Items[I_co]):
     """As `Reading`."""
 
-    def __init__(self, portal: Portal, reading: Reading) -> None:
+    def __init__(self, portal: Portal, reading: Reading[Any]) -> None:
         super().__init__(portal, reading)
         self._reading = reading
 
@@ -78,10 +78,10 @@ class BlockingReading(_Items[Any]):
         return self._reading.head_seq
 
 
-class BlockingTail(_Items[Item]):
+class BlockingTail(_Items[I_co]):
     """As `Tail`."""
 
-    def __init__(self, portal: Portal, tail: Tail) -> None:
+    def __init__(self, portal: Portal, tail: Tail[Any]) -> None:
         super().__init__(portal, tail)
         self._tail = tail
 
@@ -110,18 +110,10 @@ class BlockingPublisher:
     def __init__(self, portal: Portal, publisher: Publisher) -> None:
         self._portal = portal
         self._publisher = publisher
+        self._context = portal.wrap_async_context_manager(publisher)  # in one task, as its timer needs
 
-    def send(
-        self,
-        data: Any,
-        *,
-        tag: str | None = None,
-        node: str | None = None,
-        meta: Mapping[str, Any] | None = None,
-        delay_ms: int | None = None,
-    ) -> None:
-        add = functools.partial(self._publisher.send, data, tag=tag, node=node, meta=meta, delay_ms=delay_ms)
-        self._portal.call(add)
+    def send(self, data: Any, **fields: Unpack[RecordFields]) -> None:
+        self._portal.call(functools.partial(self._publisher.send, data, **fields))
 
     def flush(self) -> None:
         self._portal.call(self._publisher.flush)
@@ -131,24 +123,20 @@ class BlockingPublisher:
         return self._publisher.published
 
     def __enter__(self) -> Self:
+        self._context.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._portal.call(self._publisher.__aexit__, kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._context.__exit__(*error)
 
 
-def _wrapped(
-    method: Callable[Concatenate[AsyncClient, P], T], kind: Callable[[Portal, T], I_co]
-) -> Callable[Concatenate[Client, P], I_co]:
-    """The blocking form of a method that makes an iterator or a publisher."""
+def _publisher(
+    method: Callable[Concatenate[AsyncClient, P], Publisher],
+) -> Callable[Concatenate[Client, P], BlockingPublisher]:
+    def call(self: Client, /, *args: P.args, **options: P.kwargs) -> BlockingPublisher:
+        return BlockingPublisher(self.portal, method(self.client, *args, **options))
 
-    def call(self: Client, /, *args: P.args, **options: P.kwargs) -> I_co:
-        return kind(self.portal, method(self.client, *args, **options))
-
-    functools.update_wrapper(call, method)
-    return call
+    return functools.update_wrapper(call, method)
 
 
 class Client:
@@ -173,18 +161,14 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._parts.__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        self._parts.__exit__(*error)
 
     def close(self) -> None:
         self._parts.close()
 
     publish = _blocking(AsyncClient.publish)
-    publisher = _wrapped(AsyncClient.publisher, BlockingPublisher)
-    read = _wrapped(AsyncClient.read, BlockingReading)
-    tail = _wrapped(AsyncClient.tail, BlockingTail)
+    publisher = _publisher(AsyncClient.publisher)
     delete_records = _blocking(AsyncClient.delete_records)
     configure = _blocking(AsyncClient.configure)
     state = _blocking(AsyncClient.state)
@@ -204,6 +188,24 @@ class Client:
     extend = _blocking(AsyncClient.extend)
     peek = _blocking(AsyncClient.peek)
     redrive = _blocking(AsyncClient.redrive)
+
+    @overload
+    def read(
+        self, topic: str, *, gaps: OnlyRecords = "raise", **options: Unpack[ReadOptions]
+    ) -> BlockingReading[Record]: ...
+    @overload
+    def read(self, topic: str, *, gaps: Gaps, **options: Unpack[ReadOptions]) -> BlockingReading[Record | Gap]: ...
+    def read(self, topic: str, *, gaps: Gaps = "raise", **options: Unpack[ReadOptions]) -> BlockingReading[Any]:
+        return BlockingReading(self.portal, self.client.read(topic, gaps=gaps, **options))
+
+    @overload
+    def tail(
+        self, topics: Topics = (), *, gaps: OnlyRecords = "raise", **options: Unpack[TailOptions]
+    ) -> BlockingTail[Record | TopicDeleted]: ...
+    @overload
+    def tail(self, topics: Topics = (), *, gaps: Gaps, **options: Unpack[TailOptions]) -> BlockingTail[Item]: ...
+    def tail(self, topics: Topics = (), *, gaps: Gaps = "raise", **options: Unpack[TailOptions]) -> BlockingTail[Any]:
+        return BlockingTail(self.portal, self.client.tail(topics, gaps=gaps, **options))
 
     def work(
         self,

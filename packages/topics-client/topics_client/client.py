@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self, Unpack, cast
+from typing import Any, Literal, Self, Unpack, cast, overload
 
 import httpx
 
 from topics_client.connection import Connection, segment
 from topics_client.items import (
     CursorState,
+    Gap,
     Job,
     Leases,
     Match,
     NewRecord,
     Published,
+    Record,
     RouterConfig,
     RouterState,
     TopicConfig,
+    TopicDeleted,
     TopicState,
 )
 from topics_client.publishing import BATCH_BYTES, BATCH_RECORDS, Publisher, batches, new_key, publish_all
-from topics_client.reading import Gaps, Reading
-from topics_client.tailing import Commit, Tail
+from topics_client.reading import Gaps, Reading, ReadOptions
+from topics_client.tailing import Item, Tail, TailOptions, Topics
 from topics_client.working import Handler, Work, Worker
+
+OnlyRecords = Literal["raise"]
 
 
 class AsyncClient:
@@ -51,9 +55,7 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
@@ -101,60 +103,37 @@ class AsyncClient:
         disable_backpressure: bool | None = None,
         batch_records: int = BATCH_RECORDS,
         batch_bytes: int = BATCH_BYTES,
+        linger_s: float | None = None,
     ) -> Publisher:
-        """A context manager that gathers records into batches: `await publisher.send(data)`. Its end flushes."""
+        """A context manager that gathers records into batches: `await publisher.send(data)`. Its end flushes.
+
+        With `linger_s`, a batch that is not full is written that long after its first record.
+        """
         options = {"node": node, "create": create, "config": config, "disable_backpressure": disable_backpressure}
-        return Publisher(self.connection, topic, options=options, batch_records=batch_records, batch_bytes=batch_bytes)
+        return Publisher(self.connection, topic, options, (batch_records, batch_bytes), linger_s)
 
-    def read(
-        self,
-        topic: str,
-        *,
-        from_seq: int | None = 0,
-        cursor: str | None = None,
-        limit: int = 1000,
-        wait_ms: int = 0,
-        node: str | Sequence[str] | None = None,
-        tags: bool = True,
-        meta: bool = True,
-        gaps: Gaps = "raise",
-    ) -> Reading:
+    @overload
+    def read(self, topic: str, *, gaps: OnlyRecords = "raise", **options: Unpack[ReadOptions]) -> Reading[Record]: ...
+    @overload
+    def read(self, topic: str, *, gaps: Gaps, **options: Unpack[ReadOptions]) -> Reading[Record | Gap]: ...
+    def read(self, topic: str, *, gaps: Gaps = "raise", **options: Unpack[ReadOptions]) -> Reading[Any]:
         """The records behind `from_seq`, or behind a named cursor, up to the head. A gap is raised or given."""
-        options = {"limit": limit, "wait_ms": wait_ms, "node": node, "include_tags": tags, "include_meta": meta}
-        start = None if cursor is not None else from_seq or 0
-        return Reading(self.connection, topic, from_seq=start, gaps=gaps, options=options | {"cursor": cursor})
+        return Reading(self.connection, topic, gaps, **options)
 
+    @overload
     def tail(
-        self,
-        topics: str | Sequence[str] | Mapping[str, int | None] = (),
-        *,
-        prefix: str | None = None,
-        from_seq: int | None = 0,
-        cursor: str | None = None,
-        commit: Commit = "auto",
-        node: str | None = None,
-        tags: bool = True,
-        meta: bool = True,
-        limit: int = 256,
-        heartbeat_ms: int = 15_000,
-        consistency: str | None = None,
-        gaps: Gaps = "raise",
-    ) -> Tail:
+        self, topics: Topics = (), *, gaps: OnlyRecords = "raise", **options: Unpack[TailOptions]
+    ) -> Tail[Record | TopicDeleted]: ...
+    @overload
+    def tail(self, topics: Topics = (), *, gaps: Gaps, **options: Unpack[TailOptions]) -> Tail[Item]: ...
+    def tail(self, topics: Topics = (), *, gaps: Gaps = "raise", **options: Unpack[TailOptions]) -> Tail[Any]:
         """Records as they are written, of one topic or of many.
 
         It begins behind the named cursor, without one (or before its first commit) behind `from_seq`; None means: only
         new records. A mapping gives each topic a `from_seq` of its own. `prefix` adds all topics whose names begin with
         it: those made later begin with their first record. It has no cursor.
         """
-        named = [topics] if isinstance(topics, str) else topics
-        start = dict(named) if isinstance(named, Mapping) else dict.fromkeys(named, from_seq)
-        options: dict[str, Any] = {"include_tags": tags, "include_meta": meta, "limit": limit, "node": node}
-        options |= {"heartbeat_ms": heartbeat_ms, "consistency": consistency}
-        if prefix is not None:
-            if cursor is not None or from_seq:
-                raise ValueError("a tail of a prefix has no cursor, and begins with the first records or the new ones")
-            options |= {"prefix": prefix, "tail": from_seq is None}
-        return Tail(self.connection, start, cursor=cursor, commit=commit, gaps=gaps, options=options)
+        return Tail(self.connection, topics, gaps, **options)
 
     async def delete_records(self, topic: str, *, before_seq: int | None = None, match: Match | None = None) -> int:
         """Delete records for good: those below `before_seq`, those with a tag, or those for which both hold."""

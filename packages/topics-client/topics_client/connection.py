@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 import anyio
@@ -51,6 +51,21 @@ class Pauses:
 
     def reset(self) -> None:
         self._deadline, self._next_s = None, _SHORTEST_PAUSE_S
+
+
+class _Body(httpx.AsyncByteStream):
+    """A body in one piece. That of httpx is a generator, which trio warns of when a connection breaks meanwhile."""
+
+    def __init__(self, content: bytes) -> None:
+        self._parts = iter([content])
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        for part in self._parts:
+            return part
+        raise StopAsyncIteration
 
 
 class Connection:
@@ -91,26 +106,22 @@ class Connection:
         pauses = Pauses(self.patience_s)
         while True:
             try:
-                return await self.once(method, path, body, params=params)
+                return await self._once(self._request(method, path, body, params))
             except TopicsError as error:
                 if not repeat and error.outcome != "not_done":
                     raise
                 await pauses.after(error)
 
-    async def once(
-        self,
-        method: str,
-        path: str,
-        body: Mapping[str, Any] | bytes | None = None,
-        *,
-        params: Mapping[str, Any] | None = None,
-    ) -> Any:
-        request = self._request(method, path, body, params)
+    async def _once(self, request: httpx.Request) -> Any:
         try:
-            response = await self._http.send(request)
+            response = await self._send(request)
         except httpx.TransportError as error:
             raise _unavailable(error) from error
         return self._answer(response)
+
+    async def _send(self, request: httpx.Request, *, stream: bool = False) -> httpx.Response:
+        request.stream = _Body(request.content)
+        return await self._http.send(request, stream=stream)
 
     async def open(self, path: str, headers: Mapping[str, str], *, silence_s: float) -> httpx.Response:
         """Open a stream of events, which ends with `httpx.ReadTimeout` after `silence_s`. The caller closes it."""
@@ -121,7 +132,7 @@ class Connection:
             timeout=httpx.Timeout(silence_s, connect=CONNECT_TIMEOUT_S),
         )
         try:
-            response = await self._http.send(request, stream=True)
+            response = await self._send(request, stream=True)
             if response.status_code == 200:
                 return response
             await response.aread()

@@ -12,9 +12,22 @@ Match = str | tuple[str, str, str] | list[str]
 """A tag, or `("tag", "Eq" | "Glob", text)`; a Glob ends with `*`."""
 
 
+class Json(bytes):
+    """JSON text that is published as it is: its numbers keep their digits."""
+
+
+class RecordFields(TypedDict, total=False):
+    """What a record may have besides its data."""
+
+    tag: str | None
+    node: str | None
+    meta: Mapping[str, Any] | None
+    delay_ms: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """A record to be published. `data` is any JSON value; `delay_ms` holds a job of a queue back."""
+    """A record to be published. `data` is any JSON value, or `Json`; `delay_ms` holds a job of a queue back."""
 
     data: Any
     tag: str | None = None
@@ -23,9 +36,15 @@ class NewRecord:
     delay_ms: int | None = None
 
     def encoded(self) -> bytes:
-        fields = {name: getattr(self, name) for name in ("tag", "node", "meta", "delay_ms")}
-        given = {"data": self.data} | {name: value for name, value in fields.items() if value is not None}
-        return json.dumps(given, separators=(",", ":"), allow_nan=False).encode()
+        fields = {name: getattr(self, name) for name in ("data", "tag", "node", "meta", "delay_ms")}
+        given = [b'"%s":%s' % (name.encode(), _encoded(value)) for name, value in fields.items() if value is not None]
+        return b"{%s}" % b",".join(given if self.data is not None else [b'"data":null', *given])
+
+
+def _encoded(value: Any) -> bytes:
+    if isinstance(value, Json):
+        return value
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import anyio
+import anyio.abc
 
 from topics_client.connection import Connection, segment
 from topics_client.errors import TopicsError
-from topics_client.items import NewRecord, Published
+from topics_client.items import NewRecord, Published, RecordFields
 
 BATCH_RECORDS, BATCH_BYTES = 1000, 1 << 20
 FLUSH_S = 10.0
@@ -77,14 +77,16 @@ async def publish_all(
     """Append one batch after the other; None if there are none. An error leaves the batches before it written."""
     done: Published | None = None
     for batch in of:
-        part = await batch.append(connection, topic, options)
-        if done is not None:
-            created, deduped = done.created or part.created, done.deduped or part.deduped
-            part = replace(
-                part, first_seq=done.first_seq, count=done.count + part.count, created=created, deduped=deduped
-            )
-        done = part
+        done = _with(done, await batch.append(connection, topic, options))
     return done
+
+
+def _with(done: Published | None, part: Published) -> Published:
+    """What two publishes wrote."""
+    if done is None:
+        return part
+    created, deduped = done.created or part.created, done.deduped or part.deduped
+    return replace(part, first_seq=done.first_seq, count=done.count + part.count, created=created, deduped=deduped)
 
 
 def new_key() -> str:
@@ -96,40 +98,51 @@ class Publisher:
 
     `send` waits while a full batch is written: that is the back-pressure. A record is safe when a later `flush`, or the
     end of the context, has returned. After an error the batch stays, and the next flush repeats it with its key. Tasks
-    may share a publisher.
+    may share a publisher. With `linger_s`, `send` also raises an error that was met since the one before.
     """
 
     def __init__(
-        self, connection: Connection, topic: str, *, options: Mapping[str, Any], batch_records: int, batch_bytes: int
+        self,
+        connection: Connection,
+        topic: str,
+        options: Mapping[str, Any],
+        most: tuple[int, int],
+        linger_s: float | None,
     ) -> None:
         self.topic = topic
-        self.published = 0
-        """Records that the service has acknowledged."""
+        self.done: Published | None = None
+        """What the service has acknowledged."""
         self._connection = connection
         self._options = options
-        self._most = batch_records, batch_bytes
+        self._most = most
+        self._linger_s = linger_s
         self._open = Batch(new_key())
         self._full: deque[Batch] = deque()
         self._lock = anyio.Lock()
+        self._begun = anyio.Event()
+        self._error: TopicsError | None = None
+        self._timer: anyio.abc.TaskGroup | None = None
 
-    async def send(
-        self,
-        data: Any,
-        *,
-        tag: str | None = None,
-        node: str | None = None,
-        meta: Mapping[str, Any] | None = None,
-        delay_ms: int | None = None,
-    ) -> None:
+    @property
+    def published(self) -> int:
+        """Number of records that the service has acknowledged."""
+        return 0 if self.done is None else self.done.count
+
+    async def send(self, data: Any, **fields: Unpack[RecordFields]) -> None:
         """Add a record. If its batch is full, write that."""
-        record = NewRecord(data, tag, node, meta, delay_ms).encoded()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+        record = NewRecord(data, **fields).encoded()
         if not self._open.takes(record, *self._most):
             self._close_batch()
             self._open.takes(record, *self._most)
             await self._write()
+        self._begun.set()
 
     async def flush(self) -> None:
         """Write all records that were sent. Raises what an append raises."""
+        self._error = None
         if self._open.records:
             self._close_batch()
         await self._write()
@@ -143,15 +156,30 @@ class Publisher:
             while self._full:
                 done = await self._full[0].append(self._connection, self.topic, self._options)
                 self._full.popleft()
-                self.published += done.count
+                self.done = _with(self.done, done)
+
+    async def _linger(self, seconds: float) -> None:
+        """Write what was sent `seconds` ago."""
+        while True:
+            await self._begun.wait()
+            self._begun = anyio.Event()
+            await anyio.sleep(seconds)
+            try:
+                await self.flush()
+            except TopicsError as error:
+                self._error = error
 
     async def __aenter__(self) -> Self:
+        if self._linger_s is not None:
+            self._timer = await anyio.create_task_group().__aenter__()
+            self._timer.start_soon(self._linger, self._linger_s)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
+    async def __aexit__(self, *error: Any) -> None:
+        if self._timer is not None:
+            self._timer.cancel_scope.cancel()
+            await self._timer.__aexit__(None, None, None)
+        if error[0] is None:
             await self.flush()
         else:
             with anyio.move_on_after(FLUSH_S, shield=True):

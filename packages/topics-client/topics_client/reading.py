@@ -3,47 +3,71 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from typing import Any, Literal, Self
+from collections.abc import Sequence
+from typing import Any, Generic, Literal, Self, TypedDict, TypeVar
 
 from topics_client.connection import Connection, segment
 from topics_client.errors import GapError
 from topics_client.items import Gap, Record
 
 Gaps = Literal["raise", "yield"]
+I_co = TypeVar("I_co", bound=Record | Gap, covariant=True)
 
 
-class Reading:
+class ReadOptions(TypedDict, total=False):
+    """Options of a read. `from_seq` 0 is the beginning; a `cursor` takes its place."""
+
+    from_seq: int | None
+    cursor: str | None
+    limit: int
+    wait_ms: int
+    node: str | Sequence[str] | None
+    tags: bool
+    meta: bool
+
+
+class Reading(Generic[I_co]):
     """An iterator of the records behind a position, to the head; with `wait_ms` until nothing came for that long.
 
     `seq` is the position: the seq of the last item that the iterator gave. `head_seq` is that of the last page.
     """
 
     def __init__(
-        self, connection: Connection, topic: str, *, from_seq: int | None, gaps: Gaps, options: Mapping[str, Any]
+        self,
+        connection: Connection,
+        topic: str,
+        gaps: Gaps,
+        *,
+        from_seq: int | None = 0,
+        cursor: str | None = None,
+        limit: int = 1000,
+        wait_ms: int = 0,
+        node: str | Sequence[str] | None = None,
+        tags: bool = True,
+        meta: bool = True,
     ) -> None:
         self.topic = topic
-        self.seq = from_seq or 0
+        self.seq = 0 if cursor is not None else from_seq or 0
         self.head_seq = 0
         self._connection = connection
-        self._next: dict[str, Any] = {"cursor": options["cursor"]} if from_seq is None else {"from_seq": from_seq}
-        self._options = {name: value for name, value in options.items() if name != "cursor"}
+        self._next: dict[str, Any] = {"cursor": cursor} if cursor is not None else {"from_seq": self.seq}
+        self._options = {"limit": limit, "wait_ms": wait_ms, "node": node, "include_tags": tags, "include_meta": meta}
         self._gaps = gaps
-        self._page: deque[Record | Gap] = deque()
+        self._page: deque[Any] = deque()
         self._after_page = self.seq
         self._ended = False
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Record | Gap:
+    async def __anext__(self) -> I_co:
         while not self._page:
             self.seq = self._after_page
             if self._ended:
                 self._ended = False  # the next iteration reads what came since
                 raise StopAsyncIteration
             await self._turn()
-        item = self._page.popleft()
+        item: I_co = self._page.popleft()
         self.seq = item.seq
         if isinstance(item, Gap) and self._gaps == "raise":
             raise GapError(item)

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping
-from types import TracebackType
-from typing import Any, Literal, Self
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any, Generic, Literal, Self, TypedDict, TypeVar
 
 import anyio
 import httpx
@@ -27,7 +26,24 @@ from topics_client.reading import Gaps
 log = logging.getLogger("topics_client")
 
 Item = Record | Gap | TopicDeleted
+I_co = TypeVar("I_co", bound=Item, covariant=True)
 Commit = Literal["auto", "manual"]
+Topics = str | Sequence[str] | Mapping[str, int | None]
+
+
+class TailOptions(TypedDict, total=False):
+    prefix: str | None
+    """Options of a tail. `node` is that of the reader, whose own records are left out."""
+
+    from_seq: int | None
+    cursor: str | None
+    commit: Commit
+    node: str | None
+    tags: bool
+    meta: bool
+    limit: int
+    heartbeat_ms: int
+    consistency: str | None
 
 
 class EventLines:
@@ -52,7 +68,7 @@ class EventLines:
                 self._fields, self._data = {}, []
 
 
-class Tail:
+class Tail(Generic[I_co]):
     """An iterator of records as they are written, of one topic or of many. Use it as a context manager.
 
     `positions` says for each topic which item the iterator gave last. With a cursor, `commit` stores these positions;
@@ -62,25 +78,38 @@ class Tail:
     def __init__(
         self,
         connection: Connection,
-        topics: Mapping[str, int | None],
-        *,
-        cursor: str | None,
-        commit: Commit,
+        topics: Topics,
         gaps: Gaps,
-        options: Mapping[str, Any],
+        *,
+        prefix: str | None = None,
+        from_seq: int | None = 0,
+        cursor: str | None = None,
+        commit: Commit = "auto",
+        node: str | None = None,
+        tags: bool = True,
+        meta: bool = True,
+        limit: int = 256,
+        heartbeat_ms: int = 15_000,
+        consistency: str | None = None,
     ) -> None:
         self.positions: dict[str, int] = {}
         self._connection = connection
-        self._start = dict(topics)
+        named = [topics] if isinstance(topics, str) else topics
+        self._start = dict(named) if isinstance(named, Mapping) else dict.fromkeys(named, from_seq)
         self._cursor = cursor
         self._auto = commit == "auto"
         self._gaps = gaps
-        self._options = dict(options)
-        self._prefix = "prefix" in options
-        self._silence_s = 2 * options["heartbeat_ms"] / 1000 + 5
+        self._options = {"include_tags": tags, "include_meta": meta, "limit": limit, "node": node}
+        self._options |= {"heartbeat_ms": heartbeat_ms, "consistency": consistency}
+        self._prefix = prefix is not None
+        if prefix is not None:
+            if cursor is not None or from_seq:
+                raise ValueError("a tail of a prefix has no cursor, and begins with the first records or the new ones")
+            self._options |= {"prefix": prefix, "tail": from_seq is None}
+        self._silence_s = 2 * heartbeat_ms / 1000 + 5
         self._received: dict[str, int] = {}
         self._committed: dict[str, int] = {}
-        self._items: deque[Item] = deque()
+        self._items: deque[Any] = deque()
         self._stream_url: str | None = None
         self._last_id: str | None = None
         self._response: httpx.Response | None = None
@@ -98,9 +127,7 @@ class Tail:
         await self._begin()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     @property
@@ -109,7 +136,7 @@ class Tail:
         (position,) = self.positions.values()
         return position
 
-    async def __anext__(self) -> Item:
+    async def __anext__(self) -> I_co:
         await self._begin()
         while not self._items:
             self.positions = dict(self._received)  # the caller asks for more, so all items are done
@@ -118,7 +145,7 @@ class Tail:
             if not self._received and not self._prefix:
                 raise StopAsyncIteration  # every topic is deleted
             await self._receive()
-        item = self._items.popleft()
+        item: I_co = self._items.popleft()
         if isinstance(item, TopicDeleted):
             self.positions.pop(item.topic, None)
             return item

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import typing
 
 import httpx
 import pytest
@@ -21,7 +22,18 @@ def public(kind: type) -> set[str]:
 def test_each_method_is_there_with_its_parameters() -> None:
     assert public(AsyncClient) - OTHERWISE == public(Client) - {"close", "work"}
     for name in public(AsyncClient) - OTHERWISE:
-        assert inspect.signature(getattr(Client, name)) == inspect.signature(getattr(AsyncClient, name))
+        blocking, awaited = (inspect.signature(getattr(kind, name)).parameters for kind in (Client, AsyncClient))
+        assert blocking == awaited
+
+
+def test_a_reader_that_raises_at_gaps_is_typed_as_one_of_records() -> None:
+    for kind, prefix in ((AsyncClient, ""), (Client, "Blocking")):
+        for method, raising, giving in (
+            (kind.read, "Reading[Record]", "Reading[Record | Gap]"),
+            (kind.tail, "Tail[Record | TopicDeleted]", "Tail[Item]"),
+        ):
+            told = [each.__annotations__["return"] for each in typing.get_overloads(method)]
+            assert told == [prefix + raising, prefix + giving]
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])

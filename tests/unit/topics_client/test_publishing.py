@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from tests.unit.topics_client.fake import Fake, appended, error
-from topics_client import NewRecord, Published, RecordTooLarge, Unavailable
+from topics_client import Forbidden, Json, NewRecord, Published, RecordTooLarge, Unavailable
 
 
 async def test_one_record() -> None:
@@ -106,3 +106,38 @@ async def test_tasks_that_share_a_publisher_write_each_record_once() -> None:
         for number in range(10):
             tasks.start_soon(publisher.send, number)
     assert sorted(body["records"][0]["data"] for body in fake.bodies) == list(range(10))
+
+
+async def test_a_publisher_with_a_linger_writes_what_waits(autojump_clock: trio.testing.MockClock) -> None:
+    fake = Fake([appended(1, 2), appended(3, 3)])
+    async with fake.client() as client, client.publisher("t", linger_s=0.5) as publisher:
+        await publisher.send(1)
+        await trio.sleep(0.4)
+        await publisher.send(2)
+        assert publisher.published == 0
+        await trio.sleep(0.2)
+        assert publisher.done == Published("t", 1, 2, 2)
+        await trio.sleep(5)
+        await publisher.send(3)
+    assert publisher.done == Published("t", 1, 3, 3)
+    assert [[record["data"] for record in body["records"]] for body in fake.bodies] == [[1, 2], [3]]
+
+
+async def test_an_error_of_a_lingering_batch_is_raised_by_the_next_send(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    fake = Fake([error(403, "forbidden"), appended(1, 1)])
+    async with fake.client() as client, client.publisher("t", linger_s=0.5) as publisher:
+        await publisher.send(1)
+        await trio.sleep(1)
+        with pytest.raises(Forbidden):
+            await publisher.send(2)
+    assert [[record["data"] for record in body["records"]] for body in fake.bodies] == [[1], [1]]
+
+
+async def test_json_text_is_sent_as_it_is() -> None:
+    fake = Fake([appended(1, 2)])
+    async with fake.client() as client:
+        text = Json(b'{"total":9.90,"n":123456789012345678901234567890}')
+        await client.publish("t", records=[NewRecord(text, tag="a"), NewRecord(None)])
+    assert fake.requests[0].content.endswith(b'"records":[{"data":%s,"tag":"a"},{"data":null}]}' % text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import httpx
 import pytest
 import trio
@@ -10,6 +12,7 @@ import trio.testing
 import topics_client
 from proto.model.errors import ErrorCode
 from tests.unit.topics_client.fake import Fake, answer, error
+from topics_client import AsyncClient, Unavailable
 from topics_client.errors import BY_CODE
 
 
@@ -89,3 +92,17 @@ async def test_names_are_encoded_in_paths() -> None:
     async with fake.client() as client:
         await client.cursor("a:b", "n/m ä")
     assert fake.requests[0].url.raw_path == b"/v0/topics/a%3Ab/cursors/n%2Fm%20%C3%A4"
+
+
+async def test_a_connection_that_breaks_within_a_body_leaves_no_open_generator() -> None:
+    """trio warns of an async generator that was begun and thrown away."""
+
+    async def broken(request: httpx.Request) -> httpx.Response:
+        async for _ in request.stream:  # type: ignore[union-attr]
+            raise httpx.WriteError("broken")
+        raise AssertionError
+
+    async with AsyncClient("http://fake", transport=httpx.MockTransport(broken), patience_s=0) as client:
+        with pytest.raises(Unavailable):
+            await client.publish("t", 1)
+    gc.collect()
