@@ -86,6 +86,7 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
         "process": {"clock", "delivery", "recovery", "routers", "shard", "storage", "topic"},
         "queues": {"changes", "delivery", "frames", "storage", "topic"},
         "recovery": {"clock", "frames", "storage", "topic"},
+        "replication": set(),
         "routers": {"changes", "clock", "frames", "storage", "topic"},
         "shard": {
             "changes",
