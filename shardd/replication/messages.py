@@ -30,7 +30,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What `log/<number>` says of itself. A fence and an end have no frames: `first_no` is `last_no + 1`."""
+    """What `log/<number>` says of itself. A fence and an end have no frames: `first_no` is `last_no + 1`, and says only
+    what their creator had; readers pass over it."""
 
     number: int
     kind: Kind
@@ -58,8 +59,8 @@ class Seen:
     """Of the newest term."""
     alive: int | None
     """Counter of the newest term's `alive` object; None if there is none."""
-    manifest_part: int
-    """The part that the newest manifest is as of; 0 if there is none."""
+    manifest: Position
+    """What the newest manifest is as of; the beginning if there is none."""
 
 
 class Result(Enum):

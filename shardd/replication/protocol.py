@@ -19,6 +19,8 @@ Rules on which safety rests. Each has a variant in `tests/simulation` that break
 3. A new holder's first object is a fence, in the first part number that never existed. Fences are never removed.
 4. A part is removed only after a manifest as of that part, or a later one, is there. So a fence is in a number that
    never existed before if a look that begins after its creation finds no manifest as of that number or a later one.
+   A fence that fails this stays where it is, in a gap of the log. A reader that took it for part of the log has fewer
+   frames than a manifest of an earlier part, or than the next part begins with: it is restored.
 5. Frames count as shipped, and are acknowledged, only when their part is ours by rule 1.
 6. A holder answers only within two thirds of the time to live after it began a renewal that was followed by a look
    which showed no later term.
@@ -242,19 +244,18 @@ class Replica:
         assert fence is not None
         if not self._ours(seen.term, seen.nonce):
             return self._lost()
-        if self._reached(seen, fence.number):
+        if self._outdated(seen, fence.number):
             self._restore = True
             self._move(Event.MISPLACED)
             return []
-        self.position = Position(fence.number, fence.last_no)
+        self._passed(fence)
         self._by_hand = False
         self._move(Event.PLACED)
         return [Hold(self.term)]
 
-    @staticmethod
-    def _reached(seen: Seen, number: int) -> bool:
-        """Whether retention may have removed part `number`."""
-        return seen.manifest_part >= number
+    def _outdated(self, seen: Seen, number: int) -> bool:
+        """Whether retention may have removed part `number`, which is the next one, or parts that were passed unseen."""
+        return seen.manifest.part >= number or seen.manifest.frame_no > self.position.frame_no
 
     def _ours(self, term: int, nonce: str) -> bool:
         return (term, nonce) == (self.term, self.nonce)
@@ -274,14 +275,17 @@ class Replica:
     def _take(self, part: Part) -> None:
         """Apply a part of another replica, or of this machine's own past."""
         self._doubt = False
-        if part.kind is Kind.FRAMES:
+        if part.kind is not Kind.FRAMES:
+            self._passed(part)
+        elif part.first_no == self.position.frame_no + 1:
             self._found = part
         else:
-            self._passed(part)
+            self._restore = True
 
     def _passed(self, part: Part) -> None:
         self._found = None
-        self.position = Position(part.number, part.last_no)
+        frame_no = part.last_no if part.kind is Kind.FRAMES else self.position.frame_no
+        self.position = Position(part.number, frame_no)
         if part.kind is Kind.END:
             self._ended_term = part.term
             self._look_at = 0.0
@@ -292,7 +296,7 @@ class Replica:
         if self.state in HOLDERS:
             return
         self._read_at = now + self._timing.follow
-        self._restore = self.seen is not None and self._reached(self.seen, self.position.part + 1)
+        self._restore = self.seen is not None and self._outdated(self.seen, self.position.part + 1)
 
     def _restored(self, position: Position) -> None:
         self.position = position
@@ -309,7 +313,7 @@ class Replica:
             self._move(Event.FENCED)  # `_part` stays, to be checked
             return []
         self._part = None
-        self.position = Position(part.number, part.last_no)
+        self._passed(part)
         if part.kind is Kind.END:
             self._move(Event.ENDED)
             self._log = self._life = None

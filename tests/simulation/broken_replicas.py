@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardd.replication.messages import Answer, CreatePart, Look, Output, Part, Renew, Request, Result, Seen
+from shardd.replication.messages import Answer, CreatePart, Look, Output, Part, Position, Renew, Request, Result, Seen
 from shardd.replication.protocol import Replica
 from shardd.replication.states import Event, State
 
@@ -28,7 +28,7 @@ class NoCheck(Replica):
     """Looks at the newest manifest before it creates its fence, but not again after that."""
 
     def _checked(self, seen: Seen) -> list[Output]:
-        return super()._checked(replace(seen, manifest_part=0))
+        return super()._checked(replace(seen, manifest=Position()))
 
 
 class GuessesDone(Replica):
@@ -73,7 +73,7 @@ class RenewsBlindly(Replica):
     def _life_answered(self, request: Request, answer: Answer, now: float) -> list[Output]:
         outputs = super()._life_answered(request, answer, now)
         if isinstance(request, Renew) and isinstance(self._life, Look):
-            return super()._life_answered(self._life, Seen(self.term, self.nonce, None, 0), now)
+            return super()._life_answered(self._life, Seen(self.term, self.nonce, None, Position()), now)
         return outputs
 
 

@@ -117,7 +117,8 @@ class Store:
 
     def look(self) -> Seen:
         term = max(self.terms, default=0)
-        return Seen(term, self.terms.get(term, ""), self.alive.get(term), max(self.manifests, default=0))
+        position, _ = self.manifests.get(max(self.manifests, default=0), (BEGIN, []))
+        return Seen(term, self.terms.get(term, ""), self.alive.get(term), position)
 
     def create_term(self, term: int, nonce: str) -> Result:
         if term in self.terms and not self.flaws.ignores_condition:

@@ -20,6 +20,8 @@ from tests.simulation.replication import Flaws, run
 DEFAULT_SEED = 0
 FEW = 120
 MANY = 20_000
+ONCE_FAILED = (443, 3650453323)
+"""Schedules that found mistakes of the protocol or of the simulation."""
 RARE = {(State.CHECKING, Event.MISPLACED), (State.DRAINING, Event.DRAIN), (State.DRAINING, Event.LOST)}
 """Transitions that a few schedules may miss."""
 
@@ -73,6 +75,11 @@ def caught(name: str, first: int, most: int) -> int:
 def test_nothing_acknowledged_is_lost_and_every_transition_is_met(moves: Counter[tuple[State, Event]]) -> None:
     sweep(first_seed(), FEW)
     assert {(state, event) for state, row in TRANSITIONS.items() for event in row} - RARE <= moves.keys()
+
+
+@pytest.mark.parametrize("seed", ONCE_FAILED)
+def test_what_once_failed_does_not(seed: int) -> None:
+    assert not run(seed)
 
 
 @pytest.mark.parametrize("name", [name for name in FLAWS if name not in SLOW_TO_SHOW])

@@ -30,6 +30,7 @@ from shardd.replication.messages import (
 from shardd.replication.protocol import Replica
 from shardd.replication.states import State
 
+BEGIN = Position()
 TIMING = Timing(time_to_live=9.0)
 R = TypeVar("R", bound=Request)
 
@@ -37,12 +38,11 @@ R = TypeVar("R", bound=Request)
 class Bench:
     """A replica, what it has asked and told, and a clock that only the test moves."""
 
-    def __init__(self, *, position: Position = Position(), previous: str = "", automatic: bool = True) -> None:  # noqa: B008
+    def __init__(self, *, position: Position = BEGIN, previous: str = "", automatic: bool = True) -> None:
         self.replica = Replica("me", position, TIMING, previous=previous, automatic=automatic)
         self.now = 100.0
         self.open: list[Request] = []
         self.told: list[Output] = []
-        self.term = Seen(0, "", None, 0)
         self._take(self.replica.tick(self.now))
 
     def _take(self, outputs: list[Output]) -> None:
@@ -61,8 +61,8 @@ class Bench:
         self.now += seconds
         self._take(self.replica.tick(self.now))
 
-    def see(self, term: int, nonce: str, alive: int | None = None, manifest_part: int = 0) -> None:
-        self.answer(Look, Seen(term, nonce, alive, manifest_part))
+    def see(self, term: int, nonce: str, alive: int | None = None, manifest: Position = BEGIN) -> None:
+        self.answer(Look, Seen(term, nonce, alive, manifest))
 
     def claim(self) -> None:
         """From a standby in an empty bucket to the owner of term 1."""
@@ -75,7 +75,7 @@ class Bench:
         look = self.open[-1]
         assert isinstance(look, Look)
         self.open.remove(look)
-        self._take(self.replica.answered(look, Seen(1, "me", 1, 0), self.now))
+        self._take(self.replica.answered(look, Seen(1, "me", 1, BEGIN), self.now))
 
     def hold(self) -> None:
         self.claim()
@@ -266,15 +266,40 @@ def test_a_fence_that_retention_had_passed_does_not_count(bench: Bench) -> None:
     bench.claim()
     bench.answer(ReadPart, Result.ABSENT)
     bench.answer(CreatePart, Result.DONE)
-    bench.see(1, "me", None, 7)
+    bench.see(1, "me", None, Position(7, 70))
     assert bench.told == []
     bench.answer(Restore, Position(7, 70))
     bench.answer(ReadPart, Result.ABSENT)
     assert bench.asked(CreatePart).part == Part(8, Kind.FENCE, 1, "me", 71, 70)
     bench.answer(CreatePart, Result.DONE)
-    bench.see(1, "me", None, 7)
+    bench.see(1, "me", None, Position(7, 70))
     assert bench.told == [Hold(1)]
     assert bench.replica.position == Position(8, 70)
+
+
+def test_a_fence_in_a_gap_of_the_log_hides_nothing_from_a_later_candidate(bench: Bench) -> None:
+    """1. Part 1 had frames 1 to 8, and retention removed it. 2. A candidate that was stopped meanwhile put its fence
+    there, and lost its term. 3. A replica that was away reads that fence."""
+    bench.claim()
+    bench.answer(ReadPart, Part(1, Kind.FENCE, 0, "other", 1, 0))
+    bench.answer(ReadPart, Result.ABSENT)
+    bench.answer(CreatePart, Result.DONE)
+    bench.see(1, "me", None, Position(1, 8))
+    assert bench.told == []
+    bench.answer(Restore, Position(1, 8))
+    bench.answer(ReadPart, Part(2, Kind.FENCE, 1, "me", 1, 0))
+    bench.see(1, "me", None, Position(1, 8))
+    assert bench.told == [Hold(1)]
+    assert bench.replica.position == Position(2, 8)
+
+
+def test_a_standby_that_misses_frames_between_two_parts_is_restored(bench: Bench) -> None:
+    bench.see(4, "other", 17)
+    bench.answer(ReadPart, Part(1, Kind.FENCE, 1, "other", 1, 0))
+    bench.answer(ReadPart, frames(2, 9, 12))
+    bench.answer(Restore, Position(1, 8))
+    bench.answer(ReadPart, frames(2, 9, 12))
+    assert bench.asked(Apply).part == frames(2, 9, 12)
 
 
 def test_a_log_that_differs_is_set_aside(bench: Bench) -> None:
@@ -286,7 +311,7 @@ def test_a_log_that_differs_is_set_aside(bench: Bench) -> None:
 
 
 def test_a_standby_that_retention_has_passed_is_restored(bench: Bench) -> None:
-    bench.see(4, "other", 17, 7)
+    bench.see(4, "other", 17, Position(7, 70))
     bench.answer(ReadPart, Result.ABSENT)
     bench.answer(Restore, Position(7, 70))
     assert bench.asked(ReadPart).number == 8
