@@ -60,7 +60,8 @@ class Seen:
     alive: int | None
     """Counter of the newest term's `alive` object; None if there is none."""
     manifest: Position
-    """What the newest manifest is as of; the beginning if there is none."""
+    """Where a restore from the newest manifest goes on: behind the last frame in its files, and behind the last part
+    that it does not need. The beginning if there is none."""
 
 
 class Result(Enum):
@@ -124,8 +125,8 @@ class Apply(Request):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Restore(Request):
-    """Set the local shard aside and make it again from the newest manifest; without one it is empty. Answer:
-    `Position`."""
+    """Set the local shard aside and make it again from the newest manifest; without one it is empty. Answer: the
+    `Position` from which on parts have to be applied. The first of them may begin with frames that are there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,10 @@ Rules on which safety rests. Each has a variant in `tests/simulation` that break
 1. An object is ours only if it was created in answer to our request, or was read and carries our term and nonce.
 2. A part whose creation got no clear answer is read; if it is absent, the same bytes are created again.
 3. A new holder's first object is a fence, in the first part number that never existed. Fences are never removed.
-4. A part is removed only after a manifest as of that part, or a later one, is there. So a fence is in a number that
-   never existed before if a look that begins after its creation finds no manifest as of that number or a later one.
-   A fence that fails this stays where it is, in a gap of the log. A reader that took it for part of the log has fewer
-   frames than a manifest of an earlier part, or than the next part begins with: it is restored.
+4. A part is removed only after a manifest is there whose files have its frames; of manifests, the one with the most
+   frames is the newest. So a fence is in a number that never existed before if a look that begins after its creation
+   finds no manifest that reaches it. A fence that fails this stays where it is, in a gap of the log. A reader that took
+   it for part of the log lacks frames of that manifest, or of those before the next part: it is restored.
 5. Frames count as shipped, and are acknowledged, only when their part is ours by rule 1.
 6. A holder answers only within two thirds of the time to live after it began a renewal that was followed by a look
    which showed no later term.
@@ -277,15 +277,15 @@ class Replica:
         self._doubt = False
         if part.kind is not Kind.FRAMES:
             self._passed(part)
-        elif part.first_no == self.position.frame_no + 1:
+        elif part.first_no <= self.position.frame_no + 1:
             self._found = part
         else:
             self._restore = True
 
     def _passed(self, part: Part) -> None:
         self._found = None
-        frame_no = part.last_no if part.kind is Kind.FRAMES else self.position.frame_no
-        self.position = Position(part.number, frame_no)
+        frames_end = part.last_no if part.kind is Kind.FRAMES else 0
+        self.position = Position(part.number, max(frames_end, self.position.frame_no))
         if part.kind is Kind.END:
             self._ended_term = part.term
             self._look_at = 0.0

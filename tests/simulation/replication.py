@@ -114,11 +114,11 @@ class Store:
         self.alive: dict[int, int] = {}
         self.parts: dict[int, tuple[Part, list[Entry]]] = {}
         self.manifests: dict[int, tuple[Position, list[Entry]]] = {}
+        """Last frame in the files → where to go on behind them, and what is in them."""
 
     def look(self) -> Seen:
         term = max(self.terms, default=0)
-        position, _ = self.manifests.get(max(self.manifests, default=0), (BEGIN, []))
-        return Seen(term, self.terms.get(term, ""), self.alive.get(term), position)
+        return Seen(term, self.terms.get(term, ""), self.alive.get(term), self.newest_manifest()[0])
 
     def create_term(self, term: int, nonce: str) -> Result:
         if term in self.terms and not self.flaws.ignores_condition:
@@ -132,11 +132,14 @@ class Store:
         self.parts[part.number] = part, entries
         return Result.DONE
 
-    def create_manifest(self, position: Position, log: list[Entry]) -> Result:
-        if position.part in self.manifests:
+    def create_manifest(self, begin: Position, log: list[Entry]) -> Result:
+        if begin.frame_no in self.manifests:
             return Result.TAKEN
-        self.manifests[position.part] = position, log
+        self.manifests[begin.frame_no] = begin, log
         return Result.DONE
+
+    def newest_manifest(self) -> tuple[Position, list[Entry]]:
+        return self.manifests[max(self.manifests)] if self.manifests else (BEGIN, [])
 
     def remove(self, numbers: list[int]) -> Result:
         for number in numbers:
@@ -301,25 +304,27 @@ class Machine:
         self.synced = len(log)
 
     def make_manifest(self) -> None:
-        """A manifest as of what is shipped, and then retention. Both may be late: they are requests as any other."""
+        """A manifest with files as of a shipped frame, and then retention. Both may be late: they are requests as any
+        other."""
         assert self.replica is not None
-        position = self.replica.position
-        log = self.disk.log[: position.frame_no]
+        store, position = self.world.store, self.replica.position
+        frame_no = position.frame_no if self.world.chance(0.5) else self.world.rng.randint(0, position.frame_no)
+        needed = [
+            part.number for part, _ in store.parts.values() if part.last_no > frame_no and part.kind is Kind.FRAMES
+        ]
+        first = min(needed, default=position.part + 1)
+        begin, log = Position(first - 1, frame_no), self.disk.log[:frame_no]
         self.disk.position = position
 
-        def made(answer: Answer) -> None:
-            if answer is Result.DONE:
-                remove()
-
-        def remove() -> None:
-            numbers = [number for number in self.world.store.parts if number <= position.part]
+        def remove(answer: Answer) -> None:
+            numbers = [number for number in store.parts if number < first] if answer is Result.DONE else []
             for some in (numbers[::2], numbers[1::2]):
-                self.world.request(self, partial(self.world.store.remove, some), lambda _: None)
+                self.world.request(self, partial(store.remove, some), lambda _: None)
 
         if self.world.flaws.removes_without_manifest:
-            remove()
+            remove(Result.DONE)
         else:
-            self.world.request(self, lambda: self.world.store.create_manifest(position, log), made)
+            self.world.request(self, lambda: store.create_manifest(begin, log), remove)
 
 
 class World:
@@ -442,8 +447,7 @@ class World:
                     self.fetched[part_found[0]] = part_found[1]
                     return part_found[0]
                 case Restore():
-                    newest = max(self.store.manifests, default=0)
-                    found = self.store.manifests.get(newest, found)
+                    found = self.store.newest_manifest()
                     return found[0]
             raise AssertionError(request)
 
