@@ -99,7 +99,8 @@ class Store(Protocol):
         """`size` bytes of an object, fewer at its end. Raises `Absent`."""
 
     def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
-        """Objects whose names begin with the folder `prefix`, in order, those behind the name `after` only."""
+        """Objects whose names begin with the folder `prefix`, in order, those behind the name `after` only. May raise
+        at each step."""
 
     def delete(self, name: str) -> None:
         """Delete an object. Does nothing if it does not exist."""
@@ -161,12 +162,15 @@ class BucketStore:
         return found
 
     def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
+        found = self._listed(prefix, after)
+        # A directory is listed in the order of its file system, a bucket by name.
+        return iter(sorted(found)) if self._is_directory else found
+
+    def _listed(self, prefix: str, after: str) -> Iterator[Entry]:
         listing = self._call(prefix, lambda: iter(self._obstore.list(self._store, prefix, offset=after or None)))
-        found: list[Entry] = []
         while (rows := self._call(prefix, lambda: next(listing, None))) is not None:
-            found += (Entry(each["path"], each["size"]) for each in rows)
-        # A directory is listed in the order of its file system, buckets by name.
-        return iter(sorted(found) if self._is_directory else found)
+            for each in rows:
+                yield Entry(each["path"], each["size"])
 
     def delete(self, name: str) -> None:
         try:

@@ -84,10 +84,10 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
         "inspect": {"changes", "clock", "delivery", "queues", "recovery", "routers", "storage", "topic"},
         "offline": {"changes", "checkpoint", "clock", "recovery", "routers", "shard", "storage", "topic"},
         "operations": {"changes", "delivery", "frames", "storage", "topic"},
-        "process": {"clock", "delivery", "recovery", "routers", "shard", "storage", "topic"},
+        "process": {"clock", "delivery", "recovery", "replication", "routers", "shard", "storage", "topic"},
         "queues": {"changes", "delivery", "frames", "storage", "topic"},
         "recovery": {"clock", "frames", "storage", "topic"},
-        "replication": set(),
+        "replication": {"clock", "storage"},
         "routers": {"changes", "clock", "frames", "storage", "topic"},
         "shard": {
             "changes",
