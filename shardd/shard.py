@@ -10,9 +10,10 @@ then write twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from proto.ipc import operations
 from proto.ipc.message import Message, Reply, Request, Status
@@ -149,6 +150,12 @@ class Shard:
         self._logged_before = self._logged_earlier = 0
         self.checkpoint_wanted: Callable[[], None] = lambda: None
         """Called while a checkpoint is due."""
+        self.synced: Callable[[], None] = lambda: None
+        """Called after each sync of the log, for the copy in a bucket."""
+        self.checkpointed: Callable[[], None] = lambda: None
+        """Called after each checkpoint."""
+        self.replica: Callable[[], Mapping[str, Any] | None] = lambda: None
+        """Figures of that copy, if there is one."""
         self._open_log()
         subscribers = Subscribers(self.scheduler, self.reads, self.pulls)
         staging = self._staging = Staging(
@@ -224,6 +231,7 @@ class Shard:
             routing=self.routing,
             copier=self.copier,
             quarantine=self.quarantine,
+            replica=lambda: self.replica(),
         )
         return {
             operations.State: inspect.state,
@@ -318,7 +326,7 @@ class Shard:
     def may_free_space(self) -> bool:
         """True if the disk is nearly full and checkpoints would remove files."""
         if self.space.low:
-            return bool(self.logged_bytes) or not self.checkpoints.nothing_to_remove
+            return bool(self.logged_bytes) or not self.checkpoints.nothing_to_remove or self.checkpoints.garbage
         return self.space.scarce and (self.logged_bytes >= self._limits.min_free_bytes // 8 or self.checkpoints.garbage)
 
     def _space_wanted(self) -> None:
@@ -334,6 +342,10 @@ class Shard:
     def release_space(self) -> None:
         """Release the held space. Call it when the shard is closed."""
         self.space.end()
+
+    @property
+    def log(self) -> Wal:
+        return self._wal
 
     @property
     def logged_bytes(self) -> int:
@@ -366,6 +378,7 @@ class Shard:
         good = error is None or plan.committed
         if good:
             yield from self.checkpoints.adopting(plan)
+            self.checkpointed()
         else:
             self.checkpoints.abandon(plan)
             self._logged_before = self._logged_earlier
@@ -456,6 +469,7 @@ class Shard:
     def _synced(self) -> None:
         self.unsynced.synced(self.commits.synced_no, everything=not self.commits.dirty)
         self.reads.synced()
+        self.synced()
         self._deliver()
 
     @property

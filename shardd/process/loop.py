@@ -46,10 +46,11 @@ from proto.process.log import configure
 from proto.process.orphan import die_with_parent
 from shardd.clock import SystemClock
 from shardd.delivery.pressure import SAMPLE_INTERVAL
+from shardd.process import bucket
 from shardd.process.peers import Peers, links
 from shardd.process.reply_queue import Replies
 from shardd.process.router_tasks import Forward
-from shardd.recovery.wal_scan import RecoveryError
+from shardd.recovery.wal_scan import Outcome, RecoveryError
 from shardd.shard import Shard, open_shard
 from shardd.storage.disk import RealDisk
 
@@ -241,6 +242,17 @@ async def _obey(link: ControlLink, others: Links, scope: trio.CancelScope) -> No
             return
 
 
+def _log_cut(outcome: Outcome) -> None:
+    if outcome.cut_path is not None:
+        log.warning(
+            "torn_tail_cut",
+            path=outcome.cut_path,
+            offset=outcome.cut_offset,
+            bytes=outcome.cut_bytes,
+            reason=outcome.cut_reason,
+        )
+
+
 async def main(descriptor: int) -> int:
     """Run one shard. Returns the exit status."""
     link = ControlLink.inherited(descriptor)
@@ -261,7 +273,8 @@ async def main(descriptor: int) -> int:
             gc.disable()  # recovery makes no garbage cycles
             try:
                 shard, total = await _recover(open_shard(RealDisk(), SystemClock(), path, limits), link)
-            except (RecoveryError, OSError) as error:
+                replica = await bucket.attached(start, shard, path, limits)
+            except (RecoveryError, bucket.BucketError, OSError) as error:
                 log.error("recovery_failed", reason=str(error))
                 await link.send(Failed(f"shard {start.index}: {error}"))
                 serving.cancel()
@@ -269,18 +282,12 @@ async def main(descriptor: int) -> int:
             calm()
             peers = Peers(shard, start.index, others)
             shard.hold_space()
-            outcome = shard.outcome
-            if outcome.cut_path is not None:
-                log.warning(
-                    "torn_tail_cut",
-                    path=outcome.cut_path,
-                    offset=outcome.cut_offset,
-                    bytes=outcome.cut_bytes,
-                    reason=outcome.cut_reason,
-                )
+            _log_cut(shard.outcome)
             socket = MessageSocket.router(start.endpoint)
             await nursery.start(Server(shard, socket, limits, window_bytes).run)
             await nursery.start(peers.run)
+            if replica is not None:
+                nursery.start_soon(replica.run)
             # From here on this shard and the other shards may send requests to each other.
             await link.send(Progress("derive", total, total))
             forward = Forward(shard, peers)
@@ -292,6 +299,8 @@ async def main(descriptor: int) -> int:
             topics, records, _ = shard.directory.counters()
             log.info("shard_ready", topics=topics, records=records)
     shard.close()
+    if replica is not None:
+        await replica.drain()
     shard.release_space()
     log.info("shard_stopped")
     return 0

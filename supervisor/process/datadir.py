@@ -117,6 +117,7 @@ class DataDir:
     def __init__(self, path: Path, manifest: Manifest, lock_fds: tuple[int, ...]) -> None:
         self.path = path
         self.shards = manifest.shards
+        self.created_ms = manifest.created_ms
         self.lock_fds = lock_fds
 
     @classmethod
