@@ -20,6 +20,7 @@ from proto.ipc.message import Message, Reply, Request, Status
 from proto.model.errors import TopicsError, not_ready, topic_not_found
 from proto.model.limits import Limits
 from shardd.changes.allowance import Allowance
+from shardd.changes.patience import Patience
 from shardd.changes.transactions import Respond, Staging, to_json
 from shardd.checkpoint.checkpoint import Checkpoints
 from shardd.checkpoint.plan import Plan
@@ -150,6 +151,7 @@ class Shard:
         self._logged_before = self._logged_earlier = 0
         self.checkpoint_wanted: Callable[[], None] = lambda: None
         """Called while a checkpoint is due."""
+        self.patience: Patience | None = None
         self.synced: Callable[[], None] = lambda: None
         """Called after each sync of the log, for the copy in a bucket."""
         self.checkpointed: Callable[[], None] = lambda: None
@@ -343,6 +345,12 @@ class Shard:
         """Release the held space. Call it when the shard is closed."""
         self.space.end()
 
+    def await_bucket(self, shipped_no: int) -> None:
+        """From now on, what waits for a sync waits for the bucket too, which has the frames up to `shipped_no`."""
+        self.commits.await_bucket(shipped_no)
+        self.patience = Patience(self._clock, self.commits, self._limits.bucket_timeout_ms)
+        self._staging.check_bucket = self.patience.check
+
     @property
     def log(self) -> Wal:
         return self._wal
@@ -367,7 +375,7 @@ class Shard:
         if self.space.low:
             self.commits.rotate()  # only whole log files can be removed
         self.space.checkpoint_begins()
-        return (yield from self.checkpoints.planning(lambda: self._wal.synced_no, last))
+        return (yield from self.checkpoints.planning(lambda: self.commits.safe_no, last))
 
     def end_checkpoint(self, plan: Plan, error: OSError | None = None) -> None:
         """`ending` in one call."""
@@ -403,6 +411,8 @@ class Shard:
             respond(Reply(request.id))
             return
         respond = partial(_answer, request, respond)
+        if self.patience is not None:
+            respond = self.patience.watch(request, respond)
         try:
             self._staging.check_deadline(request)
             if not self.restored and kind not in _BEFORE_RESTORED:
@@ -467,7 +477,7 @@ class Shard:
                 waiting.refuse(topic, refusal(topic))
 
     def _synced(self) -> None:
-        self.unsynced.synced(self.commits.synced_no, everything=not self.commits.dirty)
+        self.unsynced.synced(self.commits.safe_no, everything=self.commits.everything_safe)
         self.reads.synced()
         self.synced()
         self._deliver()
@@ -509,6 +519,8 @@ class Shard:
         self.commits.widen(widening_s(self.pressure.level, self._limits.wal_sync_window_ms / 1000))
         self.scheduler.deliver()
         self.reads.refuse_held()
+        if self.patience is not None:
+            self.patience.expire()
 
     def maintain(self) -> None:
         """Expire records, keys, parked pulls, router holds, loans and watch sessions. Called now and then."""

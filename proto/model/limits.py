@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from proto.model.durability import DurabilityName
+from proto.model.replication import ReplicationName
 
 MAX_U64 = 2**64 - 1
 DEFAULT_LIMIT = 256
@@ -154,6 +155,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     bucket: Annotated[
         str, Meta(description="object store that the log is copied to: s3://, gs://, az:// or file:///; empty: none")
     ] = ""
+    replication: Annotated[
+        ReplicationName,
+        Meta(description="`sync`: what waits for a sync waits for the bucket too; `async`: nothing does"),
+    ] = "async"
+    bucket_timeout_ms: Annotated[
+        int,
+        Meta(ge=100, description="with `sync`, longest time that a change waits for the bucket before it is refused"),
+    ] = 5000
     ship_interval_ms: Annotated[
         int, Meta(ge=1, le=3_600_000, description="longest time that what is synced waits to be copied to the bucket")
     ] = 1000

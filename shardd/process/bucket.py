@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from proto.ipc.control import Start
 from proto.model.limits import Limits
+from proto.model.replication import BY_NAME
 from shardd.clock import SystemClock
 from shardd.shard import Shard
 from shardd.storage.disk import RealDisk
@@ -27,7 +28,7 @@ async def attached(start: Start, shard: Shard, path: Path, limits: Limits) -> Re
     if not limits.bucket:
         return None
     from shardd.replication.attach import FORMAT, Mismatch, Service
-    from shardd.replication.shipping import Replica, Shipping
+    from shardd.replication.shipping import Deposed, Replica, Shipping
     from shardd.replication.store import StoreError, open_store
 
     try:
@@ -36,7 +37,11 @@ async def attached(start: Start, shard: Shard, path: Path, limits: Limits) -> Re
         shipping = Shipping(store, start.index, service, RealDisk(), path, shard.log, SystemClock(), limits)
         replica = Replica(shipping, socket.gethostname(), limits.ship_interval_ms / 1000, shard.log)
         await replica.begin()
-    except (Mismatch, StoreError) as error:
+        if BY_NAME[limits.replication].awaited:
+            await replica.catch_up()
+            shard.await_bucket(replica.shipped_no)
+            replica.shipped = shard.commits.shipped
+    except (Mismatch, StoreError, Deposed) as error:
         raise BucketError(str(error)) from None
     shard.synced = replica.synced
     shard.checkpointed = replica.checkpoint_made

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import structlog
 import trio
@@ -53,6 +53,9 @@ from shardd.process.router_tasks import Forward
 from shardd.recovery.wal_scan import Outcome, RecoveryError
 from shardd.shard import Shard, open_shard
 from shardd.storage.disk import RealDisk
+
+if TYPE_CHECKING:
+    from shardd.replication.shipping import Replica
 
 PROGRESS_INTERVAL = 0.1
 CHECKPOINT_RETRY = 5.0
@@ -253,6 +256,15 @@ def _log_cut(outcome: Outcome) -> None:
         )
 
 
+async def _replicate(replica: Replica, link: ControlLink, index: int) -> None:
+    """Ship until cancelled. Ends the process if the bucket belongs to another one now and changes wait for it: none of
+    them can be acknowledged, and what is read here may be old."""
+    await replica.run()
+    if replica.shipped is not None:
+        await link.send(Failed(f"shard {index}: {replica.ended}"))
+        os._exit(EXIT_PERMANENT)
+
+
 async def main(descriptor: int) -> int:
     """Run one shard. Returns the exit status."""
     link = ControlLink.inherited(descriptor)
@@ -287,7 +299,7 @@ async def main(descriptor: int) -> int:
             await nursery.start(Server(shard, socket, limits, window_bytes).run)
             await nursery.start(peers.run)
             if replica is not None:
-                nursery.start_soon(replica.run)
+                nursery.start_soon(_replicate, replica, link, start.index)
             # From here on this shard and the other shards may send requests to each other.
             await link.send(Progress("derive", total, total))
             forward = Forward(shard, peers)

@@ -265,4 +265,3 @@ def read_service(store: Store) -> Service:
             "wrote it"
         )
     return found
-

@@ -391,6 +391,10 @@ class Replica:
         self._checkpoint = trio.Event()
         self._shipped = trio.Event()
         self.statistics = shipping.statistics
+        self.shipped: Callable[[int], None] | None = None
+        """Called with the last frame of each part that was created. Set it to ship at once instead of now and then."""
+        self.ended = ""
+        """Why `run` returned."""
 
     @property
     def shipped_no(self) -> int:
@@ -413,14 +417,21 @@ class Replica:
         attached to, a `StoreError` that is lasting."""
         try:
             with trio.move_on_after(BEGIN_TIMEOUT):
-                attached = await trio.to_thread.run_sync(
-                    self._shipping.attach, self._machine, abandon_on_cancel=True
-                )
+                attached = await trio.to_thread.run_sync(self._shipping.attach, self._machine, abandon_on_cancel=True)
                 self._shipping.adopt(attached)
         except StoreError as error:
             if error.lasting and self._shipping.mark() is None:
                 raise
             self._shipping.failed(error)
+
+    async def catch_up(self) -> None:
+        """Attach and ship all that is synced, however long the bucket is away. Raises `Mismatch`, `Deposed` or
+        OSError."""
+        shipping = self._shipping
+        if shipping.role is Role.ATTACHING:
+            await self._attach()
+        while await _in_thread(shipping.ship):
+            pass
 
     async def run(self) -> None:
         """Ship until cancelled, or until the shard is deposed."""
@@ -436,9 +447,11 @@ class Replica:
                 await self._ship()
         except* Mismatch as refused:
             shipping.role = Role.REFUSED
+            self.ended = _reason(refused)
             _log.error("replica_refused", reason=_reason(refused))
         except* Deposed as deposed:
             shipping.role = Role.DEPOSED
+            self.ended = _reason(deposed)
             _log.error("replica_deposed", reason=_reason(deposed))
         finally:
             shipping.stopping.set()
@@ -476,8 +489,9 @@ class Replica:
         last = float("-inf")
         while True:
             await self._news.wait()
-            with trio.move_on_at(last + self._interval):
-                await self._large.wait()
+            if self.shipped is None:
+                with trio.move_on_at(last + self._interval):
+                    await self._large.wait()
             self._news, self._large = trio.Event(), trio.Event()
             last = trio.current_time()
             try:
@@ -487,6 +501,8 @@ class Replica:
                 await trio.sleep(LONGEST_PAUSE)
             self._shipped.set()
             self._shipped = trio.Event()
+            if self.shipped is not None:
+                self.shipped(shipping.shipped_no)
             self.synced()
 
     async def _copy_checkpoints(self) -> None:
