@@ -48,11 +48,12 @@ class LogReader:
         self._file = ""
         self._offset = 0
 
-    def seek(self, number: int) -> None:
-        """Continue with frame `number`, which may be the first one that is not written yet. Raises `LogGone`."""
+    def seek(self, number: int, synced_no: int) -> None:
+        """Continue with frame `number`, which may be the one behind the last synced one. Raises `LogGone`."""
         files = self._files()
-        if files and files[0][0] > number:
-            raise LogGone(number, files[0][0])
+        begin = files[0][0] if files else synced_no + 1
+        if begin > number:
+            raise LogGone(number, begin)
         self.next_no, self._file, self._offset = number, "", 0
         first, name, _ = _file_of(files, number) or (number, "", 0)
         if first == number:
