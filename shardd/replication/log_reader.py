@@ -82,7 +82,7 @@ class LogReader:
                 raise OSError(f"{self._directory / name}: frame {self.next_no} is not where the log goes on")
             self._file, self._offset = name, 0
         path = self._directory / name
-        data = self._disk.read_part(path, self._offset, most_bytes)
+        data = self._disk.read_part(path, self._offset, max(most_bytes, _LEAST))
         if len(data) >= _LEAST and (length := frame_length(data)) > len(data):
             data = self._disk.read_part(path, self._offset, length)
         return self._cut(path, data, min(upto_no, end_no))
