@@ -233,13 +233,16 @@ class Shard:
             routing=self.routing,
             copier=self.copier,
             quarantine=self.quarantine,
-            replica=lambda: self.replica(),
+            replica=self._replica_figures,
         )
         return {
             operations.State: inspect.state,
             operations.ListTopics: inspect.list,
             operations.Stats: inspect.stats,
         }
+
+    def _replica_figures(self) -> Mapping[str, Any] | None:
+        return self.replica()
 
     def _router_operations(self) -> Operations:
         return {

@@ -1,4 +1,4 @@
-"""The shard's copy in a bucket: made from the settings, and joined to the shard. Without TOPICS_BUCKET nothing is loaded."""
+"""The shard's copy in a bucket: made from the settings, and joined to the shard. Nothing is loaded without one."""
 
 from __future__ import annotations
 

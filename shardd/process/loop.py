@@ -279,6 +279,7 @@ async def main(descriptor: int) -> int:
     window_bytes = window(limits.memory_bytes, start.shards)
     others = links(start.shards, limits.request_timeout_ms / 1000, window_bytes)
     others.update(Shards(start.states).parsed())
+    failed = False
     with trio.CancelScope() as serving:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_obey, link, others, serving)
@@ -289,8 +290,9 @@ async def main(descriptor: int) -> int:
             except (RecoveryError, bucket.BucketError, OSError) as error:
                 log.error("recovery_failed", reason=str(error))
                 await link.send(Failed(f"shard {start.index}: {error}"))
+                failed = True
                 serving.cancel()
-                return EXIT_PERMANENT
+                return EXIT_PERMANENT  # the cancellation ends the nursery, and with it this statement
             calm()
             peers = Peers(shard, start.index, others)
             shard.hold_space()
@@ -310,6 +312,8 @@ async def main(descriptor: int) -> int:
             await link.send(Ready())
             topics, records, _ = shard.directory.counters()
             log.info("shard_ready", topics=topics, records=records)
+    if failed:
+        return EXIT_PERMANENT
     shard.close()
     if replica is not None:
         await replica.drain()

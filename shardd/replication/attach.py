@@ -85,8 +85,10 @@ class Attached:
     behind_bytes: int
     """Bytes of the local log that the bucket does not have."""
     hole: bool
-    """True if the bucket's log cannot be read from its begin to the next part without a manifest that is still to be
-    made."""
+    """True if frames between the last part and the next one are gone."""
+    renew: bool
+    """True if a manifest has to be made at once: there is a hole, or the directory was restored, and what was cut or
+    reserved then is in no frame."""
     manifest: Head | None
     """The newest manifest, if its files are those of this directory."""
     first_part: int
@@ -137,7 +139,8 @@ class Attaching:
         """Raises `Mismatch`, `StoreError`, OSError."""
         check_service(self._store, self._service, self._names.prefix)
         mark = read_mark(self._disk, self._path)
-        if mark is None or mark.url != self._store.url:
+        first = mark is None or mark.url != self._store.url
+        if mark is None or first:
             mark = Mark(self._store.url, secrets.token_hex(8))
         newest = self._newest_manifest()
         last = self._last_part(newest)
@@ -153,6 +156,7 @@ class Attaching:
             reader,
             behind,
             hole,
+            hole or (first and last is not None),
             newest if newest is not None and newest.lineage == mark.lineage else None,
             1 if newest is None else newest.first_part,
         )
@@ -198,15 +202,15 @@ class Attaching:
         try:
             if last is not None and last.kind == FRAMES:
                 self._compare(reader, last)
-            reader.seek(shipped_no + 1)
+            reader.seek(shipped_no + 1, self._log.synced_no)
         except LogGone as gone:
-            reader.seek(gone.first_no)
+            reader.seek(gone.first_no, self._log.synced_no)
             return gone.first_no > shipped_no + 1
         return False
 
     def _compare(self, reader: LogReader, last: Part) -> None:
         """Raises `Mismatch` unless the log has the last frame of the part, and `LogGone` if it has been trimmed."""
-        reader.seek(last.last_no)
+        reader.seek(last.last_no, self._log.synced_no)
         local = reader.take(last.last_no, 1)
         name = self._names.part(last.number)
         try:

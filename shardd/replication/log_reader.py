@@ -48,11 +48,12 @@ class LogReader:
         self._file = ""
         self._offset = 0
 
-    def seek(self, number: int) -> None:
-        """Continue with frame `number`, which may be the first one that is not written yet. Raises `LogGone`."""
+    def seek(self, number: int, synced_no: int) -> None:
+        """Continue with frame `number`, which may be the one behind the last synced one. Raises `LogGone`."""
         files = self._files()
-        if files and files[0][0] > number:
-            raise LogGone(number, files[0][0])
+        begin = files[0][0] if files else synced_no + 1
+        if begin > number:
+            raise LogGone(number, begin)
         self.next_no, self._file, self._offset = number, "", 0
         first, name, _ = _file_of(files, number) or (number, "", 0)
         if first == number:
@@ -81,7 +82,7 @@ class LogReader:
                 raise OSError(f"{self._directory / name}: frame {self.next_no} is not where the log goes on")
             self._file, self._offset = name, 0
         path = self._directory / name
-        data = self._disk.read_part(path, self._offset, most_bytes)
+        data = self._disk.read_part(path, self._offset, max(most_bytes, _LEAST))
         if len(data) >= _LEAST and (length := frame_length(data)) > len(data):
             data = self._disk.read_part(path, self._offset, length)
         return self._cut(path, data, min(upto_no, end_no))

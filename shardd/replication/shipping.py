@@ -11,8 +11,8 @@ One part is on its way at a time. Its steps, and what the next start finds if th
 3  note     `shipped_no`, which lets the log be trimmed      as after step 2
 
 An answer that does not come is not guessed: the same bytes are created again. If the number is taken then, the part is
-read: with this process's nonce it is its own, with another one the shard is deposed. A deposed shard ships nothing, keeps
-its log and serves on.
+read: with this process's nonce it is its own, with another one the shard is deposed. A deposed shard ships nothing,
+keeps its log and serves on.
 
 Checkpoints (`checkpoint_files`): files are uploaded, then the parts up to `upto_no` have to be there, then the manifest
 is created, then retention (`retention`) removes what no manifest in the window needs. If the process dies before the
@@ -21,8 +21,8 @@ manifest, nothing refers to the files.
 A fault of the bucket stops none of the shard's work. The log is kept until it is shipped, as long as the disk has
 TOPICS_MIN_FREE_BYTES; then writes are refused as on any full disk.
 
-Everything that blocks runs in worker threads; `Shipping` has no event loop, `Replica` runs it in one. Nothing runs while
-nothing is logged.
+Everything that blocks runs in worker threads; `Shipping` has no event loop, `Replica` runs it in one. Nothing runs
+while nothing is logged.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
@@ -134,8 +135,8 @@ class Shipping:
         """Last frame of each part from `_first` on."""
         self._first = 1
         self._manifest: int | None = None
-        self._hole = False
-        """True until a manifest passes the hole that was found when the shard was attached."""
+        self._renew = False
+        """True until the manifest is made that attaching asked for."""
         self._pending: tuple[Frames, bytes] | None = None
         """The part that is to be created next, once it has been read."""
         self._shipping = Lock()
@@ -174,7 +175,7 @@ class Shipping:
         self._lineage = mark.lineage if mark is not None else ""
         self._manifest = attached.manifest.part if attached.manifest is not None else None
         self._manifest_at = self._clock.monotonic()
-        self._hole = attached.hole
+        self._renew = attached.renew
         self.role = Role.HOLDER
 
     # Parts
@@ -207,10 +208,10 @@ class Shipping:
             return True
 
     def bridge(self) -> None:
-        """Create a fence behind a hole, so that the manifest which passes it has a number of its own. Raises as
+        """Create a fence if a manifest has to be made at once, so that this has a number of its own. Raises as
         `ship`."""
         assert self.attached is not None
-        if self._hole:
+        if self._renew:
             number, next_no = self._part + 1, self.shipped_no + 1
             self._create_part(number, parts.fence(number, self.attached.term, self.nonce, next_no))
             self._part = number
@@ -290,7 +291,7 @@ class Shipping:
     @property
     def checkpoint_due(self) -> bool:
         """True if the newest checkpoint should be copied."""
-        if self._hole:
+        if self._renew:
             return True
         if self._manifest is None:
             return self._since_manifest > 0
@@ -343,7 +344,7 @@ class Shipping:
             found = self.persist(lambda: self._store.get_range(name, 0, len(data) + 1))
             if bytes(found) != data:
                 return  # nothing was shipped since that manifest, which serves as well
-        self._manifest, self._since_manifest, self._hole = head.part, 0, False
+        self._manifest, self._since_manifest, self._renew = head.part, 0, False
         self._manifest_at = self._clock.monotonic()
         self._known = Known.of(head, uploaded.files)
         self._manifests += 1
@@ -518,7 +519,7 @@ class Replica:
                     continue
                 while not shipping.covers(uploaded):
                     await self._shipped.wait()
-                await _in_thread(lambda: shipping.create_manifest(uploaded))
+                await _in_thread(partial(shipping.create_manifest, uploaded))
                 await _in_thread(shipping.retain)
             except (Outrun, CatalogError, ManifestError, OSError) as error:
                 _log.error("checkpoint_not_copied", reason=str(error), action="the next one is tried")

@@ -143,8 +143,8 @@ def load(disk: Disk, directory: Path) -> tuple[int, dict[str, Any]] | None:
 
 
 def topics_of(raw: Buffer) -> Iterator[dict[str, Any] | int]:
-    """First the `frame_no` of a catalog file, then the entry of each topic, decoded one by one: decoding a large catalog
-    in one call would keep every other thread waiting. Raises `CatalogError` if the file is not whole."""
+    """First the `frame_no` of a catalog file, then the entry of each topic, decoded one by one: decoding a large
+    catalog in one call would keep every other thread waiting. Raises `CatalogError` if the file is not whole."""
     problem = _problem(raw)
     if problem:
         raise CatalogError(f"the catalog is {problem}")

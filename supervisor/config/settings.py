@@ -123,7 +123,9 @@ class Settings(_LimitSettings):  # type: ignore[misc, valid-type]
     @classmethod
     def _check_bucket(cls, text: str) -> str:
         if text and _BUCKET.fullmatch(text) is None:
-            raise ValueError("must be s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///directory")
+            raise ValueError(
+                "must be s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///directory"
+            )
         return text
 
     @field_validator("cors_origins")

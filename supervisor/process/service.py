@@ -112,7 +112,6 @@ class Service:
             limit = settings.restart_limit
             return Child(name, command, environment | more, prepare, self._changed, logger, limit, vital)
 
-        # Only the shards talk to the bucket.
         stores = credentials_of_stores(os.environ) if settings.bucket else {}
         self._shards = [
             child(shard_name(index), shard_command, partial(self._for_shard, index), vital=False, **stores)
