@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
+from typing import Any
 
 from msgspec import UNSET
 
@@ -43,6 +45,7 @@ class Inspect:
     routing: Routing
     copier: Copier
     quarantine: Quarantine
+    replica: Callable[[], Mapping[str, Any] | None]
 
     def state(self, request: Request[State], respond: Respond) -> None:
         topic = self.directory.find(request.topic)
@@ -132,6 +135,7 @@ class Inspect:
             "watch_sessions": len(self.directory.sessions),
             "clock": asdict(self.clock.statistics()),
             "disk": {"free_bytes": self.space.free_bytes, "refused_total": self.space.refused_total},
+            "replica": self.replica(),
             "pressure": round(self.pressure.level, 3),
             "wal": {
                 "frames_total": wal.frames_total,

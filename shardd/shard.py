@@ -10,15 +10,17 @@ then write twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from proto.ipc import operations
 from proto.ipc.message import Message, Reply, Request, Status
 from proto.model.errors import TopicsError, not_ready, topic_not_found
 from proto.model.limits import Limits
 from shardd.changes.allowance import Allowance
+from shardd.changes.patience import Patience
 from shardd.changes.transactions import Respond, Staging, to_json
 from shardd.checkpoint.checkpoint import Checkpoints
 from shardd.checkpoint.plan import Plan
@@ -151,6 +153,13 @@ class Shard:
         self._logged_before = self._logged_earlier = 0
         self.checkpoint_wanted: Callable[[], None] = lambda: None
         """Called while a checkpoint is due."""
+        self.patience: Patience | None = None
+        self.synced: Callable[[], None] = lambda: None
+        """Called after each sync of the log, for the copy in a bucket."""
+        self.checkpointed: Callable[[], None] = lambda: None
+        """Called after each checkpoint."""
+        self.replica: Callable[[], Mapping[str, Any] | None] = lambda: None
+        """Figures of that copy, if there is one."""
         self._open_log()
         subscribers = Subscribers(self.scheduler, self.reads, self.pulls)
         staging = self._staging = Staging(
@@ -226,12 +235,16 @@ class Shard:
             routing=self.routing,
             copier=self.copier,
             quarantine=self.quarantine,
+            replica=self._replica_figures,
         )
         return {
             operations.State: inspect.state,
             operations.ListTopics: inspect.list,
             operations.Stats: inspect.stats,
         }
+
+    def _replica_figures(self) -> Mapping[str, Any] | None:
+        return self.replica()
 
     def _router_operations(self) -> Operations:
         return {
@@ -325,7 +338,7 @@ class Shard:
     def may_free_space(self) -> bool:
         """True if the disk is nearly full and checkpoints would remove files."""
         if self.space.low:
-            return bool(self.logged_bytes) or not self.checkpoints.nothing_to_remove
+            return bool(self.logged_bytes) or not self.checkpoints.nothing_to_remove or self.checkpoints.garbage
         return self.space.scarce and (self.logged_bytes >= self._limits.min_free_bytes // 8 or self.checkpoints.garbage)
 
     def _space_wanted(self) -> None:
@@ -341,6 +354,16 @@ class Shard:
     def release_space(self) -> None:
         """Release the held space. Call it when the shard is closed."""
         self.space.end()
+
+    def await_bucket(self, shipped_no: int) -> None:
+        """From now on, what waits for a sync waits for the bucket too, which has the frames up to `shipped_no`."""
+        self.commits.await_bucket(shipped_no)
+        self.patience = Patience(self._clock, self.commits, self._limits.bucket_timeout_ms)
+        self._staging.check_bucket = self.patience.check
+
+    @property
+    def log(self) -> Wal:
+        return self._wal
 
     @property
     def logged_bytes(self) -> int:
@@ -362,7 +385,7 @@ class Shard:
         if self.space.low:
             self.commits.rotate()  # only whole log files can be removed
         self.space.checkpoint_begins()
-        return (yield from self.checkpoints.planning(lambda: self._wal.synced_no, last))
+        return (yield from self.checkpoints.planning(lambda: self.commits.safe_no, last))
 
     def end_checkpoint(self, plan: Plan, error: OSError | None = None) -> None:
         """`ending` in one call."""
@@ -373,6 +396,7 @@ class Shard:
         good = error is None or plan.committed
         if good:
             yield from self.checkpoints.adopting(plan)
+            self.checkpointed()
         else:
             self.checkpoints.abandon(plan)
             self._logged_before = self._logged_earlier
@@ -397,6 +421,8 @@ class Shard:
             respond(Reply(request.id))
             return
         respond = partial(_answer, request, respond)
+        if self.patience is not None:
+            respond = self.patience.watch(request, respond)
         try:
             self._staging.check_deadline(request)
             if not self.restored and kind not in _BEFORE_RESTORED:
@@ -463,8 +489,9 @@ class Shard:
                 waiting.refuse(topic, refusal(topic))
 
     def _synced(self) -> None:
-        self.unsynced.synced(self.commits.synced_no, everything=not self.commits.dirty)
+        self.unsynced.synced(self.commits.safe_no, everything=self.commits.everything_safe)
         self.reads.synced()
+        self.synced()
         self._deliver()
 
     @property
@@ -504,6 +531,8 @@ class Shard:
         self.commits.widen(widening_s(self.pressure.level, self._limits.wal_sync_window_ms / 1000))
         self.scheduler.deliver()
         self.reads.refuse_held()
+        if self.patience is not None:
+            self.patience.expire()
 
     def maintain(self) -> None:
         """Expire records, keys, parked requests, router holds, loans and watch sessions. Called now and then."""

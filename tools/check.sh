@@ -10,7 +10,7 @@ shift 2
 "$bin/python" -m mypy
 
 # Tests of these folders share nothing but the processor. Those of the others measure memory or time of real processes.
-beside="tests/unit tests/crash tests/golden tests/fuzz"
+beside="tests/unit tests/crash tests/simulation tests/golden tests/fuzz"
 workers=$(getconf _NPROCESSORS_ONLN)
 failed=0
 

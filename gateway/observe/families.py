@@ -38,6 +38,17 @@ _WAL_COUNTERS = (
     ("rotations_total", "WAL files begun because the one before was full."),
     ("submit_full_total", "Writes refused because the submit queue was full."),
 )
+_REPLICA_GAUGES = (
+    ("topics_replica_lag_bytes", "lag_bytes", "Bytes of the log that the bucket does not have yet."),
+    ("topics_replica_lag_seconds", "lag_ms", "Age of the oldest synced frame that the bucket does not have yet."),
+    ("topics_replica_term", "term", "Term under which the shard writes to the bucket, 0 before it is attached."),
+)
+_REPLICA_COUNTERS = (
+    ("topics_replica_parts", "parts_total", "Parts of the log that were created in the bucket."),
+    ("topics_replica_part_bytes", "part_bytes_total", "Bytes of these parts."),
+    ("topics_replica_checkpoints", "manifests_total", "Checkpoints that were copied to the bucket."),
+    ("topics_replica_failures", "failures_total", "Calls to the bucket that failed and were made again."),
+)
 _WAL_GAUGES = (
     ("queue_depth", "Writes waiting for the WAL."),
     ("queue_depth_peak", "Most writes that ever waited for the WAL."),
@@ -89,6 +100,7 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield from _shard_families(snapshot)
     yield from _clock_families([shard["clock"] for shard in stats if "clock" in shard])
     yield from _disk_families([shard["disk"] for shard in stats if "disk" in shard])
+    yield from _replica_families([shard.get("replica") for shard in stats])
     yield from _request_families(snapshot)
     for protocol in snapshot.protocols:
         yield from _protocol_families(protocol)
@@ -140,6 +152,27 @@ def _disk_families(disks: list[Mapping[str, Any]]) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "topics_disk_refused", "Writes refused because the disk was nearly full.", _total(disks, "refused_total")
     )
+
+
+def _replica_families(replicas: list[Mapping[str, Any] | None]) -> Iterator[Metric]:
+    """Of shards that have a bucket."""
+    known = [(str(index), each) for index, each in enumerate(replicas) if each]
+    if not known:
+        return
+    for name, key, summary in _REPLICA_GAUGES:
+        gauge = GaugeMetricFamily(name, summary, labels=["shard"])
+        for shard, figures in known:
+            gauge.add_metric([shard], figures[key] / (1000 if key.endswith("_ms") else 1))
+        yield gauge
+    for name, key, summary in _REPLICA_COUNTERS:
+        counter = CounterMetricFamily(name, summary, labels=["shard"])
+        for shard, figures in known:
+            counter.add_metric([shard], figures[key])
+        yield counter
+    role = GaugeMetricFamily("topics_replica_role", "1 for the role of the shard's copy.", labels=["shard", "role"])
+    for shard, figures in known:
+        role.add_metric([shard, figures["role"]], 1)
+    yield role
 
 
 def _request_families(snapshot: Snapshot) -> Iterator[Metric]:

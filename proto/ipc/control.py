@@ -69,6 +69,8 @@ class Start:
     index: int = 0
     shards: int = 1
     data_dir: str = ""
+    created_ms: int = 0
+    """When the data directory was created: identifies the service in a bucket."""
     endpoint: str = ""
     listen_fd: int = -1
     walrus_fds: list[int] = field(default_factory=list)

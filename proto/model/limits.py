@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from proto.model.durability import DurabilityName
+from proto.model.replication import ReplicationName
 
 MAX_U64 = 2**64 - 1
 DEFAULT_LIMIT = 256
@@ -151,6 +152,23 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     hot_retain_bytes: Annotated[
         int, Meta(ge=0, description="newest bytes of a topic's sealed segments that never move")
     ] = 0
+    bucket: Annotated[
+        str, Meta(description="object store that the log is copied to: s3://, gs://, az:// or file:///; empty: none")
+    ] = ""
+    replication: Annotated[
+        ReplicationName,
+        Meta(description="`sync`: what waits for a sync waits for the bucket too; `async`: nothing does"),
+    ] = "async"
+    bucket_timeout_ms: Annotated[
+        int,
+        Meta(ge=100, description="with `sync`, longest time that a change waits for the bucket before it is refused"),
+    ] = 5000
+    ship_interval_ms: Annotated[
+        int, Meta(ge=1, le=3_600_000, description="longest time that what is synced waits to be copied to the bucket")
+    ] = 1000
+    bucket_retain_ms: Annotated[
+        int, Meta(ge=0, description="how far back the bucket can restore, time after which it is tidied")
+    ] = 604_800_000
     wal_queue_max: Annotated[int, Meta(ge=1, description="writes that may wait for a sync before more are refused")] = (
         10_000
     )

@@ -66,6 +66,8 @@ class Staging:
         self.events = events
         self.clock = clock
         self.limits = limits
+        self.check_bucket: Callable[[], None] = lambda: None
+        """Raises `503` while changes wait too long for the bucket. Call it before staging one that requires a sync."""
 
     @property
     def topics_held(self) -> int:
@@ -84,7 +86,7 @@ class Staging:
             self.pin_copies(topic)
         if change.body is not None:
             change.ts_ms = self.clock.now_ms()
-        if topic.sync_required_no > self.commits.synced_no:
+        if topic.sync_required_no > self.commits.safe_no:
             change.requires_sync = True
         topic.catalogued = None
         self.commits.stage(change)

@@ -102,6 +102,10 @@ class Checkpoints:
         """True if another checkpoint would remove nothing, unless more is logged."""
         return self._adopter.nothing_to_remove
 
+    def keep_log_for(self, shipped: Callable[[], int]) -> None:
+        """Trim the log only up to the frame that `shipped` returns, which is called in the checkpoint's thread."""
+        self._inventory.shipped = shipped
+
     @property
     def garbage(self) -> bool:
         """True if the next checkpoints can remove files."""

@@ -5,9 +5,10 @@ It changes in the steps 1 and 7 of a checkpoint, while no thread writes. See `sh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
-from proto.model.limits import Limits
+from proto.model.limits import MAX_U64, Limits
 from shardd.checkpoint.plan import Planned, files_of, segment_of
 from shardd.storage import catalog
 from shardd.storage.batch import Batch
@@ -41,11 +42,20 @@ class Inventory:
         self.segment_bytes = 0
         """Bytes that a catalog may need for flags and rows of all segments, see `_weight`."""
         self.looked_for_strays = False
+        self.shipped: Callable[[], int] | None = None
+        """The last frame that the bucket has, if there is a bucket: the log is not trimmed beyond it."""
+        self.held_no = 0
+        """The last frame of the log files that no catalog needs but the bucket does not have; 0 if there is none."""
 
     @property
     def garbage(self) -> bool:
         """True if the next checkpoints can remove files."""
-        return bool(self.removable or self.unused)
+        return bool(self.removable or self.unused) or 0 < self.held_no <= self.shipped_no
+
+    @property
+    def shipped_no(self) -> int:
+        """The last frame that the log may be trimmed to, as far as the bucket is concerned."""
+        return MAX_U64 if self.shipped is None else self.shipped()
 
     @property
     def catalog_may_have(self) -> int:

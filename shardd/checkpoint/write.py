@@ -283,7 +283,10 @@ class Writer:
         """Step 6: remove files that are not needed any more. The next start finds those that cannot be removed now."""
         wal = self._inventory.path / "wal"
         files = [(first, name) for name in self._disk.list(wal) if (first := first_no_of(name)) is not None]
-        unneeded = [wal / name for (_, name), (after, _) in pairwise(files) if after <= self._inventory.frame_no + 1]
+        catalogued, shipped = self._inventory.frame_no + 1, self._inventory.shipped_no + 1
+        unneeded = [wal / name for (_, name), (after, _) in pairwise(files) if after <= min(catalogued, shipped)]
+        held = [after - 1 for after, _ in files[1:] if shipped < after <= catalogued]
+        self._inventory.held_no = min(held, default=0)
         old = [n for n in catalog.numbers(self._disk, self._inventory.path) if n < plan.number - 1]
         # This checkpoint may have used the name of a file again that an unfinished attempt had left.
         needed = still_needed(plan, set(self._inventory.removable)) if self._inventory.removable else ()

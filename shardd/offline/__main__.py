@@ -1,4 +1,4 @@
-"""`python -m shardd.offline verify|reshard|cut|salvage DATA`: commands for the files of a stopped service.
+"""`python -m shardd.offline COMMAND DATA`: commands for the files of a stopped service, or for its bucket.
 
 The `topics` command starts it and holds the data directory's lock. Standard input has one JSON object: `shards`,
 `limits`, and the arguments of the command. Standard output has one JSON object per line: progress, then the result.
@@ -12,6 +12,7 @@ import json
 import logging
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,16 @@ import structlog
 from proto.model.limits import Limits
 from proto.model.names import shard_of
 from shardd.clock import SystemClock
+from shardd.offline import replica
+from shardd.offline.fetch import fetch
 from shardd.offline.reshard import Reshard, shard_name
 from shardd.offline.rewind import Cuts, cut
 from shardd.offline.salvage import salvage
 from shardd.offline.verify import verify
 from shardd.recovery.wal_scan import RecoveryError
+from shardd.replication.attach import Mismatch
+from shardd.replication.browse import Damaged
+from shardd.replication.store import Store, StoreError, open_store
 from shardd.storage.disk import RealDisk
 from shardd.storage.errors import SegmentError
 
@@ -88,7 +94,41 @@ def _salvage(data: Path, job: dict[str, Any], limits: Limits) -> int:
     return 0
 
 
-_COMMANDS = {"verify": _verify, "reshard": _reshard, "cut": _cut, "salvage": _salvage}
+def _of_bucket(find: Callable[[Store], Iterator[dict[str, Any]]], url: str) -> int:
+    """Say what `find` finds in a bucket. Returns the exit status."""
+    sound = True
+    try:
+        for found in find(open_store(url)):
+            sound = sound and not found.get("problems")
+            _say(**found)
+    except (Damaged, Mismatch, StoreError, OSError) as error:
+        _say(kind="error", message=str(error))
+        return 1
+    return 0 if sound else 1
+
+
+def _fetch(data: Path, job: dict[str, Any], limits: Limits) -> int:
+    cold = Path(limits.cold_dir) if limits.cold_dir else None
+    return _of_bucket(lambda store: fetch(RealDisk(), store, data, cold, limits, job["until_ms"]), job["url"])
+
+
+def _replica_verify(data: Path, job: dict[str, Any], limits: Limits) -> int:
+    return _of_bucket(replica.verify, job["url"])
+
+
+def _replica_status(data: Path, job: dict[str, Any], limits: Limits) -> int:
+    return _of_bucket(replica.status, job["url"])
+
+
+_COMMANDS = {
+    "verify": _verify,
+    "reshard": _reshard,
+    "cut": _cut,
+    "salvage": _salvage,
+    "fetch": _fetch,
+    "replica-verify": _replica_verify,
+    "replica-status": _replica_status,
+}
 
 
 def main() -> int:

@@ -116,6 +116,8 @@ class Writes:
         if not config.durability.logged:
             return
         commits = self.staging.commits
+        if topic is None or config.durability.acks_synced:
+            self.staging.check_bucket()
         if commits.depth >= self.staging.limits.wal_queue_max and not write.disable_backpressure:
             raise self._pressure.refuse(commits.depth, commits.oldest_wait_s)
         self.staging.space.check(topic, size, count, key)
@@ -227,7 +229,7 @@ class RecordsAdded(TopicChange, eq=False):
         ts = columns.ts
         assert isinstance(ts, int)
         topic.last_write_ts = ts
-        if self.durability.acks_before_sync and self.number > self.writes.staging.commits.synced_no:
+        if self.durability.acks_before_sync and self.number > self.writes.staging.commits.safe_no:
             self.writes.unsynced.wrote(topic, self.number, first_seq)
         self.writes.staging.events.written(topic)
         if timing.sync_ms and not self.durability.acks_synced:

@@ -27,6 +27,7 @@ class Topics:
         check_patch(patch, request.options)
         topic = self._directory.assigned.get(request.topic)
         self._staging.space.check(topic)
+        self._staging.check_bucket()
         if topic is not None and request.options.if_absent:
             patch = ConfigPatch()  # `if_absent`: the config applies only to a topic that this request creates
         if topic is None:
@@ -36,7 +37,7 @@ class Topics:
             self.create(_Created(topic, request, respond, directory=self._directory))
             return
         config = apply(topic.name, topic.assigned_config, patch)
-        if config == topic.assigned_config and topic.sync_required_no <= self._staging.commits.synced_no:
+        if config == topic.assigned_config and topic.sync_required_no <= self._staging.commits.safe_no:
             respond(_configured(False, topic.name, config, request.id, Timing()))
         else:
             self._reconfigure(topic, config, request, respond)
@@ -89,6 +90,7 @@ class Topics:
                 f'topic "{topic.name}" holds {count} records',
                 {"topic": topic.name, "count": count},
             )
+        self._staging.check_bucket()
         del self._directory.assigned[topic.name]
         body = TopicDeleted(topic.name)
         self._staging.stage(_Deleted(topic, self._staging, request, respond, body=body, requires_sync=True))

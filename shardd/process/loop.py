@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import structlog
 import trio
@@ -46,12 +46,16 @@ from proto.process.log import configure
 from proto.process.orphan import die_with_parent
 from shardd.clock import SystemClock
 from shardd.delivery.pressure import SAMPLE_INTERVAL
+from shardd.process import bucket
 from shardd.process.peers import Peers, links
 from shardd.process.reply_queue import Replies
 from shardd.process.router_tasks import Forward
-from shardd.recovery.wal_scan import RecoveryError
+from shardd.recovery.wal_scan import Outcome, RecoveryError
 from shardd.shard import Shard, open_shard
 from shardd.storage.disk import RealDisk
+
+if TYPE_CHECKING:
+    from shardd.replication.shipping import Replica
 
 PROGRESS_INTERVAL = 0.1
 CHECKPOINT_RETRY = 5.0
@@ -241,6 +245,26 @@ async def _obey(link: ControlLink, others: Links, scope: trio.CancelScope) -> No
             return
 
 
+def _log_cut(outcome: Outcome) -> None:
+    if outcome.cut_path is not None:
+        log.warning(
+            "torn_tail_cut",
+            path=outcome.cut_path,
+            offset=outcome.cut_offset,
+            bytes=outcome.cut_bytes,
+            reason=outcome.cut_reason,
+        )
+
+
+async def _replicate(replica: Replica, link: ControlLink, index: int) -> None:
+    """Ship until cancelled. Ends the process if the bucket belongs to another one now and changes wait for it: none of
+    them can be acknowledged, and what is read here may be old."""
+    await replica.run()
+    if replica.shipped is not None:
+        await link.send(Failed(f"shard {index}: {replica.ended}"))
+        os._exit(EXIT_PERMANENT)
+
+
 async def main(descriptor: int) -> int:
     """Run one shard. Returns the exit status."""
     link = ControlLink.inherited(descriptor)
@@ -255,32 +279,29 @@ async def main(descriptor: int) -> int:
     window_bytes = window(limits.memory_bytes, start.shards)
     others = links(start.shards, limits.request_timeout_ms / 1000, window_bytes)
     others.update(Shards(start.states).parsed())
+    failed = False
     with trio.CancelScope() as serving:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_obey, link, others, serving)
             gc.disable()  # recovery makes no garbage cycles
             try:
                 shard, total = await _recover(open_shard(RealDisk(), SystemClock(), path, limits), link)
-            except (RecoveryError, OSError) as error:
+                replica = await bucket.attached(start, shard, path, limits)
+            except (RecoveryError, bucket.BucketError, OSError) as error:
                 log.error("recovery_failed", reason=str(error))
                 await link.send(Failed(f"shard {start.index}: {error}"))
+                failed = True
                 serving.cancel()
-                return EXIT_PERMANENT
+                return EXIT_PERMANENT  # the cancellation ends the nursery, and with it this statement
             calm()
             peers = Peers(shard, start.index, others)
             shard.hold_space()
-            outcome = shard.outcome
-            if outcome.cut_path is not None:
-                log.warning(
-                    "torn_tail_cut",
-                    path=outcome.cut_path,
-                    offset=outcome.cut_offset,
-                    bytes=outcome.cut_bytes,
-                    reason=outcome.cut_reason,
-                )
+            _log_cut(shard.outcome)
             socket = MessageSocket.router(start.endpoint)
             await nursery.start(Server(shard, socket, limits, window_bytes).run)
             await nursery.start(peers.run)
+            if replica is not None:
+                nursery.start_soon(_replicate, replica, link, start.index)
             # From here on this shard and the other shards may send requests to each other.
             await link.send(Progress("derive", total, total))
             forward = Forward(shard, peers)
@@ -291,7 +312,11 @@ async def main(descriptor: int) -> int:
             await link.send(Ready())
             topics, records, _ = shard.directory.counters()
             log.info("shard_ready", topics=topics, records=records)
+    if failed:
+        return EXIT_PERMANENT
     shard.close()
+    if replica is not None:
+        await replica.drain()
     shard.release_space()
     log.info("shard_stopped")
     return 0

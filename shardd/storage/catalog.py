@@ -26,14 +26,16 @@ a valid one of another version                 REFUSE
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from errno import ENOSPC
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import cbor2
 import xxhash
 
-from proto.format.frame import FORMAT_VERSION
+from proto.format.frame import FORMAT_VERSION, Buffer
 from shardd.storage.disk import Disk
 
 MAGIC = b"TPCC"
@@ -140,14 +142,47 @@ def load(disk: Disk, directory: Path) -> tuple[int, dict[str, Any]] | None:
     return None
 
 
-def _read(raw: bytes) -> tuple[str, dict[str, Any] | None]:
+def topics_of(raw: Buffer) -> Iterator[dict[str, Any] | int]:
+    """First the `frame_no` of a catalog file, then the entry of each topic, decoded one by one: decoding a large
+    catalog in one call would keep every other thread waiting. Raises `CatalogError` if the file is not whole."""
+    problem = _problem(raw)
+    if problem:
+        raise CatalogError(f"the catalog is {problem}")
+    file = BytesIO(memoryview(raw)[HEAD.size :])
+    decoder = cbor2.CBORDecoder(file, read_size=1)
+    for _ in range(_items(file)):
+        name = decoder.decode()
+        if name == "topics":
+            for _ in range(_items(file)):
+                yield decoder.decode()
+        else:
+            value = decoder.decode()
+            if name == "frame_no":
+                yield value
+
+
+def _items(file: BytesIO) -> int:
+    """The number of items in the head of the array or map that follows, see `_head`."""
+    low = file.read(1)[0] & 31
+    return low if low < 24 else int.from_bytes(file.read(1 << (low - 24)), "big")
+
+
+def _problem(raw: Buffer) -> str:
+    """Why a catalog file is not whole; empty if it is. Raises `CatalogError` for an unknown version."""
     if len(raw) < HEAD.size:
-        return f"{len(raw)} bytes, too short", None
+        return f"{len(raw)} bytes, too short"
     magic, version, length, checksum = HEAD.unpack_from(raw)
-    body = raw[HEAD.size :]
+    body = memoryview(raw)[HEAD.size :]
     if magic != MAGIC or length != len(body) or xxhash.xxh3_64_intdigest(body) != checksum:
-        return "not whole (magic, length or checksum)", None
+        return "not whole (magic, length or checksum)"
     if version not in (FORMAT_VERSION, HELD_VERSION):
         raise CatalogError(f"catalog format version {version}, this release reads up to version {HELD_VERSION}")
-    contents = cbor2.loads(body)
+    return ""
+
+
+def _read(raw: bytes) -> tuple[str, dict[str, Any] | None]:
+    problem = _problem(raw)
+    if problem:
+        return problem, None
+    contents = cbor2.loads(raw[HEAD.size :])
     return "", contents if isinstance(contents, dict) else None

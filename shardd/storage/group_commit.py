@@ -9,6 +9,10 @@ An operation changes the shard's *assigned* state (next seq, names that will exi
 state when it commits. `undo` takes the assigned state back; undos run newest first. While a change of a topic waits for
 a sync, further changes of the topic must require one too. So commits on one topic keep their order. The caller sees to
 that (`sync_required_no`).
+
+With `await_bucket`, synced is not enough: a change that requires a sync commits only when its frame is in the bucket
+too (`shipped`). `safe_no` is the last frame of which that is true, `synced_no` the last one on the device. A frame that is
+synced and not shipped is never given up: its change stays open until the bucket has it or the process ends.
 """
 
 from __future__ import annotations
@@ -46,12 +50,18 @@ class Commits:
         self._urged = False
         self._last_sync = 0.0
         self._rested_at = 0.0
+        self._shipped_no: int | None = None
+        self._rescue = (0, 0)
+        """The last frame before those that a rescue wrote to a new file, and the last one of them."""
+        self._round: int | None = None
+        """The last frame that was visible when `sync_begins` was called, until that one is safe."""
         self.depth_peak = 0
         self.after_sync: Callable[[], None] = _nothing
         """Called after a sync, when its changes are committed or undone."""
         self.sync_begins: Callable[[], None] = _nothing
         self.sync_ended: Callable[[bool], None] = lambda good: None
-        """Called around each sync. A good sync covers everything that was visible when it began."""
+        """Called around each sync, or around several ones until the bucket has what they cover. After a good one,
+        everything that was visible when it began is safe."""
         self.logged: Callable[[Frame], None] = lambda frame: None
         """Called with each staged frame that is not a batch."""
         self.out_of_room: Callable[[], TopicsError] | None = None
@@ -66,6 +76,32 @@ class Commits:
     @property
     def synced_no(self) -> int:
         return self._wal.synced_no
+
+    @property
+    def safe_no(self) -> int:
+        """The last frame that changes need not wait for any more."""
+        if self._shipped_no is None:
+            return self._wal.synced_no
+        before, last = self._rescue
+        # The frames of a rescue have new numbers, and changes know the old ones: they are safe together.
+        return self._shipped_no if self._shipped_no >= last else min(self._shipped_no, before)
+
+    @property
+    def everything_safe(self) -> bool:
+        """True if no frame that was written is missing on the device or in the bucket."""
+        return not self._wal.dirty and self.safe_no >= self._wal.synced_no
+
+    def await_bucket(self, shipped_no: int) -> None:
+        """From now on, changes that require a sync wait for the bucket too, which has the frames up to `shipped_no`."""
+        self._shipped_no = shipped_no
+
+    def shipped(self, upto_no: int) -> None:
+        """Commit the changes that wait for frames up to `upto_no`, which the bucket has now."""
+        assert self._shipped_no is not None
+        self._shipped_no = max(self._shipped_no, upto_no)
+        self._commit_safe(self._clock.monotonic())
+        self._end_round()
+        self.after_sync()
 
     @property
     def dirty(self) -> bool:
@@ -127,7 +163,7 @@ class Commits:
                 change.commit(timing)
         self.depth_peak = max(self.depth_peak, len(self._waiting))
         self._work.set()
-        if self._waiting:
+        if self._sync_awaited:
             self._urgent.set()
 
     def _failure(self, error: WalError) -> TopicsError:
@@ -140,6 +176,11 @@ class Commits:
             reason = "read_only"
         return TopicsError(ErrorCode.NOT_READY, f"{error}; {message}", {"reason": reason}, retry_after_ms=1000)
 
+    @property
+    def _sync_awaited(self) -> bool:
+        """Whether a change waits for a sync, and not only for the bucket."""
+        return bool(self._waiting) and self._waiting[-1].number > self._wal.synced_no
+
     async def run(self) -> None:
         """Sync until cancelled: at once if a change waits for it, else after a pause.
 
@@ -151,7 +192,7 @@ class Commits:
             while True:
                 await self._work.wait()
                 await self._pause(trio.current_time() + self._window + self._widening)
-                if self._waiting and self._widening:
+                if self._sync_awaited and self._widening:
                     await trio.sleep(self._widening)
                 self._work = trio.Event()
                 self._urgent = trio.Event()
@@ -160,7 +201,7 @@ class Commits:
                     await self._sync(thread)
 
     async def _pause(self, window_ends: float) -> None:
-        while not self._waiting:
+        while not self._sync_awaited:
             due = self._rested_at if self._urged else max(window_ends, self._rested_at)
             if trio.current_time() >= due:
                 return
@@ -170,7 +211,7 @@ class Commits:
 
     async def _sync(self, thread: SyncThread) -> None:
         job = self._wal.begin_sync()
-        self.sync_begins()
+        self._begin_round()
         start = self._clock.monotonic()
         error: OSError | None = None
         try:
@@ -181,7 +222,7 @@ class Commits:
         self._rested_at = trio.current_time() + REST * self._last_sync
         if self._wal.dirty:
             self._work.set()
-            if self._waiting:
+            if self._sync_awaited:
                 self._urgent.set()
 
     def sync_now(self) -> None:
@@ -189,7 +230,7 @@ class Commits:
         self.flush()
         if self._wal.dirty and self._wal.read_only is None:
             job = self._wal.begin_sync()
-            self.sync_begins()
+            self._begin_round()
             start = self._clock.monotonic()
             error: OSError | None = None
             try:
@@ -206,32 +247,53 @@ class Commits:
                 self._wal.end_sync(job)
             except OSError as caught:
                 error = caught
-            self._succeeded(now)
-            self.sync_ended(True)
+            us = self._last_sync * 1e6
+            self.sync_counts[bisect_left(SYNC_BOUNDS_US, us)] += 1
+            self.sync_sum_us += us
+            self._commit_safe(now)
+            self._end_round()
         else:
-            self.sync_ended(False)
+            self._drop_round()
         if error is not None:
             self._failed(error)
         if not self._wal.dirty and self._wal.read_only is None:
             # All visible changes are synced now, if need be after they were written to a new file.
-            self.sync_begins()
-            self.sync_ended(True)
+            self._begin_round()
+            self._end_round()
         self.after_sync()
 
-    def _succeeded(self, now: float) -> None:
-        us = self._last_sync * 1e6
-        self.sync_counts[bisect_left(SYNC_BOUNDS_US, us)] += 1
-        self.sync_sum_us += us
-        while self._waiting and self._waiting[0].number <= self._wal.synced_no:
+    def _begin_round(self) -> None:
+        """Note what is visible, unless an earlier round is not over."""
+        if self._round is None:
+            self._round = self._wal.written_no
+            self.sync_begins()
+
+    def _end_round(self) -> None:
+        if self._round is not None and self.safe_no >= self._round:
+            self._round = None
+            self.sync_ended(True)
+            if self._shipped_no is not None and not self.everything_safe:
+                self._begin_round()
+
+    def _drop_round(self) -> None:
+        if self._round is not None:
+            self._round = None
+            self.sync_ended(False)
+
+    def _commit_safe(self, now: float) -> None:
+        safe_no = self.safe_no
+        while self._waiting and self._waiting[0].number <= safe_no:
             change = self._waiting.popleft()
             change.commit(Timing(change.write_ms, round((now - change.written_at) * 1000, 3)))
 
     def _failed(self, error: OSError) -> None:
-        given_up = list(self._waiting)
-        self._waiting.clear()
+        synced_no = self._wal.synced_no
+        given_up = [change for change in self._waiting if change.number > synced_no]
+        self._waiting = deque(change for change in self._waiting if change.number <= synced_no)
         numbers = {change.number for change in given_up}
         try:
             self._wal.rescue(lambda number: number not in numbers)
+            self._rescue = (synced_no, self._wal.synced_no)
         except WalError:
             pass  # the log is read-only now: every later write raises the reason
         _undo_all(given_up, self._failure(WalError("a sync of the write-ahead log failed", error)))

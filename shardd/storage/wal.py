@@ -198,10 +198,11 @@ class Wal:
 
     def begin_sync(self) -> SyncJob:
         """A job that syncs everything written so far. The caller runs one job at a time."""
-        return SyncJob(self._file, self._written_no)
+        return SyncJob(self._file, self.written_no)
 
     @property
-    def _written_no(self) -> int:
+    def written_no(self) -> int:
+        """The last frame that was handed to the kernel."""
         return self.next_no - 1 - len(self._staged)
 
     def end_sync(self, job: SyncJob) -> None:
@@ -228,7 +229,7 @@ class Wal:
     def _rotate(self) -> None:
         if self._unsynced:
             self._file.sync()
-            self._mark_synced(self._written_no)
+            self._mark_synced(self.written_no)
         try:
             file = self._create(self.synced_no + 1)
         except OSError:

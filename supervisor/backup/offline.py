@@ -22,16 +22,26 @@ def results(
     """
     data = DataDir.locked(data_dir)
     try:
-        arguments = [*python("shardd.offline"), command, str(data.path)]
-        with subprocess.Popen(
-            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=data.lock_fds, text=True
-        ) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            json.dump({"shards": shards or data.shards, "limits": limits, **job}, process.stdin)
-            process.stdin.close()
-            for line in process.stdout:
-                yield json.loads(line)
-        yield {"kind": "exit", "status": process.returncode}
+        yield from _run(command, data.path, {"shards": shards or data.shards, "limits": limits, **job}, data.lock_fds)
     finally:
         data.close()
+
+
+def of_bucket(command: str, limits: dict[str, Any], *, path: Path = Path(), **job: Any) -> Iterator[dict[str, Any]]:
+    """Run `fetch`, `replica-verify` or `replica-status` on a bucket, as `results`. `path` is a directory that nothing
+    else uses."""
+    yield from _run(command, path, {"limits": limits, **job}, ())
+
+
+def _run(command: str, path: Path, job: dict[str, Any], inherit: tuple[int, ...]) -> Iterator[dict[str, Any]]:
+    arguments = [*python("shardd.offline"), command, str(path)]
+    with subprocess.Popen(
+        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=inherit, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        json.dump(job, process.stdin)
+        process.stdin.close()
+        for line in process.stdout:
+            yield json.loads(line)
+    yield {"kind": "exit", "status": process.returncode}

@@ -19,15 +19,16 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from supervisor.backup import offline
 from supervisor.backup.backup import COLD, MARK, BackupError, backups, copy_file, make_dir, sync, sync_tree
-from supervisor.process.datadir import LOCK
+from supervisor.process.datadir import LOCK, Manifest, write_manifest
 from supervisor.process.safe_folder import Folder, NotPlain, read
 
 WHOLE = "restored.json"
@@ -109,22 +110,39 @@ def restore(
     cold = chosen / COLD
     if cold.exists() and cold_dir is None:
         raise BackupError(f"{chosen} has segments of a cold folder; set TOPICS_COLD_DIR to where they shall go")
-    if data_dir.exists() and any(data_dir.iterdir()):
-        raise BackupError(f"{data_dir} is not empty; give another --data-dir, or move it away")
     target = cold_dir if cold.exists() else None
     asked = {"backup": str(chosen.resolve()), "cold_dir": str(target) if target else None, "cuts": asdict(cuts)}
+    making = partial(_make, chosen, data_dir, target, cuts, limits)
+    yield from _named(data_dir, target, asked, making)
+    yield {"kind": "done", "backup": str(chosen), "data_dir": str(data_dir)}
+
+
+def restore_bucket(
+    url: str, data_dir: Path, cold_dir: Path | None, cuts: Cuts, limits: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """As `restore`, from a bucket."""
+    asked = {"bucket": url, "cold_dir": str(cold_dir) if cold_dir else None, "cuts": asdict(cuts)}
+    yield from _named(data_dir, cold_dir, asked, partial(_fetch, url, data_dir, cold_dir, cuts, limits))
+    yield {"kind": "done", "backup": url, "data_dir": str(data_dir)}
+
+
+def _named(
+    data_dir: Path, target: Path | None, asked: dict[str, Any], make: Callable[[], Iterator[dict[str, Any]]]
+) -> Iterator[dict[str, Any]]:
+    """Make the copies, unless the same restore has made them already, and give them their names."""
+    if data_dir.exists() and any(data_dir.iterdir()):
+        raise BackupError(f"{data_dir} is not empty; give another --data-dir, or move it away")
     making = _making(data_dir)
     if _whole(making) != asked:
         if target is not None and target.exists() and any(target.iterdir()):
             raise BackupError(f"TOPICS_COLD_DIR={target} is not empty; name another folder, or move it away")
-        yield from _make(chosen, data_dir, target, cuts, limits)
+        yield from make()
         _mark(making, asked)
     if target is not None and _making(target).exists():
         os.rename(_making(target), target)
         sync(target.parent)
     os.rename(making, data_dir)  # onto nothing or an empty directory
     sync(data_dir.parent)
-    yield {"kind": "done", "backup": str(chosen), "data_dir": str(data_dir)}
 
 
 def _choose(source: Path, latest_ms: int | None) -> Path:
@@ -165,21 +183,58 @@ def _make(
                         yield {"kind": "progress", "done": done, "total": total}
             except NotPlain as error:
                 raise BackupError(f"{error}: a backup has only regular files; take another one") from None
+    yield from _finish(data_dir, target, cuts, limits)
+
+
+def _finish(data_dir: Path, target: Path | None, cuts: Cuts, limits: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Cut the topics of the copies, and sync these."""
     if cuts:
         # No other process uses the copies, so they may be in any state meanwhile. A configured cold folder that is not
         # one of the copies must not be touched.
         limits = {**limits, "cold_dir": "" if target is None else str(_making(target))}
-        failed = ""
-        for found in offline.results("cut", _making(data_dir), limits, cuts=asdict(cuts)):
-            if found["kind"] == "error":
-                failed = found["message"]
-            elif found["kind"] == "exit" and found["status"]:
-                raise BackupError(failed or f"cutting the topics ended with status {found['status']}")
-            elif found["kind"] == "cut":
-                yield found
+        found = offline.results("cut", _making(data_dir), limits, cuts=asdict(cuts))
+        yield from (each for each in _succeeding(found, "cutting the topics") if each["kind"] == "cut")
         (_making(data_dir) / LOCK).unlink(missing_ok=True)
-    for _, making, _ in trees:
-        sync_tree(making)
+    for top in (data_dir, target):
+        if top is not None:
+            sync_tree(_making(top))
+
+
+def _succeeding(results: Iterator[dict[str, Any]], what: str) -> Iterator[dict[str, Any]]:
+    """Results of an offline command. Raises `BackupError` if it fails."""
+    failed = ""
+    for found in results:
+        if found["kind"] == "error":
+            failed = found["message"]
+        elif found["kind"] == "exit" and found["status"]:
+            raise BackupError(failed or f"{what} ended with status {found['status']}")
+        elif found["kind"] != "exit":
+            yield found
+
+
+def _fetch(
+    url: str, data_dir: Path, target: Path | None, cuts: Cuts, limits: dict[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """Make the copies from a bucket. The log is taken up to the time that all topics are cut at."""
+    for top in (data_dir, target):
+        if top is not None:
+            shutil.rmtree(_making(top), ignore_errors=True)
+            make_dir(_making(top))
+    until_ms = None if cuts.until_ms in (None, FOREVER_MS) else cuts.latest_ms
+    limits = {**limits, "cold_dir": "" if target is None else str(_making(target))}
+    done = said = 0
+    found = offline.of_bucket("fetch", limits, path=_making(data_dir), url=url, until_ms=until_ms)
+    for each in _succeeding(found, "reading the bucket"):
+        if each["kind"] == "progress":
+            done += each["done"]
+            if done - said >= PROGRESS_BYTES:
+                said = done
+                yield {"kind": "progress", "done": done, "total": 0}
+        elif each["kind"] == "fetched":
+            write_manifest(_making(data_dir), Manifest(each["shards"], each["created_ms"]))
+        else:
+            yield each
+    yield from _finish(data_dir, target, cuts, limits)
 
 
 def _bytes_of(top: Path, leave_out: set[str]) -> int:

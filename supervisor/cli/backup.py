@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -65,22 +66,41 @@ def backup(
         fail(str(error), Status.FAILED)
 
 
+FromOption = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="URL", help="Restore from a bucket: s3://…, gs://…, az://… or file:///…", show_default=False
+    ),
+]
+
+
 def restore(
-    source: Annotated[Path, typer.Argument(help="A backup, or a directory of backups, from which one is chosen.")],
+    source: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A backup, or a directory of backups, from which one is chosen. Not with --from.", show_default=False
+        ),
+    ] = None,
     to: Annotated[Path | None, typer.Argument(metavar="[DATA_DIR]", help="As --data-dir.", show_default=False)] = None,
     data_dir: DataDirOption = None,
     until: UntilOption = None,
     until_seq: UntilSeqOption = None,
     reserve: ReserveOption = None,
+    bucket: FromOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a data directory from a backup, complete or with topics cut at a time or a seq.
+    """Make a data directory from a backup or a bucket, complete or with topics cut at a time or a seq.
 
     The data directory must not exist, or must be empty. Of a directory of backups the newest is used, or, with --until,
-    the first that began after that time. `topics verify` checks the result.
+    the first that began after that time. A bucket gives everything that reached it, and 65536 seqs of each topic stay
+    unused unless --reserve says otherwise. `topics verify` checks the result.
 
     Exit status: 0 done, 1 not possible, 2 wrong settings.
     """
+    if bucket is not None:
+        source, to = None, _only(source, to)
+    elif source is None:
+        fail("nothing to restore from: name a backup, or a bucket with --from", Status.USAGE)
     if to is not None and data_dir is not None:
         fail("the data directory is given twice: as an argument and as --data-dir", Status.USAGE)
     settings = _settings(to or data_dir)
@@ -88,14 +108,23 @@ def restore(
         cuts = restores.parse_cuts(until or [], until_seq or [], reserve)
     except ValueError as error:
         fail(str(error), Status.USAGE)
+    cold, limits = _cold(settings), settings.limits()
+    if source is not None:
+        results = restores.restore(source, settings.data_dir, cold, cuts, limits)
+    else:
+        if not cuts and reserve is None:
+            cuts = restores.Cuts(until_ms=restores.FOREVER_MS)
+        results = restores.restore_bucket(str(bucket), settings.data_dir, cold, cuts, limits)
     topics = records = 0
     try:
         with bar("restoring", of_bytes=True, shown=not as_json) as advance:
-            for found in restores.restore(source, settings.data_dir, _cold(settings), cuts, settings.limits()):
+            for found in results:
                 if as_json:
                     say(found)
                 if found["kind"] == "progress":
                     advance(found["done"], found["total"])
+                elif found["kind"] == "shard" and not as_json:
+                    typer.echo(f"shard {found['shard']}: frames up to {found['frame']}, the last of {_time(found)}")
                 elif found["kind"] == "cut":
                     topics += 1
                     records += found["removed"]
@@ -103,10 +132,19 @@ def restore(
         fail(str(error), Status.FAILED)
     if not as_json:
         typer.echo(f"{found['backup']} is restored to {found['data_dir']}")
-        if cuts:
-            typer.echo(
-                f"{topics} topics, {records} records removed behind the cut, {cuts.reserve} seqs reserved in each"
-            )
+    if cuts and not as_json:
+        typer.echo(f"{topics} topics, {records} records removed behind the cut, {cuts.reserve} seqs reserved in each")
+
+
+def _time(found: dict[str, Any]) -> str:
+    return datetime.fromtimestamp(found["last_ms"] / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _only(source: Path | None, to: Path | None) -> Path | None:
+    """The data directory, the only argument beside `--from`."""
+    if source is not None and to is not None:
+        fail("--from takes one argument, the data directory", Status.USAGE)
+    return source or to
 
 
 def _cold(settings: settings_module.Settings) -> Path | None:

@@ -12,6 +12,7 @@ import typer
 
 import proto
 from supervisor.backup import offline
+from supervisor.cli import replica
 from supervisor.cli.backup import backup, restore
 from supervisor.cli.config import config
 from supervisor.cli.deploy import deploy_files
@@ -33,6 +34,7 @@ app = typer.Typer(
     context_settings=HELP_OPTIONS,
 )
 
+app.add_typer(replica.app, name="replica")
 app.add_typer(walrus_client.app, name="walrus")
 app.add_typer(rog_client.app, name="rog")
 

@@ -99,12 +99,31 @@ def _of_metrics(metrics: Mapping[str, Any]) -> dict[str, Any]:
             "queue_depth": metrics.get("topics_wal_queue_depth"),
             "fsync_p99_us": percentile(metrics.get("topics_wal_fsync_latency_us"), 0.99),
         },
+        "replica": _replica(metrics),
         "disk": {
             "free_bytes": _value(metrics.get("topics_disk_free_bytes")),
             "refused_total": metrics.get("topics_disk_refused_total"),
         },
         "lag": sorted(lags, key=lambda each: -each["lag"])[:LAGGARDS],
     }
+
+
+def _replica(metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Role and lag of each shard's copy in a bucket; empty without a bucket."""
+    roles = {each["labels"]["shard"]: each["labels"]["role"] for each in metrics.get("topics_replica_role", ())}
+    lag_bytes = _by_label(metrics, "topics_replica_lag_bytes", "shard")
+    lag_s = _by_label(metrics, "topics_replica_lag_seconds", "shard")
+    failures = _by_label(metrics, "topics_replica_failures_total", "shard")
+    return [
+        {
+            "shard": int(shard),
+            "role": roles[shard],
+            "lag_bytes": lag_bytes.get(shard),
+            "lag_s": lag_s.get(shard),
+            "failures": failures.get(shard),
+        }
+        for shard in sorted(roles, key=int)
+    ]
 
 
 def _by_label(metrics: Mapping[str, Any], name: str, label: str) -> dict[str, float]:
@@ -146,7 +165,7 @@ def rendered(found: Mapping[str, Any]) -> RenderableType:
         for shard in found["shards"]:
             up = Text("yes", "green") if shard["up"] else Text("no", "red")
             table.add_row(str(shard["shard"]), up, shard["phase"], str(shard["restarts"]))
-        parts += ["", table, "", *_figures(found)]
+        parts += ["", table, "", *_figures(found), *map(_bucket, found.get("replica", ()))]
     if found.get("lag"):
         table = Table("topic", "cursor", "lag", box=None, pad_edge=False)
         for each in found["lag"]:
@@ -154,6 +173,12 @@ def rendered(found: Mapping[str, Any]) -> RenderableType:
         parts += ["", table]
     parts += [Text(problem, "red") for problem in found["problems"]]
     return Group(*parts)
+
+
+def _bucket(each: Mapping[str, Any]) -> Text:
+    behind = f"{each['lag_bytes']:,.0f} bytes behind for {each['lag_s']:.1f} s"
+    line = f"bucket, shard {each['shard']}: {each['role']}, {behind}"
+    return Text(line, "" if each["role"] == "holder" else "red")
 
 
 def _headline(found: Mapping[str, Any]) -> Text:

@@ -43,6 +43,7 @@ class SettingsError(Exception):
     """Invalid settings. The message names each variable, its value and what is allowed."""
 
 
+_BUCKET = re.compile(r"(s3|gs|az)://[^/\s][^\s]*|file:///[^\s]+")
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?|\[?[0-9A-Fa-f:.]+\]?")
 _ORIGIN = re.compile(r"(https?)://([a-z0-9_]([a-z0-9._-]*[a-z0-9_])?|\[[0-9a-f:.]+\])(:[0-9]{1,5})?")
 
@@ -116,6 +117,15 @@ class Settings(_LimitSettings):  # type: ignore[misc, valid-type]
         for each in (part.strip() for part in text.split(",")):
             if each and _HOST.fullmatch(each) is None:
                 raise ValueError(f"{each!r} is no host name or address, without a port; topics.example for example")
+        return text
+
+    @field_validator("bucket", check_fields=False)
+    @classmethod
+    def _check_bucket(cls, text: str) -> str:
+        if text and _BUCKET.fullmatch(text) is None:
+            raise ValueError(
+                "must be s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///directory"
+            )
         return text
 
     @field_validator("cors_origins")

@@ -44,6 +44,8 @@ NOT_STARTED = 127
 """Substitute for the exit status of a process that could not be started."""
 _KEPT = ("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "TERM", "NO_COLOR")
 _KEPT_PREFIXES = ("PYTHON", "LC_", "MALLOC_")
+_STORES = ("AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
+"""Beginnings of the variables by which clients of object stores are configured."""
 _OURS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
@@ -59,6 +61,11 @@ def environment_for_children(environment: Mapping[str, str], **more: str) -> dic
     """The part of the supervisor's environment that children get: enough to run Python, no keys, no settings."""
     kept = {n: v for n, v in environment.items() if n in _KEPT or n.startswith(_KEPT_PREFIXES)}
     return {**kept, **more}
+
+
+def credentials_of_stores(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that configure clients of object stores."""
+    return {name: value for name, value in environment.items() if name.upper().startswith(_STORES)}
 
 
 class Child:

@@ -117,6 +117,7 @@ class DataDir:
     def __init__(self, path: Path, manifest: Manifest, lock_fds: tuple[int, ...]) -> None:
         self.path = path
         self.shards = manifest.shards
+        self.created_ms = manifest.created_ms
         self.lock_fds = lock_fds
 
     @classmethod
@@ -271,9 +272,15 @@ def _manifest(path: Path, wanted: int | None, created_ms: int) -> Manifest:
     for index in range(fresh.shards):
         (path / shard_name(index)).mkdir(mode=0o700)
     _sync_directory(path)
-    _write(target, json.dumps({"format": FORMAT, "shards": fresh.shards, "created_ms": created_ms}).encode() + b"\n")
+    write_manifest(path, fresh)
     _sync_directory(path.parent)
     return fresh
+
+
+def write_manifest(path: Path, manifest: Manifest) -> None:
+    """Write and sync the manifest of a data directory. Raises OSError."""
+    fields = {"format": FORMAT, "shards": manifest.shards, "created_ms": manifest.created_ms}
+    _write(path / MANIFEST, json.dumps(fields).encode() + b"\n")
 
 
 def _write(target: Path, content: bytes) -> None:

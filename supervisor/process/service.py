@@ -33,7 +33,7 @@ from proto.process import log
 from supervisor.config.keys import FILE_VARIABLE, Keys, KeysError, read_file
 from supervisor.config.settings import Settings, unknown_variables
 from supervisor.process import listener, reaper, rundir
-from supervisor.process.child import Child, Launch, environment_for_children, now_ms, python
+from supervisor.process.child import Child, Launch, credentials_of_stores, environment_for_children, now_ms, python
 from supervisor.process.datadir import DataDir, DataDirError, shard_name
 from supervisor.process.listener import Protocols
 from supervisor.process.notify import Notifier
@@ -112,8 +112,9 @@ class Service:
             limit = settings.restart_limit
             return Child(name, command, environment | more, prepare, self._changed, logger, limit, vital)
 
+        stores = credentials_of_stores(os.environ) if settings.bucket else {}
         self._shards = [
-            child(shard_name(index), shard_command, partial(self._for_shard, index), vital=False)
+            child(shard_name(index), shard_command, partial(self._for_shard, index), vital=False, **stores)
             for index in range(data.shards)
         ]
         self._gateway = child("gateway", gateway_command, self._for_gateway, vital=True, **telemetry)
@@ -129,6 +130,7 @@ class Service:
             index=index,
             shards=self._data.shards,
             data_dir=str(self._data.path),
+            created_ms=self._data.created_ms,
             endpoint=self._endpoints[index],
             states=[asdict(state) for state in self.states()],
         )

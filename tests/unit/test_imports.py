@@ -37,6 +37,7 @@ DOORS = {
     "typer": {
         "supervisor/cli/main.py",
         "supervisor/cli/backup.py",
+        "supervisor/cli/replica.py",
         "supervisor/cli/salvage.py",
         "supervisor/cli/serve.py",
         "supervisor/cli/config.py",
@@ -57,6 +58,7 @@ DOORS = {
     "ctypes": {"proto/process/orphan.py", "proto/process/core_dumps.py", "proto/process/allocator.py"},
     "multiprocessing": set(),
     "asyncio": set(),
+    "obstore": {"shardd/replication/store.py"},
 }
 """Outside thing → the modules that may import it."""
 FOLDERS: dict[str, dict[str, set[str]]] = {
@@ -81,11 +83,22 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
         "delivery": {"clock", "storage", "topic"},
         "frames": {"topic"},
         "inspect": {"changes", "clock", "delivery", "queues", "recovery", "routers", "storage", "topic"},
-        "offline": {"changes", "checkpoint", "clock", "recovery", "routers", "shard", "storage", "topic"},
+        "offline": {
+            "changes",
+            "checkpoint",
+            "clock",
+            "recovery",
+            "replication",
+            "routers",
+            "shard",
+            "storage",
+            "topic",
+        },
         "operations": {"changes", "delivery", "frames", "storage", "topic"},
-        "process": {"clock", "delivery", "recovery", "routers", "shard", "storage", "topic"},
+        "process": {"clock", "delivery", "recovery", "replication", "routers", "shard", "storage", "topic"},
         "queues": {"changes", "delivery", "frames", "storage", "topic"},
         "recovery": {"clock", "frames", "storage", "topic"},
+        "replication": {"clock", "storage"},
         "routers": {"changes", "clock", "frames", "storage", "topic"},
         "shard": {
             "changes",

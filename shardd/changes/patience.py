@@ -1,0 +1,84 @@
+"""Patience: answers requests whose changes wait too long for the bucket, and refuses new ones meanwhile.
+
+A request that was staged gets `503` with `outcome: "unknown"`: its frame is in the log, and it commits when the bucket
+has it. Its later answer is dropped. A request that comes while the bucket is that late is refused before anything of it is
+staged, with `outcome: "not_done"`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from proto.ipc.message import Message, Reply, Request
+from proto.model.errors import TopicsError, not_ready
+from shardd.changes.transactions import Respond
+from shardd.clock import Clock
+from shardd.storage.group_commit import Commits
+
+REASON = "bucket_away"
+
+
+class _Open:
+    """A request that is not answered yet."""
+
+    __slots__ = ("due", "expired", "request", "respond", "waits")
+
+    def __init__(self, request: Request, respond: Respond, due: float) -> None:
+        self.request = request
+        self.respond = respond
+        self.due = due
+        self.waits = True
+        """False once it was answered, or is parked: then it waits for something else."""
+        self.expired = False
+
+    def __call__(self, message: Message) -> None:
+        self.waits = False
+        if not self.expired:
+            self.respond(message)
+
+    def expire(self, error: TopicsError) -> None:
+        self(Reply(self.request.id, error=error))
+        self.expired = True
+
+
+class Patience:
+    def __init__(self, clock: Clock, commits: Commits, patience_ms: int) -> None:
+        self._clock = clock
+        self._commits = commits
+        self._patience_s = patience_ms / 1000
+        self._open: deque[_Open] = deque()
+        self.refused_total = 0
+
+    @property
+    def lost(self) -> bool:
+        """Whether a change has been waiting for too long."""
+        return self._commits.oldest_wait_s >= self._patience_s
+
+    def check(self) -> None:
+        """Raises `503` if the bucket is late. Call it before anything is staged that requires a sync."""
+        if self.lost:
+            self.refused_total += 1
+            raise self._error("nothing was written", "not_done")
+
+    def watch(self, request: Request, respond: Respond) -> Respond:
+        """A `respond` that is called in time."""
+        watched = _Open(request, respond, self._clock.monotonic() + self._patience_s)
+        self._open.append(watched)
+        return watched
+
+    def expire(self) -> None:
+        """Answer the requests that waited too long. Called now and then."""
+        now = self._clock.monotonic()
+        while self._open and (not self._open[0].waits or self._open[0].due <= now):
+            late = self._open.popleft()
+            if late.waits:
+                self.refused_total += 1
+                late.expire(self._error("the change is logged here and may count", "unknown"))
+
+    def _error(self, what: str, outcome: str) -> TopicsError:
+        return not_ready(
+            f"the bucket has not confirmed a change for {self._patience_s:g} s, so this machine's loss would lose it; "
+            f"{what}. Retry with an idempotency key",
+            reason=REASON,
+            outcome=outcome,
+        )

@@ -1,0 +1,201 @@
+"""Fetch: makes the files of a stopped service from its bucket, for `topics restore --from`.
+
+For each shard: the files of the newest manifest that is not later than the wanted moment, then the log from the first
+part that it needs, up to the moment. Without any manifest the log has to begin with frame 1.
+
+    manifest                found                        decision
+    none at all             part 1 begins with frame 1   take the log
+    none at all             it does not                  REFUSE: no copy of a checkpoint was finished yet
+    all are later           -                            REFUSE: the bucket does not reach back to the moment
+    one                     a hole in the log behind it  REFUSE, unless the moment is before the hole
+    one                     its log ends before upto_no  REFUSE: parts were deleted by hand
+
+The caller gives a directory that nothing else uses, and removes it if this fails. So nothing is synced here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from proto.model.limits import Limits
+from shardd.offline.reshard import shard_name
+from shardd.replication.attach import Mismatch
+from shardd.replication.browse import AHEAD, Browser, Damaged, ManifestAt, shards_of
+from shardd.replication.checkpoint_files import COLD
+from shardd.replication.parts import Part, places
+from shardd.replication.store import Store
+from shardd.storage.disk import Disk, File
+from shardd.storage.wal import file_name
+
+
+@dataclass(slots=True)
+class Fetched:
+    """One shard, as it was fetched."""
+
+    shard: int
+    bytes: int = 0
+    part: int = 0
+    """The last part that was taken."""
+    frame_no: int = 0
+    last_ms: int = 0
+    """Commit time of the last frame, ms since 1970; 0 if it has none."""
+
+
+def fetch(
+    disk: Disk, store: Store, data: Path, cold: Path | None, limits: Limits, until_ms: int | None
+) -> Iterator[dict[str, Any]]:
+    """Fetch all shards. Yields maps of kind `progress`, `shard`, and finally `fetched`. Blocks. Raises `Damaged`,
+    `Mismatch`, `StoreError`, OSError."""
+    shards, created_ms = shards_of(store)
+    with ThreadPoolExecutor(AHEAD) as threads:
+        for index in range(shards):
+            shard = _Shard(disk, Browser(store, index, threads), data, cold, limits, index)
+            for size in shard.run(until_ms):
+                yield {"kind": "progress", "done": size}
+            done = shard.fetched
+            yield {"kind": "shard", "shard": index, "part": done.part, "frame": done.frame_no, "last_ms": done.last_ms}
+    yield {"kind": "fetched", "shards": shards, "created_ms": created_ms}
+
+
+class _Shard:
+    def __init__(self, disk: Disk, browser: Browser, data: Path, cold: Path | None, limits: Limits, index: int) -> None:
+        self._disk = disk
+        self._browser = browser
+        self._path = data / shard_name(index)
+        self._cold = None if cold is None else cold / shard_name(index)
+        self._file_bytes = limits.wal_segment_bytes
+        self.fetched = Fetched(index)
+
+    def run(self, until_ms: int | None) -> Iterator[int]:
+        """Yields the bytes of each piece."""
+        self._disk.make_dir(self._path / "wal")
+        manifest = self._choose(until_ms)
+        if manifest is not None:
+            yield from self._files(manifest)
+        yield from self._log(manifest, until_ms)
+
+    def _choose(self, until_ms: int | None) -> ManifestAt | None:
+        oldest = None
+        for number, head in self._browser.heads():
+            if isinstance(head, str):
+                raise Damaged(f"{self._browser.names.manifest(number)}: {head}. Put it back, or delete it")
+            if until_ms is None or head.upto_ms <= until_ms:
+                return self._browser.manifest(number)
+            oldest = head
+        if oldest is not None and oldest.first_part > 1:
+            raise Damaged(
+                f"{self._browser.names.prefix}: the bucket reaches back to {oldest.upto_ms} ms since 1970 only; "
+                "ask for a later time"
+            )
+        return None
+
+    def _files(self, manifest: ManifestAt) -> Iterator[int]:
+        made: set[Path] = set()
+        for file, pieces in self._browser.files(manifest):
+            cold = file.path.startswith(COLD)
+            if cold and self._cold is None:
+                raise Mismatch("the bucket has segments of a cold folder; set TOPICS_COLD_DIR to where they shall go")
+            base = self._cold if cold and self._cold is not None else self._path
+            path = base / file.path.removeprefix(COLD)
+            if path.parent not in made:
+                made.add(path.parent)
+                self._disk.make_dir(path.parent)
+            target = self._disk.create(path)
+            try:
+                for piece in pieces:
+                    _write(target, piece, path)
+                    yield len(piece)
+            finally:
+                target.close()
+
+    def _log(self, manifest: ManifestAt | None, until_ms: int | None) -> Iterator[int]:
+        head = None if manifest is None else manifest.head
+        first = 1 if head is None else head.first_part
+        begin = 0 if head is None else head.frame_no
+        numbers = self._browser.numbers(first)
+        log = _LogFiles(self._disk, self._path / "wal", self._file_bytes)
+        before: Part | None = None
+        try:
+            for part, frames in self._browser.parts(number for number, _ in numbers):
+                self._check(first if before is None else before.number + 1, before, part, begin)
+                before = part
+                if until_ms is not None and part.first_ms > until_ms:
+                    break
+                end, last_no = len(frames), part.last_no
+                if until_ms is not None and part.last_ms > until_ms:
+                    end, last_no = _upto(part, frames, until_ms)
+                log.write(part.first_no, frames[:end])
+                self.fetched.part, self.fetched.frame_no = part.number, last_no
+                self.fetched.last_ms = max(self.fetched.last_ms, min(part.last_ms, until_ms or part.last_ms))
+                yield end
+                if end < len(frames):
+                    break
+        finally:
+            log.close()
+        least = 0 if head is None else min(head.upto_no, _last_no(self._browser, head.part))
+        if head is not None and max(self.fetched.frame_no, begin) < least:
+            raise Damaged(
+                f"{self._browser.names.log}: the log ends with frame {self.fetched.frame_no}, but the manifest needs "
+                f"frames up to {head.upto_no}: parts are missing. Put them back, or delete the manifests behind them"
+            )
+
+    def _check(self, number: int, before: Part | None, part: Part, begin: int) -> None:
+        """Check that a part is the next one, `number`, and that no frame behind `begin` is missing. Raises
+        `Damaged`."""
+        last_no = begin if before is None else max(before.last_no, begin)
+        if part.number != number:
+            wrong = f"parts {number} to {part.number - 1} are missing; put them back"
+        elif part.first_no > last_no + 1:
+            wrong = f"frames {last_no + 1} to {part.first_no - 1} are missing: the service ran without the bucket then"
+        else:
+            return
+        raise Damaged(f"{self._browser.names.log}: {wrong}, or restore --until a time before that")
+
+
+def _last_no(browser: Browser, number: int) -> int:
+    return browser.header(number).last_no if number else 0
+
+
+def _upto(part: Part, frames: memoryview, until_ms: int) -> tuple[int, int]:
+    """Bytes and last number of the frames of a part that are not later than a moment."""
+    end, last_no = 0, part.first_no - 1
+    for number, ts_ms, at in places(frames):
+        if ts_ms > until_ms:
+            break
+        end, last_no = at, number
+    return end, last_no
+
+
+class _LogFiles:
+    """Log files that are filled one after the other."""
+
+    def __init__(self, disk: Disk, directory: Path, most_bytes: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._most_bytes = most_bytes
+        self._file: File | None = None
+        self._size = 0
+
+    def write(self, first_no: int, frames: memoryview) -> None:
+        if not frames:
+            return
+        path = self._directory / file_name(first_no)
+        if self._file is None or self._size >= self._most_bytes:
+            self.close()
+            self._file, self._size = self._disk.create(path), 0
+        _write(self._file, frames, path)
+        self._size += len(frames)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _write(file: File, data: Any, path: Path) -> None:
+    if file.write([data]) != len(data):
+        raise OSError(28, "the disk did not take all bytes", str(path))

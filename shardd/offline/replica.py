@@ -1,0 +1,127 @@
+"""Checks and figures of a service's bucket, for `topics replica verify` and `topics replica status`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from shardd.offline.reshard import shard_name
+from shardd.replication.browse import AHEAD, Browser, Damaged, shards_of
+from shardd.replication.manifests import Stream
+from shardd.replication.names import number_of
+from shardd.replication.parts import HEADER_SIZE, Part, PartError, check_frames
+from shardd.replication.store import Store
+
+
+@dataclass(slots=True)
+class BucketReport:
+    """What a bucket has of one shard. `problems` name the object, what is wrong with it, and what to do."""
+
+    shard: str
+    term: int = 0
+    manifests: int = 0
+    checkpoint_bytes: int = 0
+    parts: int = 0
+    fences: int = 0
+    part_bytes: int = 0
+    last_part: int = 0
+    last_frame: int = 0
+    last_ms: int = 0
+    reaches_back_ms: int = 0
+    """The earliest moment that can be restored, ms since 1970; 0 for the log's begin."""
+    problems: list[str] = field(default_factory=list)
+
+
+def status(store: Store) -> Iterator[dict[str, Any]]:
+    """The figures of each shard from listings and headers. Blocks. Raises `Mismatch`, `StoreError`."""
+    yield from _reports(store, read_all=False)
+
+
+def verify(store: Store) -> Iterator[dict[str, Any]]:
+    """As `status`, and reads and checks every object. Blocks. Raises `Mismatch`, `StoreError`."""
+    yield from _reports(store, read_all=True)
+
+
+def _reports(store: Store, read_all: bool) -> Iterator[dict[str, Any]]:
+    shards, _ = shards_of(store)
+    with ThreadPoolExecutor(AHEAD) as threads:
+        for index in range(shards):
+            browser = Browser(store, index, threads)
+            report = BucketReport(shard_name(index))
+            _look(store, browser, report, read_all)
+            yield {"kind": "report", "done": index + 1, "total": shards, **asdict(report)}
+
+
+def _look(store: Store, browser: Browser, report: BucketReport, read_all: bool) -> None:
+    terms = (number_of(each.name) for each in store.list(browser.names.terms))
+    report.term = max((number for number in terms if number is not None), default=0)
+    first_part, newest = _look_at_manifests(browser, report, read_all)
+    numbers = browser.numbers(1)
+    report.parts = len(numbers)
+    report.part_bytes = sum(size for _, size in numbers)
+    report.fences = sum(size == HEADER_SIZE for _, size in numbers)
+    needed = [number for number, _ in numbers if number >= first_part]
+    _check_numbers(browser, report, needed, first_part, newest)
+    if read_all:
+        _check_parts(browser, report, needed)
+    if numbers:
+        try:
+            last = browser.header(numbers[-1][0])
+        except Damaged as error:
+            report.problems += [] if read_all else [str(error)]
+        else:
+            report.last_part, report.last_frame, report.last_ms = last.number, last.last_no, last.last_ms
+
+
+def _look_at_manifests(browser: Browser, report: BucketReport, read_all: bool) -> tuple[int, int]:
+    """Returns the first part that a manifest needs, and the one that the newest is as of."""
+    first_part, newest = 1, 0
+    streams: dict[str, Stream] = {}
+    for number, head in browser.heads():
+        report.manifests += 1
+        if isinstance(head, str):
+            report.problems.append(f"{browser.names.manifest(number)}: {head}. Put it back, or delete it")
+            continue
+        first_part, newest = head.first_part, max(newest, head.part)
+        report.reaches_back_ms = head.upto_ms
+        fresh = [stream for stream in head.streams if stream.name not in streams]
+        streams |= {stream.name: stream for stream in fresh}
+        if read_all:
+            try:
+                browser.manifest(number)
+            except Damaged as error:
+                report.problems.append(str(error))
+            report.problems += (
+                f"{problem}. Put it back, or delete manifest {number} and those before it that name it"
+                for problem in browser.chunks(fresh)
+            )
+    report.checkpoint_bytes = sum(stream.size for stream in streams.values())
+    return first_part, newest
+
+
+def _check_numbers(browser: Browser, report: BucketReport, numbers: list[int], first: int, newest: int) -> None:
+    expected = first
+    for number in [*numbers, newest + 1] if not numbers or numbers[-1] < newest else numbers:
+        if number > expected:
+            report.problems.append(f"{browser.names.log}: parts {expected} to {number - 1} are missing. Put them back")
+        expected = number + 1
+
+
+def _check_parts(browser: Browser, report: BucketReport, numbers: list[int]) -> None:
+    before: Part | None = None
+    for number in numbers:
+        try:
+            part, frames = browser.part(number)
+            check_frames(part, frames)
+        except (Damaged, PartError) as error:
+            report.problems.append(f"{browser.names.part(number)}: {error}")
+            before = None
+            continue
+        if before is not None and part.first_no != before.last_no + 1 and not part.is_fence:
+            report.problems.append(
+                f"{browser.names.part(number)} begins with frame {part.first_no}, the one before ends with "
+                f"{before.last_no}. Put the right objects back"
+            )
+        before = part

@@ -1,0 +1,191 @@
+"""Browsing: reads a bucket without a shard, for `topics restore --from`, `topics replica verify` and `status`.
+
+Reads are repeated for `PATIENCE` seconds, so that a bucket that is away for a moment fails nothing. Several are on
+their way at once, `AHEAD` at most, since one answer takes much longer than its bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
+
+import xxhash
+
+from proto.format.frame import Buffer
+from shardd.replication import manifests, parts
+from shardd.replication.attach import Mismatch, read_service
+from shardd.replication.manifests import CHUNK_BYTES, File, Head, ManifestError, Stream
+from shardd.replication.names import ShardNames, number_of
+from shardd.replication.parts import HEADER_SIZE, Part, PartError
+from shardd.replication.store import Absent, Store, StoreError
+
+PATIENCE = 20.0
+PAUSE = 0.5
+AHEAD = 8
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+
+
+class Damaged(Exception):
+    """An object is missing, or was changed. The message names it and what to do."""
+
+
+class ManifestAt(NamedTuple):
+    number: int
+    head: Head
+    files: list[File]
+
+
+class Browser:
+    """One shard's objects in a bucket. All methods block, and raise `StoreError` if the bucket does not answer."""
+
+    def __init__(self, store: Store, index: int, threads: ThreadPoolExecutor) -> None:
+        self._store = store
+        self.names = ShardNames(index)
+        self._threads = threads
+
+    def heads(self) -> Iterator[tuple[int, Head | str]]:
+        """Number and head of each manifest, newest first; or what is wrong with it."""
+        numbers = patiently(lambda: manifests.numbers(self._store, self.names))
+        for number in reversed(numbers):
+            try:
+                yield number, self._head(number)
+            except (ManifestError, Absent) as error:
+                yield number, str(error)
+
+    def _head(self, number: int) -> Head:
+        return patiently(lambda: manifests.read_head(self._store, self.names.manifest(number)))
+
+    def manifest(self, number: int) -> ManifestAt:
+        """Raises `Damaged`."""
+        name = self.names.manifest(number)
+        try:
+            return ManifestAt(number, *manifests.decode(patiently(lambda: self._store.get(name))))
+        except ManifestError as error:
+            raise Damaged(
+                f"{self._store.url}: {name}: {error}. Put the object back, or delete it so that the manifest before is "
+                "used"
+            ) from None
+
+    def numbers(self, first: int) -> list[tuple[int, int]]:
+        """Number and size of the parts from `first` on."""
+        after = self.names.part(first - 1) if first > 1 else ""
+        listed = patiently(lambda: list(self._store.list(self.names.log, after)))
+        return [(number, each.size) for each in listed if (number := number_of(each.name)) is not None]
+
+    def header(self, number: int) -> Part:
+        """Raises `Damaged`."""
+        name = self.names.part(number)
+        try:
+            return parts.header(patiently(lambda: self._store.get_range(name, 0, HEADER_SIZE)), number)
+        except (PartError, Absent) as error:
+            raise self._damaged(name, error) from None
+
+    def parts(self, numbers: Iterable[int]) -> Iterator[tuple[Part, memoryview]]:
+        """Header and frames of parts, in order. Raises `Damaged`."""
+        yield from self._ahead(self.part, numbers)
+
+    def part(self, number: int) -> tuple[Part, memoryview]:
+        """Header and frames of a part. Raises `Damaged`."""
+        name = self.names.part(number)
+        try:
+            return parts.decode(patiently(lambda: self._store.get(name)), number)
+        except (PartError, Absent) as error:
+            raise self._damaged(name, error) from None
+
+    def chunks(self, streams: Iterable[Stream]) -> Iterator[str]:
+        """Check every chunk of streams. Yields what is wrong."""
+        wanted = [
+            (self.names.chunk(stream.name, index), checksum, min(CHUNK_BYTES, stream.size - index * CHUNK_BYTES))
+            for stream in streams
+            for index, checksum in enumerate(stream.chunks)
+        ]
+        for problem in self._ahead(self._chunk_problem, wanted):
+            if problem:
+                yield problem
+
+    def _chunk_problem(self, wanted: tuple[str, int, int]) -> str:
+        name, checksum, size = wanted
+        try:
+            data = patiently(lambda: self._store.get(name))
+        except Absent:
+            return f"{self._store.url}: {name} is missing"
+        if len(data) != size or xxhash.xxh3_64_intdigest(data) != checksum:
+            return f"{self._store.url}: {name} was changed: {len(data)} bytes, checksum does not match"
+        return ""
+
+    def files(self, found: ManifestAt) -> Iterator[tuple[File, Iterator[Buffer]]]:
+        """Each file of a manifest with its bytes, in pieces; take all pieces before the next file. Raises `Damaged`
+        behind the last piece of a file that was changed."""
+        wanted = [
+            (each, piece)
+            for each in found.files
+            for piece in manifests.pieces(self.names, found.head.streams[each.stream], each.offset, each.size)
+        ]
+        pieces = self._ahead(lambda one: self._piece(*one[1]), wanted)
+        for file in found.files:
+            yield file, self._checked(file, pieces)
+
+    def _checked(self, file: File, pieces: Iterator[Buffer]) -> Iterator[Buffer]:
+        digest, size = xxhash.xxh3_64(), 0
+        while size < file.size:
+            piece = next(pieces)
+            digest.update(piece)
+            size += len(piece)
+            yield piece
+        if digest.intdigest() != file.checksum:
+            raise Damaged(
+                f"{self._store.url}: {self.names.prefix}: {file.path} was changed in the bucket (checksum). Put the "
+                "chunk back that `topics replica verify` names, or restore --until a time before that checkpoint"
+            )
+
+    def _piece(self, name: str, offset: int, size: int) -> Buffer:
+        try:
+            data = patiently(lambda: self._store.get_range(name, offset, size))
+        except Absent as error:
+            raise self._damaged(name, error) from None
+        if len(data) != size:
+            raise self._damaged(name, Exception("it is too short"))
+        return data
+
+    def _damaged(self, name: str, error: Exception) -> Damaged:
+        return Damaged(
+            f"{self._store.url}: {name}: {error}. Put the object back, or restore --until a time before it; `topics "
+            "replica verify` checks the others"
+        )
+
+    def _ahead(self, call: Callable[[_A], _B], values: Iterable[_A]) -> Iterator[_B]:
+        """As `map`, with the next calls under way."""
+        waiting: deque[Future[_B]] = deque()
+        for value in values:
+            waiting.append(self._threads.submit(call, value))
+            if len(waiting) >= AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def patiently(call: Callable[[], _A]) -> _A:
+    """Repeat a read while the store is away. Raises `StoreError`."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return call()
+        except Absent:
+            raise
+        except StoreError as error:
+            if error.lasting or time.monotonic() > until:
+                raise
+        time.sleep(PAUSE)
+
+
+def shards_of(store: Store) -> tuple[int, int]:
+    """Number of shards and identity of the service in a bucket. Raises `Mismatch` if there is none, `StoreError`."""
+    try:
+        found = patiently(lambda: read_service(store))
+    except Absent:
+        raise Mismatch(f"{store.url} holds no service: it has no service.json. Check the prefix") from None
+    return found.shards, found.service

@@ -1,0 +1,179 @@
+"""What a replica and its caller tell each other: parts, positions, requests and their answers, notices.
+
+    request       carried out by                        answer
+    Look          reads of the store                    Seen
+    CreateTerm    a creation, if absent                 DONE or TAKEN; neither is relied on
+    Renew         a write                               DONE
+    CreatePart    a creation, if absent                 DONE or TAKEN
+    ReadPart      a read                                Part, or ABSENT
+    Apply         the local shard                       DONE, or DIFFERS
+    Restore       reads, then the local shard           Position
+
+Any of them is answered UNKNOWN if it got no answer in time, or one that says nothing about what was done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+
+
+class Kind(StrEnum):
+    """What a part of the log is."""
+
+    FRAMES = "frames"
+    FENCE = "fence"
+    """The beginning of a term: no part of an earlier term comes after it."""
+    END = "end"
+    """The end of a term whose holder gave it up. Never removed either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What `log/<number>` says of itself. A fence and an end have no frames: `first_no` is `last_no + 1`, and says only
+    what their creator had; readers pass over it."""
+
+    number: int
+    kind: Kind
+    term: int
+    nonce: str
+    first_no: int
+    last_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in the log: all frames up to `frame_no`, which part `part` ends with."""
+
+    part: int = 0
+    frame_no: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a look finds. Each value was true at a moment between the request and its answer."""
+
+    term: int
+    """The newest term; 0 if there is none."""
+    nonce: str
+    """Of the newest term."""
+    alive: int | None
+    """Counter of the newest term's `alive` object; None if there is none."""
+    manifest: Position
+    """Where a restore from the newest manifest goes on: behind the last frame in its files, and behind the last part
+    that it does not need. The beginning if there is none."""
+
+
+class Result(Enum):
+    DONE = "done"
+    TAKEN = "taken"
+    """The name exists (412)."""
+    ABSENT = "absent"
+    DIFFERS = "differs"
+    """The part has other frames than the local log under the same numbers."""
+    UNKNOWN = "unknown"
+    """No answer, or one that says nothing about what was done: a timeout, a reset, 409, 429, 5xx."""
+
+
+class Request:
+    """Base of requests. Two are the same only if they are one object."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Look(Request):
+    """Find the newest term, its `alive` counter and the newest manifest. Answer: `Seen`."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CreateTerm(Request):
+    """Create `terms/<term>`, if absent. Answer: DONE or TAKEN; neither is relied on."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Renew(Request):
+    """Write `alive/<term>`. Answer: DONE."""
+
+    term: int
+    counter: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CreatePart(Request):
+    """Create the part with its frames, if absent. Answer: DONE or TAKEN."""
+
+    part: Part
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadPart(Request):
+    """Read a part. Answer: `Part`, or ABSENT."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Apply(Request):
+    """Compare the part's frames with those that the local log has under their numbers; append those that it lacks.
+    Answer: DONE, or DIFFERS if they are not the same."""
+
+    part: Part
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Restore(Request):
+    """Set the local shard aside and make it again from the newest manifest; without one it is empty. Answer: the
+    `Position` from which on parts have to be applied. The first of them may begin with frames that are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """The replica holds the shard. The caller opens it with a boot of its own and offers what it has in its log."""
+
+    term: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """Frames up to `upto_no` are in the bucket: changes that wait for that may commit."""
+
+    upto_no: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The replica is drained or deposed: nothing is answered any more. `by_term` is the newest term that was seen."""
+
+    deposed: bool
+    by_term: int = 0
+
+
+Answer = Result | Seen | Part | Position
+Output = Request | Hold | Shipped | Ended
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds."""
+
+    time_to_live: float = 10.0
+    follow: float = 0.25
+    """Between two reads of a part that is not there yet."""
+    retry: float = 0.05
+    """Pause after a request without a clear answer; it doubles up to `retry_most`."""
+    retry_most: float = 1.0
+
+    @property
+    def renewal(self) -> float:
+        return self.time_to_live / 3
+
+    @property
+    def silence(self) -> float:
+        """After this long without a renewal a holder is silent."""
+        return self.time_to_live * 2 / 3
+
+
+DEFAULT_TIMING = Timing()

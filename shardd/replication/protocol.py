@@ -1,0 +1,356 @@
+"""The replication protocol of one shard: no I/O, no clock. Design and failure tables: docs/design/replication.md.
+
+A `Replica` gets answers and the time, and returns what to do:
+
+    tick(now)                            → requests to begin
+    answered(request, answer, now)       → requests to begin, and notices
+    offer(upto_no)                       frames up to this number are synced and may be shipped
+    drain(), take_over()                 an operator, or the end of the process, asks for it
+    serving(now)                         may a request be answered at this moment?
+
+The caller carries each request out, once, and answers it with the request itself. A request that gets no answer in time
+is answered `Result.UNKNOWN`; an answer to a request that is not open any more is passed over. So answers may be lost,
+late or repeated. Times are seconds of a monotonic clock of the machine that also runs while the machine is suspended.
+
+Rules on which safety rests. Each has a variant in `tests/simulation` that breaks it and is caught:
+
+1. An object is ours only if it was created in answer to our request, or was read and carries our term and nonce.
+2. A part whose creation got no clear answer is read; if it is absent, the same bytes are created again.
+3. A new holder's first object is a fence, in the first part number that never existed. Fences are never removed.
+4. A part is removed only after a manifest is there whose files have its frames; of manifests, the one with the most
+   frames is the newest. So a fence is in a number that never existed before if a look that begins after its creation
+   finds no manifest that reaches it. A fence that fails this stays where it is, in a gap of the log. A reader that took
+   it for part of the log lacks frames of that manifest, or of those before the next part: it is restored.
+5. Frames count as shipped, and are acknowledged, only when their part is ours by rule 1.
+6. A holder answers only within two thirds of the time to live after it began a renewal that was followed by a look
+   which showed no later term.
+"""
+
+from __future__ import annotations
+
+from shardd.replication.messages import (
+    DEFAULT_TIMING,
+    Answer,
+    Apply,
+    CreatePart,
+    CreateTerm,
+    Ended,
+    Hold,
+    Kind,
+    Look,
+    Output,
+    Part,
+    Position,
+    ReadPart,
+    Renew,
+    Request,
+    Restore,
+    Result,
+    Seen,
+    Shipped,
+    Timing,
+)
+from shardd.replication.states import FINAL, HOLDERS, OWNING, Event, State, after
+
+
+class Replica:
+    """One shard's replica on one machine. At most two requests are open: one about the log, one about being alive."""
+
+    def __init__(
+        self,
+        nonce: str,
+        position: Position,
+        timing: Timing = DEFAULT_TIMING,
+        *,
+        previous: str = "",
+        automatic: bool = True,
+    ) -> None:
+        """`nonce` is new at each start of a process. `position` is as far as the local shard is known to equal the
+        bucket's log. `previous` is the nonce that the same data directory used last: a term of that nonce is over.
+        With `automatic` False a term that is only silent is not taken over."""
+        self.state = State.STANDBY
+        self.nonce = nonce
+        self.position = position
+        self.term = 0
+        """This replica's term; 0 if it has none."""
+        self.seen: Seen | None = None
+        self._timing = timing
+        self._previous = previous
+        self._automatic = automatic
+        self._by_hand = False
+        self._log: Request | None = None
+        self._life: Request | None = None
+        self._log_at = self._life_at = self._look_at = self._read_at = 0.0
+        self._asked_at = self._renewed_at = 0.0
+        self._unchanged_since = 0.0
+        self._answers_until: float | None = None
+        self._pause = timing.retry
+        self._renewals = 0
+        self._over = False
+        """Whether the last look showed that the newest term is over."""
+        self._ended_term = 0
+        self._offered = 0
+        self._part: Part | None = None
+        """The part that is being created. It stays the same until it is ours or lost."""
+        self._doubt = False
+        """Whether `_part` may have been created by a request without a clear answer."""
+        self._found: Part | None = None
+        """A part that was read and is to be applied."""
+        self._restore = False
+
+    def serving(self, now: float) -> bool:
+        """Whether requests may be answered. Ask immediately before each answer: the process may have been stopped."""
+        return self.state in HOLDERS and self._answers_until is not None and now < self._answers_until
+
+    def offer(self, upto_no: int) -> None:
+        """Frames up to `upto_no` are synced. The next part may have all of them; the caller bounds a part by offering
+        no more."""
+        self._offered = max(self._offered, upto_no)
+
+    def drain(self) -> None:
+        """Ship what was offered, then end the term. A replica that does not hold the shard may simply be dropped."""
+        if self.state in HOLDERS:
+            self._move(Event.DRAIN)
+
+    def take_over(self) -> None:
+        """Take the shard over as if the newest term were over. For operators."""
+        self._by_hand = True
+        self._look_at = 0.0
+
+    def tick(self, now: float) -> list[Output]:
+        """Begin what is due. Call it after `offer` and `drain`, and at least a few times in a second."""
+        outputs: list[Output] = []
+        if self._life is None and self.state in OWNING and now >= self._life_at:
+            self._renewals += 1
+            self._renewed_at = now
+            self._life = Renew(self.term, self._renewals)
+            outputs.append(self._life)
+        if self._log is None and self.state not in FINAL and now >= self._log_at:
+            self._log = self._next(now)
+            self._asked_at = now
+            if self._log is not None:
+                outputs.append(self._log)
+        return outputs
+
+    def open(self, request: Request) -> bool:
+        """Whether an answer to the request counts."""
+        return request is self._log or request is self._life
+
+    def answered(self, request: Request, answer: Answer, now: float) -> list[Output]:
+        if request is self._life:
+            outputs = self._life_answered(request, answer, now)
+        elif request is self._log:
+            self._log = None
+            outputs = self._log_answered(request, answer, now)
+        else:
+            return []
+        return outputs + self.tick(now)
+
+    # What to ask next
+
+    def _next(self, now: float) -> Request | None:
+        if self._restore:
+            return Restore()
+        if self._found is not None:
+            return Apply(self._found)
+        if self.state is State.STANDBY:
+            return self._next_of_standby(now)
+        if self.state in (State.CLAIMING, State.CHECKING):
+            return Look()
+        if self._part is None:
+            self._part = self._wanted()
+            if self._part is None:
+                return None
+            self._doubt = self._part.kind is Kind.FENCE  # first the parts of earlier terms are read
+        return ReadPart(self._part.number) if self._doubt else CreatePart(self._part)
+
+    def _next_of_standby(self, now: float) -> Request | None:
+        if self._over:
+            assert self.seen is not None
+            self._move(Event.CLAIM)
+            return CreateTerm(self.seen.term + 1)
+        if now >= self._look_at:
+            self._look_at = now + self._timing.renewal
+            return Look()
+        if now >= self._read_at:
+            return ReadPart(self.position.part + 1)
+        return None
+
+    def _wanted(self) -> Part | None:
+        """The part to create next."""
+        if self.state is State.FENCING:
+            return self._new(Kind.FENCE, self.position.frame_no)
+        if self._offered > self.position.frame_no:
+            return self._new(Kind.FRAMES, self._offered)
+        return self._new(Kind.END, self.position.frame_no) if self.state is State.DRAINING else None
+
+    def _new(self, kind: Kind, last_no: int) -> Part:
+        return Part(self.position.part + 1, kind, self.term, self.nonce, self.position.frame_no + 1, last_no)
+
+    # Answers about the log
+
+    def _log_answered(self, request: Request, answer: Answer, now: float) -> list[Output]:
+        if answer is Result.UNKNOWN:
+            self._doubt = self._doubt or isinstance(request, CreatePart)
+            self._log_at = now + self._pause
+            self._pause = min(2 * self._pause, self._timing.retry_most)
+            return []
+        self._pause = self._timing.retry
+        match request, answer:
+            case Look(), Seen():
+                return self._looked(answer, now)
+            case CreatePart(), Result.DONE:
+                return self._created()
+            case CreatePart(), Result.TAKEN:
+                self._doubt = True
+            case ReadPart(), Part():
+                return self._read(answer)
+            case ReadPart(), Result.ABSENT:
+                self._absent(now)
+            case Apply(), Result.DONE:
+                self._passed(request.part)
+            case Apply(), Result.DIFFERS:
+                self._restore = True
+            case Restore(), Position():
+                self._restored(answer)
+            case CreateTerm(), _:
+                pass  # the look that follows says whose the term is
+        return []
+
+    def _looked(self, seen: Seen, now: float) -> list[Output]:
+        """A term is dead if it did not change from the end of one look to the beginning of another, for the time to
+        live."""
+        self._observe(seen, now)
+        dead = self._asked_at - self._unchanged_since >= self._timing.time_to_live
+        known = seen.nonce in (self.nonce, self._previous) or seen.term == self._ended_term
+        self._over = seen.term == 0 or known or self._by_hand or (self._automatic and dead)
+        if self.state is State.CLAIMING:
+            if seen.nonce != self.nonce:
+                return self._lost(over=self._over)
+            self.term = seen.term
+            self._life_at = now
+            self._move(Event.OURS)
+        elif self.state is State.CHECKING:
+            return self._checked(seen)
+        return []
+
+    def _observe(self, seen: Seen, now: float) -> None:
+        before, self.seen = self.seen, seen
+        if before is None or (before.term, before.nonce, before.alive) != (seen.term, seen.nonce, seen.alive):
+            self._unchanged_since = now
+
+    def _checked(self, seen: Seen) -> list[Output]:
+        fence, self._part = self._part, None
+        assert fence is not None
+        if not self._ours(seen.term, seen.nonce):
+            return self._lost()
+        if self._outdated(seen, fence.number):
+            self._restore = True
+            self._move(Event.MISPLACED)
+            return []
+        self._passed(fence)
+        self._by_hand = False
+        self._move(Event.PLACED)
+        return [Hold(self.term)]
+
+    def _outdated(self, seen: Seen, number: int) -> bool:
+        """Whether retention may have removed part `number`, which is the next one, or parts that were passed unseen."""
+        return seen.manifest.part >= number or seen.manifest.frame_no > self.position.frame_no
+
+    def _ours(self, term: int, nonce: str) -> bool:
+        return (term, nonce) == (self.term, self.nonce)
+
+    def _read(self, part: Part) -> list[Output]:
+        if self.state is State.STANDBY:
+            self._take(part)
+        elif self._ours(part.term, part.nonce):
+            return self._created()
+        elif self.state is State.FENCING and part.term < self.term:
+            self._part = None
+            self._take(part)
+        else:
+            return self._lost()
+        return []
+
+    def _take(self, part: Part) -> None:
+        """Apply a part of another replica, or of this machine's own past."""
+        self._doubt = False
+        if part.kind is not Kind.FRAMES:
+            self._passed(part)
+        elif part.first_no <= self.position.frame_no + 1:
+            self._found = part
+        else:
+            self._restore = True
+
+    def _passed(self, part: Part) -> None:
+        self._found = None
+        frames_end = part.last_no if part.kind is Kind.FRAMES else 0
+        self.position = Position(part.number, max(frames_end, self.position.frame_no))
+        if part.kind is Kind.END:
+            self._ended_term = part.term
+            self._look_at = 0.0
+
+    def _absent(self, now: float) -> None:
+        """The log ends here, or retention has passed the replica. A part of a holder can be created again."""
+        self._doubt = False
+        if self.state in HOLDERS:
+            return
+        self._read_at = now + self._timing.follow
+        self._restore = self.seen is not None and self._outdated(self.seen, self.position.part + 1)
+
+    def _restored(self, position: Position) -> None:
+        self.position = position
+        self._read_at = 0.0
+        self._restore = self._doubt = False
+        self._found = self._part = None
+
+    def _created(self) -> list[Output]:
+        """The part is in the log, and it is ours."""
+        part = self._part
+        assert part is not None
+        self._doubt = False
+        if part.kind is Kind.FENCE:
+            self._move(Event.FENCED)  # `_part` stays, to be checked
+            return []
+        self._part = None
+        self._passed(part)
+        if part.kind is Kind.END:
+            self._move(Event.ENDED)
+            self._log = self._life = None
+            return [Ended(deposed=False)]
+        return [Shipped(part.last_no)]
+
+    # Answers about being alive
+
+    def _life_answered(self, request: Request, answer: Answer, now: float) -> list[Output]:
+        self._life = None
+        if answer is Result.UNKNOWN:
+            self._life_at = now + self._timing.retry
+        elif isinstance(request, Renew):
+            self._life = Look()
+            return [self._life]
+        elif isinstance(answer, Seen):
+            if not self._ours(answer.term, answer.nonce):
+                self._observe(answer, now)
+                return self._lost()
+            self._answers_until = self._renewed_at + self._timing.silence
+            self._life_at = self._renewed_at + self._timing.renewal
+        return []
+
+    def _lost(self, *, over: bool = False) -> list[Output]:
+        """The term is another replica's. `over`: that one is over, too."""
+        self._move(Event.LOST)
+        self._over = over
+        self._life = self._part = None
+        if not isinstance(self._log, Apply | Restore):  # what the local shard does is waited for in any state
+            self._log = self._found = None
+        self._doubt = False
+        self.term = 0
+        self._answers_until = None
+        if self.state is State.DEPOSED:
+            return [Ended(deposed=True, by_term=self.seen.term if self.seen else 0)]
+        return []
+
+    def _move(self, event: Event) -> None:
+        """The only place where the state changes."""
+        self.state = after(self.state, event)

@@ -1,0 +1,79 @@
+"""`topics replica`: looks at the bucket of a service, and asks the service nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+
+from supervisor.backup import offline
+from supervisor.cli.terminal import HELP_OPTIONS, JsonOption, Status, bar, complain, fail, say
+from supervisor.config import settings as settings_module
+
+app = typer.Typer(help="Check the copy of a service in a bucket.", no_args_is_help=True, context_settings=HELP_OPTIONS)
+
+UrlArgument = Annotated[
+    str | None, typer.Argument(metavar="[URL]", help="s3://…, gs://…, az://… or file:///… [TOPICS_BUCKET]")
+]
+
+
+@app.command()
+def verify(url: UrlArgument = None, as_json: JsonOption = False) -> None:
+    """Read and check every object of a bucket. Changes nothing.
+
+    Exit status: 0 sound, 1 problems found or the bucket cannot be read, 2 wrong settings.
+    """
+    with bar("reading the bucket", shown=not as_json) as advance:
+        for found in _results("replica-verify", url):
+            if as_json:
+                say(found)
+            elif found["kind"] == "report":
+                advance(found["done"], found["total"])
+                typer.echo(
+                    f"{found['shard']}: {found['parts']} parts, {found['part_bytes']} bytes, {found['manifests']} "
+                    f"manifests, {found['checkpoint_bytes']} bytes of checkpoints: "
+                    + ("PROBLEMS" if found["problems"] else "sound")
+                )
+                for problem in found["problems"]:
+                    complain(problem)
+
+
+@app.command()
+def status(url: UrlArgument = None, as_json: JsonOption = False) -> None:
+    """Show how far the copy in a bucket reaches, from listings and headers.
+
+    Exit status: 0 shown, 1 problems found or the bucket cannot be read, 2 wrong settings.
+    """
+    for found in _results("replica-status", url):
+        if as_json:
+            say(found)
+        elif found["kind"] == "report":
+            typer.echo(
+                f"{found['shard']}: term {found['term']}, frames up to {found['last_frame']} of "
+                f"{_time(found['last_ms'])} in {found['parts']} parts, {found['manifests']} manifests"
+            )
+            for problem in found["problems"]:
+                complain(problem)
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds") if ms else "no time"
+
+
+def _results(command: str, url: str | None) -> Iterator[dict[str, Any]]:
+    """The results of a command on a bucket. Ends the process with status 1 if it fails."""
+    try:
+        settings = settings_module.load({"bucket": url})
+    except settings_module.SettingsError as error:
+        fail(str(error), Status.USAGE)
+    if not settings.bucket:
+        fail("no bucket is given: name its URL, or set TOPICS_BUCKET", Status.USAGE)
+    for found in offline.of_bucket(command, settings.limits(), url=settings.bucket):
+        if found["kind"] == "error":
+            fail(found["message"], Status.FAILED)
+        elif found["kind"] != "exit":
+            yield found
+        elif found["status"]:
+            raise typer.Exit(Status.FAILED)

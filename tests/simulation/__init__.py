@@ -1,0 +1,1 @@
+"""Simulations of protocols over seeds: no processes, no files, no clocks."""

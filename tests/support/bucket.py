@@ -1,0 +1,122 @@
+"""Object stores for tests: one in memory that fails on demand, and a server that speaks S3."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from threading import Lock
+from types import TracebackType
+
+from proto.format.frame import Buffer
+from shardd.replication.store import Absent, Entry, Exists, StoreError, UnknownOutcome
+from tests.support.service import until
+
+Fault = Callable[[str, str], StoreError | None]
+"""From an operation and a name to the error that it fails with, or None."""
+
+
+class MemoryStore:
+    """A store in memory. `fault` is asked before each call; an `UnknownOutcome` for a write is raised after it."""
+
+    def __init__(self) -> None:
+        self.url = "memory://"
+        self.objects: dict[str, bytes] = {}
+        self.calls: list[tuple[str, str]] = []
+        self.fault: Fault = lambda operation, name: None
+        self.conditional = True
+        """False: `create` replaces, as in a store that ignores conditions."""
+        self._lock = Lock()
+
+    def _begin(self, operation: str, name: str) -> StoreError | None:
+        self.calls.append((operation, name))
+        error = self.fault(operation, name)
+        if error is not None and not (isinstance(error, UnknownOutcome) and operation in ("create", "put")):
+            raise error
+        return error
+
+    def create(self, name: str, data: Buffer) -> None:
+        error = self._begin("create", name)
+        with self._lock:
+            if name in self.objects and self.conditional:
+                raise Exists(f"{name} exists already")
+            self.objects[name] = bytes(data)
+        if error is not None:
+            raise error
+
+    def put(self, name: str, data: Buffer) -> None:
+        error = self._begin("put", name)
+        self.objects[name] = bytes(data)
+        if error is not None:
+            raise error
+
+    def get(self, name: str) -> Buffer:
+        self._begin("get", name)
+        if name not in self.objects:
+            raise Absent(f"{name} does not exist")
+        return self.objects[name]
+
+    def get_range(self, name: str, offset: int, size: int) -> Buffer:
+        return self.get(name)[offset : offset + size]
+
+    def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
+        self._begin("list", prefix)
+        return iter(
+            [Entry(n, len(self.objects[n])) for n in sorted(self.objects) if n.startswith(prefix) and n > after]
+        )
+
+    def delete(self, name: str) -> None:
+        self._begin("delete", name)
+        self.objects.pop(name, None)
+
+
+class S3Server:
+    """moto's server in a process of its own, with one bucket. A context manager."""
+
+    def __init__(self, bucket: str = "replica") -> None:
+        self.bucket = bucket
+        self.url = f"s3://{bucket}/topics"
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self.environment = {
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": self.endpoint,
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> S3Server:
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+        )
+        until(self._answers, "the S3 server", 60)
+        urllib.request.urlopen(urllib.request.Request(f"{self.endpoint}/{self.bucket}", method="PUT")).close()
+        return self
+
+    def _answers(self) -> bool:
+        try:
+            urllib.request.urlopen(f"{self.endpoint}/moto-api/").close()
+        except (urllib.error.URLError, ConnectionError):
+            return False
+        return True
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the server: SIGSTOP makes it silent, SIGCONT brings it back."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()

@@ -1,0 +1,86 @@
+"""`topics replica verify` and `status`: what was changed or deleted by hand is found, with the object's name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from shardd.offline import replica
+from shardd.replication.attach import Mismatch
+from shardd.replication.browse import Damaged
+from shardd.replication.names import ShardNames
+from tests.support.bucket import MemoryStore
+from tests.support.shipped import SMALL, Shipped, contents, restored
+
+NAMES = ShardNames(0)
+
+
+@pytest.fixture
+def shard() -> Shipped:
+    shard = Shipped(MemoryStore(), **SMALL).attach()
+    for round_ in range(3):
+        for number in range(30):
+            shard.append("a", "x" * 100, number, round_)
+        shard.sync()
+        shard.ship()
+        shard.shard.checkpoint_now()
+        shard.copy()
+    return shard
+
+
+def problems(shard: Shipped) -> list[str]:
+    (report,) = replica.verify(shard.store)
+    found: list[str] = report["problems"]
+    return found
+
+
+def test_a_sound_bucket_has_no_problems_and_its_figures(shard: Shipped) -> None:
+    assert problems(shard) == []
+    (report,) = replica.status(shard.store)
+    expected: dict[str, Any] = {
+        "parts": 3,
+        "manifests": 3,
+        "term": 1,
+        "last_part": 3,
+        "last_frame": shard.shipping.shipped_no,
+        "problems": [],
+    }
+    assert {name: report[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("folder", [NAMES.log, NAMES.checkpoints, NAMES.manifests])
+def test_a_changed_object_is_found(shard: Shipped, folder: str) -> None:
+    for name in [name for name in shard.store.objects if name.startswith(folder)]:
+        whole = shard.store.objects[name]
+        for changed in (whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:], whole[:-8], b""):
+            shard.store.objects[name] = changed
+            assert any(name in problem for problem in problems(shard)), name
+        shard.store.objects[name] = whole
+    assert problems(shard) == []
+
+
+@pytest.mark.parametrize("folder", [NAMES.log, NAMES.checkpoints])
+def test_a_deleted_object_is_found(shard: Shipped, folder: str) -> None:
+    for name in [name for name in shard.store.objects if name.startswith(folder)]:
+        whole = shard.store.objects.pop(name)
+        assert any("missing" in problem for problem in problems(shard)), name
+        shard.store.objects[name] = whole
+
+
+def test_a_restore_from_a_damaged_bucket_names_the_object(shard: Shipped) -> None:
+    for name in [name for name in shard.store.objects if "/log/" in name or "/checkpoints/" in name]:
+        whole = shard.store.objects[name]
+        shard.store.objects[name] = whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]
+        try:
+            other = restored(shard)
+        except Damaged as error:
+            assert "restore --until" in str(error) or "topics replica verify" in str(error)
+        else:
+            assert contents(other) == contents(shard), name  # an object that the newest state does not need
+        shard.store.objects[name] = whole
+
+
+def test_an_empty_prefix_is_no_service() -> None:
+    with pytest.raises(Mismatch, match="holds no service"):
+        list(replica.status(MemoryStore()))

@@ -1,0 +1,520 @@
+"""Shipping: what is synced reaches the bucket once and in order, and makes the same topics elsewhere."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from shardd.offline.verify import verify
+from shardd.replication import parts, shipping
+from shardd.replication.attach import Mismatch
+from shardd.replication.browse import Damaged
+from shardd.replication.names import SERVICE, ShardNames
+from shardd.replication.shipping import Deposed, Stopped
+from shardd.replication.store import Refused, StoreError, Throttled, UnknownOutcome, Unreachable
+from tests.support.bucket import MemoryStore
+from tests.support.fault_disk import FaultDisk
+from tests.support.harness import SHARD
+from tests.support.shipped import SMALL, Shipped, contents, restored
+
+NAMES = ShardNames(0)
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "FIRST_PAUSE", 0.0)
+
+
+@pytest.fixture
+def shard() -> Shipped:
+    return Shipped(MemoryStore(), **SMALL).attach()
+
+
+def logged(store: MemoryStore) -> list[parts.Part]:
+    names = sorted(name for name in store.objects if name.startswith(NAMES.log))
+    return [parts.decode(store.objects[name], at)[0] for at, name in enumerate(names, 1)]
+
+
+def sound(of: Shipped, disk: FaultDisk) -> None:
+    report = verify(disk, SHARD, of.clock, of.limits)
+    assert report.problems == []
+    assert report.notes == []
+
+
+def test_what_is_synced_is_shipped_and_makes_the_same_topics(shard: Shipped) -> None:
+    for number in range(5):
+        shard.append("a", {"n": number}, "zwei")
+        shard.append("b", number, tag="t")
+    shard.sync()
+    assert shard.ship() == 1
+    shard.append("a", "last")
+    shard.sync()
+    shard.ship()
+    found = logged(shard.store)
+    assert [(each.first_no, each.last_no) for each in found] == [(1, found[0].last_no), (found[0].last_no + 1, 13)]
+    assert found[0].nonce == shard.shipping.nonce
+    other = restored(shard)
+    assert contents(other) == contents(shard)
+
+
+def test_what_is_not_synced_is_not_shipped(shard: Shipped) -> None:
+    shard.append("a", 1)  # creating the topic waits for a sync
+    shard.sync()
+    shard.ship()
+    shard.append("a", 2)
+    assert shard.shard.log.dirty
+    assert shard.ship() == 0
+    shard.sync()
+    assert shard.ship() == 1
+
+
+def test_an_idle_shard_asks_the_store_nothing(shard: Shipped) -> None:
+    shard.append("a", 1)
+    shard.sync()
+    shard.ship()
+    before = len(shard.store.calls)
+    shard.sync()
+    assert shard.ship() == 0
+    assert len(shard.store.calls) == before
+
+
+@pytest.mark.parametrize("error", [UnknownOutcome, Throttled, Unreachable, Refused])
+def test_a_part_is_created_once_whatever_the_answers_were(shard: Shipped, error: type[StoreError]) -> None:
+    failures = iter([error("no answer")] * 3)
+    shard.store.fault = lambda operation, name: next(failures, None) if operation == "create" else None
+    shard.append("a", 1)
+    shard.sync()
+    assert shard.ship() == 1
+    assert len(logged(shard.store)) == 1
+    assert shard.shipping.shipped_no == shard.shard.log.synced_no
+    assert shard.shipping.statistics().failures_total == (1 if error is UnknownOutcome else 3)
+    assert contents(restored(shard)) == contents(shard)
+
+
+def test_a_large_log_becomes_parts_of_bounded_size(shard: Shipped, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipping, "PART_BYTES", 2000)
+    for number in range(20):
+        shard.append("a", "x" * 300, number)
+    shard.append("a", "y" * 5000)  # a frame that is larger than a part
+    shard.sync()
+    assert shard.ship() >= 5
+    sizes = [each.length for each in logged(shard.store)]
+    assert sorted(sizes)[-2] <= 2000 < max(sizes)
+    assert contents(restored(shard)) == contents(shard)
+
+
+def test_a_second_process_on_a_copy_of_the_directory_deposes_one_of_the_two(shard: Shipped) -> None:
+    shard.append("a", 1)
+    shard.sync()
+    shard.ship()
+    assert isinstance(shard.disk, FaultDisk)
+    other = shard.again(shard.disk.after_crash("process")).attach()
+    other.append("a", "of the other")
+    other.sync()
+    other.ship()
+    shard.append("a", "of the first")
+    shard.sync()
+    with pytest.raises(Deposed, match="two services run on copies"):
+        shard.ship()
+    assert shard.shipping.lag_bytes > 0
+    assert contents(restored(other)) == contents(other)
+
+
+def test_a_process_that_died_at_any_call_leaves_a_log_that_its_successor_continues() -> None:
+    for at in range(1, 60):
+        store = MemoryStore()
+        first = Shipped(store, **SMALL)
+        begun = len(store.calls)
+
+        class Dead(BaseException):
+            pass
+
+        def fault(operation: str, name: str, at: int = at, store: MemoryStore = store, begun: int = begun) -> None:
+            if len(store.calls) - begun == at:
+                raise Dead
+
+        store.fault = fault
+        try:
+            first.attach()
+            for number in range(3):
+                first.append("a", number)
+                first.sync()
+                first.ship()
+            first.shard.checkpoint_now()
+            first.copy()
+            first.append("a", "more")
+            first.sync()
+            first.ship()
+            died = False
+        except Dead:
+            died = True
+        store.fault = lambda operation, name: None
+        second = first.again().attach()
+        second.append("b", at)
+        second.sync()
+        second.ship()
+        assert contents(restored(second)) == contents(second)
+        if not died:
+            return
+    raise AssertionError("there are more calls than were tried")
+
+
+def test_the_log_is_kept_until_it_is_shipped_and_trimmed_then(shard: Shipped) -> None:
+    def files() -> list[str]:
+        return shard.disk.list(SHARD / "wal")
+
+    for round_ in range(4):
+        for number in range(30):
+            shard.append("a", "x" * 200, number, round_)
+        shard.sync()
+        shard.shard.checkpoint_now()
+    kept = files()
+    assert kept[0] == "wal-00000000000000000001.log"
+    assert len(kept) > 4
+    assert not shard.shard.checkpoints.garbage
+    shard.ship()
+    assert shard.shard.checkpoints.garbage  # so a checkpoint follows although nothing is logged
+    shard.shard.checkpoint_now()
+    assert len(files()) < len(kept) / 2
+    assert contents(restored(shard)) == contents(shard)
+
+
+def test_a_checkpoint_is_copied_with_new_files_only(shard: Shipped) -> None:
+    for number in range(50):
+        shard.append("a", "x" * 100, number)
+    shard.append("b", 1)
+    shard.sync()
+    shard.shard.checkpoint_now()
+    first = shard.copy()
+    shard.append("b", 2)
+    shard.sync()
+    shard.shard.checkpoint_now()
+    assert shard.copy() < first / 4
+    other = restored(shard)
+    assert contents(other) == contents(shard)
+    assert isinstance(other.disk, FaultDisk)
+    sound(shard, other.disk)
+
+
+def test_a_start_goes_on_with_the_files_of_the_last_manifest(shard: Shipped) -> None:
+    for number in range(50):
+        shard.append("a", "x" * 100, number)
+    shard.sync()
+    shard.shard.checkpoint_now()
+    first = shard.copy()
+    again = shard.again().attach()
+    again.append("b", 1)
+    again.sync()
+    again.shard.checkpoint_now()
+    assert again.copy() < first / 4
+    assert contents(restored(again)) == contents(again)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_work_is_restored_from_any_state_of_the_bucket(seed: int) -> None:
+    rng = random.Random(seed)
+    shard = Shipped(MemoryStore(), **SMALL).attach()
+    for step in range(80):
+        topic = rng.choice("abc")
+        match rng.randrange(12):
+            case 0 | 1 if topic in shard.shard.directory.visible:
+                shard.call("delete_records", topic, {"match": ["tag", "Eq", f"t{rng.randrange(3)}"]})
+            case 2 if topic in shard.shard.directory.visible:
+                shard.call("delete_records", topic, {"before_seq": rng.randrange(1, 30)})
+            case 3 if topic in shard.shard.directory.visible and rng.random() < 0.3:
+                shard.call("delete_topic", topic)
+            case 4 | 5:
+                shard.shard.checkpoint_now()
+            case 6 if shard.disk.list(SHARD) != ["wal"]:
+                try:
+                    shard.copy()
+                except AssertionError:
+                    pass  # there is no catalog yet
+            case 7:
+                shard.ship()
+            case 8 if rng.random() < 0.3:
+                assert isinstance(shard.disk, FaultDisk)
+                shard.sync()
+                shard = shard.again(shard.disk.after_crash(rng.choice(("process", "drop")))).attach()
+            case _:
+                shard.append(topic, *range(step, step + rng.randrange(1, 8)), tag=f"t{rng.randrange(3)}")
+        shard.clock.advance(rng.randrange(1000))
+    shard.sync()
+    shard.ship()
+    other = restored(shard)
+    assert contents(other) == contents(shard)
+    assert isinstance(other.disk, FaultDisk)
+    sound(shard, other.disk)
+
+
+def test_a_restore_to_a_moment_has_exactly_what_was_there(shard: Shipped) -> None:
+    moments = []
+    for round_ in range(6):
+        for number in range(20):
+            shard.append("a", "x" * 50, number, round_)
+        shard.call("delete_records", "a", {"before_seq": 20 * round_ + 1})
+        shard.sync()
+        shard.ship()
+        moments.append((shard.clock.now_ms(), contents(shard)))
+        shard.clock.advance(1000)
+        shard.shard.checkpoint_now()
+        shard.copy()
+        shard.clock.advance(1000)
+    for moment, there in moments:
+        assert contents(restored(shard, moment)) == there
+        assert contents(restored(shard, moment + 500)) == there
+
+
+def test_a_moment_before_what_the_bucket_has_is_refused(shard: Shipped) -> None:
+    for _ in range(3):
+        for number in range(30):
+            shard.append("a", "x" * 200, number)
+        shard.sync()
+        shard.shard.checkpoint_now()
+        shard.ship()
+        shard.copy()
+        shard.clock.advance(1000)
+    shard.clock.advance(shard.limits.bucket_retain_ms)
+    shard.append("a", 1)
+    shard.sync()
+    shard.shard.checkpoint_now()
+    shard.copy()
+    shard.shipping.retain()
+    with pytest.raises(Damaged, match="reaches back to"):
+        restored(shard, 1_700_000_000_000)
+    assert contents(restored(shard)) == contents(shard)
+
+
+def test_retention_keeps_fences_and_what_the_window_needs(shard: Shipped) -> None:
+    fence = NAMES.part(3)
+    for round_ in range(4):
+        for number in range(30):
+            shard.append("a", "x" * 200, number)
+        shard.sync()
+        shard.ship()
+        if round_ == 1:
+            shard.store.objects[fence] = parts.fence(3, 2, b"o" * 16, shard.shipping.shipped_no + 1)
+            shard = shard.again().attach()
+        shard.shard.checkpoint_now()
+        shard.copy()
+        shard.clock.advance(1000)
+    shard.clock.advance(shard.limits.bucket_retain_ms + 2 * 86_400_000)
+    shard.append("a", 1)
+    shard.sync()
+    shard.shard.checkpoint_now()
+    shard.copy()
+    before = set(shard.store.objects)
+    shard.shipping.retain()
+    gone = before - set(shard.store.objects)
+    assert NAMES.part(1) in gone
+    assert fence in shard.store.objects
+    assert any(name.startswith(NAMES.checkpoints) for name in gone) or shard.shipping.statistics().manifests_total
+    assert contents(restored(shard)) == contents(shard)
+    before = set(shard.store.objects)
+    shard.shipping.retain()
+    assert set(shard.store.objects) == before
+
+
+# A bucket that does not belong to the directory
+
+
+def test_the_bucket_of_another_service_or_shard_count_is_refused(shard: Shipped) -> None:
+    service = shard.store.objects[SERVICE]
+    shard.store.objects[SERVICE] = service.replace(b"1600000000000", b"1600000000001")
+    with pytest.raises(Mismatch, match=r"holds another service.*restore --from"):
+        shard.again().attach()
+    shard.store.objects[SERVICE] = service.replace(b'"shards":1', b'"shards":2')
+    with pytest.raises(Mismatch, match="was made with 2 shards"):
+        shard.again().attach()
+    shard.store.objects[SERVICE] = b"{"
+    with pytest.raises(Mismatch, match="is damaged"):
+        shard.again().attach()
+
+
+def test_a_store_that_ignores_conditions_is_refused_at_the_first_start() -> None:
+    store = MemoryStore()
+    store.conditional = False
+    with pytest.raises(StoreError, match="ignores conditional writes") as refused:
+        Shipped(store, **SMALL).attach()
+    assert refused.value.lasting
+
+
+def test_a_directory_older_than_the_bucket_is_refused(shard: Shipped) -> None:
+    assert isinstance(shard.disk, FaultDisk)
+    shard.append("a", 1)
+    shard.sync()
+    older = shard.disk.after_crash("process")
+    shard.append("a", 2)
+    shard.sync()
+    shard.ship()
+    with pytest.raises(Mismatch, match="it is older than the bucket"):
+        shard.again(older).attach()
+
+
+def test_a_directory_that_went_another_way_is_refused(shard: Shipped) -> None:
+    assert isinstance(shard.disk, FaultDisk)
+    shard.append("a", 1)
+    shard.sync()
+    other = shard.again(shard.disk.after_crash("process"))
+    shard.append("a", 2)
+    shard.sync()
+    shard.ship()
+    other.append("a", 3)
+    other.append("a", 4)
+    other.sync()
+    with pytest.raises(Mismatch, match="written to independently"):
+        other.attach()
+
+
+def test_parts_that_were_deleted_by_hand_are_noticed(shard: Shipped) -> None:
+    shard.append("a", 1)
+    shard.sync()
+    shard.shard.checkpoint_now()
+    shard.copy()
+    del shard.store.objects[NAMES.part(1)]
+    with pytest.raises(Mismatch, match="deleted by hand"):
+        shard.again().attach()
+
+
+# A directory that was restored, or had run without the bucket
+
+
+def test_a_restored_directory_goes_on_in_the_same_bucket(shard: Shipped) -> None:
+    for number in range(10):
+        shard.append("a", number)
+    shard.sync()
+    shard.shard.checkpoint_now()
+    shard.copy()
+    shard.append("a", "tail")
+    shard.sync()
+    shard.ship()
+    other = restored(shard)
+    again = shard.again(other.disk).attach()
+    again.append("a", "goes on")
+    again.sync()
+    again.ship()
+    assert contents(restored(again)) == contents(again)
+    again.shard.checkpoint_now()
+    again.copy()
+    assert contents(restored(again)) == contents(again)
+    shard.append("a", "of the old machine")
+    shard.sync()
+    with pytest.raises(Deposed):
+        shard.ship()
+
+
+def test_a_hole_in_the_log_is_passed_by_the_next_checkpoint(shard: Shipped) -> None:
+    shard.append("a", 1)
+    shard.sync()
+    shard.ship()
+    alone = shard.restarted()
+    for round_ in range(4):
+        for number in range(30):
+            alone.append("a", "x" * 200, number, round_)
+        alone.shard.commits.sync_now()
+        alone.shard.checkpoint_now()
+    again = shard.again().attach()
+    assert again.shipping.checkpoint_due
+    again.ship()
+    with pytest.raises(Damaged, match="ran without the bucket"):
+        restored(again)
+    again.copy()
+    assert not again.shipping.checkpoint_due
+    assert contents(restored(again)) == contents(again)
+
+
+def test_a_directory_that_had_trimmed_its_log_begins_with_a_checkpoint() -> None:
+    shard = Shipped(MemoryStore(), **SMALL)
+    alone = shard.restarted()
+    for round_ in range(4):
+        for number in range(30):
+            alone.append("a", "x" * 200, number, round_)
+        alone.shard.commits.sync_now()
+        alone.shard.checkpoint_now()
+    again = shard.again().attach()
+    assert again.shipping.checkpoint_due
+    again.copy()
+    assert contents(restored(again)) == contents(again)
+
+
+def test_frames_given_up_by_a_failed_sync_are_never_shipped(shard: Shipped) -> None:
+    assert isinstance(shard.disk, FaultDisk)
+    shard.append("a", 1)
+    shard.call("configure", "f", {"durability": "fsync"})
+    shard.sync()
+    shard.ship()
+    shard.append("a", "acked before its sync")
+    ident = shard.send("append", "f", {"records": [{"data": "given up"}]})
+    shard.shard.flush()
+    shard.disk.faults[len(shard.disk.calls)] = OSError(5, "the device failed")
+    shard.shard.commits.sync_now()
+    assert shard.replies[ident].error is not None  # type: ignore[union-attr]
+    shard.append("a", "after it")
+    shard.sync()
+    shard.ship()
+    other = restored(shard)
+    assert contents(other) == contents(shard)
+    assert "given up" not in str(contents(other))
+    assert shard.shipping.lag_bytes == 0
+
+
+# Faults on the way
+
+
+def test_a_stop_ends_the_attempts(shard: Shipped) -> None:
+    def fault(operation: str, name: str) -> StoreError:
+        shard.shipping.stopping.set()
+        return Unreachable("away")
+
+    shard.append("a", 1)
+    shard.sync()
+    shard.store.fault = fault
+    with pytest.raises(Stopped):
+        shard.ship()
+    shard.store.fault = lambda operation, name: None
+    shard.shipping.stopping.clear()
+    assert shard.ship() == 1  # with the same part
+    assert contents(restored(shard)) == contents(shard)
+
+
+def test_files_changed_by_later_checkpoints_are_uploaded_again(shard: Shipped) -> None:
+    for number in range(50):
+        shard.append("a", number, tag=f"t{number % 3}")
+    shard.sync()
+    shard.shard.checkpoint_now()
+    reads = 0
+    read_part = shard.disk.read_part
+
+    def reading(path: Path, offset: int, size: int) -> bytes:
+        nonlocal reads
+        if path.suffix == ".data":
+            reads += 1
+            if reads == 1:  # deletions reach the file while it is read
+                shard.call("delete_records", "a", {"match": ["tag", "Eq", "t1"]})
+                shard.sync()
+                for _ in range(3):
+                    shard.append("b", 1)
+                    shard.sync()
+                    shard.shard.checkpoint_now()
+        return read_part(path, offset, size)
+
+    shard.disk.read_part = reading  # type: ignore[method-assign]
+    shard.copy()
+    assert reads > 2
+    other = restored(shard)
+    assert contents(other) == contents(shard)
+    assert isinstance(other.disk, FaultDisk)
+    sound(shard, other.disk)
+
+
+def test_a_full_disk_stops_a_restore_with_its_reason(shard: Shipped) -> None:
+    for number in range(50):
+        shard.append("a", "x" * 100, number)
+    shard.sync()
+    shard.ship()
+    disk = FaultDisk()
+    disk.capacity = 3000
+    with pytest.raises(OSError, match="did not take all bytes"):
+        restored(shard, disk=disk)
