@@ -30,6 +30,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import structlog
@@ -41,6 +42,7 @@ CONFIRM_S = 300.0
 SLEW = 10
 """Slewing adds or leaves out at most one part in `SLEW` of the time that passes."""
 _MS = 1_000_000
+_since_boot = partial(time.clock_gettime_ns, time.CLOCK_BOOTTIME)
 _log: Any = structlog.get_logger()
 
 
@@ -72,7 +74,7 @@ class SystemClock:
     def __init__(
         self,
         wall: Callable[[], int] = time.time_ns,
-        elapsed: Callable[[], int] = lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME),
+        elapsed: Callable[[], int] = _since_boot,
     ) -> None:
         self._wall = wall
         self._elapsed = elapsed
@@ -84,8 +86,7 @@ class SystemClock:
         """Offset of the wall clock since its last step, and when the step was noticed; None if there is no step."""
         self._jumped: Callable[[int], None] = lambda ms: None
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
 
     def on_jump(self, jumped: Callable[[int], None]) -> None:
         self._jumped = jumped

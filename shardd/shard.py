@@ -428,9 +428,9 @@ class Shard:
             if not self.restored and kind not in _BEFORE_RESTORED:
                 self._check_waiting(request.topic)
             if kind in READING:
-                self.checkpoints.first_use(request.topic)
-                if self.quarantine.check(request.topic):
-                    self.mover.recovered()
+                topic = self.directory.visible.get(request.topic)
+                if topic is not None and (topic.unchecked or topic.damage is not None):
+                    self._look_at_files(request.topic)
             waiting = self._waiting_operations.get(kind)
             if waiting is not None:
                 waiting(request, caller, respond)
@@ -440,6 +440,12 @@ class Shard:
             respond(Reply(request.id, error=error))
         except SegmentError as error:
             respond(Reply(request.id, error=damaged(error)))
+
+    def _look_at_files(self, name: str) -> None:
+        """Check the files of a topic that is unchecked or quarantined. Raises `503` if they are damaged."""
+        self.checkpoints.first_use(name)
+        if self.quarantine.check(name):
+            self.mover.recovered()
 
     def _diff(self, request: Request[operations.Diff], caller: Hashable, respond: Respond) -> None:
         self.reads.diff(self.directory.find(request.topic), request, caller, respond)

@@ -276,31 +276,28 @@ class Columns:
 
 def merge(batches: Sequence[Columns]) -> Columns:
     """Adjacent batches joined into one, column by column, without parsing. Drops idempotency keys and due times."""
-    count = sum(b.count for b in batches)
-    first = batches[0].ts
-    ts: int | list[int]
-    if isinstance(first, int) and all(b.ts == first for b in batches):
-        ts = first
-    else:
-        ts = list(chain.from_iterable(b.times(0, b.count) for b in batches))
     counts = [b.count for b in batches]
+    times = [b.ts for b in batches]
+    ts = times[0]
+    if not isinstance(ts, int) or times.count(ts) != len(times):
+        ts = list(chain.from_iterable(map(Columns.times, batches, repeat(0), counts)))
     data = _merge_column([b.data for b in batches], counts)
     assert data is not None
     return Columns(
-        count,
+        sum(counts),
         ts,
         data,
         _merge_column([b.tag for b in batches], counts),
         _merge_column([b.node for b in batches], counts),
         _merge_column([b.meta for b in batches], counts),
-        hops=_merge_hops(batches),
+        hops=_merge_hops([b.hops for b in batches], counts),
     )
 
 
-def _merge_hops(batches: Sequence[Columns]) -> bytes | None:
-    if all(b.hops is None for b in batches):
+def _merge_hops(hops: Sequence[bytes | None], counts: Sequence[int]) -> bytes | None:
+    if hops.count(None) == len(hops):
         return None
-    return b"".join(bytes(b.count) if b.hops is None else b.hops for b in batches)
+    return b"".join(bytes(count) if some is None else some for some, count in zip(hops, counts, strict=True))
 
 
 def _merge_column(columns: Sequence[Column | None], counts: Sequence[int]) -> Column | None:
@@ -308,27 +305,25 @@ def _merge_column(columns: Sequence[Column | None], counts: Sequence[int]) -> Co
     if not real:
         return None
     whole = len(real) == len(columns)
-    if whole and all(c.encoding == Encoding.CONSTANT and c.values == real[0].values for c in real):
+    if whole and all(c.encoding is _CONSTANT and c.values == real[0].values for c in real):
         return real[0]
     values: list[Buffer] = []
-    lengths: list[Iterable[int]] = []
-    present: list[Iterable[int]] = []
+    offsets = [0]
     for column, count in zip(columns, counts, strict=True):
+        end = offsets[-1]
         if column is None:
-            lengths.append(repeat(0, count))
-            present.append(repeat(0, count))
-        elif column.encoding == Encoding.CONSTANT:
+            offsets += [end] * count
+        elif column.encoding is _CONSTANT:
+            size = len(column.values)
             values.append(bytes(column.values) * count)
-            lengths.append(repeat(len(column.values), count))
-            present.append(repeat(1, count))
+            offsets += range(end + size, end + size * count + 1, size) if size else [end] * count
         else:
             values.append(column.values)
-            lengths.append(map(operator.sub, islice(column.offsets, 1, None), column.offsets))
-            present.append(column.present(0, count))
-    offsets = list(accumulate(chain.from_iterable(lengths), initial=0))
+            offsets += map(end.__add__, islice(column.offsets, 1, None))
     joined = b"".join(values)
-    if whole and all(c.validity is None for c in real):
+    if whole and [c.validity for c in real].count(None) == len(real):
         return Column(Encoding.PLAIN, joined, offsets)
+    present = (repeat(0, n) if c is None else c.present(0, n) for c, n in zip(columns, counts, strict=True))
     return Column(Encoding.SPARSE, joined, offsets, _bitmap(chain.from_iterable(present), sum(counts)))
 
 

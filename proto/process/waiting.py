@@ -47,7 +47,10 @@ class Waiter(EpollIOManager):
 
     def watch(self, descriptor: int, step: Step) -> None:
         """Call `step` whenever `descriptor` is readable, and once now. No task may wait for it meanwhile."""
-        self._epoll.register(descriptor, EPOLLIN)
+        try:
+            self._epoll.register(descriptor, EPOLLIN)
+        except FileExistsError:  # trio leaves a descriptor in the set when a task has waited for it
+            self._epoll.modify(descriptor, EPOLLIN)
         self._steps[descriptor] = step
         self._due.add(descriptor)
 

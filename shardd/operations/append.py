@@ -37,6 +37,7 @@ from shardd.delivery.strong_reads import Unsynced
 from shardd.operations.append_checks import check_delays, check_room, key_of, lazy_config
 from shardd.operations.append_request import delays, parse_write
 from shardd.operations.topics import TopicAdded, Topics
+from shardd.storage.batch import Fresh
 from shardd.storage.change import Timing
 from shardd.topic.idempotency import Waiter
 from shardd.topic.outbox import arrival_key
@@ -49,6 +50,7 @@ class Writes:
         self.unsynced = unsynced
         self._topics = topics
         self._pressure = pressure
+        self.fresh = Fresh()
         self.pending_growth = 0
         """The most bytes that clients' staged writes add when they commit."""
 
@@ -223,7 +225,7 @@ class RecordsAdded(TopicChange, eq=False):
         topic.pending_records -= columns.count
         topic.pending_bytes -= self.size
         self.grown()
-        topic.add(frame.head, first_seq, columns)
+        self.writes.fresh.keep(topic.add(frame.head, first_seq, columns), columns)
         if topic.queue is not None and columns.due is not None:
             topic.queue.schedule(first_seq, columns.due, self.writes.staging.clock.now_ms())
         ts = columns.ts

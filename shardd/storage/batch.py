@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Sequence
 from itertools import accumulate, compress
 from typing import Any, Protocol
@@ -19,6 +20,10 @@ FINAL_BYTES = 256 << 10
 FEW = 64
 """Up to this many deleted records are subtracted one by one; more make the whole batch be counted again."""
 
+FRESH = 1024
+"""Batches whose columns are kept, of at most `FRESH_BYTES` bytes each: about 1 MB in all."""
+FRESH_BYTES = 1024
+
 _LIVE = bytes(0 if byte == DELETED else 1 for byte in range(256))
 
 
@@ -33,6 +38,22 @@ class Stored(Protocol):
         """All bytes of the frame. They stay valid as long as the view is referenced."""
 
 
+class Fresh:
+    """The newest small batches of a shard with their columns, so that they need not be decoded to be merged."""
+
+    def __init__(self) -> None:
+        self._batches: deque[Batch] = deque()
+
+    def keep(self, batch: Batch, columns: Columns) -> None:
+        """Keep the columns of a new batch for a while. They must not change any more."""
+        if batch.level or batch.size > FRESH_BYTES:
+            return
+        batch.decoded = columns
+        self._batches.append(batch)
+        if len(self._batches) > FRESH:
+            self._batches.popleft().decoded = None
+
+
 class Batch:
     """Consecutive records. Those before position `start` are gone, those flagged in `flags` are deleted.
 
@@ -43,6 +64,7 @@ class Batch:
     __slots__ = (
         "buffer",
         "count",
+        "decoded",
         "filed",
         "first_seq",
         "first_ts",
@@ -60,6 +82,8 @@ class Batch:
     def __init__(self, buffer: Buffer | None, first_seq: int, columns: Columns, level: int = 0) -> None:
         count = columns.count
         self.buffer = buffer
+        self.decoded: Columns | None = None
+        """The records as columns, while `Fresh` keeps them."""
         self.stored: Stored | None = None
         self.written = 0
         """How many records the flags in the file mark as deleted."""
@@ -81,7 +105,7 @@ class Batch:
     ) -> Batch:
         """Make a batch that only a segment file has. `flags` are its delete flags in that file."""
         batch = cls.__new__(cls)
-        batch.buffer = None
+        batch.buffer = batch.decoded = None
         batch.stored = stored
         batch.first_seq = first_seq
         batch.count = batch.live = count
@@ -257,7 +281,7 @@ class Batch:
 
 def merged(batches: Sequence[Batch], topic_id: int, level: int) -> Batch:
     """Merge neighbouring batches into one. Records that are gone or deleted stay so. Raises `SegmentError`."""
-    columns = merge([batch.columns() for batch in batches])
+    columns = merge([batch.decoded or batch.columns() for batch in batches])
     first_seq = batches[0].first_seq
     whole = Batch(encode_batch(columns, topic_id, first_seq).head, first_seq, columns, level)
     if any(batch.flags is not None or batch.start for batch in batches):

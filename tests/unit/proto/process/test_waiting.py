@@ -99,6 +99,30 @@ async def test_deadlines_threads_and_sockets_of_trio_are_served_beside_a_step_wi
         stream.close()
 
 
+async def test_a_descriptor_may_have_a_step_after_a_task_waited_for_it(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
+    got: list[bytes] = []
+    done = trio.Event()
+
+    def step() -> bool:
+        try:
+            got.append(ends[0].recv(1))
+        except BlockingIOError:
+            return False
+        done.set()
+        return False
+
+    with trio.fail_after(30):
+        ends[1].send(b"x")
+        await trio.lowlevel.wait_readable(ends[0])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(waiting.serve, ends[0].fileno(), step)
+            await done.wait()
+            nursery.cancel_scope.cancel()
+    assert got == [b"x"]
+
+
 async def test_an_error_of_a_step_ends_what_serves_it(ends: tuple[socket.socket, socket.socket]) -> None:
     def step() -> bool:
         ends[0].recv(1)  # raises when there is nothing

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from proto.format.frame import Columns, encode_batch, plain
-from shardd.storage.batch import Batch
+import pytest
+
+from proto.format.frame import Columns, constant, encode_batch, optional, plain
+from shardd.storage.batch import FRESH, FRESH_BYTES, Batch, Fresh, merged
 
 
 def batch(start: int, gone: tuple[int, ...]) -> Batch:
@@ -31,3 +33,55 @@ def test_records_deleted_together_count_as_those_deleted_one_by_one() -> None:
                     single.live_size,
                     single.flags,
                 )
+
+
+# -- columns that are kept
+
+
+def small(seq: int, kind: int) -> tuple[Batch, Columns]:
+    """A batch of one or two records, with tags or meta or neither, and the columns it was made of."""
+    count = 1 + kind % 2
+    tag = None if kind % 3 else constant(b"t" * (kind % 5))
+    meta = None if kind % 4 else optional([b'{"k":%d}' % kind] + [None] * (count - 1))
+    columns = Columns(
+        count, 1000 + kind, plain([b"%d" % kind] * count), tag, None, meta, b"key" if kind % 7 == 0 else b""
+    )
+    return Batch(encode_batch(columns, 1, seq).head, seq, columns), columns
+
+
+@pytest.mark.parametrize("first", range(12))
+def test_batches_are_merged_to_the_same_bytes_whether_their_columns_were_kept_or_not(first: int) -> None:
+    fresh, kept, decoded = Fresh(), [], []
+    seq = 1
+    for kind in range(first, first + 9):
+        batch, columns = small(seq, kind)
+        fresh.keep(batch, columns)
+        assert batch.decoded is columns
+        kept.append(batch)
+        decoded.append(small(seq, kind)[0])
+        seq = batch.last_seq + 1
+    assert merged(kept, 1, 1).buffer == merged(decoded, 1, 1).buffer
+    count = sum(batch.count for batch in kept)
+    whole = merged(kept, 1, 1).columns()
+    for name in ("data", "tag", "meta"):
+        cells: list[bytes | None] = []
+        for batch in decoded:
+            column = getattr(batch.columns(), name)
+            cells += [None] * batch.count if column is None else column.cells(0, batch.count)
+        column = getattr(whole, name)
+        assert cells == ([None] * count if column is None else list(column.cells(0, count)))
+
+
+def test_only_so_many_columns_are_kept_and_none_of_a_large_batch() -> None:
+    fresh = Fresh()
+    batches = []
+    for seq in range(1, FRESH + 3):
+        batch, columns = small(seq, 2)
+        fresh.keep(batch, columns)
+        batches.append(batch)
+    assert [batch.decoded is None for batch in batches[:3]] == [True, True, False]
+    assert batches[-1].decoded is not None
+    columns = Columns(1, 5, plain([b"x" * FRESH_BYTES]))
+    large = Batch(encode_batch(columns, 1, 1).head, 1, columns)
+    fresh.keep(large, columns)
+    assert large.decoded is None
