@@ -205,6 +205,10 @@ def read(system: System, payload: str, records: int) -> float:
     return total / took
 
 
+def latency(system: System) -> float:
+    return median(system.latencies(60))
+
+
 def fan_out(system: System, readers: int, writes: int) -> float:
     """Median of the milliseconds from a write until the last of the readers has its record."""
     followers = [system.follow() for _ in range(readers)]
@@ -337,7 +341,7 @@ class Comparison:
     def latencies(self, systems: Sequence[System], durable: bool) -> None:
         label = "durable" if durable else "not durable"
         for system in systems:
-            self.take("latency", label, "ms", system, lambda system=system: median(system.latencies(60)))  # type: ignore[misc]
+            self.take("latency", label, "ms", system, partial(latency, system))
 
     def queues(self, systems: Sequence[System], suffix: str) -> None:
         for system in systems:

@@ -69,7 +69,7 @@ def measured(checkout: Path, asked: argparse.Namespace) -> dict[str, dict[str, S
     found = {}
     with (
         tempfile.TemporaryDirectory(prefix="topics-memory-") as directory,
-        Server(Path(directory) / "data", asked.shards, checkout) as server,
+        Server(Path(directory) / "data", asked.shards, checkout, **dict(asked.set)) as server,
     ):
         time.sleep(2)  # what is done after the start is done
         found["idle"] = sizes(server)
@@ -81,12 +81,20 @@ def measured(checkout: Path, asked: argparse.Namespace) -> dict[str, dict[str, S
     return found
 
 
+def setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.startswith("TOPICS_"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not TOPICS_…=value")
+    return name, value
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--other", type=Path, action="append", default=[], help="another checkout, with its own .venv")
     parser.add_argument("--records", type=int, default=500_000)
     parser.add_argument("--batch", type=int, default=1000, help="records of a request (default 1000)")
     parser.add_argument("--data", type=int, default=100, help="bytes of data of a record (default 100)")
+    parser.add_argument("--set", type=setting, action="append", default=[], help="a setting: TOPICS_…=value")
     parser.add_argument("--shards", type=int, default=2)
     parser.add_argument("--settle", type=float, default=20.0, help="seconds after the records (default 20)")
     asked = parser.parse_args()

@@ -146,7 +146,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     segment_max_age_ms: Annotated[int, Meta(ge=1, description="age at which a segment is sealed")] = 3_600_000
     cache_bytes: Annotated[
         int, Meta(ge=0, description="payload bytes each shard keeps in memory besides the log's")
-    ] = 64 << 20
+    ] = 16 << 20
     cold_dir: Annotated[str, Meta(description="folder that older sealed segments move to; empty: they stay")] = ""
     hot_retain_segments: Annotated[int, Meta(ge=0, description="newest sealed segments of a topic that never move")] = 4
     hot_retain_bytes: Annotated[

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import resource
 
-KEPT_BYTES = 32 << 20
+KEPT_BYTES = 8 << 20
 """Free bytes that may stay in the heap."""
 AGAIN_BYTES = 8 << 20
 """How many more bytes must be free, or resident, before the heap is trimmed again. The C library still counts returned

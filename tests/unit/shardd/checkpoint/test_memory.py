@@ -56,8 +56,8 @@ def test_the_heap_is_looked_through_again_when_more_was_freed_or_used_since(monk
             (139 * mib, 60 * mib, None),
             (33 * mib, 61 * mib, False),  # in use again
             (45 * mib, 61 * mib, True),  # and freed
-            (31 * mib, 50 * mib, None),
-            (31 * mib, 99 * mib, False),  # little is kept
+            (7 * mib, 50 * mib, None),
+            (7 * mib, 99 * mib, False),  # little is kept
         ]
     )
     now = (0, 0)
