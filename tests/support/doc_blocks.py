@@ -62,6 +62,7 @@ def run(block: Block, directory: Path, addresses: Mapping[str, str]) -> str:
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
         "PYTHONPATH": str(ROOT / "packages" / "topics-client"),
         "HOME": str(directory),
+        "TOPICS_URL": f"http://{addresses['127.0.0.1:4000']}",
     }
     done = subprocess.run(
         command, cwd=directory, env=environment, capture_output=True, text=True, timeout=60, check=False
