@@ -1,7 +1,8 @@
 """The blocks of code in the pages: which there are, and how each is run.
 
-A page's blocks of shell, Python and JavaScript are run in their order, as printed; only addresses and directories are
-those of the test. A block that cannot be run has a mark with the reason above it, `<!-- not run: … -->`.
+A page's blocks of shell and Python are run in their order, as printed; only addresses and directories are those of the
+test. A block of JSON is the answer to the block above it. A block that cannot be run has a mark with the reason above
+it, `<!-- not run: … -->`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 ELSEWHERE = {"docs/operations.md": "tests/e2e/test_operations.py"}
 """Pages that need more than a service, and the tests that run their blocks."""
 RUN = ("sh", "python")
-CODE = (*RUN, "bash", "shell", "console", "py", "js", "javascript", "ts", "typescript", "html")
+CODE = (*RUN, "json", "bash", "shell", "console", "py", "js", "javascript", "ts", "typescript", "html")
 _BLOCK = re.compile(r"(?:^<!-- not run: (.+?) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CURL = 'curl() { command curl -sS --fail-with-body "$@"; echo; }\n'
 
@@ -66,6 +67,7 @@ def run(block: Block, directory: Path, addresses: Mapping[str, str]) -> str:
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
         "PYTHONPATH": str(ROOT / "packages" / "topics-client"),
         "HOME": str(directory),
+        "TOPICS_URL": f"http://{addresses['127.0.0.1:4000']}",
     }
     done = subprocess.run(
         command, cwd=directory, env=environment, capture_output=True, text=True, timeout=60, check=False

@@ -39,7 +39,10 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", plain).strip().replace(" ", "-")
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+LINKING = [*pages(), *sorted(ROOT.glob("packages/*/README.md")), *sorted((ROOT / ".github").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_to_a_file_and_to_a_heading_of_it(page: Path) -> None:
     for link in links(page):
         name, _, fragment = link.partition("#")
@@ -186,6 +189,16 @@ def test_the_index_has_every_folder_of_the_packages() -> None:
         for path in (ROOT / package).glob("*/__init__.py")
     }
     assert listed == there
+
+
+def test_each_guarantee_names_the_test_that_proves_it() -> None:
+    rows = [row for row in (ROOT / "docs" / "guarantees.md").read_text().splitlines() if row.startswith("|")]
+    promises = [row for row in rows if not set(row) <= set("|- ") and not row.rstrip("| ").endswith(" test")]
+    assert len(promises) > 12
+    for row in promises:
+        proof = row.strip("|").rpartition("|")[2].strip()
+        # The row of a class without a promise of its own still names the test of what it does.
+        assert re.fullmatch(r"`tests/[\w/]+\.py::test_\w+`(, `tests/[\w/]+\.py::test_\w+`)*", proof), row
 
 
 DECISIONS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))

@@ -22,6 +22,7 @@ ROOT_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 OPTIONAL = (("Reference", "Command line", "cli.md"), ("Reference", "TypeScript client", "typescript.md"))
 """Pages that have a place once they exist: section, title, file."""
 _LINK = re.compile(r"(?<!!)\[([^\]\[]+)\]\(([^)\s]+)\)")
+_TEST = re.compile(r"<code>(tests/[^<]+)</code>")
 _MARK = re.compile(r"^<!-- not run: .*? -->\n", re.MULTILINE)
 
 
@@ -70,3 +71,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         return markdown
     parts = re.split(r"(^```.*?^```$)", _MARK.sub("", markdown), flags=re.MULTILINE | re.DOTALL)
     return "".join(part if part.startswith("```") else _LINK.sub(linked, part) for part in parts)
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Let the paths of tests, in the last columns of tables, break between words."""
+    return _TEST.sub(lambda found: re.sub(r"(/|_|::)(?!code>)", r"\1<wbr>", found[0]), html)

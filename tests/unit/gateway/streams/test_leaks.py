@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+
 import pytest
 import trio.lowlevel
 
@@ -43,3 +45,25 @@ async def test_a_thousand_streams_leave_no_task() -> None:
                     nursery.start_soon(_visit, there, start + number, made[number].json["stream_url"])
         await until(lambda: not (live.streams or streams.open or there.gateway.flight.count))
         await until(lambda: trio.lowlevel.current_statistics().tasks_living <= before)
+
+
+async def test_streams_of_a_prefix_share_one_request_to_each_shard_and_leave_none() -> None:
+    async with stage() as there:
+        harness = Harness()
+        harness.append("a:1", 1)
+        await start_real(there, harness)
+        live, names = there.gateway.api.live, harness.shard.names
+        async with AsyncExitStack() as clients:
+            for _ in range(10):
+                client = await clients.enter_async_context(there.client())
+                made = await client.ask("POST", "/v0/watch", b'{"prefix":"a:"}')
+                assert made.json["topics"].keys() == {"a:1"}
+                assert (await client.ask("GET", made.json["stream_url"])).status == 200
+            await until(lambda: len(names) == 1)
+            assert len(live.names) == 1
+            async with there.client() as writer:
+                body = b'{"records":[{"data":1}]}'
+                assert (await writer.ask("POST", "/v0/topics/a:2", body)).status == 201
+            await until(lambda: all(stream.watching() == 2 for stream in live.streams))
+            assert len(names) <= 1
+        await until(lambda: not (live.streams or len(live.names) or len(names)))
