@@ -272,7 +272,7 @@ def _success(operation: Operation) -> Schema:
         return {"101": {"description": _UPGRADED}}
     if operation.streams:
         text = f"Events, until either side ends the stream: {_EVENTS[operation.name]}"
-        return {"200": {"description": text, "content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+        return {"200": {"description": text, "content": {"text/event-stream": {}}}}
     content: Schema = {"application/json": {"schema": {"type": "object", "additionalProperties": True}}}
     if operation.answer is not None:
         content = {"application/json": {"schema": {"$ref": _REF.format(name=_answer_name(operation))}}}

@@ -54,7 +54,9 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     checkout.mkdir()
     for name in BUILT_OF:
         if (ROOT / name).exists():
-            shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            shutil.copytree(
+                ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "node_modules")
+            )
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, checkout / name)
     return {
