@@ -31,4 +31,5 @@ export const OPERATIONS = {
   ready: ["GET", "/v0/ready"],
   metrics: ["GET", "/v0/metrics"],
   openapi: ["GET", "/v0/openapi.json"],
+  asyncapi: ["GET", "/v0/asyncapi.json"],
 } as const;

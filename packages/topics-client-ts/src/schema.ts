@@ -489,6 +489,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v0/asyncapi.json": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * The AsyncAPI document of the streams and the WebSocket
+         * @description The AsyncAPI document of the streams and the WebSocket.
+         */
+        get: operations["asyncapi"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
 }
 export type webhooks = Record<string, never>;
 export interface components {
@@ -3974,6 +3994,33 @@ export interface operations {
         };
     };
     openapi: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": {
+                        [key: string]: unknown;
+                    };
+                };
+            };
+            400: components["responses"]["400_invalid_request"];
+            403: components["responses"]["403_forbidden"];
+            408: components["responses"]["408_request_timeout"];
+            431: components["responses"]["431_headers_too_large"];
+            500: components["responses"]["500_internal"];
+        };
+    };
+    asyncapi: {
         parameters: {
             query?: never;
             header?: never;
