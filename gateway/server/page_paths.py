@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-PAGES = frozenset({"/"})
+PAGES = frozenset({"/", "/docs", "/docs/reference.css", "/docs/reference.js"})
 
 
 def is_page(path: str) -> bool:

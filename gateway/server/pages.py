@@ -11,17 +11,26 @@ from werkzeug.exceptions import HTTPException
 from gateway.contract import responses
 from gateway.contract.routes import method_not_allowed, unknown_path
 from gateway.http.messages import Response
+from gateway.server import reference_page
 from gateway.server.asgi import Receive, Scope, Send
 from gateway.server.page_paths import is_page
 from gateway.server.status_page import HTML, POLICY
 
 
+def _page(content: str | bytes, content_type: str, policy: str) -> QuartResponse:
+    headers = {"content-security-policy": policy, "x-content-type-options": "nosniff", "cache-control": "no-cache"}
+    return QuartResponse(content, content_type=content_type, headers=headers)
+
+
 async def _status_page() -> QuartResponse:
-    return QuartResponse(
-        HTML,
-        content_type="text/html; charset=utf-8",
-        headers={"content-security-policy": POLICY, "x-content-type-options": "nosniff", "cache-control": "no-cache"},
-    )
+    return _page(HTML, "text/html; charset=utf-8", POLICY)
+
+
+async def _reference() -> QuartResponse:
+    from quart import request
+
+    content_type, content = reference_page.FILES[request.path]
+    return _page(content, content_type, reference_page.POLICY)
 
 
 def _as_quart(response: Response) -> QuartResponse:
@@ -36,7 +45,9 @@ class WebPages:
 
     def __init__(self) -> None:
         self._app: Any = QuartTrio("gateway.server.pages", static_folder=None)
-        self._app.add_url_rule("/", view_func=_status_page, methods=["GET"], provide_automatic_options=False)
+        views = {"/": _status_page} | dict.fromkeys(reference_page.FILES, _reference)
+        for path, view in views.items():
+            self._app.add_url_rule(path, path, view, methods=["GET"], provide_automatic_options=False)
         self._app.register_error_handler(HTTPException, _refused)
 
     def owns(self, path: str) -> bool:

@@ -44,7 +44,6 @@ FRAMES: tuple[type[Struct], ...] = (
 )
 """What a WebSocket sends beside the answers."""
 _FAILED = frames.ErrorAnswerMessage
-_SECURITY = [{"$ref": f"#/components/securitySchemes/{way}"} for way in WAYS]
 _SUMMARY = {operation.name: operation.summary for operation in OPERATIONS}
 
 
@@ -84,13 +83,14 @@ def _channel(address: str, title: str, text: str, messages: dict[str, Schema], q
     return channel
 
 
-def _operation(action: str, channel: str, summary: str, messages: list[str], security: list[Schema]) -> Schema:
+def _operation(action: str, channel: str, summary: str, messages: list[str], *, keys: bool) -> Schema:
+    ways = [way for way in WAYS if keys and not (channel == "websocket" and way == "token")]
     return {
         "action": action,
         "channel": {"$ref": f"#/channels/{channel}"},
         "summary": summary,
         "messages": [{"$ref": f"#/channels/{channel}/messages/{name}"} for name in messages],
-        "security": security,
+        "security": [{"$ref": f"#/components/securitySchemes/{way}"} for way in ways],
     }
 
 
@@ -127,18 +127,18 @@ def _channels(*, keys: bool) -> Schema:
     }
 
 
-def _operations(security: list[Schema]) -> Schema:
+def _operations(*, keys: bool) -> Schema:
     found = {
-        "watch_stream": _operation("send", "watch", _SUMMARY["watch_stream"], list(WATCH), security),
-        "work": _operation("send", "work", _SUMMARY["work"], list(WORK), security),
+        "watch_stream": _operation("send", "watch", _SUMMARY["watch_stream"], list(WATCH), keys=keys),
+        "work": _operation("send", "work", _SUMMARY["work"], list(WORK), keys=keys),
         "stream": _operation(
-            "send", "websocket", "What comes of the subscribed topics", [*map(op_of, FRAMES), op_of(_FAILED)], security
+            "send", "websocket", "What comes of the subscribed topics", [*map(op_of, FRAMES), op_of(_FAILED)], keys=keys
         ),
     }
     for command, answer in COMMANDS.items():
         text = " ".join((command.__doc__ or "").split())
         found[op_of(command)] = {
-            **_operation("receive", "websocket", text, [op_of(command)], security),
+            **_operation("receive", "websocket", text, [op_of(command)], keys=keys),
             "reply": {
                 "channel": {"$ref": "#/channels/websocket"},
                 "messages": [{"$ref": f"#/channels/websocket/messages/{op_of(kind)}"} for kind in (answer, _FAILED)],
@@ -182,7 +182,7 @@ def document(limits: Limits, *, keys: bool = True) -> Schema:
             for protocol, text in (("http", "event streams"), ("ws", "the WebSocket"))
         },
         "channels": channels,
-        "operations": _operations(_SECURITY if keys else []),
+        "operations": _operations(keys=keys),
         "components": components,
         "x-states": {
             "description": "What becomes of a stream, and of each topic of it: state, event, next state",

@@ -8,12 +8,16 @@ import random
 import re
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.test_status_page import opened
 from tests.support.service import Service, until
 
 ROOT = Path(__file__).parents[2]
@@ -122,6 +126,41 @@ def test_every_example_of_the_page_runs_as_printed(shared: Service, packed: Path
     run(TOOLS / "tsc", *how, "--typeRoots", PACKAGE / "node_modules" / "@types", *sources, cwd=packed)
     for source in sources:
         run(*NODE, "--no-warnings", source.replace(".ts", ".js"), cwd=packed, seconds=20)
+
+
+IN_A_PAGE = """(async () => {
+    const {Topics} = await import("/index.js");
+    const client = new Topics(URL_OF_SERVICE, {key: KEY});
+    await client.configure("page-q", {type: "queue"});
+    await client.publish("page", {n: 1});
+    await client.publish("page-q", {n: 2});
+    const found = [];
+    for (const transport of ["events", "websocket"])
+        for await (const item of client.tail("page", {transport})) { found.push(item.data.n); break; }
+    const worker = client.worker("page-q", job => { found.push(job.data.n); worker.stop(); });
+    await worker.run();
+    return found;
+})()"""
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: Any) -> None:
+        """Write nothing."""
+
+
+def test_it_runs_in_a_page_of_another_origin(new_service: Callable[..., Service], tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+    for file in (PACKAGE / "dist").glob("*.js"):
+        shutil.copy(file, tmp_path / "pages")
+    (tmp_path / "pages" / "index.html").write_text("<!doctype html><p id='state'>ready</p>")
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=tmp_path / "pages")) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        origin = f"http://127.0.0.1:{server.server_port}"
+        service = new_service(TOPICS_API_KEYS=KEY, TOPICS_CORS_ORIGINS=origin).start()
+        with opened(f"{origin}/", tmp_path / "profile") as page:
+            script = IN_A_PAGE.replace("URL_OF_SERVICE", json.dumps(service.url)).replace("KEY", json.dumps(KEY))
+            assert page.js(script) == [1, 1, 2]
+        server.shutdown()
 
 
 def kill(service: Service, name: str) -> None:

@@ -87,6 +87,7 @@ def test_the_wheel_has_every_file_of_its_packages(wheels: dict[str, Path]) -> No
     files = {str(path.relative_to(ROOT)) for name in packages for path in (ROOT / name).rglob("*.*")}
     files = {name for name in files if "__pycache__" not in name}
     assert "gateway/server/status_page.html" in files
+    assert "gateway/server/reference/reference.js" in files
     assert files <= set(zipfile.ZipFile(wheels["server"]).namelist())
 
 

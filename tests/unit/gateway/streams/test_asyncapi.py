@@ -69,7 +69,13 @@ def test_every_field_is_described_and_every_example_fits() -> None:
 
 def test_it_has_keys_limits_and_states() -> None:
     assert "securitySchemes" not in whole(keys=False)["components"]
-    assert whole()["operations"]["subscribe"]["security"]
+    scheme = "#/components/securitySchemes/"
+    ways = {
+        name: [each["$ref"].removeprefix(scheme) for each in found["security"]]
+        for name, found in whole()["operations"].items()
+    }
+    assert ways["watch_stream"] == ["key", "ticket", "token"]
+    assert ways["subscribe"] == ["key", "ticket"]
     assert "1..77" in json.dumps(whole())
     assert "{max_" not in json.dumps(whole())
     assert whole()["x-states"]["stream"] == {
