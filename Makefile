@@ -66,7 +66,7 @@ bench-%: $(VENV)/.run
 	@$(BIN)/python bench/$*.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) build site packages/*/build *.egg-info packages/*/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis spark-warehouse metastore_db
+	rm -rf $(VENV) build site packages/*/build packages/*/dist packages/*/node_modules *.egg-info packages/*/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis spark-warehouse metastore_db
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: each records that a set of packages is installed for the present pyproject.toml.

@@ -23,6 +23,7 @@ if [ "$form" = fast ]; then
 fi
 
 tools/install-ops.sh || true # the tests that need them say so
+tools/install-npm.sh || true
 chosen="not long"
 skipped=""
 if java_home=$(tools/find-java.sh); then

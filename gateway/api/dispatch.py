@@ -47,7 +47,7 @@ from gateway.http.messages import Channel, ClientGone, Request, Response
 from gateway.observe import exchange, metrics
 from gateway.shards.client import Shards
 from gateway.shards.quota import Quota
-from gateway.streams import sse
+from gateway.streams import asyncapi, sse
 from gateway.streams.hub import Live
 from gateway.streams.job_stream import Work
 from gateway.streams.watch_request import WATCH_REQUEST
@@ -79,7 +79,7 @@ MAX_AUTH_BYTES = 8 << 10
 MAX_UNPROVEN = 256
 """WebSockets open at a time without a key."""
 
-_AT_ONCE = frozenset({"health", "ready", "openapi"})
+_AT_ONCE = frozenset({"health", "ready", "openapi", "asyncapi"})
 """The gateway's own operations that wait for nothing. All others of them run in a task."""
 
 A = TypeVar("A")
@@ -174,6 +174,7 @@ class Api:
             "ready": self._ready,
             "metrics": self._metrics,
             "openapi": self._openapi,
+            "asyncapi": self._asyncapi,
         }
         for operation in OPERATIONS:
             assert operation.shard_op or operation.name in self._local, f"no handler for {operation.name}"
@@ -554,6 +555,9 @@ class Api:
     async def _openapi(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         text = openapi.rendered(self._limits, keys=not self._keyring.open, probe_auth=self._probe_auth)
         return Response(200, text + b"\n")
+
+    async def _asyncapi(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        return Response(200, asyncapi.rendered(self._limits, keys=not self._keyring.open) + b"\n")
 
 
 def parameter(query: str, name: str) -> str:

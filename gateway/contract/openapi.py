@@ -7,30 +7,24 @@ serves it, and asks for keys only if the service does.
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Iterable
 from functools import cache
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import msgspec
-from msgspec import Struct, UnsetType
 
+from gateway.contract.json_schemas import REF, Schema, example, of_service, of_structs
 from gateway.contract.operations import OPERATIONS, Body, Operation, Param
 from proto import __version__
 from proto.api import answers
 from proto.model.errors import STATUS, ErrorCode
-from proto.model.fields import DEFAULT
 from proto.model.keys import ALL_SCOPES
 from proto.model.limits import MAX_IDEMPOTENCY_KEY_CHARS, Limits
 from proto.model.names import ROUTER, TOPIC, WATCH_SESSION
 
-Schema = dict[str, Any]
 Codes = frozenset[ErrorCode]
 
-_ANSWERED = {name: kind for name, kind in vars(answers).items() if isinstance(kind, type) and issubclass(kind, Struct)}
-_REF = "#/components/schemas/{name}"
-_PATH_PARAMETERS: dict[str, tuple[str, Schema]] = {
+PATH_PARAMETERS: dict[str, tuple[str, Schema]] = {
     "router": ("name of a router", {"type": "string", "pattern": f"^{ROUTER.pattern}$", "examples": ["jobs>audit"]}),
     "topic": ("name of a topic", {"type": "string", "pattern": f"^{TOPIC.pattern}$", "examples": ["jobs"]}),
     "wid": ("name of a watch session", {"type": "string", "pattern": f"^{WATCH_SESSION.pattern}$"}),
@@ -85,7 +79,7 @@ MEANINGS: dict[ErrorCode, str] = {
     ErrorCode.NOT_READY: "a shard does not serve at this time",
     ErrorCode.SHUTTING_DOWN: "the service ends",
 }
-_WAYS = {
+WAYS = {
     "key": {"type": "http", "scheme": "bearer", "description": f"Scopes: {', '.join(ALL_SCOPES.words)}"},
     "ticket": {"type": "apiKey", "in": "query", "name": "ticket", "description": "of POST /v0/tickets"},
     "token": {"type": "apiKey", "in": "query", "name": "token", "description": "a key, for development only"},
@@ -129,109 +123,6 @@ def errors_of(operation: Operation, *, keyed: bool) -> Codes:
     return frozenset(codes)
 
 
-# Schemas
-
-
-def _schemas(operations: Iterable[Operation]) -> dict[str, Schema]:
-    """The schemas of all Structs, by name."""
-    asked = {operation.request for operation in operations if operation.request is not None}
-    answered = {operation.answer for operation in operations if operation.answer is not None} | {answers.ErrorAnswer}
-    found: dict[str, Schema] = {}
-    for kinds, always in ((answered, True), (asked, False)):
-        _, parts = msgspec.json.schema_components(sorted(kinds, key=lambda kind: kind.__name__), ref_template=_REF)
-        for name, part in parts.items():
-            assert name not in found, f"two Structs are called {name}"
-            found[name] = _tidied(part)
-            if always and name in _ANSWERED:
-                found[name]["required"] = _always(_ANSWERED[name])
-    for kind in asked:
-        found[kind.__name__] |= getattr(kind, "SCHEMA", {})
-    return found
-
-
-def _always(kind: type[Struct]) -> list[str]:
-    """The fields that no answer lacks."""
-    types = get_type_hints(kind)
-    fields = msgspec.structs.fields(kind)
-    return [each.encode_name for each in fields if UnsetType not in get_args(types[each.name])]
-
-
-def _tidied(schema: Any) -> Any:
-    """A schema without what only repeats its name, with `null` among the types instead of beside them."""
-    if isinstance(schema, list):
-        return [_tidied(each) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    tidy = {name: _tidied(value) for name, value in schema.items() if name != "title"}
-    if "description" in tidy:
-        tidy["description"] = inspect.cleandoc(tidy["description"])
-    if "default" in tidy and tidy["default"] is None:
-        del tidy["default"]
-    if DEFAULT in tidy:
-        tidy["default"] = tidy.pop(DEFAULT)
-    tidy = _merged(tidy)
-    if "type" in tidy and all("type" in each for each in tidy.get("anyOf", [{}])):
-        del tidy["type"]
-    if "object" in tidy.get("type", ()) and not {"properties", "additionalProperties"} & tidy.keys():
-        tidy["additionalProperties"] = True  # without it, generators of types take such an object for an empty one
-    return tidy
-
-
-def _merged(schema: Schema) -> Schema:
-    kinds = schema.get("anyOf", [])
-    if {"type": "null"} not in kinds or len(kinds) != 2:
-        return schema
-    inner: Schema = next(kind for kind in kinds if kind != {"type": "null"})
-    if "$ref" in inner or "anyOf" in inner:
-        return schema
-    outer = {name: value for name, value in schema.items() if name != "anyOf"}
-    merged = {**inner, **outer}
-    if "enum" in merged:
-        merged["enum"] = [*merged["enum"], None]
-    elif isinstance(merged["type"], str) and "type" not in outer:
-        merged["type"] = [merged["type"], "null"]
-    return merged
-
-
-def _of_service(value: Any, limits: Limits) -> Any:
-    """A part of the document with the service's limits in the place of their names."""
-    if isinstance(value, dict):
-        return {name: _of_service(each, limits) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_of_service(each, limits) for each in value]
-    if isinstance(value, str):
-        if (whole := _LIMIT.fullmatch(value)) is not None:
-            return getattr(limits, whole[1])
-        return _LIMIT.sub(lambda found: str(getattr(limits, found[1])), value)
-    return value
-
-
-_LIMIT = re.compile("{(" + "|".join(Limits.__struct_fields__) + ")}")
-
-
-def _example(schema: Schema, schemas: dict[str, Schema]) -> Any:
-    """A value that fits the schema, made of the examples of its parts."""
-    if "$ref" in schema:
-        return _example(schemas[schema["$ref"].rpartition("/")[2]], schemas)
-    if "examples" in schema:
-        return schema["examples"][0]
-    if "enum" in schema:
-        return schema["enum"][0]
-    if "anyOf" in schema and "type" not in schema:
-        return _example(schema["anyOf"][0], schemas)
-    kind = schema["type"]
-    if kind == "object":
-        shown = schema.get("required", ())
-        fields = schema.get("properties", {}).items()
-        return {name: _example(each, schemas) for name, each in fields if name in shown or "examples" in each}
-    if kind == "array":
-        return [_example(schema["items"], schemas)]
-    return schema.get("default", _PLAIN[kind] if isinstance(kind, str) else None)
-
-
-_PLAIN: Schema = {"boolean": False, "integer": 0, "number": 0.0, "string": "text"}
-
-
 # Operations
 
 
@@ -242,10 +133,10 @@ def _tag(operation: Operation) -> str:
 
 def _parameters(operation: Operation) -> list[Schema]:
     found: list[Schema] = []
-    for name, (text, schema) in _PATH_PARAMETERS.items():
+    for name, (text, schema) in PATH_PARAMETERS.items():
         if f"{{{name}}}" in operation.path:
             found.append({"name": name, "in": "path", "required": True, "description": text, "schema": schema})
-    found += [_query(param) for param in operation.query if param.name not in _WAYS]
+    found += [_query(param) for param in operation.query if param.name not in WAYS]
     if operation.name == "append":
         found.append(_IDEMPOTENCY_KEY)
     if operation.name == "watch_stream":
@@ -272,10 +163,10 @@ def _success(operation: Operation) -> Schema:
         return {"101": {"description": _UPGRADED}}
     if operation.streams:
         text = f"Events, until either side ends the stream: {_EVENTS[operation.name]}"
-        return {"200": {"description": text, "content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+        return {"200": {"description": text, "content": {"text/event-stream": {}}}}
     content: Schema = {"application/json": {"schema": {"type": "object", "additionalProperties": True}}}
     if operation.answer is not None:
-        content = {"application/json": {"schema": {"$ref": _REF.format(name=_answer_name(operation))}}}
+        content = {"application/json": {"schema": {"$ref": REF.format(name=_answer_name(operation))}}}
     if operation.name == "metrics":
         content["text/plain"] = {"schema": {"type": "string"}}
     found: Schema = {"200": {"description": "Done", "content": content}}
@@ -305,7 +196,7 @@ def _failure(status: int, codes: list[ErrorCode]) -> Schema:
         **({"headers": _HEADERS[status]} if status in _HEADERS else {}),
         "content": {
             "application/json": {
-                "schema": {"$ref": _REF.format(name="ErrorAnswer")},
+                "schema": {"$ref": REF.format(name="ErrorAnswer")},
                 "examples": {
                     code.value: {"value": {"error": {"code": code.value, "message": MEANINGS[code]}}} for code in codes
                 },
@@ -342,7 +233,7 @@ def _described(operation: Operation, shared: dict[str, Schema], *, keys: bool, p
     }
     if operation.body is not Body.NONE:
         assert operation.request is not None
-        schema = {"$ref": _REF.format(name=operation.request.__name__)}
+        schema = {"$ref": REF.format(name=operation.request.__name__)}
         described["requestBody"] = {
             "required": operation.body is Body.REQUIRED,
             "content": {"application/json": {"schema": schema}},
@@ -357,7 +248,7 @@ def _added(operations: Iterable[Operation], schemas: dict[str, Schema]) -> None:
             continue
         schema = schemas[_answer_name(operation)]
         if operation.timed:
-            schema["properties"]["performance"] = {"$ref": _REF.format(name="Performance")}
+            schema["properties"]["performance"] = {"$ref": REF.format(name="Performance")}
             schema["required"] = sorted({*schema["required"], "performance"})
         if operation.request is not None and not operation.request.__struct_config__.forbid_unknown_fields:
             schema["properties"]["ignored"] = {
@@ -370,7 +261,9 @@ def _added(operations: Iterable[Operation], schemas: dict[str, Schema]) -> None:
 def document(operations: Iterable[Operation], limits: Limits, *, keys: bool = True, probe_auth: bool = False) -> Schema:
     """The document of a service. `keys`: it has keys; `probe_auth`: its probes need one too."""
     operations = tuple(operations)
-    schemas = _schemas(operations)
+    asked = {operation.request for operation in operations if operation.request is not None}
+    answered = {operation.answer for operation in operations if operation.answer is not None} | {answers.ErrorAnswer}
+    schemas = of_structs(answered, asked)
     _added(operations, schemas)
     paths: dict[str, Schema] = {}
     shared: dict[str, Schema] = {}
@@ -379,11 +272,11 @@ def document(operations: Iterable[Operation], limits: Limits, *, keys: bool = Tr
         paths.setdefault(operation.path, {})[operation.method.lower()] = described
     components: Schema = {"schemas": dict(sorted(schemas.items())), "responses": dict(sorted(shared.items()))}
     if keys:
-        components["securitySchemes"] = _WAYS
+        components["securitySchemes"] = WAYS
     for operation in operations:
         for kind in (operation.request, operation.answer):
             if kind is not None:
-                schemas[kind.__name__]["examples"] = [_example(schemas[kind.__name__], schemas)]
+                schemas[kind.__name__]["examples"] = [example(schemas[kind.__name__], schemas)]
     whole = {
         "openapi": "3.1.0",
         "info": {
@@ -397,7 +290,7 @@ def document(operations: Iterable[Operation], limits: Limits, *, keys: bool = Tr
         "paths": paths,
         "components": components,
     }
-    found: Schema = _of_service(whole, limits)
+    found: Schema = of_service(whole, limits)
     return found
 
 

@@ -506,4 +506,13 @@ OPERATIONS: tuple[Operation, ...] = (
         always=True,
     ),
     Operation("openapi", "GET", "/v0/openapi.json", "This document", None, timed=False, always=True),
+    Operation(
+        "asyncapi",
+        "GET",
+        "/v0/asyncapi.json",
+        "The AsyncAPI document of the streams and the WebSocket",
+        None,
+        timed=False,
+        always=True,
+    ),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-PAGES = frozenset({"/", "/console"})
+PAGES = frozenset({"/", "/console", "/docs", "/docs/reference.css", "/docs/reference.js"})
 FOLDER = "/console/"
 """Everything below it belongs to the pages, too."""
 

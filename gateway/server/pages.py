@@ -12,19 +12,27 @@ from gateway.contract import responses
 from gateway.contract.routes import method_not_allowed, unknown_path
 from gateway.http.gzip_coding import accepts_gzip
 from gateway.http.messages import Response
-from gateway.server import console_files
+from gateway.server import console_files, reference_page
 from gateway.server.asgi import Receive, Scope, Send
 from gateway.server.console_files import ConsoleFiles, File
 from gateway.server.page_paths import is_page
 from gateway.server.status_page import HTML, POLICY
 
 
+def _page(content: str | bytes, content_type: str, policy: str) -> QuartResponse:
+    headers = {"content-security-policy": policy, "x-content-type-options": "nosniff", "cache-control": "no-cache"}
+    return QuartResponse(content, content_type=content_type, headers=headers)
+
+
 async def _status_page() -> QuartResponse:
-    return QuartResponse(
-        HTML,
-        content_type="text/html; charset=utf-8",
-        headers={"content-security-policy": POLICY, "x-content-type-options": "nosniff", "cache-control": "no-cache"},
-    )
+    return _page(HTML, "text/html; charset=utf-8", POLICY)
+
+
+async def _reference() -> QuartResponse:
+    from quart import request
+
+    content_type, content = reference_page.FILES[request.path]
+    return _page(content, content_type, reference_page.POLICY)
 
 
 def _as_quart(response: Response) -> QuartResponse:
@@ -62,13 +70,10 @@ class WebPages:
     def __init__(self) -> None:
         self._app: Any = QuartTrio("gateway.server.pages", static_folder=None)
         self._console = ConsoleFiles()
-        for path, view in (
-            ("/", _status_page),
-            ("/console", self._document),
-            ("/console/", self._document),
-            ("/console/<digest>/<path:name>", self._file),
-        ):
-            self._app.add_url_rule(path, path, view_func=view, methods=["GET"], provide_automatic_options=False)
+        views: dict[str, Any] = {"/": _status_page} | dict.fromkeys(reference_page.FILES, _reference)
+        views |= {"/console": self._document, "/console/": self._document, "/console/<digest>/<path:name>": self._file}
+        for path, view in views.items():
+            self._app.add_url_rule(path, path, view, methods=["GET"], provide_automatic_options=False)
         self._app.register_error_handler(HTTPException, _refused)
 
     def owns(self, path: str) -> bool:

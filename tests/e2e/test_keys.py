@@ -60,6 +60,7 @@ def answers(service: Service) -> Iterator[bytes]:
             ("PATCH", "/v0/topics/tenant:a", None),
             ("GET", "/v0/metrics", None),
             ("GET", "/v0/openapi.json", None),
+            ("GET", "/v0/asyncapi.json", None),
             ("GET", "/v0/nothing", None),
             ("GET", "/", None),
         ):

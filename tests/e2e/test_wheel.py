@@ -54,7 +54,9 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     checkout.mkdir()
     for name in BUILT_OF:
         if (ROOT / name).exists():
-            shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            shutil.copytree(
+                ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "node_modules")
+            )
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, checkout / name)
     return {
@@ -85,6 +87,7 @@ def test_the_wheel_has_every_file_of_its_packages(wheels: dict[str, Path]) -> No
     files = {str(path.relative_to(ROOT)) for name in packages for path in (ROOT / name).rglob("*.*")}
     files = {name for name in files if "__pycache__" not in name}
     assert "gateway/server/status_page.html" in files
+    assert "gateway/server/reference/reference.js" in files
     assert files <= set(zipfile.ZipFile(wheels["server"]).namelist())
 
 

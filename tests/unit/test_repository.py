@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -31,6 +32,7 @@ def test_the_version_is_the_same_everywhere_and_in_the_changelog() -> None:
     assert project("pyproject.toml")["dynamic"] == ["version"]  # taken from proto.__version__
     assert project("packages/pyspark-topics/pyproject.toml")["version"] == proto.__version__
     assert project("packages/topics-client/pyproject.toml")["version"] == proto.__version__
+    assert json.loads((ROOT / "packages/topics-client-ts/package.json").read_text())["version"] == proto.__version__
     sections = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert sections[0] == "Unreleased"
     assert re.fullmatch(rf"{re.escape(proto.__version__)} - \d{{4}}-\d\d-\d\d", sections[1])
@@ -66,3 +68,14 @@ def test_the_lock_has_every_dependency_with_a_digest_and_no_address() -> None:
         name, least = wanted.split(">=")
         version = [int(part) for part in locked[name].split(".")]
         assert version >= [int(part) for part in least.split(".")], wanted
+
+
+def test_the_lock_of_npm_has_a_digest_for_each_package_and_no_address_of_a_registry() -> None:
+    locked = json.loads((ROOT / "packages/topics-client-ts/package-lock.json").read_text())
+    for name, package in locked["packages"].items():
+        if name:
+            assert package["integrity"].startswith("sha512-"), name
+            assert "resolved" not in package, name
+            assert package["dev"], f"{name} is needed to run the client"
+    assert locked["packages"][""]["version"] == proto.__version__
+    assert (ROOT / "packages/topics-client-ts/LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()

@@ -21,7 +21,7 @@ from tests.support.websocket import UPGRADE
 
 INSIDE, OUTSIDE = "tenant:a", "tenan"
 ROUTER = {"source": "tenant:s", "dest": "tenant:d"}
-OPEN = {"health", "ready", "openapi"}
+OPEN = {"health", "ready", "openapi", "asyncapi"}
 """Operations without a key. Adding one is a decision, so the test repeats it here."""
 ONLY = {scope: f"only-{scope.words[0]}" for scope in Scope}
 EXCEPT = {scope: f"all-but-{scope.words[0]}" for scope in Scope}

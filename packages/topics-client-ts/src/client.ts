@@ -1,0 +1,219 @@
+/** `Topics`: the operations of the service. */
+
+import { type Answer, type CallOptions, Connection, type Input, type OperationName } from "./connection.js";
+import { type Job, jobOf, type NewRecord, type Published, type Schemas } from "./items.js";
+import {
+  type BatchOptions,
+  Publisher,
+  publishAll,
+  type PublishOptions,
+  type RecordOptions,
+} from "./publishing.js";
+import { defined, Reading, type ReadOptions } from "./reading.js";
+import { Tail, type TailOptions, type Topics as TailTopics } from "./tailing.js";
+import { type Handler, Worker, type WorkOptions } from "./working.js";
+
+export interface ClientOptions {
+  /** An API key. */
+  key?: string;
+  /**
+   * How long a request is repeated while the service is away or busy, 60 s if absent. Keep it below the topics'
+   * idempotency window, 120 s.
+   */
+  patienceMs?: number;
+  /** In place of the global one. */
+  fetch?: typeof globalThis.fetch;
+  /** In place of the global one, which Node has from version 22 on. */
+  WebSocket?: typeof globalThis.WebSocket;
+  /** Parses answers, in place of `JSON.parse`: for example, one that keeps all digits of numbers. */
+  parse?: (text: string) => unknown;
+}
+
+/** A tag, or `["tag", "Eq" | "Glob", text]`; a Glob ends with `*`. */
+export type Match = string | ["tag", "Eq" | "Glob", string];
+
+type Jobs = Pick<Job, "seq" | "leaseId">[];
+
+/** A client of one service. */
+export class Topics {
+  readonly connection: Connection;
+
+  constructor(url: string = "http://127.0.0.1:4000", options: ClientOptions = {}) {
+    const { key, patienceMs = 60_000, parse = JSON.parse } = options;
+    const fetch = options.fetch ?? ((...of: Parameters<typeof globalThis.fetch>) => globalThis.fetch(...of));
+    const WebSocket = options.WebSocket ?? globalThis.WebSocket;
+    this.connection = new Connection({ url, key, patienceMs, fetch, WebSocket, parse });
+  }
+
+  /** Any operation of the OpenAPI document, by its name: `call("topic_state", { path: { topic: "jobs" } })`. */
+  call<N extends OperationName>(name: N, input: Input<N>, options?: CallOptions): Promise<Answer<N>> {
+    return this.connection.call(name, input, options);
+  }
+
+  // Records
+
+  /** Append a record. It is written once, whatever happens to answers. */
+  publish(topic: string, data: unknown, options: PublishOptions & RecordOptions = {}): Promise<Published> {
+    const { tag, meta, delayMs } = options;
+    return publishAll(this.connection, topic, [{ data, ...defined({ tag, meta, delayMs }) }], options);
+  }
+
+  /** Append records in batches, one after the other. An error leaves the batches before it written. */
+  publishAll(
+    topic: string,
+    records: Iterable<NewRecord> | AsyncIterable<NewRecord>,
+    options: PublishOptions = {},
+  ): Promise<Published> {
+    return publishAll(this.connection, topic, records, options);
+  }
+
+  /** Gathers records into batches: `await publisher.send(data)`, and `await publisher.close()` at the end. */
+  publisher(topic: string, options: BatchOptions = {}): Publisher {
+    return new Publisher(this.connection, topic, options);
+  }
+
+  /** The records behind `fromSeq`, or behind a named cursor, up to the head. */
+  read<T = unknown>(topic: string, options: ReadOptions = {}): Reading<T> {
+    return new Reading<T>(this.connection, topic, options);
+  }
+
+  /** Records as they are written, of one topic or of many. */
+  tail<T = unknown>(topics: TailTopics, options: TailOptions = {}): Tail<T> {
+    return new Tail<T>(this.connection, topics, options);
+  }
+
+  /** Delete records before a seq, by tag, or both; how many there were. */
+  async deleteRecords(topic: string, which: { beforeSeq?: number; match?: Match }): Promise<number> {
+    const { beforeSeq: before_seq, match } = which;
+    const body = defined({ before_seq, match }) as Schemas["DeleteRequest"];
+    // A deletion by tag alone means the records of its time: done again, it would take later ones.
+    const repeat = before_seq !== undefined;
+    return (await this.call("delete_records", { path: { topic }, body }, { repeat })).deleted;
+  }
+
+  // Topics
+
+  /** Create a topic, or change the named fields of its configuration; the whole configuration. */
+  async configure(topic: string, config: Schemas["ConfigPatch"] = {}): Promise<Schemas["TopicConfig"]> {
+    return (await this.call("configure_topic", { path: { topic }, body: config })).config;
+  }
+
+  state(topic: string): Promise<Schemas["TopicState"]> {
+    return this.call("topic_state", { path: { topic } });
+  }
+
+  /** All topics whose names begin with `prefix`. */
+  async *topics(prefix = ""): AsyncGenerator<Schemas["TopicEntry"], void, undefined> {
+    for await (const page of pages((cursor) => this.call("list_topics", { query: { prefix, cursor } }))) yield* page.topics;
+  }
+
+  /** Whether there was one. */
+  async deleteTopic(topic: string, { ifEmpty: if_empty = false } = {}): Promise<boolean> {
+    return (await this.call("delete_topic", { path: { topic }, query: { if_empty } })).deleted;
+  }
+
+  // Cursors
+
+  cursor(topic: string, cursor: string): Promise<Schemas["CursorState"]> {
+    return this.call("get_cursor", { path: { topic, cursor } });
+  }
+
+  /** Move a cursor; backwards only with `force`. */
+  setCursor(topic: string, cursor: string, seq: number, { force = false } = {}): Promise<Schemas["CursorState"]> {
+    return this.call("put_cursor", { path: { topic, cursor }, body: { seq, force } });
+  }
+
+  async *cursors(topic: string): AsyncGenerator<Schemas["CursorEntry"], void, undefined> {
+    const turn = (cursor: string) => this.call("list_cursors", { path: { topic }, query: { cursor } });
+    for await (const page of pages(turn)) yield* page.cursors;
+  }
+
+  /** Whether there was one. */
+  async deleteCursor(topic: string, cursor: string): Promise<boolean> {
+    return (await this.call("delete_cursor", { path: { topic, cursor } })).deleted;
+  }
+
+  // Routers
+
+  setRouter(router: string, config: Schemas["RouterPatch"]): Promise<Schemas["RouterPut"]> {
+    return this.call("put_router", { path: { router }, body: config });
+  }
+
+  router(router: string): Promise<Schemas["RouterState"]> {
+    return this.call("get_router", { path: { router } });
+  }
+
+  async *routers(
+    query: { prefix?: string; source?: string; dest?: string } = {},
+  ): AsyncGenerator<Schemas["RouterEntry"], void, undefined> {
+    for await (const page of pages((cursor) => this.call("list_routers", { query: { ...query, cursor } }))) yield* page.routers;
+  }
+
+  /** Whether there was one. */
+  async deleteRouter(router: string): Promise<boolean> {
+    return (await this.call("delete_router", { path: { router } })).deleted;
+  }
+
+  // Queues
+
+  /** Do the jobs of a queue: `await client.worker("mail", send).run()`. */
+  worker<T = unknown>(queue: string, handler: Handler<T>, options: WorkOptions<T> = {}): Worker<T> {
+    return new Worker<T>(this.connection, queue, handler, options);
+  }
+
+  async claim<T = unknown>(
+    queue: string,
+    node: string,
+    options: { max?: number; leaseMs?: number; waitMs?: number } = {},
+  ): Promise<Job<T>[]> {
+    const { max, leaseMs: lease_ms, waitMs: wait_ms } = options;
+    const told = await this.call("claim", { path: { topic: queue }, body: { node, ...defined({ max, lease_ms, wait_ms }) } });
+    return told.claimed.map((each) => jobOf<T>(queue, each));
+  }
+
+  ack(queue: string, node: string, jobs: Jobs): Promise<Schemas["Acked"]> {
+    return this.call("ack", { path: { topic: queue }, body: leases(node, jobs) });
+  }
+
+  nack(queue: string, node: string, jobs: Jobs, { delayMs: delay_ms = 0 } = {}): Promise<Schemas["Nacked"]> {
+    return this.call("nack", { path: { topic: queue }, body: { ...leases(node, jobs), delay_ms } });
+  }
+
+  extend(queue: string, node: string, jobs: Jobs, leaseMs: number): Promise<Schemas["Extended"]> {
+    return this.call("extend", { path: { topic: queue }, body: { ...leases(node, jobs), lease_ms: leaseMs } });
+  }
+
+  /** Look at jobs without leasing any. */
+  peek(queue: string, { firstSeq: first_seq = 0, max = 100 } = {}): Promise<Schemas["Peeked"]> {
+    return this.call("peek", { path: { topic: queue }, body: { first_seq, max } });
+  }
+
+  /** Move dead letters back to the queue they came from. */
+  redrive(
+    deadLetters: string,
+    queue: string,
+    options: { firstSeq?: number; lastSeq?: number; match?: Match; max?: number } = {},
+  ): Promise<Schemas["Redriven"]> {
+    const { firstSeq: first_seq, lastSeq: last_seq, match, max } = options;
+    const body = { queue, ...defined({ first_seq, last_seq, match, max }) } as Schemas["RedriveRequest"];
+    return this.call("redrive", { path: { topic: deadLetters }, body }, { repeat: false });
+  }
+
+  /** A ticket that opens one stream or WebSocket, once, within a minute: for an EventSource of a page. */
+  ticket(path: string): Promise<Schemas["Ticket"]> {
+    return this.call("make_ticket", { body: { path } });
+  }
+}
+
+function leases(node: string, jobs: Jobs): { node: string; seqs: number[]; lease_ids: string[] } {
+  return { node, seqs: jobs.map((job) => job.seq), lease_ids: jobs.map((job) => job.leaseId) };
+}
+
+async function* pages<P extends { next_cursor?: string }>(turn: (cursor: string) => Promise<P>): AsyncGenerator<P, void, undefined> {
+  let cursor: string | undefined = "";
+  while (cursor !== undefined) {
+    const page: P = await turn(cursor);
+    yield page;
+    cursor = page.next_cursor;
+  }
+}

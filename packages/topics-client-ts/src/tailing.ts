@@ -1,0 +1,242 @@
+/**
+ * Tailing topics: a stream that goes on by itself after every loss of its connection or session.
+ *
+ *     the stream breaks or ends, or the service is away    the same session again, with the id of the last frame
+ *     the session is gone (404, or an error frame 410)      a new session from the positions
+ *     no frame came since the session was made              a new session: the old one may have sent what was lost
+ *     a WebSocket breaks                                    another one, from the positions
+ *     a topic is gone when a session is made again          `TopicDeleted`
+ *
+ * A position is the seq up to which frames came. Records at or below it are dropped, so none is given twice.
+ */
+
+import { type Connection, Pauses } from "./connection.js";
+import { CursorNotFound, GapError, NotFound, TopicNotFound, Unavailable } from "./errors.js";
+import { type Gap, gapOf, recordOf, type Schemas, type TopicDeleted, type TopicRecord } from "./items.js";
+import { defined, type Gaps } from "./reading.js";
+import { checkError, EventFrames, type Frame, type Frames, SocketFrames } from "./streams.js";
+
+export type Item<T = unknown> = TopicRecord<T> | Gap | TopicDeleted;
+
+export interface TailOptions {
+  /** The records after this seq, or only those that are written from now on; 0 if absent. */
+  fromSeq?: number | "now";
+  /** Begin where this named cursor is, if it exists. */
+  cursor?: string;
+  /** Store the cursor after each batch of frames, or only when `commit()` is called. */
+  commit?: "auto" | "manual";
+  /** An event stream read with fetch, or a WebSocket. */
+  transport?: "events" | "websocket";
+  /** Leave out records of this node, or of these. */
+  node?: string | string[];
+  tags?: boolean;
+  meta?: boolean;
+  /** Records of a frame. */
+  limit?: number;
+  /** Longest silence of the stream. */
+  heartbeatMs?: number;
+  /** `strong`: only records that a crash of the machine does not take back. */
+  consistency?: "eventual" | "strong";
+  gaps?: Gaps;
+}
+
+/** Topics to tail; a map says for each where to begin. */
+export type Topics = string | string[] | Record<string, number | "now">;
+
+/**
+ * An iterator of records as they are written. It begins behind the named cursor; without one, or before its first commit,
+ * behind `fromSeq`. Breaking out of a loop closes the stream; iterating again goes on behind the last item.
+ */
+export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
+  /** For each topic, the item that the iterator gave last. */
+  readonly positions = new Map<string, number>();
+  readonly #start: Map<string, number | "now">;
+  readonly #received = new Map<string, number>();
+  readonly #committed = new Map<string, number>();
+  readonly #pauses = new Pauses(undefined);
+  #items: Item<T>[] = [];
+  #frames: Frames | undefined;
+  #streamUrl: string | undefined;
+  #lastId: string | undefined;
+  #opened = false;
+  #begun = false;
+  #closing = new AbortController();
+
+  constructor(
+    private readonly connection: Connection,
+    topics: Topics,
+    private readonly options: TailOptions,
+  ) {
+    const { fromSeq = 0 } = options;
+    const named = typeof topics === "string" ? [topics] : topics;
+    this.#start = new Map(Array.isArray(named) ? named.map((topic) => [topic, fromSeq]) : Object.entries(named));
+  }
+
+  [Symbol.asyncIterator](): this {
+    return this;
+  }
+
+  async next(): Promise<IteratorResult<Item<T>, undefined>> {
+    if (this.#closing.signal.aborted) this.#closing = new AbortController();
+    await this.begin();
+    while (this.#items.length === 0) {
+      for (const [topic, seq] of this.#received) this.positions.set(topic, seq); // the caller asks for more: all is done
+      if (this.options.commit !== "manual" && this.options.cursor !== undefined) await this.commit();
+      if (this.#closing.signal.aborted || this.#received.size === 0) return this.return();
+      await this.#receive();
+    }
+    const item = this.#items.shift() as Item<T>;
+    if (item.kind === "deleted") this.positions.delete(item.topic);
+    else this.positions.set(item.topic, item.seq);
+    if (item.kind === "gap" && this.options.gaps !== "yield") throw new GapError(item);
+    return { done: false, value: item };
+  }
+
+  async return(): Promise<IteratorResult<Item<T>, undefined>> {
+    this.close();
+    return { done: true, value: undefined };
+  }
+
+  /** Close the stream; a `next()` that waits ends. The service forgets the session by itself. */
+  close(): void {
+    this.#closing.abort(new Error("the tail was closed"));
+    this.#drop();
+  }
+
+  #drop(): void {
+    this.#frames?.close();
+    this.#frames = undefined;
+  }
+
+  /** Find the place to begin, so that records written from now on are given. `next()` does it, too. */
+  async begin(): Promise<void> {
+    if (this.#begun) return;
+    const { cursor } = this.options;
+    for (const topic of cursor === undefined ? [] : this.#start.keys()) {
+      try {
+        const input = { path: { topic, cursor: cursor as string } };
+        this.#start.set(topic, (await this.connection.call("get_cursor", input)).seq);
+      } catch (error) {
+        if (!(error instanceof CursorNotFound)) throw error;
+      }
+    }
+    await this.#makeSession(this.#start, false);
+    this.#begun = true;
+    for (const [topic, seq] of this.#received) {
+      this.positions.set(topic, seq);
+      this.#committed.set(topic, seq);
+    }
+  }
+
+  /** Store the positions under the cursor's name: all items that the iterator gave are done. */
+  async commit(): Promise<void> {
+    const { cursor } = this.options;
+    if (cursor === undefined) throw new TypeError("a tail without a cursor has nothing to commit to");
+    for (const [topic, seq] of [...this.positions]) {
+      if (this.#committed.get(topic) === seq) continue;
+      try {
+        await this.connection.call("put_cursor", { path: { topic, cursor }, body: { seq } });
+      } catch (error) {
+        if (!(error instanceof NotFound)) throw error; // the topic was deleted, and its cursor with it
+      }
+      this.#committed.set(topic, seq);
+    }
+  }
+
+  #watch(positions: Map<string, number | "now">): Schemas["WatchRequest"] {
+    const { node, tags: include_tags = true, meta: include_meta, limit, consistency } = this.options;
+    const from = (seq: number | "now") => (seq === "now" ? { tail: true } : { from_seq: seq });
+    const topics = Object.fromEntries([...positions].map(([topic, seq]) => [topic, from(seq)]));
+    const heartbeat_ms = this.#heartbeatMs;
+    return { topics, include_tags, heartbeat_ms, ...defined({ node, include_meta, limit, consistency }) };
+  }
+
+  get #heartbeatMs(): number {
+    return this.options.heartbeatMs ?? 15_000;
+  }
+
+  /** Make a watch session. A WebSocket needs none, but this says where its topics begin. */
+  async #makeSession(positions: Map<string, number | "now">, lenient: boolean): Promise<void> {
+    let told: { topics: Schemas["Watch"]["topics"]; stream_url?: string };
+    try {
+      told = await this.connection.call("watch", { query: { lenient }, body: this.#watch(positions) });
+    } catch (error) {
+      if (!(lenient && error instanceof TopicNotFound)) throw error;
+      told = { topics: {} };
+    }
+    this.#resolved(positions, told.topics);
+    this.#streamUrl = told.stream_url;
+    this.#lastId = undefined;
+    this.#opened = false;
+  }
+
+  /** Take in where topics begin; those that are not there are deleted. */
+  #resolved(asked: Map<string, number | "now">, found: Schemas["Watch"]["topics"]): void {
+    for (const [topic, seq] of [...asked]) {
+      const state = found[topic];
+      if (state === undefined) this.#deleted(topic);
+      else this.#received.set(topic, seq === "now" ? state.from_seq : seq);
+    }
+  }
+
+  #deleted(topic: string): void {
+    this.#items.push({ kind: "deleted", topic, seq: this.#received.get(topic) ?? 0 });
+    this.#received.delete(topic);
+  }
+
+  /** Take one frame of the stream, open it if it is not, or wait after a failure. */
+  async #receive(): Promise<void> {
+    const { signal } = this.#closing;
+    try {
+      this.#frames ??= await this.#open();
+      if (signal.aborted) return this.#drop();
+      const frame = await this.#frames?.next();
+      if (frame === undefined) return;
+      this.#take(frame);
+      this.#lastId = frame.id ?? this.#lastId;
+      this.#pauses.reset();
+    } catch (error) {
+      this.#drop();
+      const gone = error instanceof NotFound && !(error instanceof TopicNotFound);
+      if (gone) this.#streamUrl = undefined;
+      const failure = gone ? new Unavailable(`the watch session is gone: ${error.message}`) : error;
+      await this.#pauses.after(failure, signal).catch((last: unknown) => {
+        if (!signal.aborted) throw last;
+      });
+    }
+  }
+
+  /** Open the stream; none if no topic is left. */
+  async #open(): Promise<Frames | undefined> {
+    if (this.options.transport === "websocket") {
+      const subscribe = { ...this.#watch(this.#received), lenient: true };
+      return SocketFrames.open(this.connection, subscribe, this.#heartbeatMs);
+    }
+    if (this.#streamUrl === undefined || (this.#opened && this.#lastId === undefined)) {
+      await this.#makeSession(new Map(this.#received), true);
+    }
+    if (this.#streamUrl === undefined) return undefined;
+    this.#opened = true;
+    return EventFrames.open(this.connection, this.#streamUrl, this.#lastId, 2 * this.#heartbeatMs + 5000);
+  }
+
+  /** Take one frame: its items and the new position of its topic. */
+  #take({ event, told }: Frame): void {
+    const topic: string = told.topic ?? "";
+    if (event === "error") return checkError(told);
+    if (event === "subscribed") return this.#resolved(new Map(this.#received), told.topics);
+    const position = this.#received.get(topic);
+    if (position === undefined) return;
+    if (event === "record") {
+      const fresh = (told.records as Schemas["Record"][]).filter((each) => each.$seq > position);
+      for (const each of fresh) this.#items.push(recordOf<T>(topic, each));
+      this.#received.set(topic, told.to_seq);
+    } else if (event === "tombstone") {
+      const gap = gapOf(topic, told);
+      this.#items.push(gap);
+      this.#received.set(topic, gap.seq);
+    } else if (event === "topic-deleted") {
+      this.#deleted(topic);
+    }
+  }
+}
