@@ -32,14 +32,18 @@ const STATES = {ready: "good", asking: "", "not ready": "warn", "key needed": "w
 
 class TopicsConsole extends View {
   #theme = localStorage.getItem("theme") ?? "auto";
-  #going = 0;
+  #going = 0; // when g was pressed
+  #asked = false; // whether the dialog came up by itself for this key
 
   begin() {
     this.on(window, "hashchange", () => this.#arrive());
     this.on(document, "keydown", event => this.#press(event));
     this.on(service, "change", () => this.draw());
-    this.on(access, "change", () => this.draw());
-    this.on(access, "refused", () => this.#open("key"));
+    this.on(access, "change", () => {
+      this.#asked = false;
+      this.draw();
+    });
+    this.on(access, "refused", () => this.#askForKey());
     this.#wear(this.#theme);
     service.start();
   }
@@ -86,6 +90,11 @@ class TopicsConsole extends View {
   #open(id) {
     const dialog = this.querySelector(`dialog#${id}`);
     if (dialog && !dialog.open) dialog.showModal();
+  }
+
+  #askForKey() {
+    if (!this.#asked) this.#open("key");
+    this.#asked = true;
   }
 
   #wear(theme) {

@@ -3,6 +3,7 @@
 import {compact, millis, plural, size, span, whole} from "../format.js";
 import {service} from "../service.js";
 import {View, fact, html, nothing, pill} from "../ui.js";
+import {waiting} from "./waiting.js";
 import "../chart.js";
 
 const rate = n => (n === undefined ? "–" : compact(n) + "/s");
@@ -15,15 +16,15 @@ class Overview extends View {
 
   template() {
     const m = service.metrics;
-    if (!m) return html`<h1>Overview</h1><p class="soft">Asking the service…</p>`;
+    if (!m) return html`<h1>Overview</h1>${waiting()}`;
     return html`
       <h1>Overview</h1>
       ${this.#attention(m)}
       <section class="tiles" aria-label="Totals">
-        ${this.#tile("Records written", rate(service.rate(each => each.heads)), `${compact(m.topics_records_live)} live`, each => each.heads)}
-        ${this.#tile("Requests", rate(service.rate(each => each.reads + each.writes)), `${whole(m.topics_http_requests_in_flight)} in flight`, each => each.reads + each.writes)}
+        ${this.#tile("Records written", rate(service.rate(each => each.heads)), `${compact(m.topics_records_live)} live`)}
+        ${this.#tile("Requests", rate(service.rate(each => each.reads + each.writes)), `${whole(m.topics_http_requests_in_flight)} in flight`)}
         ${this.#tile("Topics", whole(m.topics_topics), `${whole(m.topics_queue_topics)} of them queues`)}
-        ${this.#tile("Live data", size(m.topics_bytes_live), m.topics_disk_free_bytes?.[0] ?? m.topics_disk_free_bytes >= 0 ? `${size(m.topics_disk_free_bytes)} free on disk` : "")}
+        ${this.#tile("Live data", size(m.topics_bytes_live), Number.isFinite(m.topics_disk_free_bytes) ? `${size(m.topics_disk_free_bytes)} free on disk` : "")}
         ${this.#tile("Up for", span(m.topics_uptime_ms), m.topics_ready ? "every shard serves" : "not every shard serves")}
       </section>
       <section class="charts" aria-label="The last minutes">
@@ -46,7 +47,7 @@ class Overview extends View {
         ])}
         ${this.#chart("Written to the log", n => (n === undefined ? "–" : size(n) + "/s"), [
           {name: "bytes", kind: "a", fill: true, points: service.series(each => each.bytes, true)},
-        ])}
+        ], "", true)}
         ${this.#chart("Writes that wait for the log", compact, [
           {name: "waiting", kind: "a", fill: true, points: service.series(each => each.waiting)},
         ])}
@@ -66,17 +67,17 @@ class Overview extends View {
     return html`<ul class="attention">${found.map(([kind, text]) => html`<li class=${kind}>${text}</li>`)}</ul>`;
   }
 
-  #tile(label, value, note, series = null) {
+  #tile(label, value, note) {
     return html`<div class="tile"><span class="label">${label}</span><span class="value">${value}</span><span class="note">${note}</span></div>`;
   }
 
-  #chart(title, format, lines, note = "") {
+  #chart(title, format, lines, note = "", bytes = false) {
     return html`<figure class="card"><figcaption>${title}${note ? html` <span class="soft">${note}</span>` : nothing}</figcaption>
-      <line-chart .label=${title} .format=${format} .lines=${lines}></line-chart></figure>`;
+      <line-chart .label=${title} .format=${format} .bytes=${bytes} .lines=${lines}></line-chart></figure>`;
   }
 
   #shards() {
-    return html`<section class="card" aria-labelledby="shards-title"><h2 id="shards-title">Shards and processes</h2>
+    return html`<section class="card"><h2>Shards and processes</h2>
       <div class="scroll" tabindex="0" role="region" aria-label="Shards and processes"><table>
         <thead><tr><th>process</th><th>state</th><th class="n">started again</th><th class="n">killed, no answer</th></tr></thead>
         <tbody>

@@ -3,8 +3,10 @@
 import {compact, plural, span, whole} from "../format.js";
 import {byLabel, service} from "../service.js";
 import {View, empty, html, link, named, nothing} from "../ui.js";
-import {path, roundUp} from "../chart.js";
+import {path, roundUp} from "../geometry.js";
+import "../chart.js";
 import "./new-topic.js";
+import {waiting} from "./waiting.js";
 
 const MOST_ROWS = 200;
 const COLUMNS = [["topic", "queue"], ["ready", "ready"], ["flight", "in flight"], ["dead", "dead letters"], ["oldest", "oldest waits for"]];
@@ -27,7 +29,7 @@ class QueuesView extends View {
 
   template() {
     const m = service.metrics;
-    if (!m) return html`<h1>Queues</h1><p class="soft">Asking the service…</p>`;
+    if (!m) return html`<h1>Queues</h1>${waiting()}`;
     const [key, down] = this.#sort;
     const sign = down ? -1 : 1;
     const all = this.#queues.filter(each => each.topic.includes(this.#text));

@@ -129,7 +129,8 @@ class TopicLive extends View {
         <button class=${this.#paused ? "primary" : ""} id="pause" @click=${() => this.#pause()}>${this.#paused ? `Go on${held ? ` (${compact(held)})` : ""}` : "Pause"}</button>
         <button @click=${() => { this.#rows = []; this.draw(); }}>Clear</button>
         <span class="grow"></span>
-        <span role="status" id="live-state">${pill(kind, this.#paused && this.#state === "live" ? "paused" : this.#state)} <span class="soft">${compact(this.#seen)} so far</span></span>
+        <span class="soft">${compact(this.#seen)} so far</span>
+        <span role="status" id="live-state">${pill(kind, this.#paused && this.#state === "live" ? "paused" : this.#state)}</span>
       </div>
       ${problem(this.error)}
       ${this.#rows.length ? html`<record-rows .rows=${this.#rows} .what=${"Newest records of " + this.topic}></record-rows>`

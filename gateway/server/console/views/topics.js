@@ -1,5 +1,5 @@
-// All topics. By name, the service gives a page at a time. Another order, or a search within names, walks the list
-// once, a thousand a request, and is then sorted and paged here.
+// All topics. By name, the service gives a page at a time. Another order, or a search within names, walks the list,
+// a thousand a request, and is then sorted and paged here.
 
 import {PAGE_ROWS, get, walk} from "../api.js";
 import {byLabel, service} from "../service.js";
@@ -8,6 +8,7 @@ import {View, empty, html, link, named, nothing, pill, problem} from "../ui.js";
 import "./new-topic.js";
 
 const EVERY_MS = 5000;
+const WALK_MS = 30000;
 const MOST = 20000;
 const COLUMNS = [
   {name: "name", key: "topic"},
@@ -26,6 +27,7 @@ class TopicsList extends View {
   #next = null;
   #all = null; // every topic, once it was walked
   #whole = true;
+  #walked = 0; // when
   #page = 0;
   #counted = null;
   #before = new Map(); // topic → [head, time] of the refresh before
@@ -43,14 +45,14 @@ class TopicsList extends View {
   async #load(walkAgain = false) {
     const asked = (this.#asked += 1);
     if (this.#walks) {
-      if (this.#all && !walkAgain) return;
+      if (this.#all && !walkAgain && Date.now() - this.#walked < WALK_MS) return;
       const prefix = this.#text.startsWith("*") ? "" : this.#text;
       const {found, whole} = await walk("/v0/topics", "topics", {prefix}, MOST, so_far => {
         this.#counted = so_far;
         this.draw();
       });
       this.#counted = null;
-      if (asked === this.#asked) [this.#all, this.#whole] = [this.#rated(found), whole];
+      if (asked === this.#asked) [this.#all, this.#whole, this.#walked] = [this.#rated(found), whole, Date.now()];
       return;
     }
     const page = await get("/v0/topics", {prefix: this.#text, page_size: PAGE_ROWS, cursor: this.#cursors.at(-1)});
@@ -66,7 +68,7 @@ class TopicsList extends View {
     this.#before = new Map(rows.map(row => [row.topic, [row.head_seq, now]]));
     for (const row of rows) {
       const [head, at] = before.get(row.topic) ?? [row.head_seq, now];
-      row.rate = now - at > 500 && now - at < 30000 ? Math.max(row.head_seq - head, 0) / ((now - at) / 1000) : null;
+      row.rate = now - at > 500 && now - at < 2 * WALK_MS ? Math.max(row.head_seq - head, 0) / ((now - at) / 1000) : null;
     }
     return rows;
   }
