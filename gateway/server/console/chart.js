@@ -59,7 +59,8 @@ export class LineChart extends View {
           ${this.#lines.map(line => this.#drawn(line, x, y))}
           ${this.#pointed === null ? nothing : svg`<line class="pointer" x1=${x(at)} x2=${x(at)} y1="0" y2=${HEIGHT} />`}
         </svg>
-        <span class="since">${span(until - since)} ago</span><span class="until">${this.#pointed === null ? "now" : time(at).slice(0, 8)}</span>
+        <span class="since">${span(until - since)} ago</span>
+          <span class="until">${this.#pointed === null ? "now" : time(at).slice(0, 8)}</span>
       </div>`;
   }
 

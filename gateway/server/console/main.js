@@ -2,7 +2,7 @@
 
 import {access, hasKey, useKey} from "./api.js";
 import {service} from "./service.js";
-import {View, go, html, nothing, typing} from "./ui.js";
+import {View, closes, go, html, nothing, typing} from "./ui.js";
 import "./views/overview.js";
 import "./views/queues.js";
 import "./views/routers.js";
@@ -144,7 +144,8 @@ class TopicsConsole extends View {
 
   #banner() {
     if (service.state === "unreachable") {
-      return html`<div class="notice bad banner" role="alert"><b>${service.error.message}</b><span class="soft">${service.error.remedy}</span></div>`;
+      return html`<div class="notice bad banner" role="alert"><b>${service.error.message}</b>
+        <span class="soft">${service.error.remedy}</span></div>`;
     }
     if (service.state === "key needed") {
       return html`<div class="notice banner" role="alert"><b>This service asks for a key.</b>
@@ -172,8 +173,8 @@ class TopicsConsole extends View {
       ${refused ? html`<div class="notice bad" role="alert"><b>${service.error.message}</b></div>` : nothing}
       <label class="field">API key<input name="key" type="password" autocomplete="off" spellcheck="false" ?required=${!hasKey()} autofocus></label>
       <div class="actions">
-        ${hasKey() ? html`<button type="button" @click=${event => { useKey(""); event.target.closest("dialog").close(); }}>Forget it</button>` : nothing}
-        <button type="button" @click=${event => event.target.closest("dialog").close()}>Cancel</button>
+        ${hasKey() ? html`<button type="button" @click=${event => { useKey(""); closes(event); }}>Forget it</button>` : nothing}
+        <button type="button" @click=${closes}>Cancel</button>
         <button class="primary">Use it</button>
       </div></form></dialog>`;
   }
@@ -182,7 +183,7 @@ class TopicsConsole extends View {
     return html`<dialog id="help" aria-labelledby="help-title">
       <h2 id="help-title">Keyboard</h2>
       <dl class="shortcuts">${SHORTCUTS.map(([keys, what]) => html`<dt>${keys.split(" ").filter(Boolean).map(key => html`<kbd>${key}</kbd> `)}</dt><dd>${what}</dd>`)}</dl>
-      <div class="actions"><button class="primary" @click=${event => event.target.closest("dialog").close()}>Close</button></div></dialog>`;
+      <div class="actions"><button class="primary" @click=${closes}>Close</button></div></dialog>`;
   }
 }
 

@@ -4,7 +4,7 @@
 import {post, stream} from "../api.js";
 import {withRecords} from "../json.js";
 import {compact, plural, whole} from "../format.js";
-import {View, empty, html, nothing, pill, problem} from "../ui.js";
+import {View, empty, html, nothing, pill, problem, search} from "../ui.js";
 import "./record-rows.js";
 
 const MOST = 1000;
@@ -124,8 +124,7 @@ class TopicLive extends View {
     const held = this.#waiting.length + this.#skipped;
     return html`
       <div class="bar">
-        <input type="search" data-search placeholder="Tag, or tag:*" aria-label="Show records with this tag; a star at its end matches tags that begin so" spellcheck="false"
-          @input=${event => { this.#tag = event.target.value.trim(); }}>
+        ${search("Tag, or tag:*", "Show records with this tag; a star at its end matches tags that begin so", tag => { this.#tag = tag; })}
         <button class=${this.#paused ? "primary" : ""} id="pause" @click=${() => this.#pause()}>${this.#paused ? `Go on${held ? ` (${compact(held)})` : ""}` : "Pause"}</button>
         <button @click=${() => { this.#rows = []; this.draw(); }}>Clear</button>
         <span class="grow"></span>

@@ -132,15 +132,20 @@ class TopicRecords extends View {
     };
     return html`
       <form class="bar" @submit=${go}>
-        <input type="search" data-search name="tag" placeholder="Tag, or tag:*" aria-label="Show records with this tag; a star at its end matches tags that begin so"
+        <input type="search" data-search name="tag" placeholder="Tag, or tag:*"
+          aria-label="Show records with this tag; a star at its end matches tags that begin so"
           .value=${this.#tag} @change=${event => { this.#tag = event.target.value.trim(); this.#newest(); }} spellcheck="false">
-        <label class="inline">seq <input name="seq" type="number" min=${Math.max(state.earliest_seq, 1)} max=${state.head_seq} placeholder=${state.head_seq} class="short"></label>
+        <label class="inline">seq <input name="seq" type="number" class="short" min=${Math.max(state.earliest_seq, 1)}
+          max=${state.head_seq} placeholder=${state.head_seq}></label>
         <button>Go</button>
         <button type="button" @click=${() => this.#jump(Math.min(state.earliest_seq + ENOUGH - 1, state.head_seq))}>Oldest</button>
         <button type="button" @click=${() => this.#newest()}>Newest${newer > 0 ? html` <span class="soft">+${whole(newer)}</span>` : nothing}</button>
       </form>
       ${problem(this.error)}
-      ${this.#rows.length || this.#busy ? html`<record-rows .rows=${this.#shown} .busy=${this.#busy} .what=${"Records of " + this.topic} @end=${() => this.#tag ? undefined : this.#older()}></record-rows>` : this.#none()}
+      ${this.#rows.length || this.#busy
+        ? html`<record-rows .rows=${this.#shown} .busy=${this.#busy} .what=${"Records of " + this.topic}
+            @end=${() => !this.#tag && this.#older()}></record-rows>`
+        : this.#none()}
       <p class="foot soft" role="status">${this.#foot(state)}
         ${this.#tag && this.#low > state.earliest_seq && !this.#busy ? html`<button @click=${() => this.#older()}>Look further back</button>` : nothing}</p>`;
   }

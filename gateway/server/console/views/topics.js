@@ -118,7 +118,13 @@ class TopicsList extends View {
     return (service.metrics?.topics_topic_head_seq ?? [])
       .filter(row => row.labels.topic.startsWith(this.#text))
       .slice(0, PAGE_ROWS)
-      .map(({labels: {topic}, value}) => ({topic, head_seq: value, count: records.get(topic), bytes: bytes.get(topic), earliest_seq: earliest.get(topic)}));
+      .map(({labels: {topic}, value}) => ({
+        topic,
+        head_seq: value,
+        count: records.get(topic),
+        bytes: bytes.get(topic),
+        earliest_seq: earliest.get(topic),
+      }));
   }
 
   template() {
@@ -153,10 +159,12 @@ class TopicsList extends View {
     const queues = byLabel(service.metrics?.topics_topic_queue_ready, "topic");
     const arrow = column => (this.#sort.key === column.key ? (this.#sort.down ? "descending" : "ascending") : nothing);
     return html`<table class="list">
-      <thead><tr>${COLUMNS.map(column => html`<th class="${column.number ? "n" : ""} ${column.wide ? "wide-only" : ""}" aria-sort=${arrow(column)}>
+      <thead><tr>${COLUMNS.map(column => html`<th class="${column.number ? "n" : ""}
+        ${column.wide ? "wide-only" : ""}" aria-sort=${arrow(column)}>
         <button class="sort" @click=${() => this.#order(column)}>${column.name}</button></th>`)}</tr></thead>
       <tbody>${rows.map(row => html`<tr>
-        <td class="name"><a data-row href=${link(row.topic)}>${named(row.topic)}</a>${queues.has(row.topic) ? html` ${pill("", "queue")}` : nothing}
+        <td class="name"><a data-row href=${link(row.topic)}>${named(row.topic)}</a>
+          ${queues.has(row.topic) ? pill("", "queue") : nothing}
           ${row.durable ? pill("", "fsync") : nothing}${row.quarantined ? pill("bad", "damaged") : nothing}</td>
         <td class="n">${whole(row.count)}</td>
         <td class="n wide-only">${row.rate ? html`${compact(row.rate)}/s` : html`<span class="soft">–</span>`}</td>
