@@ -50,6 +50,7 @@ def test_every_panel_with_a_key_under_load(new_service: Callable[..., Service], 
             _routers(page)
             _keyboard(page)
             _phone_and_dark(page)
+            _forget_the_key(page)
         check_tab(page, service, KEY)
 
 
@@ -101,6 +102,8 @@ def _topics(page: Page) -> None:
     page.shows("document.querySelector('tbody a').innerText === 'shop:orders'")
     page.type("[data-search]", "nothing-is-called-so")
     page.reads("No topic matches")
+    page.js("location.hash = '#/topics/%'")
+    page.shows("location.hash.endsWith('%') && document.querySelector('main h1').innerText.startsWith('Topics')")
     page.type("[data-search]", "sensor.05")
     page.shows("document.querySelectorAll('tbody tr').length === 1")
 
@@ -240,6 +243,14 @@ def _phone_and_dark(page: Page) -> None:
         accessible(page)
         assert page.js("document.documentElement.scrollWidth") <= PHONE["width"], where
     page.size(DESKTOP)
+
+
+def _forget_the_key(page: Page) -> None:
+    page.click("#open-key")
+    page.click("dialog#key button[type=button]")
+    page.reads("This service asks for a key.")
+    page.shows("document.querySelector('dialog#key').open")
+    page.shows("!document.querySelector('.tile') && document.getElementById('state').innerText === 'key needed'")
 
 
 def test_a_shard_that_is_killed_shows_as_such_and_the_rest_stays_usable(

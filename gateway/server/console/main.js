@@ -57,7 +57,11 @@ class TopicsConsole extends View {
 
   get #where() {
     const [place = "", name = "", tab = ""] = location.hash.replace(/^#\/?/, "").split("/");
-    return {place, name: decodeURIComponent(name), tab};
+    try {
+      return {place, name: decodeURIComponent(name), tab};
+    } catch {
+      return {place, name: "", tab}; // not an address that the console made
+    }
   }
 
   #press(event) {
@@ -173,7 +177,7 @@ class TopicsConsole extends View {
       ${refused ? html`<div class="notice bad" role="alert"><b>${service.error.message}</b></div>` : nothing}
       <label class="field">API key<input name="key" type="password" autocomplete="off" spellcheck="false" ?required=${!hasKey()} autofocus></label>
       <div class="actions">
-        ${hasKey() ? html`<button type="button" @click=${event => { useKey(""); closes(event); }}>Forget it</button>` : nothing}
+        ${hasKey() ? html`<button type="button" @click=${event => { useKey(""); location.reload(); }}>Forget it</button>` : nothing}
         <button type="button" @click=${closes}>Cancel</button>
         <button class="primary">Use it</button>
       </div></form></dialog>`;

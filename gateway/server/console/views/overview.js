@@ -26,7 +26,7 @@ class Overview extends View {
         ${this.#tile("Records written", rate(service.rate(each => each.heads)), `${compact(m.topics_records_live)} live`)}
         ${this.#tile("Requests", rate(service.rate(each => each.reads + each.writes)), `${whole(m.topics_http_requests_in_flight)} in flight`)}
         ${this.#tile("Topics", whole(m.topics_topics), `${whole(m.topics_queue_topics)} of them queues`)}
-        ${this.#tile("Live data", size(m.topics_bytes_live), Number.isFinite(free) ? `${size(free)} free on disk` : "")}
+        ${this.#tile("Live data", size(m.topics_bytes_live), Number.isFinite(free) ? `${size(free)} free` : "")}
         ${this.#tile("Up for", span(m.topics_uptime_ms), m.topics_ready ? "every shard serves" : "not every shard serves")}
       </section>
       <section class="charts" aria-label="The last minutes">

@@ -1,7 +1,7 @@
 // Records as they are written: a watch, read as an event stream. The last 1000 are kept. While it is paused, they are
 // kept too, and those that no longer fit are counted.
 
-import {post, stream} from "../api.js";
+import {access, post, stream} from "../api.js";
 import {withRecords} from "../json.js";
 import {compact, plural, whole} from "../format.js";
 import {View, empty, html, nothing, pill, problem, search} from "../ui.js";
@@ -26,6 +26,11 @@ class TopicLive extends View {
   topic = "";
 
   begin() {
+    this.on(access, "change", () => {
+      this.#source?.close();
+      this.#wid = null; // a session belongs to the key that made it
+      this.#open();
+    });
     this.#open();
   }
 
