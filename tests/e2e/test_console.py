@@ -46,6 +46,7 @@ def test_every_panel_with_a_key_under_load(new_service: Callable[..., Service], 
             _live(page)
             _publish(page)
             _readers_and_settings(page)
+            _make_and_delete(page)
             _queues(page)
             _routers(page)
             _keyboard(page)
@@ -190,6 +191,32 @@ def _readers_and_settings(page: Page) -> None:
     page.type("input[name=cap_records]", "-5")
     page.click("#save")
     page.shows("document.querySelector('.notice.bad b')?.innerText.includes('cap_records')")
+
+
+def _make_and_delete(page: Page) -> None:
+    place(page, "topics")
+    page.click("#new-topic")
+    page.type("dialog[open] input[name=name]", "made.here")
+    accessible(page)
+    page.click("dialog[open] button.primary")
+    page.reads("No records")
+    accessible(page)
+    tab_of(page, "publish")
+    page.click("#publish")
+    page.reads("Published as seq 1,")
+    tab_of(page, "settings")
+    page.click(".card button.danger:nth-of-type(1)")
+    page.type("dialog[open] input[name=before]", "2")
+    accessible(page)
+    page.click("dialog[open] button.danger")
+    page.reads("1 record deleted.")
+    page.click(".card button.danger:nth-of-type(2)")
+    page.type("dialog[open] input[name=name]", "made.here")
+    accessible(page)
+    page.click("dialog[open] button.danger")
+    page.shows("location.hash === '#/topics' && !document.querySelector('dialog[open]')")
+    page.visit(page.js("location.origin + '/console#/topics/made.here'"))
+    page.shows("document.querySelector('.notice.bad code')?.innerText === 'topic_not_found'")
 
 
 def _queues(page: Page) -> None:
