@@ -103,14 +103,22 @@ class Page:
         self.call("Page.navigate", url=url)
 
     def click(self, selector: str) -> None:
-        """Click in the middle of the element, as a pointer does: whatever lies there gets it."""
-        self.shows(f"!!document.querySelector({json.dumps(selector)})?.getClientRects().length")
-        x, y = self.js(
-            f"""(() => {{ const element = document.querySelector({json.dumps(selector)});
+        """Click in the middle of the element, as a pointer does: once it is there, rests, and nothing covers it."""
+        self.shows(
+            f"""(async () => {{
+                const element = document.querySelector({json.dumps(selector)});
+                if (!element) return false;
                 element.scrollIntoView({{block: "center", behavior: "instant"}});
+                const before = element.getBoundingClientRect();
+                await new Promise(resolve => setTimeout(resolve, 40));
                 const area = element.getBoundingClientRect();
-                return [area.left + area.width / 2, area.top + area.height / 2]; }})()"""
+                const [x, y] = [area.left + area.width / 2, area.top + area.height / 2];
+                globalThis.clicked = [x, y];
+                return before.left === area.left && before.top === area.top && element.isConnected
+                    && element.contains(document.elementFromPoint(x, y));
+            }})()"""
         )
+        x, y = self.js("globalThis.clicked")
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
@@ -138,7 +146,12 @@ class Page:
         return str(self.js(f"document.getElementById('{ident}').innerText"))
 
     def shows(self, expression: str) -> None:
-        until(lambda: self.js(expression), f"{expression}; it shows {self.js('document.body?.innerText')}", PATIENCE_S)
+        """Wait until the expression is true. While it throws, as what it looks at is not there yet, it is not."""
+        tried = f"(async () => {{ try {{ return !!(await ({expression})); }} catch {{ return false; }} }})()"
+        try:
+            until(lambda: self.js(tried), expression, PATIENCE_S)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it shows {self.js('document.body?.innerText')}") from None
 
     def reads(self, text: str) -> None:
         """Wait until the page has this text."""

@@ -2,39 +2,19 @@
 // a value of null is a gap. The legend shows the newest values, or those under the pointer.
 
 import {View, html, nothing, svg} from "./ui.js";
+import {path, roundUp} from "./geometry.js";
 import {time} from "./format.js";
 
 const WIDTH = 600;
 const HEIGHT = 120;
 const SPAN_MS = 600000;
 
-// The nearest round number above: 1, 2 or 5 times a power of ten.
-export function roundUp(n) {
-  if (n <= 0) return 1;
-  const power = 10 ** Math.floor(Math.log10(n));
-  return [1, 2, 5, 10].find(step => step * power >= n) * power;
-}
-
-// The path of the points, with a new start after each gap.
-export function path(points, x, y) {
-  let drawn = "";
-  let pen = "M";
-  for (const [at, value] of points) {
-    if (value === null || value === undefined) {
-      pen = "M";
-      continue;
-    }
-    drawn += `${pen}${x(at).toFixed(1)} ${y(value).toFixed(1)}`;
-    pen = "L";
-  }
-  return drawn;
-}
-
 export class LineChart extends View {
   #lines = [];
   #format = String;
   #pointed = null;
   label = "";
+  bytes = false;
 
   set lines(lines) {
     this.#lines = lines;
@@ -61,7 +41,7 @@ export class LineChart extends View {
     const all = this.#lines.flatMap(line => line.points);
     const until = Math.max(...all.map(([at]) => at), 0) || Date.now();
     const since = Math.max(until - SPAN_MS, Math.min(...all.map(([at]) => at), until - 60000));
-    const most = roundUp(Math.max(...all.map(([, value]) => value ?? 0), 0));
+    const most = roundUp(Math.max(...all.map(([, value]) => value ?? 0), 0), this.bytes);
     const x = at => ((at - since) / (until - since)) * WIDTH;
     const y = value => HEIGHT - (value / most) * (HEIGHT - 4);
     const at = this.#pointed === null ? until : since + this.#pointed * (until - since);
@@ -79,7 +59,8 @@ export class LineChart extends View {
           ${this.#lines.map(line => this.#drawn(line, x, y))}
           ${this.#pointed === null ? nothing : svg`<line class="pointer" x1=${x(at)} x2=${x(at)} y1="0" y2=${HEIGHT} />`}
         </svg>
-        <span class="since">${span(until - since)} ago</span><span class="until">${this.#pointed === null ? "now" : time(at).slice(0, 8)}</span>
+        <span class="since">${span(until - since)} ago</span>
+          <span class="until">${this.#pointed === null ? "now" : time(at).slice(0, 8)}</span>
       </div>`;
   }
 

@@ -2,7 +2,7 @@
 
 import {access, hasKey, useKey} from "./api.js";
 import {service} from "./service.js";
-import {View, go, html, nothing, typing} from "./ui.js";
+import {View, closes, go, html, nothing, typing} from "./ui.js";
 import "./views/overview.js";
 import "./views/queues.js";
 import "./views/routers.js";
@@ -32,14 +32,18 @@ const STATES = {ready: "good", asking: "", "not ready": "warn", "key needed": "w
 
 class TopicsConsole extends View {
   #theme = localStorage.getItem("theme") ?? "auto";
-  #going = 0;
+  #going = 0; // when g was pressed
+  #asked = false; // whether the dialog came up by itself for this key
 
   begin() {
     this.on(window, "hashchange", () => this.#arrive());
     this.on(document, "keydown", event => this.#press(event));
     this.on(service, "change", () => this.draw());
-    this.on(access, "change", () => this.draw());
-    this.on(access, "refused", () => this.#open("key"));
+    this.on(access, "change", () => {
+      this.#asked = false;
+      this.draw();
+    });
+    this.on(access, "refused", () => this.#askForKey());
     this.#wear(this.#theme);
     service.start();
   }
@@ -53,7 +57,11 @@ class TopicsConsole extends View {
 
   get #where() {
     const [place = "", name = "", tab = ""] = location.hash.replace(/^#\/?/, "").split("/");
-    return {place, name: decodeURIComponent(name), tab};
+    try {
+      return {place, name: decodeURIComponent(name), tab};
+    } catch {
+      return {place, name: "", tab}; // not an address that the console made
+    }
   }
 
   #press(event) {
@@ -86,6 +94,11 @@ class TopicsConsole extends View {
   #open(id) {
     const dialog = this.querySelector(`dialog#${id}`);
     if (dialog && !dialog.open) dialog.showModal();
+  }
+
+  #askForKey() {
+    if (!this.#asked) this.#open("key");
+    this.#asked = true;
   }
 
   #wear(theme) {
@@ -135,7 +148,8 @@ class TopicsConsole extends View {
 
   #banner() {
     if (service.state === "unreachable") {
-      return html`<div class="notice bad banner" role="alert"><b>${service.error.message}</b><span class="soft">${service.error.remedy}</span></div>`;
+      return html`<div class="notice bad banner" role="alert"><b>${service.error.message}</b>
+        <span class="soft">${service.error.remedy}</span></div>`;
     }
     if (service.state === "key needed") {
       return html`<div class="notice banner" role="alert"><b>This service asks for a key.</b>
@@ -163,8 +177,8 @@ class TopicsConsole extends View {
       ${refused ? html`<div class="notice bad" role="alert"><b>${service.error.message}</b></div>` : nothing}
       <label class="field">API key<input name="key" type="password" autocomplete="off" spellcheck="false" ?required=${!hasKey()} autofocus></label>
       <div class="actions">
-        ${hasKey() ? html`<button type="button" @click=${event => { useKey(""); event.target.closest("dialog").close(); }}>Forget it</button>` : nothing}
-        <button type="button" @click=${event => event.target.closest("dialog").close()}>Cancel</button>
+        ${hasKey() ? html`<button type="button" @click=${event => { useKey(""); location.reload(); }}>Forget it</button>` : nothing}
+        <button type="button" @click=${closes}>Cancel</button>
         <button class="primary">Use it</button>
       </div></form></dialog>`;
   }
@@ -173,7 +187,7 @@ class TopicsConsole extends View {
     return html`<dialog id="help" aria-labelledby="help-title">
       <h2 id="help-title">Keyboard</h2>
       <dl class="shortcuts">${SHORTCUTS.map(([keys, what]) => html`<dt>${keys.split(" ").filter(Boolean).map(key => html`<kbd>${key}</kbd> `)}</dt><dd>${what}</dd>`)}</dl>
-      <div class="actions"><button class="primary" @click=${event => event.target.closest("dialog").close()}>Close</button></div></dialog>`;
+      <div class="actions"><button class="primary" @click=${closes}>Close</button></div></dialog>`;
   }
 }
 

@@ -2,6 +2,7 @@
 // them in memory, and tells its listeners.
 
 import {access, get, metrics} from "./api.js";
+import {quantile} from "./geometry.js";
 
 const EVERY_MS = 2000;
 const SAMPLES = 300;
@@ -134,23 +135,6 @@ async function probe() {
     if (error.status === undefined) throw error;
     return {requestMs: null, serverMs: null};
   }
-}
-
-// The quantile between two scrapes of a cumulative histogram of microseconds, in ms; null without a sync between them.
-export function quantile(now, before, share) {
-  const counts = now.buckets.map(({le, count}, i) => [Number(le.replace("+Inf", "Infinity")), count - (before.buckets[i]?.count ?? 0)]);
-  const all = counts.at(-1)?.[1] ?? 0;
-  if (all <= 0) return null;
-  let low = 0;
-  let under = 0;
-  for (const [bound, count] of counts) {
-    if (count >= share * all) {
-      if (bound === Infinity) return low / 1000;
-      return (low + ((bound - low) * (share * all - under)) / (count - under)) / 1000;
-    }
-    [low, under] = [bound, count];
-  }
-  return low / 1000;
 }
 
 export const service = new Service();

@@ -88,6 +88,11 @@ export const done = text => (text ? html`<div class="notice good" role="status">
 export const empty = (title, text, action = nothing) =>
   html`<div class="empty"><b>${title}</b><span class="soft">${text}</span>${action}</div>`;
 
+export const search = (placeholder, label, found) => html`<input type="search" data-search placeholder=${placeholder} aria-label=${label}
+  spellcheck="false" autocapitalize="off" @input=${event => found(event.target.value.trim())}>`;
+
+export const closes = event => event.target.closest("dialog").close();
+
 export const pill = (kind, text) => html`<span class="pill ${kind}">${text}</span>`;
 
 export const fact = (label, value, note = nothing) =>

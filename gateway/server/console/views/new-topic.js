@@ -1,7 +1,7 @@
 // The button that makes a topic, and its dialog.
 
 import {put, topicPath} from "../api.js";
-import {View, go, html, link, problem} from "../ui.js";
+import {View, closes, go, html, link, problem} from "../ui.js";
 
 class NewTopic extends View {
   async #make(event) {
@@ -21,11 +21,14 @@ class NewTopic extends View {
         ${problem(this.error)}
         <label class="field">Name<input name="name" required maxlength="255" pattern="[A-Za-z0-9][A-Za-z0-9._:\\-]*" spellcheck="false" autocapitalize="off" autocomplete="off" autofocus>
           <span class="soft">letters, digits and . _ : -</span></label>
-        <label class="field">Kind<select name="type"><option value="log">log: every reader reads everything</option><option value="queue">queue: each job goes to one worker</option></select></label>
+        <label class="field">Kind<select name="type"><option value="log">log: every reader reads everything</option>
+          <option value="queue">queue: each job goes to one worker</option></select></label>
         <label class="field">Durability<select name="durability"><option value="disk">disk: survives the death of any process</option>
-          <option value="fsync">fsync: survives the loss of power</option><option value="memory">memory: as disk, without the promise</option>
+          <option value="fsync">fsync: survives the loss of power</option>
+            <option value="memory">memory: as disk, without the promise</option>
           <option value="ephemeral">ephemeral: gone after a restart</option></select></label>
-        <div class="actions"><button type="button" @click=${event => event.target.closest("dialog").close()}>Cancel</button><button class="primary">Make it</button></div>
+        <div class="actions"><button type="button" @click=${closes}>Cancel</button>
+          <button class="primary">Make it</button></div>
       </form></dialog>`;
   }
 }

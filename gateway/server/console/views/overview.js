@@ -3,9 +3,11 @@
 import {compact, millis, plural, size, span, whole} from "../format.js";
 import {service} from "../service.js";
 import {View, fact, html, nothing, pill} from "../ui.js";
+import {waiting} from "./waiting.js";
 import "../chart.js";
 
 const rate = n => (n === undefined ? "–" : compact(n) + "/s");
+const topics = n => plural(n, "topic is", "topics are");
 const FOLLOWERS = /^topics_(replica|replication|follower|ship|standby)/;
 
 class Overview extends View {
@@ -15,15 +17,16 @@ class Overview extends View {
 
   template() {
     const m = service.metrics;
-    if (!m) return html`<h1>Overview</h1><p class="soft">Asking the service…</p>`;
+    if (!m) return html`<h1>Overview</h1>${waiting()}`;
+    const free = m.topics_disk_free_bytes;
     return html`
       <h1>Overview</h1>
       ${this.#attention(m)}
       <section class="tiles" aria-label="Totals">
-        ${this.#tile("Records written", rate(service.rate(each => each.heads)), `${compact(m.topics_records_live)} live`, each => each.heads)}
-        ${this.#tile("Requests", rate(service.rate(each => each.reads + each.writes)), `${whole(m.topics_http_requests_in_flight)} in flight`, each => each.reads + each.writes)}
+        ${this.#tile("Records written", rate(service.rate(each => each.heads)), `${compact(m.topics_records_live)} live`)}
+        ${this.#tile("Requests", rate(service.rate(each => each.reads + each.writes)), `${whole(m.topics_http_requests_in_flight)} in flight`)}
         ${this.#tile("Topics", whole(m.topics_topics), `${whole(m.topics_queue_topics)} of them queues`)}
-        ${this.#tile("Live data", size(m.topics_bytes_live), m.topics_disk_free_bytes?.[0] ?? m.topics_disk_free_bytes >= 0 ? `${size(m.topics_disk_free_bytes)} free on disk` : "")}
+        ${this.#tile("Live data", size(m.topics_bytes_live), Number.isFinite(free) ? `${size(free)} free` : "")}
         ${this.#tile("Up for", span(m.topics_uptime_ms), m.topics_ready ? "every shard serves" : "not every shard serves")}
       </section>
       <section class="charts" aria-label="The last minutes">
@@ -46,7 +49,7 @@ class Overview extends View {
         ])}
         ${this.#chart("Written to the log", n => (n === undefined ? "–" : size(n) + "/s"), [
           {name: "bytes", kind: "a", fill: true, points: service.series(each => each.bytes, true)},
-        ])}
+        ], "", true)}
         ${this.#chart("Writes that wait for the log", compact, [
           {name: "waiting", kind: "a", fill: true, points: service.series(each => each.waiting)},
         ])}
@@ -56,33 +59,39 @@ class Overview extends View {
   }
 
   #attention(m) {
-    const found = service.shards.filter(each => !each.up).map(each => ["bad", `Shard ${each.shard} does not serve: ${each.phase}.`]);
-    if (m.topics_quarantined) found.push(["bad", `${plural(m.topics_quarantined, "topic is", "topics are")} set apart because files are damaged: topics verify.`]);
-    if (m.topics_wal_read_only) found.push(["bad", `${plural(m.topics_wal_read_only, "shard takes", "shards take")} no writes because the log failed.`]);
-    if (service.ready?.detail?.limit) found.push(["bad", `The disk is nearly full: shard ${service.ready.detail.shards.join(", ")} refuses writes. Delete records, set caps, or give the disk more room.`]);
-    if (m.topics_routers_waiting) found.push(["warn", `${plural(m.topics_routers_waiting, "router waits", "routers wait")} because the cap over all topics is reached.`]);
-    if (m.topics_letters_waiting) found.push(["warn", `${plural(m.topics_letters_waiting, "dead letter is", "dead letters are")} on the way, or wait until they may go.`]);
+    const full = service.ready?.detail?.shards ?? [];
+    const found = [
+      ...service.shards.filter(each => !each.up).map(each => ["bad", 1, `Shard ${each.shard} does not serve: ${each.phase}.`]),
+      ["bad", m.topics_quarantined, `${topics(m.topics_quarantined)} set apart because files are damaged: topics verify.`],
+      ["bad", m.topics_wal_read_only, `${plural(m.topics_wal_read_only, "shard")} can write nothing because the log failed.`],
+      ["bad", full.length, `The disk is nearly full: shard ${full.join(", ")} refuses writes. Delete records, set caps, or make room.`],
+      ["warn", m.topics_routers_waiting, `${plural(m.topics_routers_waiting, "router")} at the cap over all topics, waiting for room.`],
+      ["warn", m.topics_letters_waiting, `${plural(m.topics_letters_waiting, "dead letter")} on the way, or waiting for room.`],
+    ].filter(([, number]) => number);
     if (!found.length) return nothing;
-    return html`<ul class="attention">${found.map(([kind, text]) => html`<li class=${kind}>${text}</li>`)}</ul>`;
+    return html`<ul class="attention">${found.map(([kind, , text]) => html`<li class=${kind}>${text}</li>`)}</ul>`;
   }
 
-  #tile(label, value, note, series = null) {
-    return html`<div class="tile"><span class="label">${label}</span><span class="value">${value}</span><span class="note">${note}</span></div>`;
+  #tile(label, value, note) {
+    return html`<div class="tile"><span class="label">${label}</span><span class="value">${value}</span>
+      <span class="note">${note}</span></div>`;
   }
 
-  #chart(title, format, lines, note = "") {
+  #chart(title, format, lines, note = "", bytes = false) {
     return html`<figure class="card"><figcaption>${title}${note ? html` <span class="soft">${note}</span>` : nothing}</figcaption>
-      <line-chart .label=${title} .format=${format} .lines=${lines}></line-chart></figure>`;
+      <line-chart .label=${title} .format=${format} .bytes=${bytes} .lines=${lines}></line-chart></figure>`;
   }
 
   #shards() {
-    return html`<section class="card" aria-labelledby="shards-title"><h2 id="shards-title">Shards and processes</h2>
+    return html`<section class="card"><h2>Shards and processes</h2>
       <div class="scroll" tabindex="0" role="region" aria-label="Shards and processes"><table>
         <thead><tr><th>process</th><th>state</th><th class="n">started again</th><th class="n">killed, no answer</th></tr></thead>
         <tbody>
-          <tr><td>gateway</td><td>${pill("good", "serves")}</td><td class="n soft">up for ${span(service.metrics.topics_uptime_ms)}</td><td class="n">–</td></tr>
+          <tr><td>gateway</td><td>${pill("good", "serves")}</td><td class="n soft">up for ${span(service.metrics.topics_uptime_ms)}</td>
+            <td class="n">–</td></tr>
           ${service.shards.map(each => html`<tr data-shard=${each.shard}><td>shard ${each.shard}</td>
-            <td>${pill(each.up ? "good" : "bad", each.up ? "serves" : each.phase)}${each.up || each.progress === undefined ? nothing : html` <span class="soft">${Math.floor(each.progress * 100)} %</span>`}</td>
+            <td>${pill(each.up ? "good" : "bad", each.up ? "serves" : each.phase)}
+              ${each.up || each.progress === undefined ? nothing : html`<span class="soft">${Math.floor(each.progress * 100)} %</span>`}</td>
             <td class="n">${whole(each.restarts)}</td><td class="n">${whole(each.hangs)}</td></tr>`)}
         </tbody></table></div></section>`;
   }
@@ -117,7 +126,9 @@ class Overview extends View {
     const found = Object.entries(m).filter(([name]) => FOLLOWERS.test(name));
     if (!found.length) return nothing;
     const rows = found.flatMap(([name, value]) =>
-      Array.isArray(value) ? value.map(row => [`${name.slice(7)} ${Object.values(row.labels).join(" ")}`, row.value]) : [[name.slice(7), value]]);
+      Array.isArray(value)
+        ? value.map(row => [`${name.slice(7)} ${Object.values(row.labels).join(" ")}`, row.value])
+        : [[name.slice(7), value]]);
     return html`<section class="card"><h2>Replication</h2><div class="facts">
       ${rows.map(([name, value]) => fact(name.replaceAll("_", " "), typeof value === "number" ? compact(value) : whole(value.count)))}</div></section>`;
   }

@@ -76,7 +76,8 @@ export class RecordRows extends View {
     return html`<div class="browser ${chosen ? "split" : ""}">
       <div class="rows" tabindex="0" role="region" aria-label=${this.what} aria-busy=${String(this.busy)} @scroll=${event => this.#scrolled(event.target)}>
         <table aria-rowcount=${this.#rows.length}>
-          <thead><tr><th class="n">seq</th><th>time</th>${this.states ? html`<th class="state-of">state</th>` : nothing}${this.#tags ? html`<th class="tag">tag</th>` : nothing}<th class="data">data</th></tr></thead>
+          <thead><tr><th class="n">seq</th><th>time</th>${this.states ? html`<th class="state-of">state</th>` : nothing}
+            ${this.#tags ? html`<th class="tag">tag</th>` : nothing}<th class="data">data</th></tr></thead>
           <tbody><tr class="before" aria-hidden="true"><td colspan=${this.#columns}></td></tr>
           ${seen.map(row => (row.gap ? this.#gap(row) : this.#row(row, row.$seq === chosen?.$seq)))}
           <tr class="after" aria-hidden="true"><td colspan=${this.#columns}></td></tr></tbody>
@@ -97,9 +98,13 @@ export class RecordRows extends View {
       <td class="n"><button class="seq" data-row aria-label="Record ${row.$seq}" aria-pressed=${String(chosen)}
         @focus=${() => this.#chosen && this.#choose(row)}>${row.$seq}</button></td>
       <td class="time" title=${stamp(row.$ts)}>${time(row.$ts)}</td>
-      ${this.states ? html`<td>${pill(STATES[row.state], row.state.replace("_", " "))}${row.deliveries > 1 ? html` <span class="soft">×${row.deliveries}</span>` : nothing}</td>` : nothing}
+      ${this.states ? html`<td>${this.#state(row)}</td>` : nothing}
       ${this.#tags ? html`<td class="tag">${row.$tag ?? ""}</td>` : nothing}
       <td class="data">${row.data.slice(0, PREVIEW)}</td></tr>`;
+  }
+
+  #state({state, deliveries}) {
+    return html`${pill(STATES[state], state.replace("_", " "))} ${deliveries > 1 ? html`<span class="soft">×${deliveries}</span>` : nothing}`;
   }
 
   #detail(record) {

@@ -2,12 +2,12 @@
 
 import {walk} from "../api.js";
 import {compact, plural, whole} from "../format.js";
-import {View, empty, go, html, link, nothing, problem, svg} from "../ui.js";
+import {BOX, layout} from "../geometry.js";
+import {View, empty, html, link, nothing, problem, search, svg} from "../ui.js";
 
 const EVERY_MS = 4000;
 const MOST = 5000;
-const MOST_DRAWN = 120; // topics
-const [BOX_W, BOX_H, GAP_X, GAP_Y] = [200, 44, 90, 20];
+const LOOK_FOR = "Part of a topic's name";
 
 class RoutersView extends View {
   #routers = null;
@@ -22,7 +22,9 @@ class RoutersView extends View {
       const now = performance.now();
       const before = this.#last;
       if (before) {
-        this.#rates = new Map(found.map(each => [each.router, Math.max(each.forwarded_total - (before.counts.get(each.router) ?? each.forwarded_total), 0) / ((now - before.at) / 1000)]));
+        const seconds = (now - before.at) / 1000;
+        const copied = each => each.forwarded_total - (before.counts.get(each.router) ?? each.forwarded_total);
+        this.#rates = new Map(found.map(each => [each.router, Math.max(copied(each), 0) / seconds]));
       }
       this.#last = {at: now, counts: new Map(found.map(each => [each.router, each.forwarded_total]))};
       [this.#routers, this.#whole] = [found, whole];
@@ -48,10 +50,14 @@ class RoutersView extends View {
     if (routers === null) return html`<h1>Routers</h1>${problem(this.error)}${this.error ? nothing : html`<p class="soft">Asking the service…</p>`}`;
     const matching = this.#matching;
     const {places, width, height, left} = layout(matching);
-    return html`<div class="head"><h1>Routers <span class="soft count">${whole(routers.length)}${this.#whole ? "" : " and more"}</span></h1></div>
+    return html`<div class="head">
+      <h1>Routers <span class="soft count">${whole(routers.length)}${this.#whole ? "" : " and more"}</span></h1></div>
       ${problem(this.error)}
-      ${routers.length ? html`<div class="bar"><input type="search" data-search placeholder="Part of a topic's name" aria-label="Show the routers around topics with this in their names" @input=${event => { this.#text = event.target.value.trim(); this.draw(); }}></div>
-        ${matching.length ? html`<div class="card graph" tabindex="0" role="region" aria-label="Graph of the routers">${this.#graph(matching, places, width, height)}</div>` : empty("No topic matches", "The search looks for the text anywhere in the names.")}
+      ${routers.length ? html`<div class="bar">${search(LOOK_FOR, "Show the routers around topics with this in their names", text => { this.#text = text; this.draw(); })}</div>
+        ${matching.length
+          ? html`<div class="card graph" tabindex="0" role="region" aria-label="Graph of the routers">
+              ${this.#graph(matching, places, width, height)}</div>`
+          : empty("No topic matches", "The search looks for the text anywhere in the names.")}
         ${left ? html`<p class="foot soft">${plural(left, "topic")} not drawn; search for a part of a name.</p>` : nothing}
         ${this.#table(matching.slice(0, 200))}`
         : empty("No routers yet", "A router copies what is appended to one topic to another: PUT /v0/routers/NAME.")}`;
@@ -60,58 +66,33 @@ class RoutersView extends View {
   #graph(routers, places, width, height) {
     const drawn = routers.filter(each => places.has(each.source) && places.has(each.dest));
     return html`<svg class="routers" width=${width} height=${height} viewBox="0 0 ${width} ${height}">
-      <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" /></marker></defs>
+      <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">
+        <path d="M0 0L8 4L0 8z" /></marker></defs>
       ${drawn.map(each => this.#edge(each, places.get(each.source), places.get(each.dest)))}
       ${[...places].map(([topic, [x, y]]) => svg`<a class="node" href=${link(topic)} aria-label=${topic}>
-        <rect x=${x} y=${y} width=${BOX_W} height=${BOX_H} rx="9" /><text x=${x + 14} y=${y + BOX_H / 2 + 4.5}>${topic.length > 25 ? "…" + topic.slice(-24) : topic}</text><title>${topic}</title></a>`)}</svg>`;
+        <rect x=${x} y=${y} width=${BOX.width} height=${BOX.height} rx="9" />
+          <text x=${x + 14} y=${y + BOX.height / 2 + 4.5}>${topic.length > 25 ? "…" + topic.slice(-24) : topic}</text>
+            <title>${topic}</title></a>`)}</svg>`;
   }
 
   #edge(router, [x, y], [toX, toY]) {
     const rate = this.#rates.get(router.router) ?? 0;
-    const [fromX, fromY, endX, endY] = [x + BOX_W, y + BOX_H / 2, toX - 3, toY + BOX_H / 2];
+    const [fromX, fromY, endX, endY] = [x + BOX.width, y + BOX.height / 2, toX - 3, toY + BOX.height / 2];
     const bend = endX > fromX ? (endX - fromX) / 2 : 80;
     const said = `${router.router}: ${router.guarantee.replaceAll("_", " ")}, ${whole(router.forwarded_total)} copied`;
-    return svg`<g class="edge ${rate ? "busy" : ""} ${router.guarantee}"><path d="M${fromX} ${fromY}C${fromX + bend} ${fromY} ${endX - bend} ${endY} ${endX} ${endY}" marker-end="url(#tip)"><title>${said}</title></path>
-      ${rate ? svg`<text x=${endX - 10} y=${endY - 6}>${compact(rate)}/s</text>` : nothing}</g>`;
+    return svg`<g class="edge ${rate ? "busy" : ""} ${router.guarantee}"><path
+      d="M${fromX} ${fromY}C${fromX + bend} ${fromY} ${endX - bend} ${endY} ${endX} ${endY}" marker-end="url(#tip)"><title>${said}</title></path>
+      ${rate ? svg`<text x=${toX + 5} y=${toY + BOX.height + 14}>${compact(rate)}/s</text>` : nothing}</g>`;
   }
 
   #table(routers) {
-    return html`<div class="scroll" tabindex="0" role="region" aria-label="Routers"><table class="list"><thead><tr><th>source</th><th>destination</th><th class="wide-only">guarantee</th><th class="n">copied</th></tr></thead>
-      <tbody>${routers.map(each => html`<tr><td class="name"><a data-row href=${link(each.source, "routers")} @click=${() => go(link(each.source, "routers"))}>${each.source}</a></td><td class="name"><a href=${link(each.dest)}>${each.dest}</a></td>
-        <td class="wide-only soft">${each.guarantee.replaceAll("_", " ")}</td><td class="n">${whole(each.forwarded_total)}</td></tr>`)}</tbody></table></div>`;
+    return html`<div class="scroll" tabindex="0" role="region" aria-label="Routers"><table class="list"><thead><tr><th>source</th>
+      <th>destination</th><th class="wide-only">guarantee</th><th class="n">copied</th></tr></thead>
+      <tbody>${routers.map(each => html`<tr><td class="name"><a data-row href=${link(each.source, "routers")}>${each.source}</a></td>
+        <td class="name"><a href=${link(each.dest)}>${each.dest}</a></td>
+        <td class="wide-only soft">${each.guarantee.replaceAll("_", " ")}</td>
+          <td class="n">${whole(each.forwarded_total)}</td></tr>`)}</tbody></table></div>`;
   }
-}
-
-// A place for each topic: its column is one more than that of what it gets records from; cycles are cut where they close.
-export function layout(routers) {
-  const sources = new Map();
-  for (const {source, dest} of routers) {
-    if (!sources.has(source)) sources.set(source, []);
-    sources.set(dest, [...(sources.get(dest) ?? []), source]);
-  }
-  const column = new Map();
-  const depth = (topic, path) => {
-    if (column.has(topic)) return column.get(topic);
-    if (path.has(topic)) return -1;
-    const found = Math.max(-1, ...sources.get(topic).map(each => depth(each, new Set(path).add(topic)))) + 1;
-    column.set(topic, found);
-    return found;
-  };
-  const topics = [...sources.keys()].sort().slice(0, MOST_DRAWN);
-  const columns = [];
-  for (const topic of topics) (columns[depth(topic, new Set())] ??= []).push(topic);
-  const places = new Map();
-  const rows = Math.max(...columns.map(each => each?.length ?? 0), 1);
-  const height = rows * (BOX_H + GAP_Y) - GAP_Y + 8;
-  const row = topic => places.get(topic)?.[1] ?? 0;
-  columns.forEach((column, at) => {
-    // Beside what they get records from, so that few edges cross.
-    const mean = topic => sources.get(topic).reduce((sum, each) => sum + row(each), 0) / Math.max(sources.get(topic).length, 1);
-    const ordered = at ? column.toSorted((a, b) => mean(a) - mean(b)) : column;
-    const top = (height - ordered.length * (BOX_H + GAP_Y) + GAP_Y) / 2;
-    ordered.forEach((topic, i) => places.set(topic, [4 + at * (BOX_W + GAP_X), top + i * (BOX_H + GAP_Y)]));
-  });
-  return {places, width: Math.max(columns.length, 1) * (BOX_W + GAP_X) - GAP_X + 8, height, left: sources.size - topics.length};
 }
 
 customElements.define("routers-view", RoutersView);

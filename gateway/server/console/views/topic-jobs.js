@@ -62,7 +62,8 @@ class TopicJobs extends View {
         ${fact("oldest waits for", oldest ? span(oldest) : "–")} ${fact("dead letters so far", whole(this.#state?.queue?.dead_lettered))}</div></div>
       <figure class="card"><figcaption>Jobs</figcaption><line-chart .label=${"Jobs of " + this.topic} .format=${compact} .lines=${[
         {name: "ready", kind: "a", fill: true, points: depth(each => each.ready)}, {name: "in flight", kind: "b", points: depth(each => each.inFlight)}]}></line-chart></figure>
-      ${dead ? html`<div class="card line"><span>Dead letters go to <a href=${link(dead)}>${dead}</a>${letters === undefined ? nothing : html`, which has ${plural(letters, "record")}`}.</span>
+      ${dead ? html`<div class="card line">
+        <span>Dead letters go to <a href=${link(dead)}>${dead}</a>${letters === undefined ? nothing : html`, which has ${plural(letters, "record")}`}.</span>
         <button id="redrive" ?disabled=${letters === 0} @click=${() => this.#redrive(dead)}>Send them back here</button></div>`
         : html`<p class="soft">No dead-letter topic: a job is delivered until a worker acks it.</p>`}
       <div class="bar"><div class="segments" role="group" aria-label="Jobs by state">${STATES.map(state => html`<button aria-pressed=${String(state === this.#wanted)}

@@ -1,10 +1,10 @@
 // Records as they are written: a watch, read as an event stream. The last 1000 are kept. While it is paused, they are
 // kept too, and those that no longer fit are counted.
 
-import {post, stream} from "../api.js";
+import {access, post, stream} from "../api.js";
 import {withRecords} from "../json.js";
 import {compact, plural, whole} from "../format.js";
-import {View, empty, html, nothing, pill, problem} from "../ui.js";
+import {View, empty, html, nothing, pill, problem, search} from "../ui.js";
 import "./record-rows.js";
 
 const MOST = 1000;
@@ -26,6 +26,11 @@ class TopicLive extends View {
   topic = "";
 
   begin() {
+    this.on(access, "change", () => {
+      this.#source?.close();
+      this.#wid = null; // a session belongs to the key that made it
+      this.#open();
+    });
     this.#open();
   }
 
@@ -124,12 +129,12 @@ class TopicLive extends View {
     const held = this.#waiting.length + this.#skipped;
     return html`
       <div class="bar">
-        <input type="search" data-search placeholder="Tag, or tag:*" aria-label="Show records with this tag; a star at its end matches tags that begin so" spellcheck="false"
-          @input=${event => { this.#tag = event.target.value.trim(); }}>
+        ${search("Tag, or tag:*", "Show records with this tag; a star at its end matches tags that begin so", tag => { this.#tag = tag; })}
         <button class=${this.#paused ? "primary" : ""} id="pause" @click=${() => this.#pause()}>${this.#paused ? `Go on${held ? ` (${compact(held)})` : ""}` : "Pause"}</button>
         <button @click=${() => { this.#rows = []; this.draw(); }}>Clear</button>
         <span class="grow"></span>
-        <span role="status" id="live-state">${pill(kind, this.#paused && this.#state === "live" ? "paused" : this.#state)} <span class="soft">${compact(this.#seen)} so far</span></span>
+        <span class="soft">${compact(this.#seen)} so far</span>
+        <span role="status" id="live-state">${pill(kind, this.#paused && this.#state === "live" ? "paused" : this.#state)}</span>
       </div>
       ${problem(this.error)}
       ${this.#rows.length ? html`<record-rows .rows=${this.#rows} .what=${"Newest records of " + this.topic}></record-rows>`

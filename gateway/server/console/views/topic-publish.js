@@ -37,7 +37,8 @@ class TopicPublish extends View {
       <div class="pair"><label class="field">Tag<input name="tag" maxlength="256" spellcheck="false"></label>
       <label class="field">Node<input name="node" maxlength="128" spellcheck="false"></label>
       ${this.queue ? html`<label class="field">Claimable after, seconds<input name="delay" type="number" min="0" max="86400" step="any"></label>` : nothing}</div>
-      <label class="field">Meta <span class="soft">a JSON object, or nothing</span><input name="meta" class="mono" spellcheck="false" placeholder='{"trace": "abc"}'></label>
+      <label class="field">Meta <span class="soft">a JSON object, or nothing</span>
+        <input name="meta" class="mono" spellcheck="false" placeholder='{"trace": "abc"}'></label>
       <div class="actions"><button class="primary" id="publish">Publish</button></div></form>`;
   }
 }

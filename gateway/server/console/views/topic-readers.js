@@ -23,9 +23,12 @@ class TopicCursors extends View {
     const most = Math.max(...(cursors ?? []).map(each => each.lag), 1);
     return html`${problem(this.error)}
       ${cursors === null ? nothing : !cursors.length ? empty("No named cursors", "A reader that keeps its position in the service has one: PUT /v0/topics/" + this.topic + "/cursors/NAME.")
-        : html`<table class="list"><thead><tr><th>cursor</th><th class="n">position</th><th class="n">behind by</th><th class="wide-only"><span class="hidden">share</span></th><th class="n">moved</th></tr></thead>
-        <tbody>${cursors.map(each => html`<tr><td class="name">${each.cursor}</td><td class="n">${whole(each.seq)}</td><td class="n">${whole(each.lag)}</td>
-          <td class="wide-only"><meter min="0" max=${most} value=${each.lag} aria-label="${each.cursor}: ${each.lag} behind"></meter></td><td class="n soft">${ago(each.updated_ts)}</td></tr>`)}</tbody></table>`}
+        : html`<table class="list"><thead><tr><th>cursor</th><th class="n">position</th><th class="n">behind by</th><th class="wide-only">
+          <span class="hidden">share</span></th><th class="n">moved</th></tr></thead>
+        <tbody>${cursors.map(each => html`<tr><td class="name">${each.cursor}</td><td class="n">${whole(each.seq)}</td>
+          <td class="n">${whole(each.lag)}</td>
+          <td class="wide-only"><meter min="0" max=${most} value=${each.lag} aria-label="${each.cursor}: ${each.lag} behind"></meter></td>
+            <td class="n soft">${ago(each.updated_ts)}</td></tr>`)}</tbody></table>`}
       ${this.#more ? html`<p class="soft">The first thousand.</p>` : nothing}`;
   }
 }
@@ -47,14 +50,18 @@ class TopicRouters extends View {
     if (!this.#into.length && !this.#from.length) {
       return html`${problem(this.error)}${empty("No routers", "A router copies what is appended to one topic to another: PUT /v0/routers/NAME.")}`;
     }
-    return html`${problem(this.error)} ${this.#list("Into this topic", "from", this.#into, "source")} ${this.#list("Out of this topic", "to", this.#from, "dest")}`;
+    return html`${problem(this.error)} ${this.#list("Into this topic", "from", this.#into, "source")}
+      ${this.#list("Out of this topic", "to", this.#from, "dest")}`;
   }
 
   #list(title, label, routers, end) {
     if (!routers.length) return nothing;
-    return html`<section class="card"><h2>${title}</h2><table><thead><tr><th>${label}</th><th class="wide-only">router</th><th class="wide-only">guarantee</th><th class="n">copied</th></tr></thead>
-      <tbody>${routers.map(each => html`<tr><td class="name"><a data-row href=${link(each[end])}>${each[end]}</a></td><td class="wide-only soft">${each.router}</td>
-        <td class="wide-only soft">${each.guarantee.replaceAll("_", " ")}</td><td class="n">${compact(each.forwarded_total)}</td></tr>`)}</tbody></table></section>`;
+    return html`<section class="card"><h2>${title}</h2><table><thead><tr><th>${label}</th><th class="wide-only">router</th>
+      <th class="wide-only">guarantee</th><th class="n">copied</th></tr></thead>
+      <tbody>${routers.map(each => html`<tr><td class="name"><a data-row href=${link(each[end])}>${each[end]}</a></td>
+        <td class="wide-only soft">${each.router}</td>
+        <td class="wide-only soft">${each.guarantee.replaceAll("_", " ")}</td>
+          <td class="n">${compact(each.forwarded_total)}</td></tr>`)}</tbody></table></section>`;
   }
 }
 

@@ -1,9 +1,9 @@
 // The records of a topic, the newest first. A diff reads forwards only, so what is older is asked for by ranges of seqs
 // below those that are here. Filtering by tag is done here too, as many ranges an action as LOOKS says.
 
-import {records} from "../api.js";
+import {get, records, topicPath} from "../api.js";
 import {plural, whole} from "../format.js";
-import {View, done, empty, html, nothing, problem} from "../ui.js";
+import {View, empty, html, nothing, problem} from "../ui.js";
 import "./record-rows.js";
 
 const RANGE = 200; // seqs
@@ -27,12 +27,20 @@ class TopicRecords extends View {
   set state(state) {
     const first = this.#state === null;
     this.#state = state;
-    if (first && state && this.isConnected) this.#jump(state.head_seq);
+    if (first && state && this.isConnected) this.#newest();
     this.draw();
   }
 
   begin() {
-    if (this.#state) this.#jump(this.#state.head_seq);
+    if (this.#state) this.#newest();
+  }
+
+  // Show the newest records there are at this moment; the state may be a few seconds old.
+  #newest() {
+    return this.attempt(async () => {
+      this.#state = await get(topicPath(this.topic), {touch: false});
+      this.#jump(this.#state.head_seq);
+    });
   }
 
   // Show the records up to `seq`.
@@ -124,16 +132,20 @@ class TopicRecords extends View {
     };
     return html`
       <form class="bar" @submit=${go}>
-        <input type="search" data-search name="tag" placeholder="Tag, or tag:*" aria-label="Show records with this tag; a star at its end matches tags that begin so"
-          .value=${this.#tag} @change=${event => { this.#tag = event.target.value.trim(); this.#jump(this.#high); }} spellcheck="false">
-        <label class="inline">seq <input name="seq" type="number" min=${Math.max(state.earliest_seq, 1)} max=${state.head_seq} placeholder=${state.head_seq} class="short"></label>
+        <input type="search" data-search name="tag" placeholder="Tag, or tag:*"
+          aria-label="Show records with this tag; a star at its end matches tags that begin so"
+          .value=${this.#tag} @change=${event => { this.#tag = event.target.value.trim(); this.#newest(); }} spellcheck="false">
+        <label class="inline">seq <input name="seq" type="number" class="short" min=${Math.max(state.earliest_seq, 1)}
+          max=${state.head_seq} placeholder=${state.head_seq}></label>
         <button>Go</button>
         <button type="button" @click=${() => this.#jump(Math.min(state.earliest_seq + ENOUGH - 1, state.head_seq))}>Oldest</button>
-        <button type="button" @click=${() => this.#jump(state.head_seq)}>Newest${newer > 0 ? html` <span class="soft">+${whole(newer)}</span>` : nothing}</button>
+        <button type="button" @click=${() => this.#newest()}>Newest${newer > 0 ? html` <span class="soft">+${whole(newer)}</span>` : nothing}</button>
       </form>
       ${problem(this.error)}
-      ${this.#rows.length || this.#busy ? html`<record-rows .rows=${this.#shown} .busy=${this.#busy} .what=${"Records of " + this.topic} @end=${() => this.#tag ? undefined : this.#older()}></record-rows>` : this.#none()}
-      ${done("")}
+      ${this.#rows.length || this.#busy
+        ? html`<record-rows .rows=${this.#shown} .busy=${this.#busy} .what=${"Records of " + this.topic}
+            @end=${() => !this.#tag && this.#older()}></record-rows>`
+        : this.#none()}
       <p class="foot soft" role="status">${this.#foot(state)}
         ${this.#tag && this.#low > state.earliest_seq && !this.#busy ? html`<button @click=${() => this.#older()}>Look further back</button>` : nothing}</p>`;
   }

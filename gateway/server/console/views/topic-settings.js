@@ -2,7 +2,7 @@
 
 import {put, post, remove, topicPath} from "../api.js";
 import {plural} from "../format.js";
-import {View, done, go, html, nothing, problem} from "../ui.js";
+import {View, closes, done, go, html, nothing, problem} from "../ui.js";
 
 const CHOICES = {durability: ["ephemeral", "memory", "disk", "fsync"], discard: ["old", "reject"]};
 const OF_QUEUES = new Set(["lease_ms", "claim_jitter_ms", "max_deliveries", "dead_letter", "leases_durable"]);
@@ -40,7 +40,8 @@ class TopicSettings extends View {
     const changed = {};
     for (const [name, before] of this.#fields) {
       const field = event.target.elements[name];
-      const value = typeof before === "boolean" ? field.checked : field.value === "" ? null : field.type === "number" ? Number(field.value) : field.value;
+      const typed = field.type === "number" ? Number(field.value) : field.value;
+      const value = field.type === "checkbox" ? field.checked : field.value === "" ? null : typed;
       if (value !== before) changed[name] = value;
     }
     this.#done = "";
@@ -80,20 +81,25 @@ class TopicSettings extends View {
       <form class="card form" @submit=${event => this.#save(event)}>
         <div class="settings">${this.#fields.map(([name, value]) => this.#field(name, value))}</div>
         <div class="actions"><button class="primary" id="save">Save</button></div></form>
-      <section class="card"><h2>Delete</h2><p class="soft">For good. Readers of deleted records are told nothing; readers of a deleted topic are.</p>
+      <section class="card"><h2>Delete</h2>
+        <p class="soft">For good. Readers of deleted records are told nothing; readers of a deleted topic are.</p>
         <button class="danger" @click=${() => this.querySelector("#delete-records").showModal()}>Delete records…</button>
         <button class="danger" @click=${() => this.querySelector("#delete-topic").showModal()}>Delete the topic…</button></section>
-      <dialog id="delete-records" aria-labelledby="dr-title"><form @submit=${event => this.#deleteRecords(event)}><h2 id="dr-title">Delete records</h2>
+      <dialog id="delete-records" aria-labelledby="dr-title"><form @submit=${event => this.#deleteRecords(event)}>
+        <h2 id="dr-title">Delete records</h2>
         <p class="soft">Those that fulfil both fields, as far as given.</p>
         <label class="field">with a seq below<input name="before" type="number" min="1"></label>
-        <label class="field">with the tag <span class="soft">a star at its end matches tags that begin so</span><input name="tag" spellcheck="false"></label>${this.#actions("Delete them")}</form></dialog>
-      <dialog id="delete-topic" aria-labelledby="dt-title"><form @submit=${event => this.#deleteTopic(event)}><h2 id="dt-title">Delete ${this.topic}</h2>
+        <label class="field">with the tag <span class="soft">a star at its end matches tags that begin so</span>
+          <input name="tag" spellcheck="false"></label>${this.#actions("Delete them")}</form></dialog>
+      <dialog id="delete-topic" aria-labelledby="dt-title"><form @submit=${event => this.#deleteTopic(event)}>
+        <h2 id="dt-title">Delete ${this.topic}</h2>
         <p class="soft">With ${plural(this.#state.count, "record")}, its cursors, and the routers from and to it.</p>
         <label class="field">Type its name<input name="name" required pattern=${this.topic.replace(/[.]/g, "\\.")} autocomplete="off" spellcheck="false"></label>${this.#actions("Delete it")}</form></dialog>`;
   }
 
   #actions(text) {
-    return html`<div class="actions"><button type="button" @click=${event => event.target.closest("dialog").close()}>Cancel</button><button class="danger">${text}</button></div>`;
+    return html`<div class="actions"><button type="button" @click=${closes}>Cancel</button>
+      <button class="danger">${text}</button></div>`;
   }
 
   #field(name, value) {

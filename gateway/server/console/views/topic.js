@@ -55,14 +55,19 @@ class TopicView extends View {
     const tab = this.tab || this.#tabs[0][0];
     return html`
       <p class="crumb"><a href="#/topics">Topics</a></p>
-      <h1>${named(this.#topic)} ${state ? html`<span class="pills">${pill("", state.type)}${pill("", state.config.durability)}${state.quarantined ? pill("bad", "damaged") : nothing}</span>` : nothing}</h1>
-      ${state?.quarantined ? html`<div class="notice bad" role="alert"><b>Set apart: ${state.quarantined.reason}</b><span class="soft">topics verify names the files; see docs/operations.md.</span></div>` : nothing}
+      <h1>${named(this.#topic)} ${state ? this.#pills(state) : nothing}</h1>
+      ${state?.quarantined ? html`<div class="notice bad" role="alert"><b>Set apart: ${state.quarantined.reason}</b>
+        <span class="soft">topics verify names the files; see docs/operations.md.</span></div>` : nothing}
       ${problem(this.error)}
       <div class="strip">
         ${fact("records", whole(state?.count))} ${fact("size", size(state?.bytes))} ${fact("oldest seq", whole(state?.earliest_seq))} ${fact("head seq", whole(state?.head_seq))}
         ${fact("written", this.#rate === null ? "–" : compact(Math.round(this.#rate * 10) / 10) + "/s")} ${fact("last write", state ? ago(state.last_write_ts) : "–")}</div>
       <nav class="tabs" aria-label="Of this topic">${this.#tabs.map(([name, title]) => html`<a href=${link(this.#topic, name)} aria-current=${name === tab ? "page" : nothing}>${title}</a>`)}</nav>
       ${state || this.error?.status !== 404 ? this.#shown(tab, state) : nothing}`;
+  }
+
+  #pills({type, config, quarantined}) {
+    return html`<span class="pills">${pill("", type)}${pill("", config.durability)}${quarantined ? pill("bad", "damaged") : nothing}</span>`;
   }
 
   #shown(tab, state) {

@@ -1,5 +1,5 @@
-// All topics. By name, the service gives a page at a time. Another order, or a search within names, walks the list
-// once, a thousand a request, and is then sorted and paged here.
+// All topics. By name, the service gives a page at a time. Another order, or a search within names, walks the list,
+// a thousand a request, and is then sorted and paged here.
 
 import {PAGE_ROWS, get, walk} from "../api.js";
 import {byLabel, service} from "../service.js";
@@ -8,6 +8,7 @@ import {View, empty, html, link, named, nothing, pill, problem} from "../ui.js";
 import "./new-topic.js";
 
 const EVERY_MS = 5000;
+const WALK_MS = 30000;
 const MOST = 20000;
 const COLUMNS = [
   {name: "name", key: "topic"},
@@ -26,6 +27,7 @@ class TopicsList extends View {
   #next = null;
   #all = null; // every topic, once it was walked
   #whole = true;
+  #walked = 0; // when
   #page = 0;
   #counted = null;
   #before = new Map(); // topic → [head, time] of the refresh before
@@ -43,14 +45,14 @@ class TopicsList extends View {
   async #load(walkAgain = false) {
     const asked = (this.#asked += 1);
     if (this.#walks) {
-      if (this.#all && !walkAgain) return;
+      if (this.#all && !walkAgain && Date.now() - this.#walked < WALK_MS) return;
       const prefix = this.#text.startsWith("*") ? "" : this.#text;
       const {found, whole} = await walk("/v0/topics", "topics", {prefix}, MOST, so_far => {
         this.#counted = so_far;
         this.draw();
       });
       this.#counted = null;
-      if (asked === this.#asked) [this.#all, this.#whole] = [this.#rated(found), whole];
+      if (asked === this.#asked) [this.#all, this.#whole, this.#walked] = [this.#rated(found), whole, Date.now()];
       return;
     }
     const page = await get("/v0/topics", {prefix: this.#text, page_size: PAGE_ROWS, cursor: this.#cursors.at(-1)});
@@ -66,7 +68,7 @@ class TopicsList extends View {
     this.#before = new Map(rows.map(row => [row.topic, [row.head_seq, now]]));
     for (const row of rows) {
       const [head, at] = before.get(row.topic) ?? [row.head_seq, now];
-      row.rate = now - at > 500 && now - at < 30000 ? Math.max(row.head_seq - head, 0) / ((now - at) / 1000) : null;
+      row.rate = now - at > 500 && now - at < 2 * WALK_MS ? Math.max(row.head_seq - head, 0) / ((now - at) / 1000) : null;
     }
     return rows;
   }
@@ -116,7 +118,13 @@ class TopicsList extends View {
     return (service.metrics?.topics_topic_head_seq ?? [])
       .filter(row => row.labels.topic.startsWith(this.#text))
       .slice(0, PAGE_ROWS)
-      .map(({labels: {topic}, value}) => ({topic, head_seq: value, count: records.get(topic), bytes: bytes.get(topic), earliest_seq: earliest.get(topic)}));
+      .map(({labels: {topic}, value}) => ({
+        topic,
+        head_seq: value,
+        count: records.get(topic),
+        bytes: bytes.get(topic),
+        earliest_seq: earliest.get(topic),
+      }));
   }
 
   template() {
@@ -151,10 +159,12 @@ class TopicsList extends View {
     const queues = byLabel(service.metrics?.topics_topic_queue_ready, "topic");
     const arrow = column => (this.#sort.key === column.key ? (this.#sort.down ? "descending" : "ascending") : nothing);
     return html`<table class="list">
-      <thead><tr>${COLUMNS.map(column => html`<th class="${column.number ? "n" : ""} ${column.wide ? "wide-only" : ""}" aria-sort=${arrow(column)}>
+      <thead><tr>${COLUMNS.map(column => html`<th class="${column.number ? "n" : ""}
+        ${column.wide ? "wide-only" : ""}" aria-sort=${arrow(column)}>
         <button class="sort" @click=${() => this.#order(column)}>${column.name}</button></th>`)}</tr></thead>
       <tbody>${rows.map(row => html`<tr>
-        <td class="name"><a data-row href=${link(row.topic)}>${named(row.topic)}</a>${queues.has(row.topic) ? html` ${pill("", "queue")}` : nothing}
+        <td class="name"><a data-row href=${link(row.topic)}>${named(row.topic)}</a>
+          ${queues.has(row.topic) ? pill("", "queue") : nothing}
           ${row.durable ? pill("", "fsync") : nothing}${row.quarantined ? pill("bad", "damaged") : nothing}</td>
         <td class="n">${whole(row.count)}</td>
         <td class="n wide-only">${row.rate ? html`${compact(row.rate)}/s` : html`<span class="soft">–</span>`}</td>

@@ -1,4 +1,4 @@
-// Claims about gateway/server/console/json.js: payloads stay the text that was sent. Run with node --test.
+// Claims about the modules of gateway/server/console that need no document. Run with node --test.
 
 import assert from "node:assert/strict";
 import {readFileSync} from "node:fs";
@@ -11,6 +11,7 @@ async function load(name) {
 }
 
 const {pretty, skip, withRecords} = await load("json.js");
+const {layout, path, quantile, roundUp} = await load("geometry.js");
 const {compact, millis, size, span} = await load("format.js");
 
 test("payloads are the text that was sent", () => {
@@ -54,4 +55,40 @@ test("numbers read well", () => {
   assert.deepEqual([size(0), size(1536), size(5 << 20), size(undefined)], ["0 B", "1.5 KiB", "5.0 MiB", "–"]);
   assert.deepEqual([millis(0.05), millis(2.34), millis(250), millis(1500)], ["50 µs", "2.3 ms", "250 ms", "1.5 s"]);
   assert.deepEqual([span(59000), span(61000), span(7200000), span(864000000)], ["59 s", "1 min", "2 h", "10 d"]);
+});
+
+test("a scale ends at the nearest round number above", () => {
+  assert.deepEqual([0, 1, 1.1, 3, 7, 99, 101].map(n => roundUp(n)), [1, 1, 2, 5, 10, 100, 200]);
+  assert.deepEqual([700, 3000, 3 << 20].map(n => roundUp(n, true)), [1000, 5 * 1024, 5 << 20]);
+});
+
+test("a line has a gap where a value is not known", () => {
+  const same = n => n;
+  assert.equal(path([[0, 1], [1, 2], [2, null], [3, 4]], same, same), "M0.0 1.0L1.0 2.0M3.0 4.0");
+  assert.equal(path([], same, same), "");
+});
+
+test("a quantile is that of the syncs between two scrapes", () => {
+  const scrape = (...counts) => ({buckets: ["100", "1000", "+Inf"].map((le, i) => ({le, count: counts[i]}))});
+  assert.equal(quantile(scrape(10, 20, 20), scrape(10, 20, 20), 0.5), null);
+  assert.equal(quantile(scrape(20, 30, 30), scrape(10, 20, 20), 0.5), 0.05);
+  assert.equal(quantile(scrape(10, 30, 30), scrape(10, 20, 20), 0.5), 0.55);
+  assert.equal(quantile(scrape(10, 20, 30), scrape(10, 20, 20), 0.99), 1);
+});
+
+test("a topic stands to the right of all that it gets records from, and a cycle ends", () => {
+  const routers = [["a", "b"], ["b", "c"], ["a", "d"], ["x", "y"], ["y", "x"]].map(([source, dest]) => ({source, dest}));
+  const {places, left} = layout(routers);
+  assert.equal(left, 0);
+  assert.equal(places.size, 6);
+  for (const {source, dest} of routers.slice(0, 3)) assert.ok(places.get(source)[0] < places.get(dest)[0], `${source} ${dest}`);
+  assert.equal(new Set([...places.values()].map(String)).size, 6, "no two at one place");
+});
+
+test("a long chain and a thousand topics are laid out at once", () => {
+  const chain = Array.from({length: 1000}, (_, i) => ({source: `t${i}`, dest: `t${i + 1}`}));
+  const begun = performance.now();
+  const {places, left} = layout(chain);
+  assert.equal(places.size + left, 1001);
+  assert.ok(performance.now() - begun < 5000);
 });

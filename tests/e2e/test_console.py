@@ -1,0 +1,412 @@
+"""Claims about the console, by click paths in headless Chromium."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from proto.model.names import shard_of
+from tests.support.browser import DESKTOP, PHONE, Page, tab
+from tests.support.console import Client, accessible, check_tab, furnish, load
+from tests.support.service import Service, until
+
+DOWN = "(document.querySelector('.rows').scrollTop = 1e6)"
+KEY = "0123456789abcdef0123456789abcdef"
+NEAR = next(f"near{n}" for n in range(99) if shard_of(f"near{n}", 2) == 0)
+FAR = next(f"far{n}" for n in range(99) if shard_of(f"far{n}", 2) == 1)
+
+
+def place(page: Page, name: str) -> None:
+    page.click(f"nav[aria-label='Console'] a[href='#/{name}']")
+    page.shows(f"location.hash === '#/{name}'")
+
+
+def tab_of(page: Page, name: str) -> None:
+    page.click(f".tabs a[href$='/{name}']")
+
+
+def rows(page: Page) -> list[int]:
+    return [int(each) for each in page.js("[...document.querySelectorAll('button.seq')].map(each => each.innerText)")]
+
+
+def test_every_panel_with_a_key_under_load(new_service: Callable[..., Service], tmp_path: Path) -> None:
+    with new_service(TOPICS_API_KEYS=KEY) as service, tab(tmp_path / "profile") as page:
+        with Client(service, KEY) as client:
+            furnish(client)
+        page.listen()
+        with load(service, KEY):
+            _give_the_key(page, service)
+            _overview(page)
+            _topics(page)
+            _records(page)
+            _live(page)
+            _publish(page)
+            _readers_and_settings(page)
+            _make_and_delete(page)
+            _queues(page)
+            _routers(page)
+            _keyboard(page)
+            _phone_and_dark(page)
+            _forget_the_key(page)
+        check_tab(page, service, KEY)
+
+
+def _give_the_key(page: Page, service: Service) -> None:
+    page.visit(service.url + "/")
+    page.shows("document.getElementById('asking').hidden === false")
+    page.click("a.open")
+    page.shows("document.querySelector('dialog#key')?.open")
+    page.reads("This service asks for a key.")
+    accessible(page)
+    page.type("dialog#key input", "not-the-key")
+    page.click("dialog#key button.primary")
+    page.shows("document.querySelector('dialog#key').open && document.querySelector('dialog#key .notice.bad')")
+    page.type("dialog#key input", KEY)
+    page.click("dialog#key button.primary")
+    page.shows("document.getElementById('state').innerText === 'ready'")
+    page.shows("!document.querySelector('dialog[open]')")
+
+
+def _overview(page: Page) -> None:
+    for text in (
+        "Records written",
+        "Latency of a small request",
+        "Sync of the log",
+        "Log and disk",
+        "shard 1",
+        "fsync",
+    ):
+        page.reads(text)
+    page.shows("document.querySelectorAll('line-chart path.line').length >= 10")
+    page.shows(
+        "[...document.querySelectorAll('path.line')].filter(line => line.getAttribute('d').includes('L')).length > 6"
+    )
+    page.shows("/^[1-9]/.test(document.querySelector('.tile .value').innerText)")  # records a second
+    accessible(page)
+
+
+def _topics(page: Page) -> None:
+    place(page, "topics")
+    page.reads("shop:orders")
+    accessible(page)
+    page.press("/")
+    page.type("[data-search]", "sensor.")
+    page.shows("document.querySelectorAll('tbody tr').length === 20")
+    page.type("[data-search]", "*orders")
+    page.shows("document.querySelectorAll('tbody tr').length === 3")
+    page.click("th:nth-child(2) button")
+    page.shows("document.querySelector('th[aria-sort=descending]')?.innerText === 'records'")
+    page.shows("document.querySelector('tbody a').innerText === 'shop:orders'")
+    page.type("[data-search]", "nothing-is-called-so")
+    page.reads("No topic matches")
+    page.js("location.hash = '#/topics/%'")
+    page.shows("location.hash.endsWith('%') && document.querySelector('main h1').innerText.startsWith('Topics')")
+    page.type("[data-search]", "sensor.05")
+    page.shows("document.querySelectorAll('tbody tr').length === 1")
+
+
+def _records(page: Page) -> None:
+    page.click("tbody a[data-row]")
+    page.shows("document.querySelectorAll('button.seq').length > 10")
+    assert rows(page)[0] == 300
+    page.click("form button:nth-of-type(2)")  # the oldest
+    page.shows(f"{DOWN} && document.querySelector('tr.gap.lost')?.innerText.includes('1 to 200 are lost (cap)')")
+    page.visit(page.js("location.origin") + "/console#/topics/shop%3Aorders/records")
+    page.shows("document.querySelectorAll('button.seq').length > 20")
+    page.click("tbody tr:nth-child(4) td.data")
+    page.shows("document.querySelector('.detail .json')?.innerText.includes('currency')")
+    page.shows("document.querySelector('.detail').innerText.includes('trace')")
+    accessible(page)
+    page.type("input[name=seq]", "500")
+    page.press("Enter")
+    page.shows("document.querySelector('button.seq').innerText === '500'")
+    page.shows(f"{DOWN} && document.querySelector('.foot').innerText.includes('beginning of the topic')")
+    page.shows("[...document.querySelectorAll('button.seq')].at(-1).innerText === '1'")
+    assert page.js("document.querySelectorAll('.rows tr').length") < 100, "only those in sight are drawn"
+    page.click("[aria-label='Close the record']")
+    page.type("input[name=tag]", "std:48")
+    page.press("Enter")
+    page.shows(
+        "document.querySelector('td.tag')"
+        " && [...document.querySelectorAll('td.tag')].every(each => each.innerText === 'std:48')"
+    )
+
+
+def _live(page: Page) -> None:
+    tab_of(page, "live")
+    page.shows("document.getElementById('live-state').innerText.includes('live')")
+    page.shows("document.querySelectorAll('button.seq').length > 5")
+    seen = rows(page)[0]
+    page.shows(f"Number(document.querySelector('button.seq').innerText) > {seen}")
+    page.click("#pause")
+    page.shows("/Go on \\(\\d/.test(document.getElementById('pause').innerText)")
+    still = rows(page)[0]
+    page.shows("Number(/\\((\\d+)/.exec(document.getElementById('pause').innerText)[1]) >= 40")
+    assert rows(page)[0] == still, "nothing moves while it is paused"
+    accessible(page)
+    page.click("#pause")
+    page.shows(f"Number(document.querySelector('button.seq').innerText) > {still}")
+    streams = [each.url for each in page.transfers.values() if "/v0/watch/" in each.url]
+    assert streams
+    assert all("?ticket=" in each for each in streams)
+
+
+def _publish(page: Page) -> None:
+    tab_of(page, "publish")
+    page.type("textarea[name=data]", '{"price": 9.90')
+    page.click("#publish")
+    page.reads("The data is not JSON")
+    page.type("textarea[name=data]", '{"price": 9.90, "exact": 123456789012345678901234567890}')
+    page.type("input[name=tag]", "by:hand")
+    page.click("#publish")
+    page.reads("Published as seq ")
+    accessible(page)
+    tab_of(page, "records")
+    page.type("input[name=tag]", "by:hand")
+    page.press("Enter")
+    page.shows("document.querySelectorAll('button.seq').length === 1")
+    page.click("button.seq")
+    page.shows("document.querySelector('.json').innerText.includes('\"price\": 9.90')")
+    page.shows("document.querySelector('.json').innerText.includes('123456789012345678901234567890')")
+
+
+def _readers_and_settings(page: Page) -> None:
+    tab_of(page, "cursors")
+    page.shows("document.querySelectorAll('tbody tr').length === 2")
+    page.reads("billing")
+    accessible(page)
+    tab_of(page, "routers")
+    page.reads("Out of this topic")
+    page.reads("audit:orders")
+    accessible(page)
+    tab_of(page, "settings")
+    page.type("input[name=cap_records]", "123456")
+    page.click("#save")
+    page.reads("Saved: cap_records.")
+    accessible(page)
+    page.type("input[name=cap_records]", "-5")
+    page.click("#save")
+    page.shows("document.querySelector('.notice.bad b')?.innerText.includes('cap_records')")
+
+
+def _make_and_delete(page: Page) -> None:
+    place(page, "topics")
+    page.click("#new-topic")
+    page.type("dialog[open] input[name=name]", "made.here")
+    accessible(page)
+    page.click("dialog[open] button.primary")
+    page.reads("No records")
+    accessible(page)
+    tab_of(page, "publish")
+    page.click("#publish")
+    page.reads("Published as seq 1,")
+    tab_of(page, "settings")
+    page.click(".card button.danger:nth-of-type(1)")
+    page.type("dialog[open] input[name=before]", "2")
+    accessible(page)
+    page.click("dialog[open] button.danger")
+    page.reads("1 record deleted.")
+    page.click(".card button.danger:nth-of-type(2)")
+    page.type("dialog[open] input[name=name]", "made.here")
+    accessible(page)
+    page.click("dialog[open] button.danger")
+    page.shows("location.hash === '#/topics' && !document.querySelector('dialog[open]')")
+    page.visit(page.js("location.origin + '/console#/topics/made.here'"))
+    page.shows("document.querySelector('.notice.bad code')?.innerText === 'topic_not_found'")
+
+
+def _queues(page: Page) -> None:
+    place(page, "queues")
+    page.reads("thumbnails")
+    accessible(page)
+    page.click("a[data-row][href='#/topics/mail']")
+    page.reads("in flight")
+    page.shows("document.querySelectorAll('.pill.warn').length >= 1")  # the delayed job
+    page.click(".segments button:nth-child(4)")
+    page.shows("document.querySelectorAll('button.seq').length === 1")
+    page.reads("later@example.org")
+    page.click(".segments button:nth-child(3)")
+    page.shows("document.querySelectorAll('button.seq').length === 5")
+    accessible(page)
+    page.click("#redrive")
+    page.shows("/3 dead letters went back/.test(document.querySelector('.notice.good')?.innerText)")
+
+
+def _routers(page: Page) -> None:
+    place(page, "routers")
+    page.shows("document.querySelectorAll('.edge').length === 6 && document.querySelectorAll('.node').length === 9")
+    page.shows("document.querySelectorAll('.edge.busy').length >= 3")
+    accessible(page)
+    page.type("[data-search]", "ledger")
+    page.shows("document.querySelectorAll('.edge').length === 1")
+
+
+def _keyboard(page: Page) -> None:
+    page.press("Escape", "g", "t")
+    page.shows("location.hash === '#/topics' && document.querySelectorAll('a[data-row]').length > 5")
+    page.press("j", "j", "k", "j")
+    assert page.js("[...document.querySelectorAll('[data-row]')].indexOf(document.activeElement)") == 1
+    page.press("?")
+    page.shows("document.querySelector('dialog#help').open")
+    accessible(page)
+    page.press("Escape")
+    page.shows("!document.querySelector('dialog[open]')")
+    page.press("Enter")
+    page.shows("location.hash.startsWith('#/topics/')")
+    page.press("g", "o")
+    page.shows("location.hash === '#/'")
+
+
+def _phone_and_dark(page: Page) -> None:
+    page.size(PHONE)
+    page.colours("dark")
+    for where in ("", "topics", "queues", "routers"):
+        place(page, where)
+        page.shows("!!document.querySelector('main h1')")
+        accessible(page)
+        assert page.js("document.documentElement.scrollWidth") <= PHONE["width"], where
+    page.size(DESKTOP)
+
+
+def _forget_the_key(page: Page) -> None:
+    page.click("#open-key")
+    page.click("dialog#key button[type=button]")
+    page.reads("This service asks for a key.")
+    page.shows("document.querySelector('dialog#key').open")
+    page.shows("!document.querySelector('.tile') && document.getElementById('state').innerText === 'key needed'")
+
+
+def test_a_shard_that_is_killed_shows_as_such_and_the_rest_stays_usable(
+    new_service: Callable[..., Service], tmp_path: Path
+) -> None:
+    with new_service() as service, tab(tmp_path / "profile") as page:
+        with Client(service) as client:
+            for name in (NEAR, FAR):
+                client.append(name, [{"data": n} for n in range(50)])
+        page.listen()
+        page.visit(f"{service.url}/console#/topics/{FAR}/live")
+        page.shows("document.getElementById('live-state')?.innerText.includes('live')")
+        with load(service, topics=[NEAR, FAR]):
+            page.shows("document.querySelectorAll('button.seq').length > 5")
+            dead = _Dead(service, page)
+            dead.until("document.getElementById('shards-down')?.innerText.includes('shard 0')")
+            seen = rows(page)[0]
+            dead.until(f"Number(document.querySelector('button.seq').innerText) > {seen}")
+            page.click("nav[aria-label='Console'] a[href='#/']")
+            dead.until("document.querySelector('.attention')?.innerText.includes('Shard 0 does not serve')")
+            page.click("nav[aria-label='Console'] a[href='#/topics']")
+            dead.until("document.querySelector('main .notice.bad')?.innerText.includes('not_ready')")
+            dead.until(f"[...document.querySelectorAll('a[data-row]')].some(each => each.innerText === '{FAR}')")
+            accessible(page)
+            page.visit(f"{service.url}/console#/topics/{NEAR}/records")
+            dead.until("document.querySelector('topic-view .notice.bad')?.innerText.includes('not_ready')")
+            until(service.is_ready, "the shard's successor")
+            page.shows("!document.querySelector('.notice.bad') && !document.getElementById('shards-down')")
+            page.shows("document.querySelectorAll('button.seq').length > 20")
+            tab_of(page, "live")
+            page.shows("document.getElementById('live-state').innerText.includes('live')")
+            page.shows("document.querySelectorAll('button.seq').length > 5")
+            service.kill_child("gateway")
+            page.shows("document.getElementById('live-state').innerText.includes('reconnecting')")
+            page.shows("document.getElementById('live-state').innerText.includes('live')")
+            seen = rows(page)[0]
+            page.shows(f"Number(document.querySelector('button.seq').innerText) > {seen}")
+            assert rows(page) == list(range(rows(page)[0], rows(page)[-1] - 1, -1)), "none lost, none twice"
+        check_tab(page, service)
+
+
+class _Dead:
+    """Keeps shard 0 down: each successor is killed as soon as it is there."""
+
+    def __init__(self, service: Service, page: Page) -> None:
+        self._service = service
+        self._page = page
+
+    def until(self, expression: str) -> None:
+        def shown() -> bool:
+            if self._service.child("shard-00")["pid"]:
+                try:
+                    self._service.kill_child("shard-00")
+                except ProcessLookupError:
+                    pass
+            return bool(self._page.js(f"!!({expression})"))
+
+        try:
+            until(shown, expression, 30)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it shows {self._page.js('document.body.innerText')}") from None
+
+
+@pytest.mark.long
+def test_ten_thousand_topics_and_a_million_records_stay_fluid(
+    new_service: Callable[..., Service], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    took: dict[str, float] = {}
+    with new_service() as service, tab(tmp_path / "profile") as page:
+        with Client(service) as client:
+            for n in range(10_000):
+                client.append(f"load:{n % 100:02d}:{n:05d}", [{"data": n}])
+            for n in range(100):
+                client.append("million", [{"data": {"n": n * 10_000 + i}, "tag": f"t{i % 100}"} for i in range(10_000)])
+        page.listen()
+
+        def timed(what: str, act: Callable[[], None], shown: str) -> None:
+            begun = time.monotonic()
+            act()
+            page.shows(shown)
+            took[what] = round(1000 * (time.monotonic() - begun))
+
+        count = "document.querySelectorAll('tbody tr').length"
+        timed("the list", lambda: page.visit(f"{service.url}/console#/topics"), f"{count} === 100")
+        timed(
+            "next page",
+            lambda: page.click(".pages button:last-child"),
+            "/page 2/.test(document.querySelector('.pages').innerText)",
+        )
+        timed(
+            "a prefix",
+            lambda: page.type("[data-search]", "load:42:"),
+            "document.querySelector('tbody a').innerText === 'load:42:00042'",
+        )
+        timed("a part", lambda: page.type("[data-search]", "*:09999"), f"{count} === 1")
+        timed("by size", lambda: page.type("[data-search]", ""), f"{count} === 100")
+        timed(
+            "sorted",
+            lambda: page.click("th:nth-child(2) button"),
+            "document.querySelector('tbody a').innerText === 'million'",
+        )
+        timed(
+            "a million records",
+            lambda: page.click("tbody a[data-row]"),
+            "document.querySelector('button.seq')?.innerText === '1000000'",
+        )
+        timed(
+            "a seq",
+            lambda: (page.type("input[name=seq]", "500000"), page.press("Enter"))[0],
+            "document.querySelector('button.seq')?.innerText === '500000'",
+        )
+        for step in range(10):
+            timed(
+                f"scroll {step}",
+                lambda: page.js("document.querySelector('.rows').scrollTop = 1e9"),
+                "document.querySelector('.foot').innerText.includes('records;')",
+            )
+        timed(
+            "a tag",
+            lambda: (page.type("input[name=tag]", "t7"), page.press("Enter"))[0],
+            "document.querySelector('td.tag')?.innerText === 't7'",
+        )
+        timed(
+            "overview",
+            lambda: page.click("nav[aria-label='Console'] a[href='#/']"),
+            "!!document.querySelector('.tile')",
+        )
+        assert page.js("document.querySelectorAll('*').length") < 3000
+        check_tab(page, service)
+        heavy = sorted(((each.size, each.url) for each in page.transfers.values()), reverse=True)[:5]
+    with capsys.disabled():
+        print(json.dumps(took), heavy)  # noqa: T201
