@@ -64,7 +64,7 @@ def test_what_was_acknowledged_outlives_the_machine(tmp_path: Path, server: S3Se
                     return
                 if status == 200:
                     acknowledged[topic].append(number)
-                if len(acknowledged[topic]) >= 40:
+                if len(acknowledged[topic]) >= 15:
                     enough.set()
 
         threads = [threading.Thread(target=writing, args=(topic,)) for topic in acknowledged]
