@@ -45,20 +45,20 @@ from shardd.clock import Clock
 from shardd.replication import manifests, parts
 from shardd.replication.attach import Attached, Attaching, Log, Mark, Mismatch, Service, read_mark
 from shardd.replication.checkpoint_files import Known, Outrun, Uploaded, Uploader
-from shardd.replication.log_reader import Frames
+from shardd.replication.log_reader import Frames, LogReader
 from shardd.replication.manifests import Head, ManifestError
 from shardd.replication.names import ShardNames
-from shardd.replication.parts import FRAMES, HEADER_SIZE, NONCE_SIZE, Part, PartError
+from shardd.replication.parts import FRAMES, NONCE_SIZE, Part, PartError
 from shardd.replication.retention import Retention
-from shardd.replication.store import Exists, Store, StoreError
+from shardd.replication.store import Absent, Exists, Store, StoreError
 from shardd.storage.catalog import CatalogError
 from shardd.storage.disk import Disk
 
 PART_BYTES = 4 << 20
 """A part is created at once when so many bytes wait, else after TOPICS_SHIP_INTERVAL_MS."""
-MANIFEST_BYTES = 64 << 20
-MANIFEST_INTERVAL = 600.0
-"""A checkpoint is copied after so many bytes of parts, or seconds, since the last one that was."""
+CHECKPOINTS = 10
+"""A checkpoint is copied after TOPICS_CHECKPOINT_BYTES of parts since the last one that was, or so many times
+TOPICS_CHECKPOINT_INTERVAL_MS."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between attempts; the pause doubles."""
 BEGIN_TIMEOUT = 10.0
@@ -202,9 +202,11 @@ class Shipping:
                 part = Part(self._part + 1, FRAMES, self.attached.term, self.nonce, *frames[:4])
                 self._pending = frames, parts.encode(part, frames.data)
             frames, data = self._pending
-            self._create_part(self._part + 1, data)
+            part = self._create_part(self._part + 1, data)
             self._pending = None
-            self._count(frames, begun)
+            if part.last_no != frames.last_no:
+                self.attached.reader.seek(part.last_no + 1, self._log.synced_no)
+            self._count(part, begun)
             return True
 
     def bridge(self) -> None:
@@ -213,54 +215,78 @@ class Shipping:
         assert self.attached is not None
         if self._renew:
             number, next_no = self._part + 1, self.shipped_no + 1
-            self._create_part(number, parts.fence(number, self.attached.term, self.nonce, next_no))
+            part = self._create_part(number, parts.fence(number, self.attached.term, self.nonce, next_no))
+            if not part.is_fence:
+                self.attached.reader.seek(part.last_no + 1, self._log.synced_no)
+                self._count(part, self._clock.monotonic())
+                return self.bridge()
             self._part = number
             self._ends.append(self.shipped_no)
 
-    def _count(self, frames: Frames, begun: float) -> None:
-        """Note a part that was created; its frames were read at the time `begun`."""
-        self._part += 1
-        self._ends.append(frames.last_no)
-        self.shipped_no = frames.last_no
-        self._behind -= len(frames.data)
-        self._since_manifest += len(frames.data)
+    def _count(self, part: Part, begun: float) -> None:
+        """Note a part that is in the bucket; its frames were read at the time `begun`."""
+        self._part = part.number
+        self._ends.append(part.last_no)
+        self.shipped_no = part.last_no
+        self._behind -= part.length
+        self._since_manifest += part.length
         self._parts += 1
-        self._part_bytes += len(frames.data) + HEADER_SIZE
+        self._part_bytes += part.size
         self._oldest_at = begun
         if self.shipped_no == self._log.next_no - 1:
             self._behind, self._written = 0, self._log.bytes_written
         if self.shipped_no >= self._log.synced_no:
             self._oldest_at = None
 
-    def _create_part(self, number: int, data: bytes) -> None:
+    def _create_part(self, number: int, data: bytes) -> Part:
+        """Returns the part that is in the bucket then: this one, or one of the process before with frames of this log,
+        which arrived late."""
         name = self._names.part(number)
         while True:
             try:
                 self.persist(lambda: self._store.create(name, data))
-                return
+                return parts.header(data, number)
             except Exists:
                 pass
-            found = self.persist(lambda: self._store.get_range(name, 0, HEADER_SIZE))
             try:
-                theirs = parts.header(found, number)
+                found = self.persist(lambda: self._store.get(name), (Exists, Absent))
+                theirs, frames = parts.decode(found, number)
+            except Absent:
+                continue  # the store had refused for another reason
             except PartError as error:
                 raise Deposed(f"{self._store.url}: {name} exists and is no part of this shard: {error}") from None
-            if theirs.nonce == self.nonce:
-                return
+            if theirs.nonce == self.nonce or self._is_of_this_log(theirs, frames):
+                return theirs
             raise Deposed(
                 f"{self._store.url}: another process wrote {name} (term {theirs.term}): two services run on copies of "
                 "one data directory. Stop one of them. What this one has logged since is only here; nothing is shipped"
             )
 
-    def persist(self, call: Callable[[], Any]) -> Any:
-        """Call the store until it answers. Raises `Exists`, and `Stopped` when the process stops."""
+    def _is_of_this_log(self, part: Part, frames: memoryview) -> bool:
+        """True if a part of the same term has the next frames of this log."""
+        assert self.attached is not None
+        if part.term != self.attached.term or part.first_no != self.shipped_no + 1:
+            return False
+        reader = LogReader(self._disk, self._path / "wal")
+        reader.seek(part.first_no, self._log.synced_no)
+        at = 0
+        while at < len(frames):
+            local = reader.take(min(part.last_no, self._log.synced_no), len(frames) - at)
+            if local is None or frames[at : at + len(local.data)] != local.data:
+                return False
+            at += len(local.data)
+        return True
+
+    def persist(self, call: Callable[[], Any], answers: tuple[type[StoreError], ...] = (Exists,)) -> Any:
+        """Call the store until it answers. Raises the errors that are `answers`, and `Stopped` when the process
+        stops."""
         pause = FIRST_PAUSE
         while True:
             if self.stopping.is_set():
                 raise Stopped
             try:
                 result = call()
-            except Exists:
+            except answers:
                 self._answered()
                 raise
             except StoreError as error:
@@ -295,8 +321,9 @@ class Shipping:
             return True
         if self._manifest is None:
             return self._since_manifest > 0
-        elapsed = self._clock.monotonic() - self._manifest_at
-        return self._since_manifest >= MANIFEST_BYTES or (self._since_manifest > 0 and elapsed >= MANIFEST_INTERVAL)
+        elapsed_ms = (self._clock.monotonic() - self._manifest_at) * 1000
+        long_ago = elapsed_ms >= CHECKPOINTS * self._limits.checkpoint_interval_ms
+        return self._since_manifest >= self._limits.checkpoint_bytes or (self._since_manifest > 0 and long_ago)
 
     def upload(self) -> Uploaded | None:
         """Upload the files of the newest catalog. Raises `Stopped`, `Outrun`, `CatalogError`, OSError."""
@@ -309,8 +336,10 @@ class Shipping:
 
     def _known_of(self, number: int) -> Known:
         try:
-            return Known.of(*manifests.decode(self.persist(lambda: self._store.get(self._names.manifest(number)))))
-        except ManifestError as error:
+            name = self._names.manifest(number)
+            found = self.persist(lambda: self._store.get(name), (Exists, Absent))
+            return Known.of(*manifests.decode(found))
+        except (ManifestError, Absent) as error:
             _log.error("manifest_damaged", number=number, reason=str(error), action="all files are uploaded again")
             return Known()
 

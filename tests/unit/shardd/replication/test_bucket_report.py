@@ -72,12 +72,12 @@ def test_a_restore_from_a_damaged_bucket_names_the_object(shard: Shipped) -> Non
     for name in [name for name in shard.store.objects if "/log/" in name or "/checkpoints/" in name]:
         whole = shard.store.objects[name]
         shard.store.objects[name] = whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:]
+        found = ""
         try:
-            other = restored(shard)
+            assert contents(restored(shard)) == contents(shard), name  # the newest state does not need the object
         except Damaged as error:
-            assert "restore --until" in str(error) or "topics replica verify" in str(error)
-        else:
-            assert contents(other) == contents(shard), name  # an object that the newest state does not need
+            found = str(error)
+        assert not found or "restore --until" in found
         shard.store.objects[name] = whole
 
 

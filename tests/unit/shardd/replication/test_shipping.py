@@ -13,7 +13,7 @@ from shardd.replication.attach import Mismatch
 from shardd.replication.browse import Damaged
 from shardd.replication.names import SERVICE, ShardNames
 from shardd.replication.shipping import Deposed, Stopped
-from shardd.replication.store import Refused, StoreError, Throttled, UnknownOutcome, Unreachable
+from shardd.replication.store import Exists, Refused, StoreError, Throttled, UnknownOutcome, Unreachable
 from tests.support.bucket import MemoryStore
 from tests.support.fault_disk import FaultDisk
 from tests.support.harness import SHARD
@@ -120,6 +120,30 @@ def test_a_second_process_on_a_copy_of_the_directory_deposes_one_of_the_two(shar
         shard.ship()
     assert shard.shipping.lag_bytes > 0
     assert contents(restored(other)) == contents(other)
+
+
+def test_a_part_of_the_process_before_that_arrives_late_is_taken(shard: Shipped) -> None:
+    shard.append("a", 1)
+    shard.sync()
+    shard.ship()
+    shard.append("a", 2)
+    shard.sync()
+    after = shard.again().attach()
+    shard.ship()  # on its way when the process was killed
+    after.append("a", 3)
+    after.sync()
+    assert after.ship() == 2
+    assert after.shipping.shipped_no == after.shard.log.synced_no
+    assert contents(restored(after)) == contents(after)
+    assert [each.nonce == after.shipping.nonce for each in logged(shard.store)] == [False, False, True]
+
+
+def test_a_name_that_a_store_refuses_without_an_object_is_tried_again(shard: Shipped) -> None:
+    answers = iter([Exists("409 of a concurrent request")])
+    shard.store.fault = lambda operation, name: next(answers, None) if operation == "create" else None
+    shard.append("a", 1)
+    shard.sync()
+    assert shard.ship() == 1
 
 
 def test_a_process_that_died_at_any_call_leaves_a_log_that_its_successor_continues() -> None:
