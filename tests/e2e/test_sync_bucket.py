@@ -49,6 +49,14 @@ def records(running: Service, topic: str) -> list[Any]:
     return [record["data"] for record in answer["records"]]
 
 
+def refused(running: Service) -> bool:
+    """Whether the gateway answers, and says that the service is not ready."""
+    try:
+        return running.request("GET", "/v0/ready")[0] == 503
+    except OSError:
+        return False
+
+
 def test_what_was_acknowledged_outlives_the_machine(tmp_path: Path, server: S3Server) -> None:
     acknowledged: dict[str, list[int]] = {f"t{n}": [] for n in range(4)}
     enough = threading.Event()
@@ -107,6 +115,23 @@ def test_a_silent_bucket_refuses_what_waits_for_it_and_nothing_else(tmp_path: Pa
         until(lambda: write(running, "safe", 4)[0] == 200, "the bucket", 40)
         assert records(running, "safe")[:2] == [1, 2]
         assert 3 not in records(running, "safe")
+
+
+def test_a_start_serves_only_when_the_bucket_has_all_that_the_log_has(tmp_path: Path, server: S3Server) -> None:
+    with service(tmp_path, server, "start", TOPICS_SHARDS="1") as running:
+        running.request("PUT", "/v0/topics/safe", FSYNC)
+        server.signal(signal.SIGSTOP)
+        try:
+            assert write(running, "safe", 1)[0] == 503
+            running.kill_group()
+            running.start(wait=False)
+            until(lambda: refused(running), "the gateway")
+            assert write(running, "safe", 2)[0] == 503
+            assert refused(running)
+        finally:
+            server.signal(signal.SIGCONT)
+        running.wait_ready(40)
+        assert records(running, "safe") == [1]
 
 
 def test_a_service_whose_bucket_goes_on_elsewhere_ends_its_shard_with_the_reason(
