@@ -70,7 +70,7 @@ class Patience:
         while self._open and (not self._open[0].waits or self._open[0].due <= now):
             late = self._open.popleft()
             if late.waits:
-                    late.expire(self._error("the change is logged here and may count", "unknown"))
+                late.expire(self._error("the change is logged here and may count", "unknown"))
 
     def _error(self, what: str, outcome: str) -> TopicsError:
         return not_ready(
