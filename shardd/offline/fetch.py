@@ -6,7 +6,8 @@ part that it needs, up to the moment. Without any manifest the log has to begin 
     manifest                found                        decision
     none at all             part 1 begins with frame 1   take the log
     none at all             it does not                  REFUSE: no copy of a checkpoint was finished yet
-    all are later           -                            REFUSE: the bucket does not reach back to the moment
+    all are later           part 1 begins with frame 1   take the log
+    all are later           it does not                  REFUSE: the bucket does not reach back to the moment
     one                     a hole in the log behind it  REFUSE, unless the moment is before the hole
     one                     its log ends before upto_no  REFUSE: parts were deleted by hand
 
@@ -86,12 +87,17 @@ class _Shard:
             if until_ms is None or head.upto_ms <= until_ms:
                 return self._browser.manifest(number)
             oldest = head
-        if oldest is not None and oldest.first_part > 1:
+        if oldest is not None and not self._whole():
             raise Damaged(
                 f"{self._browser.names.prefix}: the bucket reaches back to {oldest.upto_ms} ms since 1970 only; "
                 "ask for a later time"
             )
         return None
+
+    def _whole(self) -> bool:
+        """True if the log in the bucket begins with frame 1."""
+        numbers = self._browser.numbers(1)
+        return bool(numbers) and numbers[0][0] == 1 and self._browser.header(1).first_no == 1
 
     def _files(self, manifest: ManifestAt) -> Iterator[int]:
         made: set[Path] = set()

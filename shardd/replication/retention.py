@@ -1,7 +1,7 @@
 """Retention: removes objects that no restore to a moment of the last TOPICS_BUCKET_RETAIN_MS needs.
 
     manifests    kept: those of the window, and the newest one before it
-    parts        kept: from the first one that a kept manifest needs; all, as long as there is no manifest
+    parts        kept: from the first one that a kept manifest needs; all, as long as no manifest is older than the window
     fences       kept for ever: a holder that was stopped for days must still find its next number taken
     streams      kept: those that a kept manifest names, and those younger than a day, whose manifest may follow
 
@@ -53,7 +53,9 @@ class Retention:
         for number in numbers[:old]:
             self._store.delete(self._names.manifest(number))
             del self._needs[number]
-        self._remove_parts(min(needs.first_part for needs in self._needs.values()))
+        oldest = self._needs[numbers[old]]
+        if oldest.upto_ms <= now_ms - retain_ms:
+            self._remove_parts(oldest.first_part)
         self._remove_streams(now_ms)
 
     def _read(self, number: int) -> Needs:

@@ -109,7 +109,7 @@ class Store(Protocol):
 def open_store(url: str) -> Store:
     """The store of a URL: `s3://bucket/prefix`, `gs://…`, `az://container/prefix`, `file:///directory`.
 
-    Asks the store nothing. Raises `Unsuitable`, or `MissingBucket` for a directory that does not exist.
+    Asks the store nothing. Raises `Unsuitable`.
     """
     scheme = url.partition("://")[0]
     if scheme not in SCHEMES or "://" not in url:
@@ -138,9 +138,7 @@ class BucketStore:
             more["client_options"] = {"timeout": TIMEOUT, "connect_timeout": CONNECT_TIMEOUT, "allow_http": True}
             more["retry_config"] = {"max_retries": 0}
         try:
-            if self._is_directory:
-                self._check_directory()
-            self._store: Any = from_url(url, **more)
+            self._store: Any = None if self._is_directory else from_url(url, **more)
         except (ValueError, self._errors.BaseError) as error:
             raise Unsuitable(f"TOPICS_BUCKET={url}: {_short(error)}") from None
 
@@ -182,18 +180,18 @@ class BucketStore:
         """Run a call. Raises `StoreError` for its errors."""
         try:
             if self._is_directory:
-                self._check_directory()
+                self._store = self._directory()
             return call()
         except (OSError, ValueError, self._errors.BaseError) as error:
             raise self._translated(name, error, writes) from None
 
-    def _check_directory(self) -> None:
-        """Raise `MissingBucket` if the directory is gone. obstore would list it as empty, and create it for a write, on
-        the disk below an unmounted file system."""
+    def _directory(self) -> Any:
+        """The store of a directory. Raises `MissingBucket` if it is gone: obstore would list it as empty, and create it
+        for a write, on the disk below an unmounted file system."""
         try:
-            self._obstore.store.from_url(self.url)
-        except self._errors.BaseError as error:
-            raise MissingBucket(f"{self.url}: the directory does not exist: {_short(error)}") from None
+            return self._obstore.store.from_url(self.url)
+        except self._errors.BaseError:
+            raise MissingBucket(f"{self.url}: the directory does not exist; create or mount it") from None
 
     def _translated(self, name: str, error: Exception, writes: bool) -> StoreError:
         text = str(error)

@@ -234,7 +234,8 @@ def files_touched(source: str) -> list[str]:
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names if alias.name.split(".")[0] in _FILES]
         elif isinstance(node, ast.ImportFrom):
-            found += [node.module or ""] if node.module in _FILES | {"os"} else []
+            in_memory = node.module == "io" and {alias.name for alias in node.names} <= {"BytesIO"}
+            found += [node.module or ""] if node.module in _FILES | {"os"} and not in_memory else []
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "os":
             found += [f"os.{node.attr}"] if node.attr not in _OS else []
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
@@ -271,6 +272,7 @@ def test_only_the_disk_opens_data_files() -> None:
         "open(path)",
         "import shutil",
         "from os import unlink",
+        "from io import BytesIO, open",
         "from tempfile import TemporaryFile",
     ],
 )
@@ -279,7 +281,14 @@ def test_each_way_to_a_file_is_seen(call: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ["self._disk.open(path)", "replace(text.replace(a, b), c=1)", "os.urandom(8)", "file.write(b)"]
+    "call",
+    [
+        "self._disk.open(path)",
+        "replace(text.replace(a, b), c=1)",
+        "os.urandom(8)",
+        "file.write(b)",
+        "from io import BytesIO",
+    ],
 )
 def test_the_disk_and_what_is_no_file_are_passed_over(call: str) -> None:
     assert files_touched(call) == []

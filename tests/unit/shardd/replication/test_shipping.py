@@ -291,6 +291,23 @@ def test_a_restore_to_a_moment_has_exactly_what_was_there(shard: Shipped) -> Non
         assert contents(restored(shard, moment + 500)) == there
 
 
+def test_a_moment_before_the_first_checkpoint_is_restored_from_the_log(shard: Shipped) -> None:
+    shard.append("a", 1)
+    shard.sync()
+    shard.ship()
+    moment, there = shard.clock.now_ms(), contents(shard)
+    for round_ in range(3):
+        shard.clock.advance(1000)
+        shard.append("a", 2, round_)
+        shard.sync()
+        shard.ship()
+    shard.shard.checkpoint_now()
+    shard.copy()
+    assert shard.store.objects.keys() >= {NAMES.part(1), NAMES.manifest(4)}
+    shard.shipping.retain()
+    assert contents(restored(shard, moment)) == there
+
+
 def test_a_moment_before_what_the_bucket_has_is_refused(shard: Shipped) -> None:
     for _ in range(3):
         for number in range(30):
