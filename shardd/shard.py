@@ -118,6 +118,9 @@ def _read_back(
 class Shard:
     """One shard. `open_shard` makes it from what its files have."""
 
+    patience: Patience | None = None
+    """Set if changes wait for the bucket."""
+
     def __init__(
         self,
         disk: Disk,
@@ -153,7 +156,6 @@ class Shard:
         self._logged_before = self._logged_earlier = 0
         self.checkpoint_wanted: Callable[[], None] = lambda: None
         """Called while a checkpoint is due."""
-        self.patience: Patience | None = None
         self.synced: Callable[[], None] = lambda: None
         """Called after each sync of the log, for the copy in a bucket."""
         self.checkpointed: Callable[[], None] = lambda: None

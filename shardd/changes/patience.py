@@ -1,8 +1,8 @@
 """Patience: answers requests whose changes wait too long for the bucket, and refuses new ones meanwhile.
 
 A request that was staged gets `503` with `outcome: "unknown"`: its frame is in the log, and it commits when the bucket
-has it. Its later answer is dropped. A request that comes while the bucket is that late is refused before anything of it is
-staged, with `outcome: "not_done"`.
+has it. Its later answer is dropped. A request that comes while the bucket is that late is refused before anything of it
+is staged, with `outcome: "not_done"`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,6 @@ class Patience:
         self._commits = commits
         self._patience_s = patience_ms / 1000
         self._open: deque[_Open] = deque()
-        self.refused_total = 0
 
     @property
     def lost(self) -> bool:
@@ -57,7 +56,6 @@ class Patience:
     def check(self) -> None:
         """Raises `503` if the bucket is late. Call it before anything is staged that requires a sync."""
         if self.lost:
-            self.refused_total += 1
             raise self._error("nothing was written", "not_done")
 
     def watch(self, request: Request, respond: Respond) -> Respond:
@@ -72,7 +70,6 @@ class Patience:
         while self._open and (not self._open[0].waits or self._open[0].due <= now):
             late = self._open.popleft()
             if late.waits:
-                self.refused_total += 1
                 late.expire(self._error("the change is logged here and may count", "unknown"))
 
     def _error(self, what: str, outcome: str) -> TopicsError:

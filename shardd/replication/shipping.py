@@ -263,9 +263,10 @@ class Shipping:
             )
 
     def _is_of_this_log(self, part: Part, frames: memoryview) -> bool:
-        """True if a part of the same term has the next frames of this log."""
+        """True if a part of the same term has the next frames of this log. A fence has none: its creator goes on from
+        there."""
         assert self.attached is not None
-        if part.term != self.attached.term or part.first_no != self.shipped_no + 1:
+        if part.is_fence or part.term != self.attached.term or part.first_no != self.shipped_no + 1:
             return False
         reader = LogReader(self._disk, self._path / "wal")
         reader.seek(part.first_no, self._log.synced_no)
@@ -425,6 +426,7 @@ class Replica:
         """Called with the last frame of each part that was created. Set it to ship at once instead of now and then."""
         self.ended = ""
         """Why `run` returned."""
+        self._begun = False
 
     @property
     def shipped_no(self) -> int:
@@ -455,21 +457,27 @@ class Replica:
             self._shipping.failed(error)
 
     async def catch_up(self) -> None:
-        """Attach and ship all that is synced, however long the bucket is away. Raises `Mismatch`, `Deposed` or
-        OSError."""
+        """Attach and ship all that is synced, however long the bucket is away. `run` goes on from there. Raises
+        `Mismatch`, `Deposed` or OSError."""
         shipping = self._shipping
-        if shipping.role is Role.ATTACHING:
-            await self._attach()
+        await self._begin()
         while await _in_thread(shipping.ship):
             pass
+
+    async def _begin(self) -> None:
+        """Attach, and create the fence that a restored directory begins with. Does nothing the second time."""
+        if self._begun:
+            return
+        if self._shipping.role is Role.ATTACHING:
+            await self._attach()
+        await _in_thread(self._shipping.bridge)
+        self._begun = True
 
     async def run(self) -> None:
         """Ship until cancelled, or until the shard is deposed."""
         shipping = self._shipping
         try:
-            if shipping.role is Role.ATTACHING:
-                await self._attach()
-            await _in_thread(shipping.bridge)
+            await self._begin()
             self._news.set()
             self._checkpoint.set()
             async with trio.open_nursery() as nursery:

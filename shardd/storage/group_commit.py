@@ -11,8 +11,8 @@ a sync, further changes of the topic must require one too. So commits on one top
 that (`sync_required_no`).
 
 With `await_bucket`, synced is not enough: a change that requires a sync commits only when its frame is in the bucket
-too (`shipped`). `safe_no` is the last frame of which that is true, `synced_no` the last one on the device. A frame that is
-synced and not shipped is never given up: its change stays open until the bucket has it or the process ends.
+too (`shipped`). `safe_no` is the last frame of which that is true, `synced_no` the last one on the device. A frame that
+is synced and not shipped is never given up: its change stays open until the bucket has it or the process ends.
 """
 
 from __future__ import annotations
