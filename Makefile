@@ -13,7 +13,7 @@
 # make bench-growth cost of an operation and of a record as a topic grows
 # make bench-spark speed of Spark on the files, compared with Parquet and JSON Lines
 # make bench-protocols  commands per second over Walrus and Rog
-# make reference   generate docs/configuration.md from the settings
+# make reference   generate docs/configuration.md from the settings, and the end of docs/cli.md from the parser
 # make lock        take the newest versions of what the service needs into requirements.lock
 # make clean       remove installed and cached files; data stays
 
@@ -45,6 +45,7 @@ demo-spark: $(VENV)/.demo $(VENV)/.test
 
 reference: $(VENV)/.run
 	@$(BIN)/topics config --markdown > docs/configuration.md
+	@PYTHONPATH=packages/topics-client $(BIN)/python -m supervisor.cli.reference docs/cli.md
 
 # The versions that `make run` and the container image install: the newest that pyproject.toml allows, with digests.
 lock: $(VENV)/.made

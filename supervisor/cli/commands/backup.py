@@ -41,7 +41,9 @@ ReserveOption = Annotated[
 
 
 def backup(
-    directory: Annotated[Path, typer.Argument(help="Directory of backups; each gets a folder named by its time.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIRECTORY", help="Directory of backups; each gets a folder named by its time.")
+    ],
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -66,8 +68,10 @@ def backup(
 
 
 def restore(
-    source: Annotated[Path, typer.Argument(help="A backup, or a directory of backups, from which one is chosen.")],
-    to: Annotated[Path | None, typer.Argument(metavar="[DATA_DIR]", help="As --data-dir.", show_default=False)] = None,
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="A backup, or a directory of backups, from which one is chosen.")
+    ],
+    to: Annotated[Path | None, typer.Argument(metavar="DATA_DIR", help="As --data-dir.", show_default=False)] = None,
     data_dir: DataDirOption = None,
     until: UntilOption = None,
     until_seq: UntilSeqOption = None,
