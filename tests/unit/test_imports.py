@@ -60,6 +60,7 @@ DOORS = {
         "supervisor/cli/completers.py",
         "supervisor/cli/endpoint.py",
         "supervisor/cli/main.py",
+        "supervisor/cli/reference.py",
         "supervisor/cli/remote.py",
         "supervisor/cli/terminal.py",
         "supervisor/client/rog_client.py",
