@@ -13,7 +13,7 @@
 # make bench-growth cost of an operation and of a record as a topic grows
 # make bench-spark speed of Spark on the files, compared with Parquet and JSON Lines
 # make bench-protocols  commands per second over Walrus and Rog
-# make reference   generate docs/configuration.md from the settings
+# make reference   generate docs/configuration.md from the settings, and the end of docs/cli.md from the parser
 # make site        build the documentation as a site, into ./site
 # make lock        take the newest versions of what the service needs into requirements.lock
 # make clean       remove installed and cached files; data stays
@@ -46,6 +46,7 @@ demo-spark: $(VENV)/.demo $(VENV)/.test
 
 reference: $(VENV)/.run
 	@$(BIN)/topics config --markdown > docs/configuration.md
+	@PYTHONPATH=packages/topics-client $(BIN)/python -m supervisor.cli.reference docs/cli.md
 
 site: $(VENV)/.test
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo "the site is in ./site: open site/index.html"

@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: packages are found, and `deploy` is one of them under a name of ours."""
+"""What pyproject.toml cannot say: packages are found, and `deploy` and the Python client get names of their own."""
 
 from setuptools import find_packages, setup
 
@@ -10,5 +10,6 @@ setup(
         *find_packages(include=[*NAMES, *(f"{name}.*" for name in NAMES)]),
         "topics_server.deploy",
         *(f"topics_server.deploy.{name}" for name in DEPLOY),
+        "topics_server.client.topics_client",
     ]
 )

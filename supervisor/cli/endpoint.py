@@ -1,8 +1,14 @@
 """Endpoint: the URL of the service that a command uses, and the API key.
 
-    --url, else TOPICS_URL          that URL
+    --url                           that URL
+    else --context                  the URL and the key of that context
+    else TOPICS_URL                 that URL
+    else TOPICS_CONTEXT, else the context in use
     else, a local service runs      the service that uses the data directory, at the address it listens on
     else                            TOPICS_HOST and TOPICS_PORT
+
+The key is that of --token, else of the context if the URL is from it, else of TOPICS_TOKEN. The key of a context is
+sent to no other URL.
 
 A local service has a status file in its runtime directory, readable by its own user and root only. The file has details
 of its processes that the API does not have.
@@ -15,17 +21,25 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from supervisor.cli import contexts
 from supervisor.cli.terminal import Status, complain, fail, read_seconds
 from supervisor.client.http_client import Client
-from supervisor.config.settings import TOKEN_VARIABLE, URL_VARIABLE, Settings, SettingsError, load
+from supervisor.config import variables
 from supervisor.process import rundir
+
+if TYPE_CHECKING:
+    from supervisor.config.settings import Settings
 
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="The service [TOPICS_URL; the one that runs here].", show_default=False)
+]
+ContextOption = Annotated[
+    str | None,
+    typer.Option("--context", help="A context by its name [TOPICS_CONTEXT; the one in use].", show_default=False),
 ]
 TokenOption = Annotated[
     str | None, typer.Option("--token", help="An API key; better in TOPICS_TOKEN.", show_default=False)
@@ -62,20 +76,55 @@ class Endpoint:
         return self if self.local is None else resolve(self.url, self.token)
 
 
-def resolve(url: str | None, token: str | None, environment: Mapping[str, str] | None = None) -> Endpoint:
-    """The endpoint for these options. Ends the command if settings are wrong."""
+def resolve(
+    url: str | None,
+    token: str | None,
+    context: str | None = None,
+    environment: Mapping[str, str] | None = None,
+    *,
+    local: bool = True,
+) -> Endpoint:
+    """The endpoint for these options. Ends the command if settings are wrong.
+
+    Without `local`, the status file is not read, nor are the settings, if the URL is known otherwise.
+    """
     environment = os.environ if environment is None else environment
-    token = token or environment.get(TOKEN_VARIABLE) or None
-    url = url or environment.get(URL_VARIABLE) or None
-    try:
-        settings = load()
-    except SettingsError as error:
-        fail(str(error), Status.USAGE)
+    if url is not None and context is not None:
+        fail("--url and --context both name a service; give one of them", Status.USAGE)
+    if url is None:
+        url, token = _named(context, token, environment)
+    token = token or environment.get(variables.TOKEN) or None
+    if url is not None and not local:
+        return Endpoint(url, token)
+    settings = _settings()
     found = _status_file(settings, environment)
     if url is None:
         url = found["url"] if found is not None else _configured(settings)
-    local = found if found is not None and found["url"] == url.rstrip("/") else None
-    return Endpoint(url, token, local)
+    return Endpoint(url, token, found if found is not None and found["url"] == url.rstrip("/") else None)
+
+
+def _settings() -> Settings:
+    from supervisor.config.settings import SettingsError, load
+
+    try:
+        return load()
+    except SettingsError as error:
+        fail(str(error), Status.USAGE)
+
+
+def _named(context: str | None, token: str | None, environment: Mapping[str, str]) -> tuple[str | None, str | None]:
+    """URL and key by TOPICS_URL or a context; the URL is None if there is neither."""
+    if context is None and environment.get(variables.URL):
+        return environment[variables.URL], token
+    try:
+        known = contexts.load(contexts.path(environment))
+        name = context or environment.get(variables.CONTEXT) or known.current
+        if not name:
+            return None, token
+        found = known.find(name)
+        return found.url, token or contexts.token(name, found)
+    except contexts.ContextError as error:
+        fail(str(error), Status.USAGE)
 
 
 def _status_file(settings: Settings, environment: Mapping[str, str]) -> dict[str, Any] | None:

@@ -1,54 +1,156 @@
-"""The `topics` command."""
+"""The `topics` command: a table of commands, whose modules are imported when they run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed_version
-from pathlib import Path
-from typing import Annotated, Any
+from difflib import get_close_matches
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-import proto
-from supervisor.backup import offline
-from supervisor.cli import replica
-from supervisor.cli.backup import backup, restore
-from supervisor.cli.config import config
-from supervisor.cli.deploy import deploy_files
-from supervisor.cli.salvage import salvage
-from supervisor.cli.serve import serve
-from supervisor.cli.status import status, top
-from supervisor.cli.terminal import HELP_OPTIONS, DataDirOption, JsonOption, Status, bar, complain, fail, say
-from supervisor.cli.transfer import export, import_
-from supervisor.client import rog_client, walrus_client
-from supervisor.config import settings as settings_module
-from supervisor.process.datadir import DataDirError
+from supervisor.cli.terminal import HELP_OPTIONS
+
+
+class Entry(NamedTuple):
+    """A command: where its function or its group is, and the first sentence of its help."""
+
+    module: str
+    name: str
+    help: str
+
+
+_HERE = "supervisor.cli.commands"
+SECTIONS: dict[str, dict[str, Entry]] = {
+    "Records and jobs": {
+        "publish": Entry(f"{_HERE}.publish", "publish", "Append records: from arguments, or JSON Lines from a pipe."),
+        "read": Entry(f"{_HERE}.read", "read", "Print the records of a topic, to its end."),
+        "tail": Entry(f"{_HERE}.read", "tail", "Print the last records of topics; with -f, also those to come."),
+        "work": Entry(f"{_HERE}.work", "work", "Run a command for each job of a queue."),
+    },
+    "Topics": {
+        "ls": Entry(f"{_HERE}.topics", "ls", "List topics."),
+        "show": Entry(f"{_HERE}.topics", "show", "Show a topic with its configuration, cursors and routers."),
+        "create": Entry(f"{_HERE}.topics", "create", "Create a topic, or change the configuration of one."),
+        "rm": Entry(f"{_HERE}.topics", "rm", "Delete topics, or some of the records of one."),
+        "queues": Entry(f"{_HERE}.queues", "app", "Depths and jobs of queues, and their dead letters."),
+        "cursors": Entry(f"{_HERE}.cursors", "app", "Named cursors: positions that the service keeps."),
+        "routers": Entry(f"{_HERE}.routers", "app", "Routers: what is appended to one topic is copied to another."),
+        "export": Entry(f"{_HERE}.transfer", "export", "Write the records of topics as JSON Lines."),
+        "import": Entry(f"{_HERE}.transfer", "import_", "Append the records of a JSON Lines file."),
+    },
+    "Service": {
+        "serve": Entry(f"{_HERE}.serve", "serve", "Run the service."),
+        "status": Entry(f"{_HERE}.status", "status", "Show processes, shards, lag, log and disk."),
+        "top": Entry(f"{_HERE}.status", "top", "Show the topics that grow fastest."),
+        "bench": Entry(f"{_HERE}.bench", "bench", "Measure a small load on a running service."),
+        "doctor": Entry(f"{_HERE}.doctor", "doctor", "Check this machine and the service for what often goes wrong."),
+        "config": Entry(f"{_HERE}.config", "config", "Print the settings in effect."),
+        "keys": Entry(f"{_HERE}.keys", "app", "API keys of a service, in their file."),
+        "deploy-files": Entry(f"{_HERE}.deploy", "deploy_files", "Write systemd unit, proxies, alerts and dashboard."),
+    },
+    "Data directory": {
+        "backup": Entry(f"{_HERE}.backup", "backup", "Back up the data directory."),
+        "restore": Entry(f"{_HERE}.backup", "restore", "Make a data directory from a backup or a bucket."),
+        "replica": Entry(f"{_HERE}.replica", "app", "The copy of the data in a bucket."),
+        "verify": Entry(f"{_HERE}.offline", "verify", "Check every frame, checksum and index of a stopped service."),
+        "reshard": Entry(f"{_HERE}.offline", "reshard", "Distribute the topics over another number of shards."),
+        "salvage": Entry(f"{_HERE}.salvage", "salvage", "Keep what is intact of a damaged topic."),
+    },
+    "This command": {
+        "context": Entry(f"{_HERE}.context", "app", "Names for services: URL and key of each."),
+        "completion": Entry(f"{_HERE}.completion", "completion", "Print a script that makes the shell complete."),
+        "version": Entry(f"{_HERE}.version", "version", "Print the version."),
+    },
+    "Other protocols": {
+        "walrus": Entry("supervisor.client.walrus_client", "app", "Talk to a Walrus listener."),
+        "rog": Entry("supervisor.client.rog_client", "app", "Talk to a Rog listener."),
+    },
+}
+COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
+MEANT = {
+    **dict.fromkeys(("append", "push", "put", "send", "produce", "add", "write", "emit", "pub"), "publish"),
+    **dict.fromkeys(("cat", "get", "diff", "fetch", "dump", "consume"), "read"),
+    **dict.fromkeys(("watch", "follow", "subscribe", "sub", "listen", "stream"), "tail"),
+    **dict.fromkeys(("worker", "workers", "claim", "exec", "process"), "work"),
+    **dict.fromkeys(("list", "topics", "dir"), "ls"),
+    **dict.fromkeys(("describe", "info", "inspect", "stat", "state"), "show"),
+    **dict.fromkeys(("make", "new", "mk", "configure", "set", "update"), "create"),
+    **dict.fromkeys(("delete", "del", "remove", "drop", "purge", "truncate"), "rm"),
+    **dict.fromkeys(("peek", "redrive", "jobs", "dlq", "dead"), "queues"),
+    **dict.fromkeys(("route", "routes", "bridge", "mirror", "copy"), "routers"),
+    **dict.fromkeys(("start", "run", "server", "up"), "serve"),
+    **dict.fromkeys(("check", "diagnose", "health", "ping"), "doctor"),
+    **dict.fromkeys(("benchmark", "perf", "load"), "bench"),
+    **dict.fromkeys(("token", "tokens", "auth", "apikey", "apikeys"), "keys"),
+    **dict.fromkeys(("use", "login", "profile", "contexts"), "context"),
+    **dict.fromkeys(("repair", "fix", "recover"), "salvage"),
+}
+"""Words of other systems, and the command that does it here."""
+CLOSE = 0.7
+"""How alike a word and a command must be for a suggestion."""
+
+
+def suggested(word: str) -> str | None:
+    """The command that a word that is none was meant to be."""
+    return MEANT.get(word.lower()) or next(iter(get_close_matches(word.lower(), COMMANDS, 1, CLOSE)), None)
+
+
+def load(name: str) -> Any:
+    """The command or group `name`, with its options. Imports its module."""
+    entry = COMMANDS[name]
+    found = getattr(import_module(entry.module), entry.name)
+    if isinstance(found, typer.Typer):
+        return typer.main.get_command(found)
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=HELP_OPTIONS)
+    alone.command(name)(found)
+    return typer.main.get_command(alone)
+
+
+class Commands(TyperGroup):
+    """The commands of the table. Help and completion need no module of theirs."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for name, entry in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=entry.help, rich_markup_mode=None))
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(COMMANDS)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name = args[0]
+        if name in COMMANDS:
+            return name, load(name), args[1:]
+        if not ctx.resilient_parsing and not name.startswith("-"):
+            meant = suggested(name)
+            ctx.fail(f"There is no command {name!r}." + (f" Did you mean {meant!r}?" if meant else ""))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        widest = max(map(len, COMMANDS))
+        for title, section in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), entry.help) for name, entry in section.items()])
+
 
 app = typer.Typer(
     name="topics",
-    help="A persistent event engine: append-only topics behind a JSON-first HTTP API.",
+    cls=Commands,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings=HELP_OPTIONS,
 )
-
-app.add_typer(replica.app, name="replica")
-app.add_typer(walrus_client.app, name="walrus")
-app.add_typer(rog_client.app, name="rog")
-
-
-def _installed() -> str:
-    try:
-        return installed_version("topics-server")
-    except PackageNotFoundError:
-        return proto.__version__
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"topics {_installed()}")
+        from supervisor.cli.commands.version import installed
+
+        typer.echo(f"topics {installed()}")
         raise typer.Exit
 
 
@@ -58,86 +160,17 @@ def _root(
         bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """A persistent event engine: append-only topics behind a JSON-first HTTP API."""
+    """A persistent event engine: append-only topics behind a JSON-first HTTP API.
 
-
-@app.command()
-def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
-    """Check every frame, checksum and index of a stopped service. Changes nothing.
-
-    Exit status: 0 sound, 1 problems found or the directory cannot be used, 2 wrong settings.
+    Commands that ask a service take the one of --url, of --context, of TOPICS_URL, of the context in use, or else the
+    one that runs here.
     """
-    with bar("verifying shards", shown=not as_json) as advance:
-        for found in _offline("verify", data_dir):
-            if as_json and found["kind"] != "exit":
-                say(found)
-            elif found["kind"] == "report":
-                advance(found["done"], found["total"])
-                typer.echo(
-                    f"{found['shard']}: {found['topics']} topics, {found['records']} records, {found['log_frames']} "
-                    f"log frames, {found['segment_frames']} frames in {found['segments']} segments: "
-                    + ("PROBLEMS" if found["problems"] else "sound")
-                )
-                for problem in found["problems"]:
-                    complain(problem)
-                for note in found["notes"]:
-                    typer.echo(f"  {note}")
 
 
-@app.command()
-def reshard(
-    shards: Annotated[int, typer.Option(min=1, max=settings_module.MAX_SHARDS, help="New number of shards.")],
-    data_dir: DataDirOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Distribute the topics of a stopped service over another number of shards.
-
-    Needs as much free space as there is data. May be interrupted at any time: the next run starts over or continues.
-    Exit status: 0 done, 1 not possible, 2 wrong settings.
-    """
-    with bar("copying records", shown=not as_json) as advance:
-        for found in _offline("reshard", data_dir, shards):
-            if as_json and found["kind"] != "exit":
-                say(found)
-            elif found["kind"] == "progress":
-                advance(found["done"], found["total"])
-            elif found["kind"] == "done":
-                typer.echo(f"done: {found['shards']} shards")
-            elif found["kind"] == "error":
-                complain(found["message"])
-
-
-def _offline(command: str, data_dir: Path | None, shards: int | None = None) -> Iterator[dict[str, Any]]:
-    """The results of an offline command. Ends the process with status 1 if the command fails."""
-    try:
-        settings = settings_module.load({"data_dir": data_dir})
-    except settings_module.SettingsError as error:
-        fail(str(error), Status.USAGE)
-    try:
-        for found in offline.results(command, settings.data_dir, settings.limits(), shards=shards):
-            yield found
-            if found["kind"] == "exit" and found["status"]:
-                raise typer.Exit(Status.FAILED)
-    except DataDirError as error:
-        fail(str(error), Status.FAILED)
-
-
-for command in (serve, config, status, top, backup, restore, salvage, export):
-    app.command()(command)
-app.command("import")(import_)
-app.command("deploy-files")(deploy_files)
-
-
-@app.command()
-def version(as_json: JsonOption = False) -> None:
-    """Print the version.
-
-    Exit status: 0 printed, 2 wrong options.
-    """
-    if as_json:
-        say({"version": _installed()})
-    else:
-        typer.echo(f"topics {_installed()}")
+def every() -> Iterator[tuple[str, Any]]:
+    """All commands with their names; imports all modules."""
+    for name in COMMANDS:
+        yield name, load(name)
 
 
 def main() -> None:

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import os
 import sys
-
-from proto.process.imports import load_structlog
+from pathlib import Path
 
 
 def main() -> None:
     """Run the command. `topics serve` loads no other one."""
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looks at every installed distribution otherwise
-    load_structlog()
     if sys.argv[1:2] == ["serve"]:
-        from supervisor.cli.serve import alone
+        from proto.process.imports import load_structlog
+
+        load_structlog()
+        from supervisor.cli.commands.serve import alone
 
         alone(sys.argv[2:], prog_name="topics serve")
     else:
+        sys.path.insert(0, str(client_folder()))
         from supervisor.cli.main import main as run
 
         run()
+
+
+def client_folder() -> Path:
+    """The folder with the Python client that belongs to this command: that of the wheel, else of the checkout."""
+    here = Path(__file__).resolve().parents[2]
+    bundled = here / "topics_server" / "client"
+    return bundled if bundled.is_dir() else here / "packages" / "topics-client"

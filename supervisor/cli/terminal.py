@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from pathlib import Path
@@ -65,6 +66,11 @@ def read_seconds(given: str | float) -> float:
     return found
 
 
+def read_duration_ms(given: str | int) -> int:
+    """Parse an option's duration in whole milliseconds, at least 0; a plain number is seconds. Raises as above."""
+    return round(1000 * read_seconds(given))
+
+
 def _read(text: str, read: Callable[[str], float | None]) -> float:
     try:
         found = read(text)
@@ -89,6 +95,46 @@ def fail(text: str, status: Status) -> NoReturn:
 def say(found: dict[str, Any]) -> None:
     """Print one line of `--json` output."""
     typer.echo(json.dumps(found))
+
+
+def paint(text: str, color: str) -> str:
+    """The text in a color, if standard output is a terminal and NO_COLOR is not set."""
+    return typer.style(text, fg=color) if colored() else text
+
+
+def colored() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def table(rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
+    """Rows as aligned columns below their titles; columns of numbers are aligned to the right."""
+    names = list(titles.values())
+    cells = [[_cell(row.get(name)) for name in names] for row in rows]
+    numeric = [all(_is_number(row.get(name)) for row in rows) for name in names]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+
+    def line(texts: list[str]) -> str:
+        padded = (t.rjust(w) if n else t.ljust(w) for t, w, n in zip(texts, widths, numeric, strict=True))
+        return "  ".join(padded).rstrip()
+
+    return "\n".join([paint(line(names), "bright_black"), *map(line, cells)])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def confirmed(question: str, yes: bool) -> bool:
+    """Whether to go on: --yes, or the answer at a terminal. Ends the command if there is none to ask."""
+    if yes:
+        return True
+    if not sys.stdin.isatty():
+        fail(f"{question} Say so with --yes, as there is no terminal to ask", Status.USAGE)
+    return typer.confirm(question, err=True)
 
 
 @contextmanager

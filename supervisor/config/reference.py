@@ -7,8 +7,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from supervisor.config import keys, units
-from supervisor.config.settings import FILE_VARIABLE, PREFIX, TOKEN_VARIABLE, URL_VARIABLE, Settings
+from supervisor.config import keys, units, variables
+from supervisor.config.settings import FILE_VARIABLE, PREFIX, Settings
 
 INTRODUCTION = f"""# Configuration
 
@@ -26,8 +26,8 @@ Sizes and durations may have a unit: {", ".join(f"`{name}`" for name in units.SI
 Keys are no settings: `{keys.FILE_VARIABLE}` names a file of them, `{keys.VARIABLE}` has them itself. They are never in
 `topics.toml`, and no command prints them.
 
-Commands that ask a running service (`topics status`, say) find it by `{URL_VARIABLE}`, their key is in
-`{TOKEN_VARIABLE}`.
+Commands that ask a running service (`topics status`, say) find it by `{variables.URL}`, their key is in
+`{variables.TOKEN}`.
 
 | Variable | Default | Unit | Allowed | Meaning |
 | --- | --- | --- | --- | --- |

@@ -27,16 +27,13 @@ from proto.ipc.control import CONTROL_FD_VARIABLE
 from proto.model.limits import Limits
 from proto.model.memory_shares import default_for
 from proto.process.orphan import PARENT_PID_VARIABLE
-from supervisor.config import keys, units
+from supervisor.config import keys, units, variables
 from supervisor.config.machine import memory_bytes
 
 PREFIX = "TOPICS_"
 MAX_SHARDS = 64
 FILE_VARIABLE = "TOPICS_CONFIG"
 DEFAULT_FILE = Path("topics.toml")
-URL_VARIABLE = "TOPICS_URL"
-TOKEN_VARIABLE = "TOPICS_TOKEN"
-"""API key of the client commands; TOPICS_URL is their service. See `endpoint`. `topics serve` reads neither."""
 
 
 class SettingsError(Exception):
@@ -243,7 +240,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
     """Unknown `TOPICS_*` variables, each with the known name it resembles, or ""."""
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     known |= {FILE_VARIABLE, keys.VARIABLE, keys.FILE_VARIABLE, CONTROL_FD_VARIABLE, PARENT_PID_VARIABLE}
-    known |= {URL_VARIABLE, TOKEN_VARIABLE}
+    known |= {variables.URL, variables.TOKEN, variables.CONTEXT}
     found = [name for name in sorted(environment) if name.upper().startswith(PREFIX) and name.upper() not in known]
     # Compared without the prefix, which would make everything look alike.
     bare = {name.removeprefix(PREFIX): name for name in known}

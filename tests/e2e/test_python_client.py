@@ -345,4 +345,4 @@ def test_kills_lose_and_double_nothing(new_service: Callable[..., Service], back
             running.stop()
         await chaos.compare()
 
-    run(backend, service, main, seconds=20 + 6 * kills)
+    run(backend, service, main, seconds=20 + 12 * kills)  # a process that dies often is held back for 5 s

@@ -152,7 +152,22 @@ def test_the_wheel_has_every_module(wheels: dict[str, Path], fresh: Environment)
     fresh.install(wheels["server"])
     for package in ("gateway", "shardd", "supervisor", "proto", "topics_server"):
         modules = {str(path.relative_to(ROOT)) for path in (ROOT / package).rglob("*.py")}
-        assert modules == {str(path.relative_to(fresh.site)) for path in (fresh.site / package).rglob("*.py")}
+        there = {str(path.relative_to(fresh.site)) for path in (fresh.site / package).rglob("*.py")}
+        assert modules == {path for path in there if not path.startswith("topics_server/client/")}
+
+
+def test_the_commands_use_the_client_of_their_wheel(
+    wheels: dict[str, Path], fresh: Environment, tmp_path: Path
+) -> None:
+    """It is found without a distribution topics-client, and before another version of it."""
+    fresh.install(wheels["server"])
+    client = ROOT / "packages" / "topics-client" / "topics_client"
+    copied = fresh.site / "topics_server" / "client" / "topics_client"
+    for path in client.glob("*.*"):
+        assert (copied / path.name).read_bytes() == path.read_bytes(), path
+    fresh.plant("topics-client", {"topics_client/__init__.py": "raise RuntimeError"})
+    _, said = run(fresh.topics, "ls", "--url", "http://127.0.0.1:1", "--patience", "0", status=3, cwd=tmp_path)
+    assert "does not answer" in said
 
 
 def test_the_distributions_share_no_file(wheels: dict[str, Path], fresh: Environment) -> None:
@@ -211,6 +226,15 @@ def test_an_editable_installation_is_told_too_what_hides_it(fresh: Environment, 
     _, said = run(fresh.top / "bin" / "python", "-m", "topics_server", "version", status=1, cwd=tmp_path)
     assert said.startswith(f"topics: the package proto at {fresh.site}/proto hides the one of topics-server")
     assert "(there is a proto in proto-plus)" in said
+
+
+def test_the_doctor_names_a_distribution_with_a_package_of_the_same_name(
+    wheels: dict[str, Path], fresh: Environment
+) -> None:
+    fresh.plant("proto-plus", {"proto/__init__.py": "", "proto/message.py": "class Message: pass\n"})
+    fresh.install(wheels["server"])
+    told, _ = run(fresh.topics, "doctor", "--url", "http://127.0.0.1:1", status=1)
+    assert "fail  packages: proto-plus has a package proto, too" in told
 
 
 def test_topics_spark_without_pyspark_says_so_in_one_sentence(

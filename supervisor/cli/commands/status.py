@@ -13,7 +13,7 @@ from rich.live import Live
 
 from supervisor.cli import status_view as service_status
 from supervisor.cli import top_view as busiest
-from supervisor.cli.endpoint import TokenOption, UrlOption, resolve
+from supervisor.cli.endpoint import ContextOption, TokenOption, UrlOption, resolve
 from supervisor.cli.terminal import JsonOption, Status, fail, read_seconds, say
 from supervisor.client.http_client import Refused, Unavailable
 
@@ -35,6 +35,7 @@ IntervalOption = Annotated[
 def status(
     url: UrlOption = None,
     token: TokenOption = None,
+    context: ContextOption = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until Ctrl-C.")] = False,
     interval: IntervalOption = 2.0,
     as_json: JsonOption = False,
@@ -43,7 +44,7 @@ def status(
 
     Exit status: 0 ready, 1 the key was refused, 2 wrong options, 3 not ready or not reachable.
     """
-    endpoint = resolve(url, token)
+    endpoint = resolve(url, token, context)
     with endpoint.client(patience_s=0) as client:
 
         def look() -> dict[str, Any]:
@@ -64,9 +65,12 @@ def status(
 
 
 def top(
-    prefix: Annotated[str, typer.Argument(help="Only topics with this prefix.", show_default=False)] = "",
+    prefix: Annotated[
+        str, typer.Argument(metavar="PREFIX", help="Only topics with this prefix.", show_default=False)
+    ] = "",
     url: UrlOption = None,
     token: TokenOption = None,
+    context: ContextOption = None,
     most: Annotated[int, typer.Option("--most", "-n", min=1, help="Number of topics.")] = 20,
     once: Annotated[bool, typer.Option("--once", help="Take two samples, print, and exit.")] = False,
     interval: IntervalOption = 2.0,
@@ -76,7 +80,7 @@ def top(
 
     With --json, one object per topic. Exit status: 0 shown, 1 refused, 2 wrong options, 3 not ready or not reachable.
     """
-    with resolve(url, token).client(patience_s=0) as client:
+    with resolve(url, token, context).client(patience_s=0) as client:
         try:
             before = busiest.look(client, prefix, time.monotonic())
 

@@ -42,7 +42,9 @@ ReserveOption = Annotated[
 
 
 def backup(
-    directory: Annotated[Path, typer.Argument(help="Directory of backups; each gets a folder named by its time.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIRECTORY", help="Directory of backups; each gets a folder named by its time.")
+    ],
     data_dir: DataDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -78,10 +80,12 @@ def restore(
     source: Annotated[
         Path | None,
         typer.Argument(
-            help="A backup, or a directory of backups, from which one is chosen. Not with --from.", show_default=False
+            metavar="SOURCE",
+            help="A backup, or a directory of backups, from which one is chosen. Not with --from.",
+            show_default=False,
         ),
     ] = None,
-    to: Annotated[Path | None, typer.Argument(metavar="[DATA_DIR]", help="As --data-dir.", show_default=False)] = None,
+    to: Annotated[Path | None, typer.Argument(metavar="DATA_DIR", help="As --data-dir.", show_default=False)] = None,
     data_dir: DataDirOption = None,
     until: UntilOption = None,
     until_seq: UntilSeqOption = None,

@@ -15,7 +15,7 @@ from supervisor.config import settings as settings_module
 app = typer.Typer(help="Check the copy of a service in a bucket.", no_args_is_help=True, context_settings=HELP_OPTIONS)
 
 UrlArgument = Annotated[
-    str | None, typer.Argument(metavar="[URL]", help="s3://…, gs://…, az://… or file:///… [TOPICS_BUCKET]")
+    str | None, typer.Argument(metavar="URL", help="s3://…, gs://…, az://… or file:///… [TOPICS_BUCKET]")
 ]
 
 

@@ -58,5 +58,5 @@ def _announce(line: str) -> None:
         pass  # standard output is closed; the log has the line too
 
 
-alone = typer.Typer(pretty_exceptions_enable=False, context_settings=HELP_OPTIONS)
+alone = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=HELP_OPTIONS)
 alone.command()(serve)

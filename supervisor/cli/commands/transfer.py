@@ -16,7 +16,7 @@ from typing import Annotated, Any, BinaryIO, NoReturn, cast
 
 import typer
 
-from supervisor.cli.endpoint import PatienceOption, TokenOption, UrlOption, resolve
+from supervisor.cli.endpoint import ContextOption, PatienceOption, TokenOption, UrlOption, resolve
 from supervisor.cli.terminal import JsonOption, Status, bar, complain, fail, read_size, say
 from supervisor.client import transfer
 from supervisor.client.http_client import ClientError, Unavailable
@@ -28,14 +28,13 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 
 def export(
-    topics: Annotated[
-        list[str], typer.Argument(metavar="TOPIC|PATTERN...", help="Names, or patterns like 'orders:*'.")
-    ],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC|PATTERN", help="Names, or patterns like 'orders:*'.")],
     output: Annotated[
         str, typer.Option("-o", "--output", help="File; compressed if its name ends in .gz. - is standard output.")
     ] = "-",
     url: UrlOption = None,
     token: TokenOption = None,
+    context: ContextOption = None,
     patience: PatienceOption = PATIENCE_S,
     as_json: JsonOption = False,
 ) -> None:
@@ -45,7 +44,7 @@ def export(
     reachable, 4 done, but records were lost before they could be read (each gap is reported, and in the file).
     """
     gaps = records = names = 0
-    with resolve(url, token).client(patience) as client, _told_failures():
+    with resolve(url, token, context).client(patience) as client, _told_failures():
         chosen = transfer.chosen(client, topics)
         with _writing(output) as file, bar("exporting seqs", shown=not as_json) as advance:
             for found in transfer.export(client, chosen, file.write):
@@ -89,6 +88,7 @@ def import_(
     config: Annotated[bool, typer.Option(help="Create missing topics as the file says; needs admin.")] = True,
     url: UrlOption = None,
     token: TokenOption = None,
+    context: ContextOption = None,
     patience: PatienceOption = PATIENCE_S,
     as_json: JsonOption = False,
 ) -> None:
@@ -101,7 +101,7 @@ def import_(
         fail("--raw needs --topic", Status.USAGE)
     done = transfer.Done(lines=skip)
     with (
-        resolve(url, token).client(patience) as client,
+        resolve(url, token, context).client(patience) as client,
         _told_failures(done, source),
         _reading(source) as (file, size, place),
         bar("importing", of_bytes=True, shown=not as_json) as advance,

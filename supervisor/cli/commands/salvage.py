@@ -16,7 +16,7 @@ from supervisor.process.datadir import DataDirError, parse_manifest, shard_name
 
 
 def salvage(
-    topic: Annotated[str, typer.Argument(help="The topic, as `topics verify` names it.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic, as `topics verify` names it.")],
     data_dir: DataDirOption = None,
     backup: Annotated[
         Path | None,

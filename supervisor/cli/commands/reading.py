@@ -1,0 +1,110 @@
+"""Records as lines: how `topics read` and `topics tail` choose and print them."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import typer
+
+from supervisor.cli import exact
+from supervisor.cli.terminal import complain, paint
+from topics_client import Gap, Record, TopicDeleted
+
+_COLORS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red")
+
+
+@dataclass(slots=True)
+class Chosen:
+    """Which records are printed: all that meet every condition."""
+
+    tag: str | None
+    grep: re.Pattern[str] | None
+    where: list[tuple[list[str], str]]
+
+    def __call__(self, record: Record) -> bool:
+        if self.tag is not None and not fnmatch.fnmatchcase(record.tag or "", self.tag):
+            return False
+        if self.grep is not None and not self.grep.search(exact.dumps(record.data)):
+            return False
+        return all(_text(_at(record.data, path)) == wanted for path, wanted in self.where)
+
+
+def chosen(tag: str | None, grep: str | None, where: list[str] | None) -> Chosen:
+    """Parse the options. Raises `typer.BadParameter`."""
+    try:
+        pattern = None if grep is None else re.compile(grep)
+    except re.error as error:
+        raise typer.BadParameter(f"--grep {grep} is no regular expression: {error}") from None
+    conditions = []
+    for each in where or []:
+        path, equals, wanted = each.partition("=")
+        if not equals or not path:
+            raise typer.BadParameter(f"--where {each} must be PATH=VALUE, such as customer.id=42")
+        conditions.append((path.split("."), wanted))
+    return Chosen(tag, pattern, conditions)
+
+
+def _at(data: Any, path: list[str]) -> Any:
+    """The value at a path of names and indexes; None if there is none."""
+    for name in path:
+        if isinstance(data, dict):
+            data = data.get(name)
+        elif isinstance(data, list) and name.isdecimal() and int(name) < len(data):
+            data = data[int(name)]
+        else:
+            return None
+    return data
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else exact.dumps(value)
+
+
+class Printer:
+    """Prints records, gaps and the end of topics. `gaps` counts the gaps."""
+
+    def __init__(self, choose: Callable[[Record], bool], *, as_json: bool, data_only: bool, several: bool) -> None:
+        self.gaps = 0
+        self._choose = choose
+        self._as_json = as_json
+        self._data_only = data_only
+        self._several = several
+        self._colors: dict[str, str] = {}
+
+    def item(self, item: Record | Gap | TopicDeleted) -> bool:
+        """Print one item; false if it was not chosen."""
+        if isinstance(item, Record):
+            if not self._choose(item):
+                return False
+            sys.stdout.write(self._line(item) + "\n")
+        elif isinstance(item, Gap):
+            self.gaps += 1
+            complain(f"{item.topic}: records {item.first_seq} to {item.last_seq} are lost ({item.reason})")
+            if self._as_json:
+                lost = {"first_seq": item.first_seq, "last_seq": item.last_seq, "reason": item.reason}
+                sys.stdout.write(exact.dumps({"topic": item.topic, "gap": lost}) + "\n")
+        else:
+            complain(f"{item.topic} was deleted")
+        return True
+
+    def _line(self, record: Record) -> str:
+        data = exact.dumps(record.data)
+        if self._data_only:
+            return data
+        if self._as_json:
+            fields = {name: getattr(record, name) for name in ("topic", "seq", "ts", "tag", "node", "data", "meta")}
+            return exact.dumps({name: value for name, value in fields.items() if value is not None or name == "data"})
+        time = datetime.fromtimestamp(record.ts / 1000).isoformat(sep=" ", timespec="milliseconds")
+        parts = [paint(str(record.seq), "bright_black"), paint(time, "bright_black")]
+        if self._several:
+            color = self._colors.setdefault(record.topic, _COLORS[len(self._colors) % len(_COLORS)])
+            parts.insert(0, paint(record.topic, color))
+        if record.tag is not None:
+            parts.append(paint(record.tag, "cyan"))
+        return "  ".join([*parts, data])

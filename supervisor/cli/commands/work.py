@@ -1,0 +1,129 @@
+"""`topics work`: runs a command for each job of a queue, and its exit status decides about the job.
+
+the command ends with 0       the job is acked
+any other end                 the job is given back, for a while that doubles with each delivery
+SIGTERM, Ctrl-C               no more claims; commands that run have --grace to end, then they are killed with all
+                              processes they started, and their jobs given back at once
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from typing import Annotated, Any
+
+import anyio
+import anyio.abc
+import typer
+
+from supervisor.cli import exact
+from supervisor.cli.completers import topic_names
+from supervisor.cli.remote import Remote, remote
+from supervisor.cli.terminal import complain, read_duration_ms
+from topics_client import Job, Worker
+
+PATIENCE_S = 60.0
+DRAIN_S = 0.2
+"""Between two looks whether the queue is empty."""
+
+
+class CommandFailed(Exception):
+    """The command for a job did not end with 0."""
+
+
+@remote(PATIENCE_S, endless=True)
+async def work(
+    on: Remote,
+    queue: Annotated[str, typer.Argument(metavar="QUEUE", autocompletion=topic_names, show_default=False)],
+    command: Annotated[
+        str, typer.Option("--exec", metavar="CMD", help="A command line of sh, run for each job.", show_default=False)
+    ],
+    concurrency: Annotated[int, typer.Option("-c", "--concurrency", min=1, help="Commands that run at a time.")] = 1,
+    lease: Annotated[
+        int, typer.Option(parser=read_duration_ms, metavar="DURATION", help="Lease of a job; it is extended in time.")
+    ] = 30,
+    grace: Annotated[
+        int, typer.Option(parser=read_duration_ms, metavar="DURATION", help="How long commands may go on at the end.")
+    ] = 30,
+    node: Annotated[str | None, typer.Option(help="Name of this worker.", show_default=False)] = None,
+    record: Annotated[bool, typer.Option("--record", help="Standard input is the whole record.")] = False,
+    drain: Annotated[bool, typer.Option("--drain", help="End when no jobs are left, delayed ones included.")] = False,
+) -> None:
+    """Run a command for each job of a queue.
+
+    The job's data is the command's standard input, as JSON; JOB_QUEUE, JOB_SEQ, JOB_TS, JOB_TAG and JOB_DELIVERIES are
+    in its environment. If the command ends with 0 the job is done, otherwise the job comes again, after a while that
+    doubles. Exit status: 0 ended by SIGTERM, Ctrl-C or --drain, 1
+    refused, 2 wrong options, 3 the service is not reachable.
+    """
+    worker = on.client.worker(
+        queue,
+        functools.partial(_handle, command, record),
+        concurrency=concurrency,
+        lease_ms=lease,
+        grace_s=grace / 1000,
+        wait_ms=1000 if drain else 20_000,  # a claim makes the service look at jobs that are due
+        node=node,
+    )
+    await on.client.state(queue, touch=False)  # tells at once what is wrong
+    async with anyio.create_task_group() as beside:
+        if drain:
+            beside.start_soon(_stop_when_empty, on, queue, worker)
+        await worker.run()
+        beside.cancel_scope.cancel()
+    if on.as_json:
+        on.print({"queue": queue, "done": worker.done, "failed": worker.failed})
+    else:
+        complain(f"{queue}: {worker.done} jobs done, {worker.failed} attempts failed")
+
+
+async def _stop_when_empty(on: Remote, queue: str, worker: Worker) -> None:
+    while (await on.client.state(queue, touch=False))["count"]:  # noqa: ASYNC110 - the service has no event for it
+        await anyio.sleep(DRAIN_S)
+    worker.stop()
+
+
+async def _handle(command: str, record: bool, job: Job) -> None:
+    """Run the command for a job. Raises `CommandFailed`. A cancellation kills its processes."""
+    whole = {**_fields(job), "tag": job.tag, "data": job.data, "meta": job.meta}
+    data = exact.dumps(whole if record else job.data).encode() + b"\n"
+    process = await anyio.open_process(
+        ["/bin/sh", "-c", command],
+        stdout=None,
+        stderr=None,
+        env=environment(job),
+        start_new_session=True,  # Ctrl-C is for the worker alone; a group to kill
+    )
+    async with process:
+        try:
+            await _give(process, data)
+            status = await process.wait()
+        except BaseException:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            raise
+    if status:
+        raise CommandFailed(f"{signal.Signals(-status).name}" if status < 0 else f"exit status {status}")
+
+
+async def _give(process: anyio.abc.Process, data: bytes) -> None:
+    """Write to the command's standard input, which it need not read."""
+    assert process.stdin is not None
+    try:
+        await process.stdin.send(data)
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError, BrokenPipeError):
+        pass
+    await process.stdin.aclose()
+
+
+def environment(job: Job) -> dict[str, str]:
+    """The environment of the command: that of this process, and the job."""
+    told = {**_fields(job), "tag": job.tag or ""}
+    return {**os.environ, **{f"JOB_{name.upper()}": str(value) for name, value in told.items()}}
+
+
+def _fields(job: Job) -> dict[str, Any]:
+    return {"queue": job.queue, "seq": job.seq, "ts": job.ts, "deliveries": job.deliveries}

@@ -1,0 +1,121 @@
+"""Contexts, and which service and key a command uses."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from supervisor.cli import contexts
+from supervisor.cli.contexts import Context, ContextError, Contexts
+from supervisor.cli.endpoint import Endpoint, resolve
+from supervisor.cli.main import app
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in list(os.environ):
+        if name.upper().startswith("TOPICS_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("TOPICS_RUNTIME_DIR", str(tmp_path / "nothing-runs"))
+    return tmp_path
+
+
+def topics(*arguments: str, status: int = 0, given: str | None = None) -> str:
+    done = CliRunner().invoke(app, list(arguments), input=given)
+    assert done.exit_code == status, done.output
+    return done.output
+
+
+def at(url: str | None = None, token: str | None = None, context: str | None = None) -> tuple[str, str | None]:
+    found: Endpoint = resolve(url, token, context)
+    return found.url, found.token
+
+
+def test_the_file_is_for_its_user_only_and_the_first_context_is_in_use(home: Path) -> None:
+    topics("context", "add", "prod", "https://prod.example/", "--token", given="s3cret\n")
+    topics("context", "add", "test", "http://test.example")
+    file = home / "topics" / "contexts.json"
+    assert (file.stat().st_mode & 0o777, file.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert [path.name for path in file.parent.iterdir()] == ["contexts.json"]
+    assert at() == ("https://prod.example", "s3cret")
+    topics("context", "use", "test")
+    assert at() == ("http://test.example", None)
+    told = topics("context", "ls")
+    assert "s3cret" not in told
+    assert "*       test" in told
+
+
+def test_a_context_is_chosen_by_option_then_variable_then_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b", "c"):
+        topics("context", "add", name, f"http://{name}.example")
+    monkeypatch.setenv("TOPICS_CONTEXT", "b")
+    assert at()[0] == "http://b.example"
+    assert at(context="c")[0] == "http://c.example"
+    monkeypatch.setenv("TOPICS_URL", "http://variable.example")
+    assert at()[0] == "http://variable.example"
+    assert at(context="c")[0] == "http://c.example"
+    assert at(url="http://option.example")[0] == "http://option.example"
+    with pytest.raises(typer.Exit):
+        at(url="http://option.example", context="c")
+
+
+def test_the_key_of_a_context_goes_to_its_url_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    topics("context", "add", "prod", "https://prod.example", "--token", given="s3cret\n")
+    assert at(url="http://other.example")[1] is None
+    monkeypatch.setenv("TOPICS_TOKEN", "variable")
+    assert at()[1] == "s3cret"
+    assert at(token="option")[1] == "option"
+    monkeypatch.setenv("TOPICS_URL", "http://other.example")
+    assert at()[1] == "variable"
+
+
+def test_a_file_with_a_key_that_others_may_read_is_refused(home: Path) -> None:
+    key = home / "key"
+    key.write_text("s3cret\n")
+    key.chmod(0o640)
+    told = topics("context", "add", "prod", "https://prod.example", "--token-file", str(key), status=1)
+    assert f"chmod 600 {key}" in told
+    key.chmod(0o600)
+    topics("context", "add", "prod", "https://prod.example", "--token-file", str(key))
+    assert at()[1] == "s3cret"
+    key.write_text("\n")
+    with pytest.raises(ContextError, match="no key"):
+        contexts.read_token(key)
+    (home / "topics" / "contexts.json").chmod(0o644)
+    assert "chmod 600" in topics("context", "ls", status=1)
+
+
+def test_a_damaged_file_and_an_unknown_context_are_told(home: Path) -> None:
+    assert "there is no context 'x'; known: none" in topics("context", "use", "x", status=1)
+    contexts.store(home / "f", Contexts("a", {"a": Context("http://a")}))
+    assert contexts.load(home / "f").find("a").place == "none"
+    (home / "f").write_text("[]")
+    with pytest.raises(ContextError, match="not a file of contexts"):
+        contexts.load(home / "f")
+    assert "no URL" in topics("context", "add", "a", "nonsense", status=2)
+    assert "no key on standard input" in topics("context", "add", "a", "http://a", "--token", status=2, given="\n")
+
+
+def test_the_keyring_keeps_the_key(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[tuple[str, str], str] = {}
+    ring = ModuleType("keyring")
+    ring.set_password = lambda *place: kept.update({place[:2]: place[2]})  # type: ignore[attr-defined]
+    ring.get_password = lambda *place: kept.get(place)  # type: ignore[attr-defined]
+    ring.delete_password = lambda *place: kept.pop(place)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    told = topics("context", "add", "prod", "https://prod.example", "--keyring", status=1, given="s3cret\n")
+    assert "pip install 'topics-server[keyring]'" in told
+    monkeypatch.setitem(sys.modules, "keyring", ring)
+    topics("context", "add", "prod", "https://prod.example", "--keyring", given="s3cret\n")
+    assert kept == {("topics", "prod"): "s3cret"}
+    assert "s3cret" not in (home / "topics" / "contexts.json").read_text()
+    assert at()[1] == "s3cret"
+    topics("context", "rm", "prod")
+    assert kept == {}
