@@ -63,7 +63,7 @@ class Studio:
         self.tell(job, "done", thumb=thumb, size=f"{size[0]} × {size[1]}", ms=took_ms)
 
     def failed(self, job: Job, error: Exception) -> None:
-        self.tell(job, "failed", attempt=job.deliveries, error=str(error).replace(str(self.folder), ""))
+        self.tell(job, "failed", attempt=job.deliveries, error=str(error).replace(f"{self.folder}/", ""))
 
     def tell(self, job: Job, state: str, **more: object) -> None:
         self.client.publish("images.events", {**job.data, "state": state, **more})

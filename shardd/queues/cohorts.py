@@ -40,8 +40,8 @@ class Claimer:
 
 
 class Cohort:
-    """The claimers that wait for one queue. `due` is when its window closes, None while no window is open. `told` is the
-    window and the queue's wake that the loop was last told of."""
+    """The claimers that wait for one queue. `due` is when its window closes, None while none is open. `told` has the
+    `due` and the queue's `next_wake` that the loop was last told of."""
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
