@@ -157,9 +157,8 @@ class Shard:
         self.checkpoint_wanted: Callable[[], None] = lambda: None
         """Called while a checkpoint is due."""
         self.synced: Callable[[], None] = lambda: None
-        """Called after each sync of the log, for the copy in a bucket."""
         self.checkpointed: Callable[[], None] = lambda: None
-        """Called after each checkpoint."""
+        """Called after each sync of the log and after each checkpoint, for the copy in a bucket."""
         self.replica: Callable[[], Mapping[str, Any] | None] = lambda: None
         """Figures of that copy, if there is one."""
         self._open_log()

@@ -1,7 +1,7 @@
 """Retention: removes objects that no restore to a moment of the last TOPICS_BUCKET_RETAIN_MS needs.
 
     manifests    kept: those of the window, and the newest one before it
-    parts        kept: from the first one that a kept manifest needs; all, as long as no manifest is older than the window
+    parts        kept: from the first one that a kept manifest needs; all, while no manifest is older than the window
     fences       kept for ever: a holder that was stopped for days must still find its next number taken
     streams      kept: those that a kept manifest names, and those younger than a day, whose manifest may follow
 

@@ -53,7 +53,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     "Data directory": {
         "backup": Entry(f"{_HERE}.backup", "backup", "Back up the data directory."),
         "restore": Entry(f"{_HERE}.backup", "restore", "Make a data directory from a backup or a bucket."),
-        "replica": Entry(f"{_HERE}.replica", "app", "The copy of the data in a bucket."),
+        "replica": Entry(f"{_HERE}.replica", "app", "Check the copy of a service in a bucket."),
         "verify": Entry(f"{_HERE}.offline", "verify", "Check every frame, checksum and index of a stopped service."),
         "reshard": Entry(f"{_HERE}.offline", "reshard", "Distribute the topics over another number of shards."),
         "salvage": Entry(f"{_HERE}.salvage", "salvage", "Keep what is intact of a damaged topic."),

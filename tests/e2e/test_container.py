@@ -52,7 +52,7 @@ def test_it_copies_every_package_and_only_what_is_there() -> None:
     sources = {source for each in copied for source in each}
     (top,) = re.findall(r"^NAMES = (.*)$", (ROOT / "setup.py").read_text(), re.M)
     files = {"pyproject.toml", "setup.py", "requirements.lock", "README.md", "LICENSE"}
-    assert sources == {*ast.literal_eval(top), "deploy", *files}
+    assert sources == {*ast.literal_eval(top), "deploy", "packages/topics-client", *files}
     assert all((ROOT / source).exists() for source in sources)
     ignored = DOCKERFILE.with_name("Dockerfile.dockerignore").read_text().splitlines()
     assert {line[1:] for line in ignored if line.startswith("!")} == sources

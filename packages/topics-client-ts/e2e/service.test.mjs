@@ -13,6 +13,14 @@ async function all(items) {
   return found;
 }
 
+/** The data of the first record, which may still be on its way. */
+async function first(topic) {
+  const tail = client.tail(topic);
+  const { value } = await tail.next();
+  tail.close();
+  return value.data;
+}
+
 async function taken(tail, count) {
   const found = [];
   while (found.length < count) found.push((await tail.next()).value);
@@ -70,6 +78,21 @@ for (const transport of ["events", "websocket"]) {
     assert.deepEqual((await second.next()).value, { kind: "deleted", topic: a, seq: 3 });
     await keyed.deleteTopic(b);
     assert.deepEqual((await all(second)).map((item) => item.kind), ["deleted"]);
+  });
+
+  test(`a tail of a prefix over ${transport} takes topics as they are made`, async () => {
+    const prefix = `prefix:${transport}:`;
+    await client.publish(`${prefix}old`, "before");
+    const tail = client.tail([], { prefix, fromSeq: "now", transport });
+    await tail.begin();
+    await client.publish(`${prefix}old`, "after");
+    assert.deepEqual((await taken(tail, 1)).map((item) => [item.topic, item.data]), [[`${prefix}old`, "after"]]);
+    await client.publish(`${prefix}new`, "first");
+    assert.deepEqual((await taken(tail, 1)).map((item) => [item.topic, item.seq]), [[`${prefix}new`, 1]]);
+    await client.deleteTopic(`${prefix}new`);
+    assert.equal((await tail.next()).value.kind, "deleted");
+    tail.close();
+    assert.throws(() => client.tail([], { prefix, cursor: "c" }), TypeError);
   });
 
   test(`closing ends a tail over ${transport} that waits, and it can go on`, async () => {
@@ -135,9 +158,7 @@ test("administration", async () => {
   assert.deepEqual((await all(client.routers({ source: "src" }))).map((each) => each.router), ["r"]);
   assert.equal((await client.router("r")).source, "src");
   await client.publish("src", "copied");
-  const tail = client.tail("dst");
-  assert.equal((await tail.next()).value.data, "copied");
-  tail.close();
+  assert.equal(await first("dst"), "copied");
   assert.ok(await client.deleteRouter("r"));
   assert.deepEqual((await all(client.topics("src"))).map((each) => each.topic), ["src"]);
   await client.setCursor("src", "c d/ä", 1);
@@ -152,7 +173,7 @@ test("administration", async () => {
   assert.equal((await client.extend("adm", "n", [job], 5000)).extended, 1);
   assert.equal((await client.nack("adm", "n", [job])).nacked, 1);
   assert.deepEqual(await client.claim("adm", "n"), []); // it is a dead letter
-  assert.equal((await all(client.read("adm.dead")))[0].data, "job");
+  assert.equal(await first("adm.dead"), "job");
   await client.redrive("adm.dead", "adm");
   const [again] = await client.claim("adm", "n", { waitMs: 5000 });
   assert.equal((await client.ack("adm", "n", [again])).acked, 1);

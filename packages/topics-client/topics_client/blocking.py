@@ -65,43 +65,39 @@ class _Items(Generic[I_co]):
 class BlockingReading(_Items[I_co]):
     """As `Reading`."""
 
-    def __init__(self, portal: Portal, reading: Reading[Any]) -> None:
-        super().__init__(portal, reading)
-        self._reading = reading
+    _items: Reading[Any]
 
     @property
     def seq(self) -> int:
-        return self._reading.seq
+        return self._items.seq
 
     @property
     def head_seq(self) -> int:
-        return self._reading.head_seq
+        return self._items.head_seq
 
 
 class BlockingTail(_Items[I_co]):
     """As `Tail`."""
 
-    def __init__(self, portal: Portal, tail: Tail[Any]) -> None:
-        super().__init__(portal, tail)
-        self._tail = tail
+    _items: Tail[Any]
 
     @property
     def seq(self) -> int:
-        return self._tail.seq
+        return self._items.seq
 
     @property
     def positions(self) -> dict[str, int]:
-        return self._tail.positions
+        return self._items.positions
 
     def commit(self) -> None:
-        self._portal.call(self._tail.commit)
+        self._portal.call(self._items.commit)
 
     def __enter__(self) -> Self:
-        self._portal.call(self._tail.__aenter__)
+        self._portal.call(self._items.__aenter__)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._portal.call(self._tail.aclose)
+        self._portal.call(self._items.aclose)
 
 
 class BlockingPublisher:
@@ -215,10 +211,7 @@ class Client:
         stop: threading.Event | None = None,
         **options: Any,
     ) -> None:
-        """Work on a queue until SIGTERM, SIGINT or `stop` is set. Handlers run in threads.
-
-        Signals are heeded if this is called in the main thread.
-        """
+        """Work on a queue until `stop` is set or, in the main thread, SIGTERM or SIGINT. Handlers run in threads."""
         worker = self.portal.call(functools.partial(self.client.worker, queue, handler, **options))
         worker.signals = ()  # the event loop is not in the main thread
         ended = threading.Event()

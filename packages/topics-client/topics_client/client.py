@@ -130,8 +130,7 @@ class AsyncClient:
         """Records as they are written, of one topic or of many.
 
         It begins behind the named cursor, without one (or before its first commit) behind `from_seq`; None means: only
-        new records. A mapping gives each topic a `from_seq` of its own. `prefix` adds all topics whose names begin with
-        it: those made later begin with their first record. It has no cursor.
+        new records. A mapping gives each topic its own. `prefix` adds all topics so named, and later ones; no cursor.
         """
         return Tail(self.connection, topics, gaps, **options)
 
@@ -176,15 +175,13 @@ class AsyncClient:
         return [cast(CursorState, each) async for each in self._pages(path, "cursors", {})]
 
     async def delete_cursor(self, topic: str, name: str) -> bool:
-        path = f"/v0/topics/{segment(topic)}/cursors/{segment(name)}"
-        return bool((await self._call("DELETE", path))["deleted"])
+        return bool((await self._call("DELETE", f"/v0/topics/{segment(topic)}/cursors/{segment(name)}"))["deleted"])
 
     # -- routers
 
     async def set_router(self, router: str, **config: Unpack[RouterConfig]) -> RouterState:
         """Forward what is appended to `source` from now on to `dest`."""
-        body = json.dumps(config).encode()
-        return cast(RouterState, await self._call("PUT", f"/v0/routers/{segment(router)}", body))
+        return cast(RouterState, await self._call("PUT", f"/v0/routers/{segment(router)}", json.dumps(config).encode()))
 
     async def router(self, router: str) -> RouterState:
         return cast(RouterState, await self._call("GET", f"/v0/routers/{segment(router)}"))

@@ -101,10 +101,7 @@ def restore(
 
     Exit status: 0 done, 1 not possible, 2 wrong settings.
     """
-    if bucket is not None:
-        source, to = None, _only(source, to)
-    elif source is None:
-        fail("nothing to restore from: name a backup, or a bucket with --from", Status.USAGE)
+    source, to = _from_and_to(source, to, bucket)
     if to is not None and data_dir is not None:
         fail("the data directory is given twice: as an argument and as --data-dir", Status.USAGE)
     settings = _settings(to or data_dir)
@@ -144,11 +141,15 @@ def _time(found: dict[str, Any]) -> str:
     return datetime.fromtimestamp(found["last_ms"] / 1000, UTC).isoformat(timespec="milliseconds")
 
 
-def _only(source: Path | None, to: Path | None) -> Path | None:
-    """The data directory, the only argument beside `--from`."""
+def _from_and_to(source: Path | None, to: Path | None, bucket: str | None) -> tuple[Path | None, Path | None]:
+    """The backup, None for a bucket, and the data directory, which is the only argument beside `--from`."""
+    if bucket is None and source is None:
+        fail("nothing to restore from: name a backup, or a bucket with --from", Status.USAGE)
+    if bucket is None:
+        return source, to
     if source is not None and to is not None:
         fail("--from takes one argument, the data directory", Status.USAGE)
-    return source or to
+    return None, source or to
 
 
 def _cold(settings: settings_module.Settings) -> Path | None:

@@ -12,7 +12,13 @@ from supervisor.backup import offline
 from supervisor.cli.terminal import HELP_OPTIONS, JsonOption, Status, bar, complain, fail, say
 from supervisor.config import settings as settings_module
 
-app = typer.Typer(help="Check the copy of a service in a bucket.", no_args_is_help=True, context_settings=HELP_OPTIONS)
+app = typer.Typer(
+    help="Check the copy of a service in a bucket.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    context_settings=HELP_OPTIONS,
+)
 
 UrlArgument = Annotated[
     str | None, typer.Argument(metavar="URL", help="s3://…, gs://…, az://… or file:///… [TOPICS_BUCKET]")

@@ -54,7 +54,7 @@ def test_a_wrong_command_is_one_sentence_with_what_was_meant() -> None:
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        ("topics re", {"read", "reshard", "restore"}),
+        ("topics re", {"read", "replica", "reshard", "restore"}),
         ("topics queues ", {"ls", "peek", "redrive"}),
         ("topics publish --te", {"--text"}),
         ("topics completion ", {"bash", "zsh", "fish"}),
