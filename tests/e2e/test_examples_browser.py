@@ -156,6 +156,7 @@ def test_images_are_resized_and_dead_letters_come_back_after_the_fix(tmp_path: P
     letters = "document.getElementById('letters').innerText"
     with example("images", tmp_path) as running:
         page = running.open()
+        page.shows("!document.getElementById('generate').disabled")
         page.click("#generate")
         page.reads("8 done, 0 in the queue")
         page.shows(f"{letters}.includes('cut-short.jpg') && {letters}.includes('image file is truncated')")
