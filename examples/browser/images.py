@@ -95,9 +95,13 @@ def main() -> None:
     with TemporaryDirectory(prefix="topics-images-") as folder:
         studio = Studio(Path(folder))
         actions = {"upload": studio.upload, "generate": studio.generate, "mend": studio.mend}
-        with serve("images.html", asked, Path(folder), actions) as url, Client(url, asked.key or None) as studio.client:
+        with (
+            serve("images.html", asked, Path(folder), actions) as site,
+            Client(site.url, asked.key or None) as studio.client,
+        ):
             studio.client.configure("images", type="queue", max_deliveries=3, dead_letter="images.dead")
-            anyio.run(work, url, asked.key or None, studio)
+            site.open()
+            anyio.run(work, site.url, asked.key or None, studio)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
@@ -38,6 +39,23 @@ def arguments(what: str) -> argparse.ArgumentParser:
     return parser
 
 
+@dataclass(frozen=True)
+class Site:
+    """A page and the service that it uses, at `url`. Browsers wait until `open`, so there is time to make topics."""
+
+    url: str
+    key: str
+    server: ThreadingHTTPServer
+    stack: contextlib.ExitStack
+
+    def open(self) -> None:
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.stack.callback(self.server.shutdown)
+        print(f"the service is at {self.url}, its console at {self.url}/console")
+        key = f"#{self.key}" if self.key else ""
+        print(f"open http://127.0.0.1:{self.server.server_port}/{key}    (Ctrl-C ends it)", flush=True)
+
+
 @contextlib.contextmanager
 def serve(
     page: str,
@@ -45,23 +63,18 @@ def serve(
     files: Path = HERE,
     actions: Mapping[str, Action] | None = None,
     **settings: str,
-) -> Iterator[str]:
-    """Serve a page and those of `files`, beside a service with these settings. Yields the URL of the service."""
+) -> Iterator[Site]:
+    """Serve a page and the images in `files`, beside a service with these settings, until Ctrl-C or SIGTERM."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="topics-example-") as directory, contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.suppress(KeyboardInterrupt))
         server = stack.enter_context(ThreadingHTTPServer(("127.0.0.1", asked.port), BaseHTTPRequestHandler))
-        address = f"http://127.0.0.1:{server.server_port}"
-        if not asked.url:
-            settings["TOPICS_CORS_ORIGINS"] = address
-            service = stack.enter_context(Service(Path(directory) / "data", **settings))
-            asked.url = f"http://127.0.0.1:{service.port}"
-        server.RequestHandlerClass = handler(page, asked.url, files, actions or {})
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        stack.callback(server.shutdown)
-        print(f"the service is at {asked.url}, its console at {asked.url}/console")
-        print(f"open {address}/{'#' if asked.key else ''}{asked.key}    (Ctrl-C ends it)", flush=True)
-        yield asked.url
+        url = asked.url
+        if not url:
+            settings["TOPICS_CORS_ORIGINS"] = f"http://127.0.0.1:{server.server_port}"
+            url = f"http://127.0.0.1:{stack.enter_context(Service(Path(directory) / 'data', **settings)).port}"
+        server.RequestHandlerClass = handler(page, url, files, actions or {})
+        yield Site(url, asked.key, server, stack)
 
 
 def handler(page: str, url: str, files: Path, actions: Mapping[str, Action]) -> type[BaseHTTPRequestHandler]:
