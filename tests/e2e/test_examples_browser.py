@@ -117,7 +117,7 @@ def test_the_board_shows_departures_live_and_misses_none_when_the_gateway_is_kil
         archive.writestr("flights.csv", FLIGHTS)
     with example("departures", tmp_path, f"--csv {tmp_path}/flights.csv.zip --speed 7") as running:
         page = running.open()
-        page.reads("SFO")
+        page.reads("UA 4")
         os.kill(gateway(running), signal.SIGKILL)
         accessible(page)
         page.shows("document.getElementById('clock').textContent === '09:10'")
