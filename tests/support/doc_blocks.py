@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ELSEWHERE = {"docs/operations.md": "tests/e2e/test_operations.py"}
+ELSEWHERE = {
+    "docs/operations.md": "tests/e2e/test_operations.py",
+    "docs/examples.md": "tests/e2e/test_examples_browser.py",
+}
 """Pages that need more than a service, and the tests that run their blocks."""
 RUN = ("sh", "python")
 COMPILED = {"ts": "tests/e2e/test_typescript_client.py"}
