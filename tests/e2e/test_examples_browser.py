@@ -54,7 +54,7 @@ class Example:
 def example(name: str, directory: Path, arguments: str = "") -> Iterator[Example]:
     """Run what `make` runs for the command of the page, without what it installs."""
     made = f"VENV={Path(sys.executable).parents[1]}"
-    command = [*shlex.split(COMMANDS[name]), "--dry-run", made, f"ARGS=--port 0 {arguments}"]
+    command = [*shlex.split(COMMANDS[name]), "--dry-run", "--no-print-directory", made, f"ARGS=--port 0 {arguments}"]
     recipe = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=True).stdout
     with ExitStack() as stack:
         said = directory / "said"
