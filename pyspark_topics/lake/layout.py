@@ -21,8 +21,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -104,6 +105,31 @@ def arrow(columns: Mapping[str, str]) -> Any:
         "timestamp": pa.timestamp("us", tz="UTC"),
     }
     return pa.schema([pa.field(name, types[kind]) for name, kind in columns.items()])
+
+
+def creation(columns: Mapping[str, str], partitioned: Sequence[str]) -> bytes:
+    """The first commit of a table without rows, for columns of the types of `COLUMNS`: its protocol and its schema."""
+    types = {"bigint": "long", "int": "integer"}
+    schema = [
+        {"name": name, "type": types.get(kind, kind), "nullable": True, "metadata": {}}
+        for name, kind in columns.items()
+    ]
+    now = time.time_ns() // 1_000_000
+    about = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": schema}),
+        "partitionColumns": [*partitioned],
+        "configuration": {},
+        "createdTime": now,
+    }
+    operation = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
+    actions = [
+        {"commitInfo": {**operation, "userMetadata": Mark().dump(), "engineInfo": "topics"}},
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"metaData": about},
+    ]
+    return b"".join(json.dumps(action).encode() + b"\n" for action in actions)
 
 
 @dataclass(frozen=True, slots=True)
