@@ -68,6 +68,16 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _lake_options(job: argparse.ArgumentParser) -> None:
+    job.add_argument(
+        "action",
+        nargs="?",
+        choices=["run", "reconcile"],
+        default="run",
+        help="run (default), or reconcile: delete the rows that the service has deleted",
+    )
+    job.add_argument("--dry-run", action="store_true", help="reconcile: only count")
+    job.add_argument("--tag", action="append", default=[], help="reconcile: delete its rows in any case; repeatable")
+    job.add_argument("--vacuum", action="store_true", help="reconcile: remove the files that hold deleted rows at once")
     _source(job)
     job.add_argument("--to", required=True, metavar="DIR", help="the lake, on any file system of Spark")
     job.add_argument("--once", action="store_true", help="end when all that is there now is in the tables")
@@ -170,6 +180,12 @@ def _lake(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
     from pyspark_topics.sources import positions
 
     options = _options(given) | {**lake.LENIENT}
+    if given.action == "reconcile":
+        from pyspark_topics.jobs import lake_reconcile
+
+        return lake_reconcile.run(
+            spark, positions(options), options, Store(spark, given.to), given.tag, given.dry_run, given.vacuum
+        )
     wanted = About(PER_TOPIC if given.table_per_topic else ONE, source=given.path or given.url, variant=given.variant)
     settings = lake.Settings(given.once, given.every, given.max_records, given.compact_to, given.vacuum_after)
     return lake.run(spark, positions(options), options, Store(spark, given.to), wanted, settings)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ class Delta:
 
     @contextmanager
     def _marked(self, spark: Any, name: str) -> Iterator[None]:
-        with _set(spark, _METADATA, self.at(name).mark.dump()):
+        with _set(spark, _METADATA, replace(self.at(name).mark, repeated=True).dump()):
             yield
 
 

@@ -11,9 +11,10 @@ Every commit that a lake makes to a table has in its commit information the memb
     {"topics": {"version": 7, "positions": {"orders": {"seq": 501, "epoch": 2}}}}
 
 `positions` is where version 7 ends: the next seq of each topic and its epoch (`offsets.dump`). In a table of one topic
-it has this topic alone. Commits of maintenance and of `reconcile` repeat what the commit before them says, so the
-newest commit of a lake has it, whichever older ones Delta has removed. A commit of rows also has the Delta transaction
-identifier `app_id(lake, ROWS)` with that version, one of gaps `app_id(lake, GAPS)`.
+it has this topic alone. Commits of maintenance and of `reconcile` repeat what they find, with `"repeated": true`, so
+that it is there whichever older commits Delta has removed. One that repeats may come after a commit of rows that it did
+not see: the newest commit that does not repeat counts, else the highest version. A commit of rows also has the Delta
+transaction identifier `app_id(lake, ROWS)` with that version, one of gaps `app_id(lake, GAPS)`.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ GAP_COLUMNS: Mapping[str, str] = {
     "cause": "string",
     "noticed": "timestamp",
 }
+SKIPPING = ("epoch", "offset", "timestamp")
+"""Columns with statistics in the log of a table."""
 RESCUED = "_rescued"
 VARIANT = "value_variant"
 PARTITIONED: Mapping[str, tuple[str, ...]] = {ONE: ("topic", "date"), PER_TOPIC: ("date",)}
@@ -120,7 +123,8 @@ def creation(columns: Mapping[str, str], partitioned: Sequence[str]) -> bytes:
         "format": {"provider": "parquet", "options": {}},
         "schemaString": json.dumps({"type": "struct", "fields": schema}),
         "partitionColumns": [*partitioned],
-        "configuration": {},
+        # Statistics of texts would stay in the log when their rows are deleted and vacuumed.
+        "configuration": {"delta.dataSkippingStatsColumns": ",".join(name for name in SKIPPING if name in columns)},
         "createdTime": now,
     }
     operation = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
@@ -179,9 +183,12 @@ class Mark:
 
     version: int = 0
     positions: Offsets = field(default_factory=dict)
+    repeated: bool = field(default=False, compare=False)
 
     def dump(self) -> str:
-        said = {"version": self.version, "positions": offsets.dump(self.positions)}
+        said: dict[str, Any] = {"version": self.version, "positions": offsets.dump(self.positions)}
+        if self.repeated:
+            said["repeated"] = True
         return json.dumps({"topics": said}, separators=(",", ":"))
 
 
@@ -189,7 +196,7 @@ def mark(text: str | None) -> Mark | None:
     """The mark in a commit's `userMetadata`; None if the commit is not a lake's."""
     try:
         said = json.loads(text or "")["topics"]
-        return Mark(int(said["version"]), offsets.load(said["positions"]))
+        return Mark(int(said["version"]), offsets.load(said["positions"]), bool(said.get("repeated", False)))
     except (ValueError, KeyError, TypeError):
         return None
 

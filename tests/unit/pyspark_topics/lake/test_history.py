@@ -78,6 +78,18 @@ def test_the_newest_mark_counts_and_what_is_known_is_not_read_again(disk: Disk) 
     assert history.rows(disk, "t", 2) == 4
 
 
+def test_a_commit_that_repeats_an_older_mark_moves_nothing_back(disk: Disk) -> None:
+    again = Mark(1, ONE.positions, repeated=True)
+    commit(disk, 0, "WRITE", ONE)
+    commit(disk, 1, "WRITE", TWO)
+    commit(disk, 2, "MERGE", again)  # it began before commit 1
+    assert history.table(disk, "t") == history.Table(2, TWO)
+    assert history.table(disk, "t", history.Table(1, TWO)) == history.Table(2, TWO)
+    for number in (0, 1):
+        disk.remove(f"t/_delta_log/{number:020d}.json")
+    assert history.table(disk, "t") == history.Table(2, ONE)
+
+
 @pytest.mark.parametrize("operation", ["OPTIMIZE", "VACUUM START", "VACUUM END", "DELETE", "SET TBLPROPERTIES"])
 def test_commits_of_others_that_add_no_rows_are_passed_over(disk: Disk, operation: str) -> None:
     commit(disk, 0, "WRITE", ONE)
