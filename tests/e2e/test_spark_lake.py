@@ -129,7 +129,7 @@ def test_faults_are_a_sentence_each(shared: Service, spark: Spark, tmp_path: Pat
         job(spark, *run, "--table-per-topic")
     with pytest.raises(SparkError, match="there is no lake"):
         job(spark, "lake", "reconcile", *place[1:], tmp_path / "none")
-    with pytest.raises(SparkError, match="names the topic .nothing., which does not exist"):
+    with pytest.raises(SparkError, match=r"names the topic .nothing., which does not exist"):
         job(spark, "lake", "--path", shared.data_dir, "--subscribe", "nothing", "--once", "--to", tmp_path / "m")
     (tmp_path / "taken/events").mkdir(parents=True)
     with pytest.raises(SparkError, match="this is not a lake; take another --to"):

@@ -72,8 +72,8 @@ class Run:
             except ProcessLookupError:
                 pass
 
-    def again(self) -> None:
-        self.process = lake.start(*self._arguments, log=self._log)
+    def again(self, *more: str) -> None:
+        self.process = lake.start(*self._arguments, *more, log=self._log)
 
 
 def commits(table: Path) -> int:
@@ -106,10 +106,10 @@ def survive(
             run.kill()
             run.again()
         run.kill()
+        run.again("--once")
+        assert run.process.wait(900) == 0, log.read_text()[-4000:]
     finally:
         run.kill()
-    last = lake.start(*arguments, "--once", log=log)
-    assert last.wait(500) == 0, log.read_text()[-4000:]
 
 
 def sums(table: Path) -> list[list[Any]]:
