@@ -86,6 +86,10 @@ def _lake_options(job: argparse.ArgumentParser) -> None:
         "--max-records", type=_positive, default=1_000_000, metavar="N", help="records of a batch (default 1000000)"
     )
     job.add_argument("--table-per-topic", action="store_true", help="a table for each topic, not one for all")
+    job.add_argument(
+        "--schema", default="", metavar="F|DDL", help="members of the value as columns: 'n bigint, s string'"
+    )
+    job.add_argument("--infer", action="store_true", help="columns for the members that records have, as they come")
     job.add_argument("--variant", action="store_true", help="also the value as a VARIANT, which Spark 4 reads")
     job.add_argument(
         "--compact-to",
@@ -176,6 +180,7 @@ def _archive(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
 def _lake(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
     from pyspark_topics.jobs import lake
     from pyspark_topics.jobs.store import Store
+    from pyspark_topics.lake import typed
     from pyspark_topics.lake.layout import ONE, PER_TOPIC, About
     from pyspark_topics.sources import positions
 
@@ -186,7 +191,13 @@ def _lake(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
         return lake_reconcile.run(
             spark, positions(options), options, Store(spark, given.to), given.tag, given.dry_run, given.vacuum
         )
-    wanted = About(PER_TOPIC if given.table_per_topic else ONE, source=given.path or given.url, variant=given.variant)
+    wanted = About(
+        PER_TOPIC if given.table_per_topic else ONE,
+        source=given.path or given.url,
+        infer=given.infer,
+        variant=given.variant,
+    )
+    wanted = typed.evolved(wanted, lake.schema(spark, given.schema) if given.schema else [], strict=True)
     settings = lake.Settings(given.once, given.every, given.max_records, given.compact_to, given.vacuum_after)
     return lake.run(spark, positions(options), options, Store(spark, given.to), wanted, settings)
 

@@ -16,16 +16,18 @@ lost by then. A loss that the source tells of rows that are in the table happene
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from pyspark_topics import offsets
 from pyspark_topics.jobs.store import Store
-from pyspark_topics.lake import checkpoint, layout
+from pyspark_topics.lake import checkpoint, layout, typed
 from pyspark_topics.lake.checkpoint import Checkpoint
 from pyspark_topics.lake.delta import Delta
 from pyspark_topics.lake.layout import ABOUT, EVENTS, GAPS, ONE, PER_TOPIC, About, LakeError, Mark
@@ -37,6 +39,10 @@ READ = (
 )
 LENIENT: Mapping[str, str] = {"failOnDataLoss": "false", "failOnDamage": "true"}
 """Options of the read: losses are rows of `gaps`, damage is an error."""
+INFER_FROM = 10_000
+"""Records of a batch that are looked at for new members."""
+_CONFLICT = re.compile(r"Concurrent\w+Exception|DELTA_CONCURRENT_\w+")
+"""Delta's refusal of a commit because of another one."""
 COMPACT_EVERY = 10
 """Batches between two looks for small files."""
 VACUUM_EVERY_S = 3600.0
@@ -66,7 +72,7 @@ def run(
     """
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     source.reach()
-    about = describe(store, wanted)
+    about = evolve(store, describe(store, wanted), wanted)
     sink = Delta(store, about)
     at = position(store, sink, about)
     latest = source.latest()
@@ -85,7 +91,7 @@ def run(
     except KeyboardInterrupt:
         query.stop()
     except Exception as error:
-        raise batches.failure or error from None
+        raise explained(store.root, batches.failure or error) from None
     batches.maintain(spark, last=True)
     return {"version": at.version + batches.written, "records": batches.records, "gaps": batches.gaps}
 
@@ -109,6 +115,37 @@ def describe(store: Store, wanted: About) -> About:
     return found
 
 
+def evolve(store: Store, about: About, wanted: About) -> About:
+    """`lake.json` with the columns of `wanted` added. Raises `LakeError` if one is of another type."""
+    fields = [(typed.member(wanted, name), kind) for name, kind in wanted.columns.items()]
+    after = replace(typed.evolved(about, fields, strict=True), infer=about.infer or wanted.infer)
+    if after != about:
+        store.replace(ABOUT, after.dump(), about.lake)
+        if more := typed.added(about, after):
+            _say(f"columns added: {more}")
+    return after
+
+
+def schema(spark: Any, given: str) -> list[tuple[str, str]]:
+    """Members and their DDL types from `--schema`: DDL, or a file of DDL or of Spark's JSON. Raises `LakeError`."""
+    from pyspark.sql.types import StructType
+
+    content = given
+    if Path(given).is_file():
+        content = Path(given).read_text()
+    try:
+        if content.lstrip().startswith("{"):
+            found = StructType.fromJson(json.loads(content))
+        else:
+            found = spark.createDataFrame([], content).schema
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise LakeError(
+            f"--schema {given!r}: neither a file nor columns as in 'n bigint, at timestamp': {reason}"
+        ) from None
+    return [(field.name, field.dataType.simpleString()) for field in found.fields]
+
+
 def position(store: Store, sink: Delta, about: About) -> Mark:
     """Up to where the tables of rows go together. Raises `LakeError` if something else wrote to one."""
     if about.form == ONE:
@@ -129,6 +166,18 @@ def same_service(lake: str, known: Offsets, there: Offsets) -> None:
             f'{lake}: its {len(both)} topics ("{both[0]}" first) are other ones in this source: the lake is of another '
             "service. Take another --to"
         )
+
+
+def explained(lake: str, error: Exception) -> Exception:
+    """The error of a batch, as a sentence where its cause is known."""
+    text = str(error)
+    if "No space left on device" in text:
+        return LakeError(
+            f"{lake}: no space left on the device. Nothing of the batch was committed; make room, and start again"
+        )
+    if _CONFLICT.search(text):
+        return LakeError(f"{lake}: another run wrote to the same table meanwhile; nothing was written. Start again")
+    return error
 
 
 def _query(
@@ -230,9 +279,27 @@ class Batches:
             .withColumn("meta", f.col("meta").cast("string"))
             .withColumn("date", f.to_date("timestamp"))
         )
+        if self.about.infer:
+            self._infer(spark, rows)
+        if self.about.columns:
+            rows = rows.withColumn(typed.PARSED, f.from_json("value", typed.struct(self.about)))
+            rows = rows.withColumn(typed.RAW, f.from_json("value", "map<string,string>"))
+        if self.about.columns or self.about.infer:
+            rows = rows.withColumns({name: f.expr(sql) for name, sql in typed.expressions(self.about).items()})
         if self.about.variant:
             rows = rows.withColumn(layout.VARIANT, f.expr("try_parse_json(value)"))
         return rows.select(*self.about.all_columns).sortWithinPartitions("topic", "date", "offset")
+
+    def _infer(self, spark: Any, rows: Any) -> None:
+        """Add columns for members that are new in the first records of the batch."""
+        texts = rows.where("value like '{%'").select("value").limit(INFER_FROM)
+        found = spark.read.option("dropFieldIfAllNull", "true").json(texts.rdd.map(lambda row: row[0])).schema
+        fields = [(field.name, field.dataType.simpleString()) for field in found.fields]
+        after = typed.evolved(self.about, fields, strict=False)
+        if more := typed.added(self.about, after):
+            self.store.replace(ABOUT, after.dump(), self.about.lake)
+            self.about = after
+            _say(f"columns added: {more}")
 
     def _gaps(self, spark: Any, start: Offsets, end: Offsets) -> list[dict[str, Any]]:
         """Rows of `gaps` for the range: what the source has lost of it, up to the first row that is there."""
@@ -290,13 +357,21 @@ class Batches:
         if self.settings.compact_to and (self._unseen >= COMPACT_EVERY or (last and self._unseen)):
             self._unseen = 0
             for name in tables:
-                if self.sink.compact(spark, name, self.settings.compact_to):
-                    _say(f"compacted {name}")
+                self._compact(spark, name)
         hours = self.settings.vacuum_after
         if hours is not None and (last or time.monotonic() - self._vacuumed >= VACUUM_EVERY_S):
             self._vacuumed = time.monotonic()
             for name in [*tables, GAPS]:
                 self.sink.vacuum(spark, name, hours)
+
+    def _compact(self, spark: Any, name: str) -> None:
+        try:
+            if self.sink.compact(spark, name, self.settings.compact_to):
+                _say(f"compacted {name}")
+        except Exception as error:
+            if not _CONFLICT.search(str(error)):
+                raise
+            _say(f"{name} changed while it was compacted, as by reconcile: put off")
 
     def _tables(self) -> list[str]:
         return self.store.list(layout.TOPICS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from tests.support import lake
 from tests.support.lake import job
 from tests.support.service import Service
 from tests.support.spark import Spark, SparkError
+from tests.support.volume import VolumeError, volume
 
 pytestmark = pytest.mark.spark
 
@@ -139,3 +141,45 @@ def test_faults_are_a_sentence_each(shared: Service, spark: Spark, tmp_path: Pat
     spark.run(f"spark.read.format('delta').load({table!r}).write.format('delta').mode('append').save({table!r})")
     with pytest.raises(SparkError, match=r"commit 2 \(WRITE\) was not made by this lake"):
         job(spark, *run)
+
+
+def test_members_become_columns_and_what_does_not_fit_is_rescued(shared: Service, spark: Spark, tmp_path: Path) -> None:
+    place = ["lake", "--path", shared.data_dir, "--subscribe", "typed", "--once", "--to"]
+    write(
+        shared, "typed", {"n": 1, "at": "2026-01-02T03:04:05Z", "tag": "x"}, {"n": "one", "more": [1]}, 5, {"n": None}
+    )
+    run = [*place, tmp_path / "l", "--schema", "n bigint, at timestamp, tag string"]
+    job(spark, *run)
+    columns = "offset, n, string(at), data_tag, _rescued"
+    expected = [[1, 1, "2026-01-02 03:04:05", "x", None], [2, None, None, None, '{"n":"one"}']]
+    expected += [[3, None, None, None, None], [4, None, None, None, None]]
+    assert held(spark, tmp_path / "l/events", columns) == expected
+    with pytest.raises(SparkError, match="column n is bigint in this lake, and cannot become n string"):
+        job(spark, *place, tmp_path / "l", "--schema", "n string")
+    with pytest.raises(SparkError, match="neither a file nor columns"):
+        job(spark, *place, tmp_path / "m", "--schema", "n bigger")
+    assert not (tmp_path / "m").exists()
+    write(shared, "typed", {"n": 2, "added": 1.5})
+    job(spark, *run, "--infer")
+    assert held(spark, tmp_path / "l/events", "offset, n, added")[-1] == [5, 2, 1.5]
+
+
+def test_a_full_disk_leaves_a_table_that_the_next_run_goes_on_with(
+    shared: Service, spark: Spark, tmp_path: Path
+) -> None:
+    try:
+        with volume(tmp_path / "small", 8 << 20) as disk:
+            to = disk.outside / "l"
+            run = ["lake", "--path", shared.data_dir, "--subscribe", "full", "--to", to, "--once"]
+            write(shared, "full", 0)
+            job(spark, *run)
+            write(shared, "full", *[secrets.token_hex(1000) for _ in range(100)])
+            disk.fill(leave=40_000)
+            with pytest.raises(SparkError, match="no space left on the device"):
+                job(spark, *run)
+            assert [row[2] for row in held(spark, to / "events")] == [1]
+            disk.relieve()
+            job(spark, *run)
+            assert [row[2] for row in held(spark, to / "events")] == [*range(1, 102)]
+    except VolumeError as error:
+        pytest.skip(f"this machine makes no file system for a test: {error}")
