@@ -109,7 +109,7 @@ def test_a_table_for_each_topic_a_variant_and_a_lost_checkpoint(shared: Service,
 
 def test_losses_are_rows_of_gaps(shared: Service, spark: Spark, tmp_path: Path) -> None:
     run = ["lake", "--path", shared.data_dir, "--subscribe", "lossy", "--to", tmp_path / "l", "--once"]
-    assert shared.request("PUT", "/v0/topics/lossy", {"max_events": 10})[0] in (200, 201)
+    assert shared.request("PUT", "/v0/topics/lossy", {"cap_records": 10})[0] in (200, 201)
     write(shared, "lossy", *range(5))
     assert job(spark, *run) == {"version": 1, "records": 5, "gaps": 0}
     write(shared, "lossy", *range(5, 30))
