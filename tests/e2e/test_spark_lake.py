@@ -61,7 +61,7 @@ def test_each_run_adds_what_is_new_and_every_reader_finds_it(
         found = [lake.rows(tmp_path / "l/events", engine) for engine in ("deltalake", "duckdb", "polars")]
         assert [(row[0], int(row[2])) for row in found[0]] == sorted(expected)
         assert found[0] == found[1] == found[2]
-        assert found[0][0][4:8] == ["n", "t0", '{"run":0,"n":0}', '{"n":0}']
+        assert found[0][0][4:8] == ["n", "t0", '{"run": 0, "n": 0}', '{"n": 0}']
 
 
 def test_what_a_service_deleted_is_deleted_from_every_file_and_nothing_else_is(

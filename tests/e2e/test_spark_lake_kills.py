@@ -126,7 +126,7 @@ def append(client: Client, topic: str, first: int, count: int) -> int:
         values = range(low, min(low + PER_WRITE, first + count))
         body = {"records": [{"data": {"n": n}, "tag": f"t{n % 5}"} for n in values]}
         client.append(topic, json.dumps(body).encode())
-        length += sum(len(f'{{"n":{n}}}') for n in values)
+        length += sum(len(f'{{"n": {n}}}') for n in values)
     return length
 
 
