@@ -295,10 +295,10 @@ class Shard:
             operations.AllowanceReturn: self.allowance.give_back,
         }
 
-    def close(self) -> None:
+    def close(self, *, checkpoint: bool = True) -> None:
         """Sync, make a checkpoint, close the log. Blocks. Raises OSError if the last sync fails."""
         self.commits.sync_now()
-        if self.restored:
+        if self.restored and checkpoint:
             try:
                 self.checkpoint_now(last=True)
             except OSError:
