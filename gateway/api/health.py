@@ -38,6 +38,12 @@ def ready(shards: Shards, *, draining: bool) -> Response:
             replay_progress=shards.progress,
             shards=_shown(shards),
         )
+    if any(shards.silent):
+        raise not_ready(
+            "this machine could not renew its term in the bucket, so another one may hold the shards",
+            reason="term_not_renewed",
+            shards=_shown(shards),
+        )
     found: dict[str, Any] = {"status": "ready", "wal_replay_complete": True, "topics": shards.statistics().topics}
     if any(shards.disk_full):
         # Reads, deletions and acks are still served, so a load balancer must not take the service away from them.

@@ -77,7 +77,7 @@ class Copy:
         start, nonce = self._start, secrets.token_hex(16)
         self.disk = TermDisk(nonce)
         objects = Objects(store, start.index, nonce, socket.gethostname(), start.address, SystemClock().now_ms)
-        local = ClosedLog(RealDisk(), self._path, objects, start.index, self._limits, nonce)
+        local = ClosedLog(RealDisk(), self._path, objects, start.index, self._limits)
         service = Service(FORMAT, start.created_ms, start.shards)
         check = partial(check_service, store, service, objects.names.prefix)
         ttl_s = self._limits.term_ttl_ms / 1000

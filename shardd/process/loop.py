@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
+import msgspec
 import structlog
 import trio
 
@@ -36,7 +37,7 @@ from proto.ipc.control import (
     TakeOver,
 )
 from proto.ipc.link import Links
-from proto.ipc.message import Cancel, Message, Reply, Request, Taken
+from proto.ipc.message import Cancel, Message, Reply, Request, Status, Taken
 from proto.ipc.transport import ControlLink, Group, MessageSocket
 from proto.model.errors import not_ready
 from proto.model.limits import Limits
@@ -80,7 +81,7 @@ class Server:
         self._shard = shard
         self._interval = limits.checkpoint_interval_ms / 1000
         self._socket = socket
-        socket.status = shard.status
+        socket.status = shard.status if serving is None else partial(_status_if, serving, shard.status)
         send = socket.send if serving is None else partial(_send_if, serving, socket.send)
         self._replies = Replies(send, window_bytes, time.monotonic)
         self._deferred: dict[bytes, deque[Request]] = {}
@@ -220,6 +221,10 @@ def _send_if(
             ),
         )
     send(message, peer)
+
+
+def _status_if(serving: Callable[[], bool], status: Callable[[], Status]) -> Status:
+    return status() if serving() else msgspec.structs.replace(status(), silent=True)
 
 
 async def in_slices(slices: Generator[None, None, _Result]) -> _Result:

@@ -6,7 +6,7 @@ open, `ship` offers what is synced, a part at a time.
 
     shard        who holds it
     0            decided by terms
-    1 and up     whoever holds shard 0: they never claim by themselves, and take over when shard 0 was
+    1 and up     the machine that holds shard 0: they never claim by themselves, and take over when shard 0 was
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Role:
         return position.frame_no
 
     def take_over(self) -> None:
-        """Take the shard over, whoever holds it."""
+        """Take the shard over, also from a machine that holds it."""
         self._by_hand = True
         if self.replica is not None and self.replica.state not in HOLDERS:
             self.replica.take_over()
@@ -161,8 +161,8 @@ class Role:
                 await self.over.wait()
                 nursery.cancel_scope.cancel()
         except Exception as error:
-            self.error = error
-        self.over.set()
+            self.error = _single(error)
+        self._end("")
         self.held.set()
 
     async def _prepare(self) -> None:
@@ -211,6 +211,7 @@ class Role:
     def _end(self, reason: str) -> None:
         self.reason = self.reason or reason
         self.over.set()
+        self._arrived.set()
 
     async def _carry(self, request: Request) -> None:
         assert self.replica is not None
@@ -255,7 +256,7 @@ class Role:
                 self._frames = frames
                 self.replica.offer(frames.last_no)
                 self._do(self.replica.tick(self._now()))
-                while self.position.frame_no < frames.last_no:
+                while self.position.frame_no < frames.last_no and not self.over.is_set():
                     await self._arrived.wait()
 
     def _frames_of(self, part: Part) -> Frames:
@@ -289,6 +290,12 @@ class Role:
                 await self.over.wait()
                 return
         _log.error("term_not_ended", reason=self.reason or "the bucket did not answer in time")
+
+
+def _single(error: Exception) -> Exception:
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 async def in_thread(call: Callable[[], Any]) -> Any:

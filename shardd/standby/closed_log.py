@@ -10,7 +10,7 @@ as the bucket's if it is not behind the kept position, or if the part is of the 
 Steps of `restore`, and what a start finds if the process dies after each:
 
 1  mark     `incomplete` in bucket.json    what is in the directory counts for nothing
-2  aside    everything to `aside-…`        the same; a second restore removes the rest and what step 3 made
+2  aside    everything to `aside-…`        the same; the next start removes the rest and what step 3 made
 3  files    of the manifest, synced        the same
 4  mark     the position, and complete     a shard as of the manifest
 """
@@ -49,7 +49,7 @@ _log: Any = structlog.get_logger()
 class ClosedLog:
     """One shard's directory. All methods block."""
 
-    def __init__(self, disk: Disk, path: Path, objects: Objects, index: int, limits: Limits, nonce: str) -> None:
+    def __init__(self, disk: Disk, path: Path, objects: Objects, index: int, limits: Limits) -> None:
         self._disk = disk
         self._path = path
         self._wal = path / "wal"
@@ -57,7 +57,6 @@ class ClosedLog:
         self._objects = objects
         self._index = index
         self._file_bytes = limits.wal_segment_bytes
-        self._nonce = nonce
         self._mark = Mark(objects.store.url, token_hex(8))
         self._before = ""
         self._known_no = 0
@@ -90,7 +89,7 @@ class ClosedLog:
             self._mark = mark
         self._before = self._mark.nonce
         if self._mark.incomplete:
-            self._clear(None)
+            self._clear(keep=False)
             return Position()
         self._look()
         if self._mark.part >= 0:
@@ -246,9 +245,9 @@ class ClosedLog:
         again = self._mark.incomplete
         self._mark = replace(self._mark, incomplete=True)
         write_mark(self._disk, self._path, self._mark)
-        aside = None if again or not self.last_no else f"{ASIDE}{token_hex(4)}"
-        self._clear(aside)
-        if aside is not None:
+        keep = self.last_no > 0 and not again
+        aside = self._clear(keep)
+        if keep:
             _log.warning(
                 "set_aside",
                 path=str(self._path / aside),
@@ -257,23 +256,23 @@ class ClosedLog:
             )
         self.last_no = 0
 
-    def _clear(self, aside: str | None) -> None:
-        """Empty the directory, and that in the cold folder, or move what is in them to a folder."""
+    def _clear(self, keep: bool) -> str:
+        """Move everything in the directory, and in that of the cold folder, to a folder, and remove this unless it is
+        to be kept. Returns its name."""
+        aside = f"{ASIDE}{token_hex(4)}"
         for top in (self._path, self._cold):
             names = [] if top is None else self._disk.list(top)
             if top is None or not names:
                 continue
-            if aside is not None:
-                self._disk.make_dir(top / aside)
+            self._disk.make_dir(top / aside)
             for name in names:
-                if name.startswith((ASIDE, MARK)):
-                    continue
-                if aside is not None:
+                if not name.startswith((ASIDE, MARK)):
                     self._disk.replace(top / name, top / aside / name)
-                else:
-                    self._disk.remove_tree(top / name) if (top / name).is_dir() else self._disk.remove(top / name)
             self._disk.sync_dir(top)
+            if not keep:
+                self._disk.remove_tree(top / aside)
         self._disk.make_dir(self._wal)
+        return aside
 
     def _make(self, browser: Browser, manifest: ManifestAt) -> None:
         for _ in browser.copy_files(manifest, self._disk, self._path, self._cold, sync=True):

@@ -102,6 +102,10 @@ class Service:
         """Whether a shard has ever served."""
         self._seen: dict[str, tuple[State, str, int, str]] = {}
         self._logged_at: dict[str, float] = {}
+        self._make_children(shard_command, gateway_command)
+
+    def _make_children(self, shard_command: Sequence[str], gateway_command: Sequence[str]) -> None:
+        settings = self._settings
         environment = environment_for_children(
             os.environ, TOPICS_LOG_LEVEL=settings.log_level, TOPICS_LOG_FORMAT=log.chosen_format(settings.log_format)
         )
@@ -113,12 +117,12 @@ class Service:
             name: str, command: Sequence[str], prepare: Callable[[int], Launch], vital: bool, **more: str
         ) -> Child:
             limit = settings.restart_limit
-            return Child(name, command, environment | more, prepare, self._changed, logger, limit, vital)
+            return Child(name, command, environment | more, prepare, self._changed, self._log, limit, vital)
 
         stores = credentials_of_stores(os.environ) if settings.bucket else {}
         self._shards = [
             child(shard_name(index), shard_command, partial(self._for_shard, index), vital=False, **stores)
-            for index in range(data.shards)
+            for index in range(self._data.shards)
         ]
         self._gateway = child("gateway", gateway_command, self._for_gateway, vital=True, **telemetry)
         self._children = [*self._shards, self._gateway]
