@@ -67,6 +67,8 @@ class Local(Protocol):
 
     def keep(self, position: Position, nonce: str | None = None) -> None: ...
 
+    def fold(self) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -218,6 +220,8 @@ class Role:
         answer: Answer = Result.UNKNOWN
         if isinstance(request, Apply | Restore):
             answer = await trio.to_thread.run_sync(self.local.carry, request)
+            if self.replica.state is State.STANDBY:
+                await trio.to_thread.run_sync(self.local.fold)
         else:
             patience = self._timing.renewal
             if isinstance(request, CreatePart | ReadPart):

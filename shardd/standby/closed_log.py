@@ -2,6 +2,7 @@
 
     apply     the frames that the log has are compared, those that it lacks are appended and synced
     restore   the shard is set aside and made again from the newest manifest
+    fold      after TOPICS_CHECKPOINT_BYTES of applied frames, the shard is opened, makes a checkpoint, and is closed
 
 What is compared, and what is not: a frame that the log does not have any more, because a catalog covers it, is the same
 as the bucket's if it is not behind the kept position, or if the part is of the process that used the directory last.
@@ -27,6 +28,8 @@ import structlog
 
 from proto.format.frame import Buffer
 from proto.model.limits import Limits
+from shardd.checkpoint.slices import exhaust
+from shardd.clock import SystemClock
 from shardd.recovery.wal_scan import Outcome, scan
 from shardd.replication.attach import MARK, Mark, Mismatch, read_mark, write_mark
 from shardd.replication.browse import AHEAD, Browser, ManifestAt, write_all
@@ -36,6 +39,7 @@ from shardd.replication.names import number_of
 from shardd.replication.objects import Objects
 from shardd.replication.parts import FRAMES, HEADER_SIZE, header, places
 from shardd.replication.store import StoreError
+from shardd.shard import open_shard
 from shardd.storage import catalog
 from shardd.storage.disk import Disk, File
 from shardd.storage.wal import file_name
@@ -56,14 +60,16 @@ class ClosedLog:
         self._cold = Path(limits.cold_dir) / path.name if limits.cold_dir else None
         self._objects = objects
         self._index = index
-        self._file_bytes = limits.wal_segment_bytes
+        self._limits = limits
         self._mark = Mark(objects.store.url, token_hex(8))
         self._before = ""
         self._known_no = 0
         """The log is known to equal the bucket's up to this frame."""
         self._file: File | None = None
         self._size = 0
-        self._since_kept = 0
+        self._since_kept = self._since_fold = 0
+        self._position: Position | None = None
+        """Where the last applied part ends."""
         self.last_no = 0
         self.changed = False
         """Whether it has frames now that another machine wrote."""
@@ -94,9 +100,12 @@ class ClosedLog:
         self._look()
         if self._mark.part >= 0:
             position = Position(self._mark.part, self._mark.frame_no)
+        elif not self.last_no:
+            position = Position()
+            self.keep(position)
         else:
             position = self._compared()
-            self.from_backup = not known and self.last_no > 0
+            self.from_backup = not known
         self._known_no = position.frame_no
         return position
 
@@ -162,8 +171,9 @@ class ClosedLog:
             self._append(self.last_no + 1, frames[_offset(frames, self.last_no + 1) :], part.last_no)
             self.changed = True
         self._known_no = max(self._known_no, part.last_no)
+        self._position = Position(part.number, self._known_no)
         if self._since_kept >= KEEP_BYTES:
-            self.keep(Position(part.number, self._known_no))
+            self.keep(self._position)
         return Result.DONE
 
     def _differs_at(self, part: Part, frames: memoryview) -> int | None:
@@ -191,7 +201,7 @@ class ClosedLog:
         return None
 
     def _append(self, first_no: int, data: Buffer, last_no: int) -> None:
-        if self._file is None or self._size >= self._file_bytes:
+        if self._file is None or self._size >= self._limits.wal_segment_bytes:
             self.close()
             path = self._wal / file_name(first_no)
             self._file, self._size = self._disk.create(path), 0
@@ -200,6 +210,7 @@ class ClosedLog:
         self._file.sync()
         self._size += len(data)
         self._since_kept += len(data)
+        self._since_fold += len(data)
         self.last_no = last_no
 
     def close(self) -> None:
@@ -215,6 +226,21 @@ class ClosedLog:
             self._mark = replace(self._mark, nonce=nonce)
         write_mark(self._disk, self._path, self._mark)
         self._since_kept = 0
+
+    def fold(self) -> None:
+        """Make a checkpoint if enough was applied since the last one, so that the log stays short. Raises
+        `RecoveryError`, OSError."""
+        if self._since_fold < self._limits.checkpoint_bytes or self._known_no < self.last_no or self._position is None:
+            return
+        self.close()
+        self.keep(self._position)
+        before, self._since_fold = self.last_no, 0
+        opening = open_shard(self._disk, SystemClock(), self._path, self._limits, restarted=False)
+        shard = exhaust(opening)
+        shard.checkpoints.keep_log_for(lambda: before)
+        shard.close()
+        assert shard.log.next_no == before + 1
+        _log.info("standby_checkpoint", frame=before, made=shard.restored)
 
     # Set aside, and made again
 

@@ -133,7 +133,7 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
             "subscribers",
             "topic",
         },
-        "standby": {"recovery", "replication", "storage"},
+        "standby": {"checkpoint", "clock", "recovery", "replication", "shard", "storage"},
         "storage": {"clock"},
         "subscribers": {"delivery", "queues", "routers", "topic"},
         "topic": {"storage"},
