@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import trio
 
 from shardd.replication.attach import Attached, Log
@@ -20,6 +22,8 @@ class Holder(Replica):
         super().__init__(shipping, "", 0.0, log)
         self._role = role
         self._reader = reader
+        self.shipped: Callable[[int], None] = lambda upto_no: None
+        """Called with the last frame of each part that was created."""
         role.shipped = self._part_shipped
         role.objects.failed = shipping.failed
 
@@ -37,8 +41,7 @@ class Holder(Replica):
         shipping.count(part.number, part.last_no, len(frames.data), shipping.now)
         self._shipped.set()
         self._shipped = trio.Event()
-        if self.shipped is not None:
-            self.shipped(shipping.shipped_no)
+        self.shipped(shipping.shipped_no)
 
     async def run(self) -> None:
         """Copy checkpoints until cancelled, or until the role is over."""

@@ -443,11 +443,8 @@ class Replica:
         self._checkpoint = trio.Event()
         self._shipped = trio.Event()
         self.statistics = shipping.statistics
-        self.shipped: Callable[[int], None] | None = None
-        """Called with the last frame of each part that was created. Set it to ship at once instead of now and then."""
         self.ended = ""
         """Why `run` returned."""
-        self._begun = False
 
     @property
     def shipped_no(self) -> int:
@@ -477,22 +474,11 @@ class Replica:
                 raise
             self._shipping.failed(error)
 
-    async def catch_up(self) -> None:
-        """Attach and ship all that is synced, however long the bucket is away. `run` goes on from there. Raises
-        `Mismatch`, `Deposed` or OSError."""
-        shipping = self._shipping
-        await self._begin()
-        while await _in_thread(shipping.ship):
-            pass
-
     async def _begin(self) -> None:
-        """Attach, and create the fence that a restored directory begins with. Does nothing the second time."""
-        if self._begun:
-            return
+        """Attach, and create the fence that a restored directory begins with."""
         if self._shipping.role is Role.ATTACHING:
             await self._attach()
         await _in_thread(self._shipping.bridge)
-        self._begun = True
 
     async def run(self) -> None:
         """Ship until cancelled, or until the shard is deposed."""
@@ -548,9 +534,8 @@ class Replica:
         last = float("-inf")
         while True:
             await self._news.wait()
-            if self.shipped is None:
-                with trio.move_on_at(last + self._interval):
-                    await self._large.wait()
+            with trio.move_on_at(last + self._interval):
+                await self._large.wait()
             self._news, self._large = trio.Event(), trio.Event()
             last = trio.current_time()
             try:
@@ -560,8 +545,6 @@ class Replica:
                 await trio.sleep(LONGEST_PAUSE)
             self._shipped.set()
             self._shipped = trio.Event()
-            if self.shipped is not None:
-                self.shipped(shipping.shipped_no)
             self.synced()
 
     async def _copy_checkpoints(self) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import http.client
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -173,3 +175,39 @@ def test_a_drained_holder_is_replaced_at_once(pair: tuple[Service, Service]) -> 
     writers.check(two)
     one.start(wait=False)
     until(lambda: stands_by(one), "a standby")
+
+
+def test_an_operator_may_have_a_standby_take_over(pair: tuple[Service, Service]) -> None:
+    one, two = pair
+    with Writers(one, two) as writers:
+        done = subprocess.run(
+            [sys.executable, "-m", "supervisor.cli", "takeover"],
+            env=two.environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (0, "this machine holds the shards now\n"), done.stderr
+        until(lambda: stands_by(one), "the replaced holder as a standby", 20)
+        writers.wait(5)
+    writers.check(two)
+
+
+def test_a_holder_that_cannot_reach_its_bucket_is_silent_before_another_could_take_over(
+    pair: tuple[Service, Service], tmp_path: Path
+) -> None:
+    one, two = pair
+    with Writers(one, two) as writers:
+        (tmp_path / "bucket").rename(tmp_path / "gone")
+
+        def silent() -> bool:
+            status, answer = one.request("POST", "/v0/topics/t0/diff", {"from_seq": 0})
+            return status == 503 and answer["error"]["detail"]["reason"] == "term_not_renewed"
+
+        until(silent, "silence", 10)
+        assert one.request("GET", "/v0/ready")[0] == 503
+        (tmp_path / "gone").rename(tmp_path / "bucket")
+        until(lambda: one.is_ready() or two.is_ready(), "a holder", 20)
+        writers.wait(5)
+    writers.check(one if one.is_ready() else two)
