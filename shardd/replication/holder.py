@@ -28,9 +28,13 @@ class Holder(Replica):
         role.objects.failed = shipping.failed
 
     async def begin(self) -> None:
-        """Ship what the log has more than the bucket. Returns when it is there, or the role is over."""
+        """Ship what the log has more than the bucket, and the newest checkpoint if the bucket has no use for the log
+        without it. Returns when it is there, or the role is over. Raises `CatalogError`, `ManifestError`, `Outrun`,
+        OSError."""
         self._role.ship(self._log, self._reader)
         await self._role.caught_up(self._log)
+        if self._shipping.manifest_missing and not self._role.over.is_set():
+            await self._copy_checkpoint()
 
     def synced(self) -> None:
         self._shipping.synced()

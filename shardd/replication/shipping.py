@@ -197,6 +197,11 @@ class Shipping:
     # Parts
 
     @property
+    def manifest_missing(self) -> bool:
+        """True if what is in the files is in no part and no manifest."""
+        return self._renew
+
+    @property
     def lag_bytes(self) -> int:
         return max(self._behind + self._log.bytes_written - self._written, 0)
 
@@ -555,15 +560,21 @@ class Replica:
             if not shipping.checkpoint_due:
                 continue
             try:
-                uploaded = await _in_thread(shipping.upload)
-                if uploaded is None:
-                    continue
-                while not shipping.covers(uploaded):
-                    await self._shipped.wait()
-                await _in_thread(partial(shipping.create_manifest, uploaded))
-                await _in_thread(shipping.retain)
+                if await self._copy_checkpoint():
+                    await _in_thread(shipping.retain)
             except (Outrun, CatalogError, ManifestError, OSError) as error:
                 _log.error("checkpoint_not_copied", reason=str(error), action="the next one is tried")
+
+    async def _copy_checkpoint(self) -> bool:
+        """Copy the newest checkpoint. Returns False if there is none."""
+        shipping = self._shipping
+        uploaded = await _in_thread(shipping.upload)
+        if uploaded is None:
+            return False
+        while not shipping.covers(uploaded):
+            await self._shipped.wait()
+        await _in_thread(partial(shipping.create_manifest, uploaded))
+        return True
 
 
 async def _in_thread(call: Callable[[], Any]) -> Any:
