@@ -244,18 +244,29 @@ async def _to_the_end(slices: Generator[None, None, None]) -> None:
         await in_slices(slices)
 
 
-async def _recover(opening: Generator[tuple[int, int], None, Shard], link: ControlLink) -> tuple[Shard, int]:
-    """Recover the shard, and report the progress to the supervisor. Returns the shard, and the bytes of the log."""
+async def _recover(
+    opening: Generator[tuple[int, int], None, Shard], link: ControlLink, *, aside: bool
+) -> tuple[Shard, int]:
+    """Recover the shard, and report the progress to the supervisor. Returns the shard, and the bytes of the log.
+    `aside`: in a worker thread, so that a term is renewed meanwhile."""
     done = total = 0
-    last = time.monotonic()
     while True:
+        slice_ = partial(_advance, opening, done, total)
+        done, total, shard = await trio.to_thread.run_sync(slice_) if aside else slice_()
+        if shard is not None:
+            return shard, total
+        await link.send(Progress("replay", done, total))
+
+
+def _advance(opening: Generator[tuple[int, int], None, Shard], done: int, total: int) -> tuple[int, int, Shard | None]:
+    """Recover for a while. Returns the progress, and the shard when it is recovered."""
+    last = time.monotonic()
+    while time.monotonic() - last < PROGRESS_INTERVAL:
         try:
             done, total = next(opening)
         except StopIteration as end:
-            return end.value, total
-        if time.monotonic() - last >= PROGRESS_INTERVAL:
-            await link.send(Progress("replay", done, total))
-            last = time.monotonic()
+            return done, total, end.value
+    return done, total, None
 
 
 async def _obey(link: ControlLink, others: Links, copy: bucket.Copy, scope: trio.CancelScope) -> None:
@@ -318,7 +329,7 @@ async def _open(copy: bucket.Copy, path: Path, limits: Limits, link: ControlLink
         copy.check()
     gc.disable()  # recovery makes no garbage cycles
     await link.send(Progress("open" if copy.role is None else "replay", 0, 0))
-    shard, total = await _recover(open_shard(copy.disk, SystemClock(), path, limits), link)
+    shard, total = await _recover(open_shard(copy.disk, SystemClock(), path, limits), link, aside=copy.role is not None)
     await copy.join(shard)
     return shard, total
 

@@ -87,7 +87,7 @@ class Role:
         now: Callable[[], float] | None = None,
     ) -> None:
         """`check` asks whether the bucket is this service's. `leads`: the shard is number 0."""
-        self._nonce = nonce
+        self.nonce = nonce
         self.objects = objects
         self.local = local
         self._timing = timing
@@ -177,7 +177,7 @@ class Role:
                 self.objects.failed(error)
                 await trio.sleep(RETRY_S)
         previous = self.local.previous if self._leads else ""
-        self.replica = Replica(self._nonce, position, self._timing, previous=previous, automatic=self._leads)
+        self.replica = Replica(self.nonce, position, self._timing, previous=previous, automatic=self._leads)
         if self._by_hand or (self._leads and self.local.from_backup):
             self.replica.take_over()
 
@@ -235,7 +235,7 @@ class Role:
         """Make the directory this process's before the shard is opened."""
         assert self.replica is not None
         await in_thread(self.local.close)
-        await in_thread(partial(self.local.keep, self.replica.position, self._nonce))
+        await in_thread(partial(self.local.keep, self.replica.position, self.nonce))
         _log.info("term_begun", term=self.replica.term, part=self.replica.position.part)
         self.held.set()
 

@@ -211,20 +211,3 @@ def test_a_holder_that_cannot_reach_its_bucket_is_silent_before_another_could_ta
         until(lambda: one.is_ready() or two.is_ready(), "a holder", 20)
         writers.wait(5)
     writers.check(one if one.is_ready() else two)
-
-
-def test_a_service_that_had_data_is_whole_in_the_bucket_before_it_serves(tmp_path: Path) -> None:
-    one = machine(tmp_path, "one")
-    bucket = one.environment.pop("TOPICS_BUCKET")
-    with one:
-        for topic in TOPICS:
-            one.request("PUT", f"/v0/topics/{topic}", {"durability": "fsync"})
-            for number in range(20):
-                assert one.request("POST", f"/v0/topics/{topic}", {"records": [{"data": number}]})[0] == 200
-        one.stop()  # its checkpoint has the records, its log begins behind them
-        one.environment["TOPICS_BUCKET"] = bucket
-        one.start()
-        one.kill_group()
-    with machine(tmp_path, "two") as two:
-        for topic in TOPICS:
-            assert records(two, topic) == list(range(20))
