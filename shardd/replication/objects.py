@@ -43,6 +43,9 @@ _KINDS = {Kind.FRAMES: parts.FRAMES, Kind.FENCE: parts.FENCE, Kind.END: parts.EN
 _NAMES = {number: kind for kind, number in _KINDS.items()}
 
 
+KEPT = 3
+
+
 class Objects:
     """One shard's objects, for one process."""
 
@@ -58,8 +61,8 @@ class Objects:
         self._terms: dict[int, Term] = {}
         """The newest term that was read."""
         self._now_ms = now_ms
-        self.found: tuple[Part, memoryview] | None = None
-        """The last part that was read, with its frames."""
+        self._found: dict[int, memoryview] = {}
+        """Frames of the parts that were read last, by number."""
         self.frames_of: Callable[[Part], Frames] = _no_frames
         """The frames of a part that is to be created."""
         self.failed: Callable[[StoreError], None] = lambda error: None
@@ -118,8 +121,14 @@ class Objects:
         header, frames = parts.decode(data, number)
         kind = _NAMES[header.kind]
         part = Part(number, kind, header.term, header.nonce.hex(), header.first_no, header.last_no)
-        self.found = part, frames
+        # A read that was given up may end later, so one number is not enough.
+        kept = list(self._found.items())[1 - KEPT :]
+        self._found = {**dict(kept), number: frames}
         return part
+
+    def frames(self, part: Part) -> memoryview:
+        """Frames of a part that was read just now."""
+        return self._found[part.number]
 
     def _look(self) -> Seen:
         term = self.newest_term()

@@ -118,8 +118,8 @@ class ClosedLog:
         self.last_no = outcome.next_no - 1
 
     def _compared(self) -> Position:
-        """For a directory that has kept no position: the last part, if the log has its last frame. Else the begin; and
-        if the log does not reach back to frame 1 and the bucket is empty, the frame before its first one."""
+        """For a directory that has kept no position: behind the last part, whose last frame the log must have. If the
+        bucket is empty, the frame before the log's first one. Raises `Mismatch`."""
         names, store = self._objects.names, self._objects.store
         head = self._objects.newest_head()
         after = names.part(head.part - 1) if head is not None and head.part else ""
@@ -128,13 +128,16 @@ class ClosedLog:
             part = header(store.get_range(names.part(number), 0, HEADER_SIZE), number)
             if part.kind != FRAMES:
                 continue
-            if part.last_no > self.last_no:
-                return Position()
             data = bytes(store.get(names.part(number)))[HEADER_SIZE:]
             last = Part(number, Kind.FRAMES, part.term, part.nonce.hex(), part.first_no, part.last_no)
             self._known_no = part.last_no  # what is trimmed counts as equal: the directory has no other history
-            same = self._differs_at(last, memoryview(data)) is None
-            return Position(listed[-1], part.last_no) if same else Position()
+            if part.last_no > self.last_no or self._differs_at(last, memoryview(data)) is not None:
+                raise Mismatch(
+                    f"{store.url}: {names.prefix} ends with frame {part.last_no}, which is not in {self._wal}: the "
+                    "directory is older than the bucket, or both were written to independently. Start with an empty "
+                    "data directory to follow the bucket, or use another prefix"
+                )
+            return Position(listed[-1], part.last_no)
         return Position(0, self._first_no() - 1)
 
     def _first_no(self) -> int:
@@ -151,10 +154,7 @@ class ClosedLog:
         """Raises OSError, `Mismatch`."""
         match request:
             case Apply(part):
-                found = self._objects.found
-                assert found is not None
-                assert found[0] == part
-                return self._apply(part, found[1])
+                return self._apply(part, self._objects.frames(part))
             case Restore():
                 return self._restore()
         raise AssertionError(request)

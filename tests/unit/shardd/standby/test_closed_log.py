@@ -11,7 +11,7 @@ from proto.model.limits import Limits
 from shardd.checkpoint.slices import exhaust
 from shardd.offline.verify import verify
 from shardd.replication import role, shipping
-from shardd.replication.attach import Mark, write_mark
+from shardd.replication.attach import Mark, Mismatch, write_mark
 from shardd.replication.messages import Apply, Kind, Part, Position, ReadPart, Restore, Result
 from shardd.replication.objects import Objects
 from shardd.shard import open_shard
@@ -126,6 +126,7 @@ def test_a_restore_sets_the_directory_aside_and_takes_the_newest_manifest(holder
     other.append("mine", "of its own")
     other.shard.commits.sync_now()
     other.shard.close()
+    write_mark(RealDisk(), tmp_path / "shard-00", Mark(holder.store.url, "l", part=0))
     standby = Files(holder.store, tmp_path)
     position = standby.closed.carry(Restore())
     assert isinstance(position, Position)
@@ -160,3 +161,28 @@ async def test_a_machine_that_retention_has_passed_takes_over_from_a_manifest(ho
         harness = await machine.open()
         assert contents(harness) == contents(holder)
         nursery.cancel_scope.cancel()
+
+
+def test_a_directory_that_never_met_the_bucket_must_have_its_last_frame(holder: Shipped, tmp_path: Path) -> None:
+    written(holder, 3)
+    other = Harness(RealDisk(), FakeClock(), tmp_path / "shard-00", **SMALL)
+    other.append("a", "of its own")
+    other.shard.commits.sync_now()
+    with pytest.raises(Mismatch, match="older than the bucket, or both were written to independently"):
+        Files(holder.store, tmp_path)
+    for number in range(10):
+        other.append("a", number)
+    other.shard.commits.sync_now()
+    other.shard.close()
+    with pytest.raises(Mismatch, match="older than the bucket, or both were written to independently"):
+        Files(holder.store, tmp_path)
+
+
+def test_a_read_that_ends_late_takes_no_frames_away(holder: Shipped, tmp_path: Path) -> None:
+    standby = Files(holder.store, tmp_path)
+    written(holder, 2)
+    found = [standby.objects.carry(ReadPart(number)) for number in (2, 1)]
+    assert isinstance(found[0], Part)
+    assert isinstance(found[1], Part)
+    assert standby.closed.carry(Apply(found[1])) is Result.DONE
+    assert standby.closed.carry(Apply(found[0])) is Result.DONE
