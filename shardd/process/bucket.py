@@ -98,11 +98,13 @@ class Copy:
         """Raise what the role ended with. Raises `BucketError`, `RecoveryError`, OSError."""
         from shardd.replication.attach import Mismatch
         from shardd.replication.browse import Damaged
+        from shardd.replication.manifests import ManifestError
+        from shardd.replication.store import StoreError
         from shardd.storage.catalog import CatalogError
 
         assert self.role is not None
         error = self.role.error
-        if isinstance(error, Mismatch | Damaged | CatalogError):
+        if isinstance(error, Mismatch | Damaged | CatalogError | ManifestError | StoreError):
             raise BucketError(str(error)) from None
         if error is not None:
             raise error
@@ -112,6 +114,7 @@ class Copy:
         if self._store is None:
             return
         from shardd.replication.attach import FORMAT, Mismatch, Service
+        from shardd.replication.manifests import ManifestError
         from shardd.replication.shipping import Shipping
         from shardd.replication.store import StoreError
 
@@ -120,7 +123,7 @@ class Copy:
         shipping = Shipping(self._store, start.index, service, RealDisk(), self._path, shard.log, SystemClock(), limits)
         try:
             replica = self.replica = await self._made(shipping, shard)
-        except (Mismatch, StoreError) as error:
+        except (Mismatch, ManifestError, StoreError) as error:
             raise BucketError(str(error)) from None
         shard.synced = replica.synced
         shard.checkpointed = replica.checkpoint_made

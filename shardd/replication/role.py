@@ -48,6 +48,8 @@ TURN_S = 0.1
 PART_BYTES = 4 << 20
 RETRY_S = 1.0
 DRAIN_TIMEOUT = 5.0
+LOG_INTERVAL = 60.0
+"""Seconds between log lines while the bucket is away."""
 LED = frozenset({"replay", "derive", "ready"})
 """Phases of shard 0 in which this machine holds it."""
 _log: Any = structlog.get_logger()
@@ -114,7 +116,9 @@ class Role:
         self._frames: Frames | None = None
         self._part: Part | None = None
         self._nursery: trio.Nursery | None = None
+        self._logged_at = float("-inf")
         objects.frames_of = self._frames_of
+        objects.failed = self._away
 
     # What others ask
 
@@ -152,6 +156,13 @@ class Role:
             if self.held.is_set():
                 self._end(f"shard 0 is held by {states[0].holder}, which takes the other shards too")
 
+    def _away(self, error: StoreError) -> None:
+        """Log an error of the store, but not each."""
+        now = self._now()
+        if now - self._logged_at >= LOG_INTERVAL:
+            self._logged_at = now
+            _log.error("bucket_away", reason=str(error), kind=type(error).__name__)
+
     # The protocol
 
     async def run(self) -> None:
@@ -174,6 +185,8 @@ class Role:
                 position = await in_thread(self.local.open)
                 break
             except StoreError as error:
+                if error.lasting:
+                    raise
                 self.objects.failed(error)
                 await trio.sleep(RETRY_S)
         previous = self.local.previous if self._leads else ""

@@ -12,7 +12,7 @@ from proto.ipc.control import ShardState
 from shardd.replication import parts, role
 from shardd.replication.attach import Mismatch
 from shardd.replication.names import SERVICE, ShardNames
-from shardd.replication.store import Unreachable
+from shardd.replication.store import Refused, Unreachable
 from tests.support.bucket import MemoryStore
 from tests.support.roles import TIMING, Machine, Time
 
@@ -222,4 +222,15 @@ async def test_the_bucket_of_another_service_is_refused(tmp_path: Path) -> None:
         one = pair.machine("one")
         await one.role.held.wait()
         assert isinstance(one.role.error, Mismatch)
+        nursery.cancel_scope.cancel()
+
+
+async def test_credentials_that_are_refused_at_a_start_end_it_with_the_reason(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        pair.store.fault = lambda operation, name: Refused("the store refused the credentials")
+        one = pair.machine("one")
+        with trio.fail_after(5):
+            await one.role.held.wait()
+        assert isinstance(one.role.error, Refused)
         nursery.cancel_scope.cancel()
