@@ -69,10 +69,18 @@ _BEFORE_RESTORED = frozenset((operations.Pull, operations.RouterPosition, operat
 
 
 def open_shard(
-    disk: Disk, clock: Clock, path: Path, limits: Limits, *, from_files: bool = False, to_salvage: str = ""
+    disk: Disk,
+    clock: Clock,
+    path: Path,
+    limits: Limits,
+    *,
+    from_files: bool = False,
+    to_salvage: str = "",
+    restarted: bool = True,
 ) -> Generator[tuple[int, int], None, Shard]:
     """Recover a shard from its files. Yields (bytes done, bytes in all) after each frame of the log. Returns the shard.
-    Blocks. Raises `RecoveryError`, or OSError. `from_files` and `to_salvage` as in `Checkpoints.load`.
+    Blocks. Raises `RecoveryError`, or OSError. `from_files` and `to_salvage` as in `Checkpoints.load`. With `restarted`
+    False, another machine goes on with the shard: the caller only makes a checkpoint.
     """
     directory, outcome = Directory(), Outcome()
     checkpoints = Checkpoints(disk, path, directory, clock, limits)
@@ -85,7 +93,7 @@ def open_shard(
     except (CatalogError, SegmentError) as error:
         raise RecoveryError(str(error)) from error
     yield from _read_back(scan(disk, path / "wal", outcome, after_no), directory, checkpoints)
-    directory.recovered(clock.now_ms(), disk.boot_id())
+    directory.recovered(clock.now_ms(), disk.boot_id() if restarted else None)
     clock.on_jump(directory.jumped)
     checkpoints.quarantine.recovered()
     return Shard(disk, clock, path, limits, directory, checkpoints, outcome)
@@ -295,10 +303,10 @@ class Shard:
             operations.AllowanceReturn: self.allowance.give_back,
         }
 
-    def close(self) -> None:
+    def close(self, *, checkpoint: bool = True) -> None:
         """Sync, make a checkpoint, close the log. Blocks. Raises OSError if the last sync fails."""
         self.commits.sync_now()
-        if self.restored:
+        if self.restored and checkpoint:
             try:
                 self.checkpoint_now(last=True)
             except OSError:

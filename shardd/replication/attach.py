@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -61,6 +61,8 @@ class Term(Struct, frozen=True):
     nonce: str
     machine: str
     made_ms: int
+    address: str = ""
+    """Where its clients reach the holder."""
 
 
 class Log(Protocol):
@@ -97,8 +99,17 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
+    """`bucket.json`. The second half is known to a shard that has roles (`shardd.standby`)."""
+
     url: str
     lineage: str
+    nonce: str = ""
+    """Of the last process that used the directory."""
+    part: int = -1
+    frame_no: int = 0
+    """As far as the log is known to equal the bucket's; part -1 if that is not known."""
+    incomplete: bool = False
+    """True while the directory is made again from the bucket: what is in it counts for nothing."""
 
 
 def read_mark(disk: Disk, path: Path) -> Mark | None:
@@ -116,7 +127,7 @@ def write_mark(disk: Disk, path: Path, mark: Mark) -> None:
     temporary = path / f"{MARK}.tmp"
     file = disk.create(temporary)
     try:
-        file.write([json.dumps({"url": mark.url, "lineage": mark.lineage}).encode()])
+        file.write([json.dumps(asdict(mark)).encode()])
         file.sync()
     finally:
         file.close()
@@ -255,6 +266,20 @@ def check_service(store: Store, wanted: Service, prefix: str) -> None:
             f"{store.url} was made with {found.shards} shards, the data directory has {wanted.shards}. Use another "
             "prefix after `topics reshard`"
         )
+
+
+def join_service(store: Store, wanted: Service) -> Service:
+    """The service in the bucket; `wanted` if there was none. For a data directory that is still to be made. Raises
+    `Mismatch`, `StoreError`."""
+    try:
+        return read_service(store)
+    except Absent:
+        check_promises(store, "")
+    try:
+        store.create(SERVICE, msgspec.json.encode(wanted))
+        return wanted
+    except Exists:
+        return read_service(store)
 
 
 def read_service(store: Store) -> Service:

@@ -5,7 +5,7 @@ A `Replica` gets answers and the time, and returns what to do:
     tick(now)                            → requests to begin
     answered(request, answer, now)       → requests to begin, and notices
     offer(upto_no)                       frames up to this number are synced and may be shipped
-    drain(), take_over()                 an operator, or the end of the process, asks for it
+    drain(), take_over(), stand_back()   an operator, or the end of the process, asks for it
     serving(now)                         may a request be answered at this moment?
 
 The caller carries each request out, once, and answers it with the request itself. A request that gets no answer in time
@@ -116,6 +116,15 @@ class Replica:
         """Take the shard over as if the newest term were over. For operators."""
         self._by_hand = True
         self._look_at = 0.0
+
+    def stand_back(self) -> None:
+        """Forget `take_over`, unless it has been carried out."""
+        self._by_hand = False
+
+    @property
+    def waits_for_another(self) -> bool:
+        """Whether the last look showed a term that is not over, of another replica."""
+        return self.seen is not None and self.seen.term > 0 and not self._over
 
     def tick(self, now: float) -> list[Output]:
         """Begin what is due. Call it after `offer` and `drain`, and at least a few times in a second."""

@@ -30,7 +30,7 @@ from __future__ import annotations
 import secrets
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -48,7 +48,7 @@ from shardd.replication.checkpoint_files import Known, Outrun, Uploaded, Uploade
 from shardd.replication.log_reader import Frames, LogReader
 from shardd.replication.manifests import Head, ManifestError
 from shardd.replication.names import ShardNames
-from shardd.replication.parts import FRAMES, NONCE_SIZE, Part, PartError
+from shardd.replication.parts import FRAMES, HEADER_SIZE, NONCE_SIZE, Part, PartError
 from shardd.replication.retention import Retention
 from shardd.replication.store import Absent, Exists, Store, StoreError
 from shardd.storage.catalog import CatalogError
@@ -135,6 +135,8 @@ class Shipping:
         """Last frame of each part from `_first` on."""
         self._first = 1
         self._manifest: int | None = None
+        self._least_no = 0
+        """A manifest with fewer frames in its files may need parts that retention has removed."""
         self._renew = False
         """True until the manifest is made that attaching asked for."""
         self._pending: tuple[Frames, bytes] | None = None
@@ -161,6 +163,20 @@ class Shipping:
         """Raises `Mismatch`, `StoreError`, OSError."""
         return self._attaching.attach(self.nonce, machine, self._clock.now_ms())
 
+    @property
+    def now(self) -> float:
+        return self._clock.monotonic()
+
+    def hold(self, attached: Attached, nonce: str) -> None:
+        """Go on in a term of this process."""
+        self.nonce = bytes.fromhex(nonce)
+        head, mark = attached.manifest, self.mark()
+        if head is not None:
+            self._least_no = head.frame_no
+            if mark is None or head.lineage != mark.lineage:
+                attached = replace(attached, manifest=None)
+        self.adopt(attached)
+
     def adopt(self, attached: Attached) -> None:
         """Go on where `attach` found the bucket's log to end."""
         self.attached = attached
@@ -179,6 +195,11 @@ class Shipping:
         self.role = Role.HOLDER
 
     # Parts
+
+    @property
+    def manifest_missing(self) -> bool:
+        """True if what is in the files is in no part and no manifest."""
+        return self._renew
 
     @property
     def lag_bytes(self) -> int:
@@ -216,7 +237,7 @@ class Shipping:
         if self._renew:
             number, next_no = self._part + 1, self.shipped_no + 1
             part = self._create_part(number, parts.fence(number, self.attached.term, self.nonce, next_no))
-            if not part.is_fence:
+            if part.has_frames:
                 self.attached.reader.seek(part.last_no + 1, self._log.synced_no)
                 self._count(part, self._clock.monotonic())
                 return self.bridge()
@@ -224,14 +245,17 @@ class Shipping:
             self._ends.append(self.shipped_no)
 
     def _count(self, part: Part, begun: float) -> None:
-        """Note a part that is in the bucket; its frames were read at the time `begun`."""
-        self._part = part.number
-        self._ends.append(part.last_no)
-        self.shipped_no = part.last_no
-        self._behind -= part.length
-        self._since_manifest += part.length
+        self.count(part.number, part.last_no, part.length, begun)
+
+    def count(self, number: int, last_no: int, length: int, begun: float) -> None:
+        """Note a part that is in the bucket, with so many bytes of frames; these were read at the time `begun`."""
+        self._part = number
+        self._ends.append(last_no)
+        self.shipped_no = last_no
+        self._behind -= length
+        self._since_manifest += length
         self._parts += 1
-        self._part_bytes += part.size
+        self._part_bytes += HEADER_SIZE + length
         self._oldest_at = begun
         if self.shipped_no == self._log.next_no - 1:
             self._behind, self._written = 0, self._log.bytes_written
@@ -266,7 +290,7 @@ class Shipping:
         """True if a part of the same term has the next frames of this log. A fence has none: its creator goes on from
         there."""
         assert self.attached is not None
-        if part.is_fence or part.term != self.attached.term or part.first_no != self.shipped_no + 1:
+        if not part.has_frames or part.term != self.attached.term or part.first_no != self.shipped_no + 1:
             return False
         reader = LogReader(self._disk, self._path / "wal")
         reader.seek(part.first_no, self._log.synced_no)
@@ -354,6 +378,8 @@ class Shipping:
     def create_manifest(self, uploaded: Uploaded) -> None:
         """Raises `Stopped`."""
         assert self.attached is not None
+        if uploaded.frame_no < self._least_no:
+            return  # the next checkpoint has more
         head = Head(
             part=self._part,
             term=self.attached.term,
@@ -422,11 +448,8 @@ class Replica:
         self._checkpoint = trio.Event()
         self._shipped = trio.Event()
         self.statistics = shipping.statistics
-        self.shipped: Callable[[int], None] | None = None
-        """Called with the last frame of each part that was created. Set it to ship at once instead of now and then."""
         self.ended = ""
         """Why `run` returned."""
-        self._begun = False
 
     @property
     def shipped_no(self) -> int:
@@ -456,22 +479,11 @@ class Replica:
                 raise
             self._shipping.failed(error)
 
-    async def catch_up(self) -> None:
-        """Attach and ship all that is synced, however long the bucket is away. `run` goes on from there. Raises
-        `Mismatch`, `Deposed` or OSError."""
-        shipping = self._shipping
-        await self._begin()
-        while await _in_thread(shipping.ship):
-            pass
-
     async def _begin(self) -> None:
-        """Attach, and create the fence that a restored directory begins with. Does nothing the second time."""
-        if self._begun:
-            return
+        """Attach, and create the fence that a restored directory begins with."""
         if self._shipping.role is Role.ATTACHING:
             await self._attach()
         await _in_thread(self._shipping.bridge)
-        self._begun = True
 
     async def run(self) -> None:
         """Ship until cancelled, or until the shard is deposed."""
@@ -527,9 +539,8 @@ class Replica:
         last = float("-inf")
         while True:
             await self._news.wait()
-            if self.shipped is None:
-                with trio.move_on_at(last + self._interval):
-                    await self._large.wait()
+            with trio.move_on_at(last + self._interval):
+                await self._large.wait()
             self._news, self._large = trio.Event(), trio.Event()
             last = trio.current_time()
             try:
@@ -539,8 +550,6 @@ class Replica:
                 await trio.sleep(LONGEST_PAUSE)
             self._shipped.set()
             self._shipped = trio.Event()
-            if self.shipped is not None:
-                self.shipped(shipping.shipped_no)
             self.synced()
 
     async def _copy_checkpoints(self) -> None:
@@ -551,15 +560,21 @@ class Replica:
             if not shipping.checkpoint_due:
                 continue
             try:
-                uploaded = await _in_thread(shipping.upload)
-                if uploaded is None:
-                    continue
-                while not shipping.covers(uploaded):
-                    await self._shipped.wait()
-                await _in_thread(partial(shipping.create_manifest, uploaded))
-                await _in_thread(shipping.retain)
+                if await self._copy_checkpoint():
+                    await _in_thread(shipping.retain)
             except (Outrun, CatalogError, ManifestError, OSError) as error:
                 _log.error("checkpoint_not_copied", reason=str(error), action="the next one is tried")
+
+    async def _copy_checkpoint(self) -> bool:
+        """Copy the newest checkpoint. Returns False if there is none."""
+        shipping = self._shipping
+        uploaded = await _in_thread(shipping.upload)
+        if uploaded is None:
+            return False
+        while not shipping.covers(uploaded):
+            await self._shipped.wait()
+        await _in_thread(partial(shipping.create_manifest, uploaded))
+        return True
 
 
 async def _in_thread(call: Callable[[], Any]) -> Any:

@@ -1,0 +1,320 @@
+"""The role: runs the replication protocol of one shard in its process's event loop, from the first moment to the last.
+
+The protocol (`protocol.Replica`) decides. `Role` gives it the time and the answers, and has its requests carried out in
+worker threads: `objects` for the store, `local` for the files of a shard that is not open. When the shard is held and
+open, `ship` offers what is synced, a part at a time.
+
+    shard        who holds it
+    0            decided by terms
+    1 and up     the machine that holds shard 0: they never claim by themselves, and take over when shard 0 was
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import structlog
+import trio
+
+from proto.ipc.control import ShardState
+from shardd.replication.attach import Log
+from shardd.replication.log_reader import Frames, LogReader
+from shardd.replication.messages import (
+    Answer,
+    Apply,
+    CreatePart,
+    Ended,
+    Hold,
+    Output,
+    Part,
+    Position,
+    ReadPart,
+    Request,
+    Restore,
+    Result,
+    Shipped,
+    Timing,
+)
+from shardd.replication.objects import Objects
+from shardd.replication.protocol import Replica
+from shardd.replication.states import HOLDERS, State
+from shardd.replication.store import StoreError
+
+TURN_S = 0.1
+"""Seconds between two looks of the protocol at the time."""
+PART_BYTES = 4 << 20
+RETRY_S = 1.0
+DRAIN_TIMEOUT = 5.0
+LOG_INTERVAL = 60.0
+"""Seconds between log lines while the bucket is away."""
+LED = frozenset({"replay", "derive", "ready"})
+"""Phases of shard 0 in which this machine holds it."""
+_log: Any = structlog.get_logger()
+
+
+class Local(Protocol):
+    """The files of a shard that is not open. Both block."""
+
+    @property
+    def previous(self) -> str: ...
+
+    from_backup: bool
+
+    def open(self) -> Position: ...
+
+    def carry(self, request: Request) -> Answer: ...
+
+    def keep(self, position: Position, nonce: str | None = None) -> None: ...
+
+    def fold(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Role:
+    """A shard's part in the replication. `run` returns when it is over: drained, deposed, or failed with `error`."""
+
+    def __init__(
+        self,
+        nonce: str,
+        objects: Objects,
+        local: Local,
+        timing: Timing,
+        check: Callable[[], None],
+        *,
+        leads: bool,
+        now: Callable[[], float] | None = None,
+    ) -> None:
+        """`check` asks whether the bucket is this service's. `leads`: the shard is number 0."""
+        self.nonce = nonce
+        self.objects = objects
+        self.local = local
+        self._timing = timing
+        self._check = check
+        self._leads = leads
+        self._now = now or partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+        self._by_hand = False
+        self.replica: Replica | None = None
+        self.held = trio.Event()
+        """Set when the shard may be opened, or will never be."""
+        self.over = trio.Event()
+        self.error: Exception | None = None
+        self.reason = ""
+        """Why the role is over, if this process did not end it."""
+        self.holder = ""
+        """Address of the machine that holds the shard, as far as is known, if it is another one."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called when `holder` has changed."""
+        self.shipped: Callable[[Part, Frames], None] = lambda part, frames: None
+        """Called when the part with these frames is in the bucket."""
+        self._wake = trio.Event()
+        self._news = trio.Event()
+        self._arrived = trio.Event()
+        self._frames: Frames | None = None
+        self._part: Part | None = None
+        self._nursery: trio.Nursery | None = None
+        self._logged_at = float("-inf")
+        objects.frames_of = self._frames_of
+        objects.failed = self._away
+
+    # What others ask
+
+    def serving(self) -> bool:
+        """Whether requests may be answered at this moment."""
+        return self.replica is not None and self.replica.serving(self._now())
+
+    @property
+    def position(self) -> Position:
+        return Position() if self.replica is None else self.replica.position
+
+    def kept_no(self) -> int:
+        """Keep the position, and return its frame: the log may be trimmed up to it. Blocks. Raises OSError."""
+        position = self.position
+        self.local.keep(position)
+        return position.frame_no
+
+    def take_over(self) -> None:
+        """Take the shard over, also from a machine that holds it."""
+        self._by_hand = True
+        if self.replica is not None and self.replica.state not in HOLDERS:
+            self.replica.take_over()
+        self._wake.set()
+
+    def follow(self, states: Sequence[ShardState]) -> None:
+        """Do as shard 0 of this machine does."""
+        if self._leads or not states:
+            return
+        if states[0].phase in LED and not self.held.is_set():
+            self.take_over()
+        elif states[0].holder:
+            self._by_hand = False
+            if self.replica is not None:
+                self.replica.stand_back()
+            if self.held.is_set():
+                self._end(f"shard 0 is held by {states[0].holder}, which takes the other shards too")
+
+    def _away(self, error: StoreError) -> None:
+        """Log an error of the store, but not each."""
+        now = self._now()
+        if now - self._logged_at >= LOG_INTERVAL:
+            self._logged_at = now
+            _log.error("bucket_away", reason=str(error), kind=type(error).__name__)
+
+    # The protocol
+
+    async def run(self) -> None:
+        try:
+            await self._prepare()
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                nursery.start_soon(self._turns)
+                await self.over.wait()
+                nursery.cancel_scope.cancel()
+        except Exception as error:
+            self.error = _single(error)
+        self._end("")
+        self.held.set()
+
+    async def _prepare(self) -> None:
+        while True:
+            try:
+                await in_thread(self._check)
+                position = await in_thread(self.local.open)
+                break
+            except StoreError as error:
+                if error.lasting:
+                    raise
+                self.objects.failed(error)
+                await trio.sleep(RETRY_S)
+        previous = self.local.previous if self._leads else ""
+        self.replica = Replica(self.nonce, position, self._timing, previous=previous, automatic=self._leads)
+        if self._by_hand or (self._leads and self.local.from_backup):
+            self.replica.take_over()
+
+    async def _turns(self) -> None:
+        assert self.replica is not None
+        while True:
+            self._do(self.replica.tick(self._now()))
+            self._look_for_holder()
+            with trio.move_on_after(TURN_S):
+                await self._wake.wait()
+            self._wake = trio.Event()
+
+    def _look_for_holder(self) -> None:
+        assert self.replica is not None
+        waits = self.replica.state is State.STANDBY and self.replica.waits_for_another
+        holder = self.objects.holder if waits else ""
+        if holder != self.holder:
+            self.holder = holder
+            self.changed()
+
+    def _do(self, outputs: Sequence[Output]) -> None:
+        assert self._nursery is not None
+        for each in outputs:
+            if isinstance(each, Request):
+                self._nursery.start_soon(self._carry, each)
+            elif isinstance(each, Hold):
+                self._nursery.start_soon(self._hold)
+            elif isinstance(each, Shipped):
+                self._ship_ended(each.upto_no)
+            elif isinstance(each, Ended):
+                self._end("another machine has taken the shard over" if each.deposed else "")
+
+    def _end(self, reason: str) -> None:
+        self.reason = self.reason or reason
+        self.over.set()
+        self._arrived.set()
+
+    async def _carry(self, request: Request) -> None:
+        assert self.replica is not None
+        answer: Answer = Result.UNKNOWN
+        if isinstance(request, Apply | Restore):
+            answer = await trio.to_thread.run_sync(self.local.carry, request)
+            if self.replica.state is State.STANDBY:
+                await trio.to_thread.run_sync(self.local.fold)
+        else:
+            patience = self._timing.renewal
+            if isinstance(request, CreatePart | ReadPart):
+                patience = max(patience, self._timing.time_to_live)  # as long as a part may take on a slow line
+            with trio.move_on_after(patience):
+                answer = await in_thread(partial(self.objects.carry, request))
+        self._do(self.replica.answered(request, answer, self._now()))
+        self._look_for_holder()
+
+    async def _hold(self) -> None:
+        """Make the directory this process's before the shard is opened."""
+        assert self.replica is not None
+        await in_thread(self.local.close)
+        await in_thread(partial(self.local.keep, self.replica.position, self.nonce))
+        _log.info("term_begun", term=self.replica.term, part=self.replica.position.part)
+        self.held.set()
+
+    # Shipping
+
+    def synced(self) -> None:
+        """Called after each sync of the log."""
+        self._news.set()
+
+    def ship(self, log: Log, reader: LogReader) -> None:
+        """Ship what is synced from now on. `reader` is where the bucket's log ends."""
+        self._news.set()
+        if self._nursery is not None and not self.over.is_set():
+            self._nursery.start_soon(self._ship, log, reader)
+
+    async def _ship(self, log: Log, reader: LogReader) -> None:
+        assert self.replica is not None
+        while not self.over.is_set():
+            await self._news.wait()
+            self._news = trio.Event()
+            while frames := await in_thread(lambda: reader.take(log.synced_no, PART_BYTES)):
+                self._frames = frames
+                self.replica.offer(frames.last_no)
+                self._do(self.replica.tick(self._now()))
+                while self.position.frame_no < frames.last_no and not self.over.is_set():
+                    await self._arrived.wait()
+
+    def _frames_of(self, part: Part) -> Frames:
+        frames = self._frames
+        assert frames is not None
+        assert (part.first_no, part.last_no) == (frames.first_no, frames.last_no)
+        self._part = part
+        return frames
+
+    def _ship_ended(self, upto_no: int) -> None:
+        assert self._frames is not None
+        assert self._part is not None
+        assert self._frames.last_no == upto_no
+        self.shipped(self._part, self._frames)
+        self._arrived.set()
+        self._arrived = trio.Event()
+
+    async def caught_up(self, log: Log) -> None:
+        """Return when everything synced is in the bucket, or the role is over."""
+        while self.position.frame_no < log.synced_no and not self.over.is_set():
+            await self._arrived.wait()
+
+    async def drain(self, log: Log) -> None:
+        """Ship what is synced, and end the term. Gives up after `DRAIN_TIMEOUT`."""
+        self._news.set()
+        with trio.move_on_after(DRAIN_TIMEOUT):
+            await self.caught_up(log)
+            if self.replica is not None and not self.over.is_set():
+                self.replica.drain()
+                self._do(self.replica.tick(self._now()))
+                await self.over.wait()
+                return
+        _log.error("term_not_ended", reason=self.reason or "the bucket did not answer in time")
+
+
+def _single(error: Exception) -> Exception:
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+async def in_thread(call: Callable[[], Any]) -> Any:
+    """Run a blocking call. A cancelled one is left to itself: it ends with the process, at the latest."""
+    return await trio.to_thread.run_sync(call, abandon_on_cancel=True)
