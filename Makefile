@@ -77,7 +77,7 @@ clean:
 
 # Stamps: each records that a set of packages is installed for the present pyproject.toml.
 $(VENV)/.made:
-	@python=$$(tools/find-python.sh) && echo "making $(VENV) with $$python" && "$$python" -m venv --clear $(VENV)
+	@tools/make-venv.sh $(VENV)
 	@touch $@
 
 $(VENV)/.run: $(VENV)/.made pyproject.toml requirements.lock

@@ -240,7 +240,7 @@ class WatchRequest(Struct):
 
     SCHEMA: ClassVar[dict[str, Any]] = {
         "anyOf": [
-            {"required": ["topics"], "properties": {"topics": {"type": "object"}}},
+            {"required": ["topics"], "properties": {"topics": {"type": "object", "minProperties": 1}}},
             {"required": ["prefix"], "properties": {"prefix": {"type": "string"}}},
         ]
     }
@@ -250,7 +250,6 @@ class WatchRequest(Struct):
         about(
             "the topics by name, with the place to begin",
             type="object",
-            minProperties=1,
             maxProperties="{max_watch_topics}",
             examples=[{"jobs": {"from_seq": 480100}, "news": {"tail": True}}],
         ),

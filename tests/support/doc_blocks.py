@@ -2,17 +2,22 @@
 
 A page's blocks of shell and Python are run in their order, as printed; only addresses and directories are those of the
 test. A block of JSON is the answer to the block above it. A block that cannot be run has a mark with the reason above
-it, `<!-- not run: … -->`.
+it, `<!-- not run: … -->`. A block that does not end gets a Ctrl-C after what the mark above it says that it prints,
+`<!-- goes on after: … -->`.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {
@@ -24,7 +29,11 @@ RUN = ("sh", "python")
 COMPILED = {"ts": "tests/e2e/test_typescript_client.py"}
 """Kinds of blocks that are compiled first, and the tests that do it and run them."""
 CODE = (*RUN, "json", "bash", "shell", "console", "py", "js", "javascript", "ts", "typescript", "html")
-_BLOCK = re.compile(r"(?:^<!-- not run: (.+?) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(
+    r"(?:^<!-- not run: (?P<not_run>.+?) -->\n|^<!-- goes on after: (?P<goes_on>.+?) -->\n)?"
+    r"^```(?P<kind>\w+)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
 _CURL = 'curl() { command curl -sS --fail-with-body "$@"; echo; }\n'
 
 
@@ -36,6 +45,8 @@ class Block:
     text: str
     not_run: str
     """Why the block is not run; empty for one that is."""
+    goes_on: str = ""
+    """What a block that does not end has printed when it is stopped; empty for one that ends."""
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
@@ -54,9 +65,9 @@ def blocks(page: str) -> list[Block]:
     """The blocks of code of a page, in order."""
     text = (ROOT / page).read_text()
     return [
-        Block(page, text.count("\n", 0, found.start()) + 1, found[2], found[3], found[1] or "")
+        Block(page, text.count("\n", 0, found.start()) + 1, **found.groupdict(default=""))
         for found in _BLOCK.finditer(text)
-        if found[2] in CODE
+        if found["kind"] in CODE
     ]
 
 
@@ -65,18 +76,36 @@ def run(block: Block, directory: Path, addresses: Mapping[str, str]) -> str:
     text = block.text
     for printed, real in addresses.items():
         text = text.replace(printed, real)
-    command = ["bash", "-euo", "pipefail", "-c", _CURL + text]
-    if block.kind == "python":
-        command = [sys.executable, "-W", "error", "-c", text]
+    for default in ("Client()", "Topics()"):
+        text = text.replace(default, f'{default[:-1]}"http://{addresses["127.0.0.1:4000"]}")')
+    program = directory / f"block{block.line}.mjs"
+    if block.kind == "ts":
+        program.write_text(text)
+    command = {
+        "sh": ["bash", "-euo", "pipefail", "-c", _CURL + text],
+        "python": [sys.executable, "-W", "error", "-u", "-c", text],
+        "ts": ["node", str(program)],
+    }[block.kind]
     environment = {
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
         "PYTHONPATH": str(ROOT / "packages" / "topics-client"),
         "HOME": str(directory),
         "TOPICS_URL": f"http://{addresses['127.0.0.1:4000']}",
     }
-    done = subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, f"{block} ended with {done.returncode}\n{done.stdout}{done.stderr}"
-    assert block.kind != "python" or not done.stderr, f"{block}\n{done.stderr}"
-    return done.stdout
+    pipe: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, cwd=directory, env=environment, text=True, process_group=0, **pipe) as running:
+        stop = threading.Timer(60, os.killpg, (running.pid, signal.SIGKILL))
+        stop.start()
+        assert running.stdout is not None
+        printed = ""
+        while block.goes_on and block.goes_on not in printed and (line := running.stdout.readline()):
+            printed += line
+        if block.goes_on:
+            os.killpg(running.pid, signal.SIGINT)
+        rest, errors = running.communicate()
+        stop.cancel()
+    allowed = (0, 130, -signal.SIGINT) if block.goes_on else (0,)
+    assert running.returncode in allowed, f"{block} ended with {running.returncode}\n{printed}{rest}{errors}"
+    assert block.goes_on in printed, f"{block}\n{printed}{errors}"
+    assert block.kind != "python" or block.goes_on or not errors, f"{block}\n{errors}"
+    return printed + rest
