@@ -19,7 +19,6 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -27,12 +26,13 @@ import pyarrow.compute as pc
 
 from pyspark_topics import rows
 from pyspark_topics.deletions import Deletions
-from pyspark_topics.directory import Shard
 from pyspark_topics.frames import FrameError, Head, Records
 from pyspark_topics.logfile import LogFile
 from pyspark_topics.losses import Losses
 from pyspark_topics.rows import Rows
-from pyspark_topics.segment import Entry, Segment, data_path, last_ts
+from pyspark_topics.segment import Entry, Segment, data_name, last_ts
+from pyspark_topics.snapshot import Snapshot
+from pyspark_topics.storage import File
 
 RECORD_OVERHEAD = 16
 """Bytes that the server counts for each record besides its data, tag, node and meta."""
@@ -47,10 +47,6 @@ class Stored:
     last: int
     size: int
     cold: bool
-
-    def path(self, shard: Shard, topic_id: int) -> Path:
-        """Path of the data file. Raises `ColdPathMissing`."""
-        return data_path(shard.base(self.cold), topic_id, self.first)
 
 
 @dataclass(slots=True)
@@ -68,9 +64,9 @@ class Topic:
     """
 
     def __init__(
-        self, shard: Shard, ident: int, name: str, config: dict[str, Any], epoch: int = 0, fail: bool = True
+        self, snapshot: Snapshot, ident: int, name: str, config: dict[str, Any], epoch: int = 0, fail: bool = True
     ) -> None:
-        self.shard = shard
+        self.shard = snapshot.shard
         self.ident = ident
         self.name = name
         self.epoch = epoch
@@ -85,6 +81,7 @@ class Topic:
         self.flagged: dict[int, bytes] = {}
         self.deletions = Deletions()
         self.spans: dict[LogFile, Span] = {}
+        self._snapshot = snapshot
         self._fail = fail
         self._window: list[Any] | None = None
         self._batches: dict[LogFile, array[int]] = {}
@@ -229,8 +226,12 @@ class Topic:
             live = rows.live(group, ends, lambda: None, seqs, {self.ident: Deletions()})
             yield part if live is None else part.filter(live)
 
+    def file(self, stored: Stored) -> File:
+        """The file of a segment. Raises `ColdPathMissing`."""
+        return self._snapshot.segment(data_name(self.ident, stored.first), stored.cold)
+
     def _open(self, stored: Stored) -> Segment:
-        return Segment(str(stored.path(self.shard, self.ident)), self.ident, stored.size, self.name, self._fail)
+        return Segment(self.file(stored), self.ident, stored.size, self.name, self._fail)
 
     # Positions
 
@@ -256,7 +257,7 @@ class Topic:
                 continue
             if entry.first_ts >= ms:
                 return max(entry.first_seq, self.floor)
-            times = Records(source.buffer, source.view, Head(source.view, entry.offset)).times
+            times = Records(source.buffer, source.view, source.head(entry)).times
             below = entry.count if times is None else rows.below(times, ms)
             if below < entry.count:
                 return max(entry.first_seq + below, self.floor)
@@ -273,7 +274,7 @@ class Topic:
         deletions = {self.ident: self.deletions.after(self.floor)}
         lost = 0
         for source, entry in self.batches(self.floor, floor - 1):
-            for group in rows.groups(source, [Head(source.view, entry.offset)], wanted):
+            for group in rows.groups(source, [source.head(entry)], wanted):
                 counts, ends = rows.extent(group[0])
                 seqs = rows.sequence(group[0], counts, ends)
                 live = rows.live(group, ends, partial(rows.column, group[0], 1, counts), seqs, deletions)
