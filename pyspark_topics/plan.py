@@ -28,7 +28,7 @@ from itertools import accumulate, groupby
 from typing import Any
 
 from pyspark_topics import frames, rows
-from pyspark_topics.directory import shards
+from pyspark_topics.directory import places
 from pyspark_topics.errors import CorruptFile, tell
 from pyspark_topics.logfile import LogFile
 from pyspark_topics.options import Topics
@@ -95,11 +95,11 @@ def clock_ms() -> int:
 
 def plan(path: str, topics: Collection[str] = (), cold: str | None = None, now_ms: int | None = None) -> list[Piece]:
     """The pieces of the topics named in `topics`, or of all topics if it is empty. See `survey`."""
-    return survey(shards(path, cold), Topics(frozenset(topics)), now_ms=now_ms).pieces
+    return survey(places([path], [cold] if cold else []), Topics(frozenset(topics)), now_ms=now_ms).pieces
 
 
 def survey(
-    places: Collection[Place],
+    shards: Collection[Place],
     topics: Topics,
     where: Where = ALL,
     *,
@@ -115,7 +115,7 @@ def survey(
     now_ms = clock_ms() if now_ms is None else now_ms
     counters = counters or Counters()
     found = Survey()
-    for shard in places:
+    for shard in shards:
         if not (where.shard(shard.number) and shard.may_hold(topics)):
             counters.shards_skipped += 1
             continue

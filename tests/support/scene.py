@@ -52,14 +52,20 @@ class Scene:
         } | limits
         self.shard = Harness(RealDisk(), FakeClock(), root / "shard-00", **limits)
         self.path = self.shard.path
+        self.options = {"path": str(self.path), "coldPath": str(self.cold)}
+        """The options of a read."""
 
     def checkpoint(self, *, synced: bool = True) -> None:
         if synced:
             self.shard.shard.commits.sync_now()
         self.shard.shard.checkpoint_now()
 
+    def settle(self) -> None:
+        """Let readers find everything that was written."""
+
     def plan(self) -> list[Piece]:
-        return plan.plan(str(self.path), (), str(self.cold), self.shard.clock.ms)
+        self.settle()
+        return plan.plan(self.options["path"], (), self.options.get("coldPath"), self.shard.clock.ms)
 
     def read(self) -> list[Record]:
         return records(self.plan())
