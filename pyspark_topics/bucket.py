@@ -106,7 +106,9 @@ class Bucket:
             try:
                 return call()
             except FileNotFoundError:
-                raise FileNotFoundError(2, "there is no such object", f"{self.shown}/{name}") from None
+                raise FileNotFoundError(2, f"there is no such object{REMEDY}", f"{self.shown}/{name}") from None
+            except BucketError:
+                raise
             except OSError as error:
                 denied = isinstance(error, PermissionError) or _DENIED.search(str(error))
                 if denied or time.monotonic() > until:

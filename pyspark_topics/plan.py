@@ -212,7 +212,7 @@ def read(piece: Piece, schema: Any, tries: int = TRIES, counters: Counters | Non
             entries = file.heads()
     except FileNotFoundError as error:
         if not tries:
-            damage = CorruptFile(f"{piece.path}: gone, and so was every file that took its place; try again")
+            damage = CorruptFile(f"{piece.path}: gone, and so was every file that took its place; try again: {error}")
             damage.__cause__ = error
             tell(damage, piece.fail)
             return

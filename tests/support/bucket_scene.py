@@ -39,7 +39,7 @@ class BucketScene(Scene):
         made = BucketShard(store, RealDisk(), clock=FakeClock(), path=root / "shard-00", **given)
         made.attach()
         self.shard = made
-        self.options = {"path": f"file://{self.bucket}"}
+        self.options = {"path": str(self.bucket)}
 
     def settle(self) -> None:
         self.shard.everything_shipped()

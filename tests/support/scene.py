@@ -42,6 +42,7 @@ class Scene:
     """A shard on the real disk with small limits, and the records that Spark would read from it."""
 
     def __init__(self, root: Path, **limits: Any) -> None:
+        root.mkdir(exist_ok=True)
         self.cold = root / "cold"
         limits = {
             "wal_segment_bytes": 4096,
