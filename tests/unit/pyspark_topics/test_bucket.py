@@ -93,7 +93,7 @@ def test_whatever_happened_the_bucket_has_what_the_shard_serves(tmp_path: Path, 
 def test_a_read_goes_on_when_retention_has_removed_what_it_was_to_read(scene: BucketScene) -> None:
     grown(scene)
     before, pieces = scene.served(), scene.plan()
-    planned = {extent.name for piece in pieces for extent in piece.file.extents}  # type: ignore[attr-defined]
+    planned = {extent.name for piece in pieces for extent in piece.file.extents}
     for number in range(12):
         scene.shard.append("t", *range(number, number + 20))
         scene.shard.call("delete_records", "t", {"match": "nothing"})
@@ -109,7 +109,7 @@ def test_a_fence_has_no_records_and_ends_nothing(scene: BucketScene) -> None:
     grown(scene)
     scene.shard.shard.close()
     (scene.shard.path / "bucket.json").unlink()  # as after a restore
-    scene.shard = scene.shard.restarted()  # type: ignore[assignment]
+    scene.shard = scene.shard.restarted()
     assert scene.object("log/").stat().st_size == 96
     assert scene.read() == scene.served()
     scene.shard.append("t", 63)
@@ -128,7 +128,7 @@ def test_behind_a_hole_in_the_log_reading_waits_for_the_next_manifest(
         alone.shard.commits.sync_now()
         alone.shard.checkpoint_now()
     alone.shard.close()
-    scene.shard = scene.shard.restarted()  # type: ignore[assignment]
+    scene.shard = scene.shard.restarted()
     scene.shard.append("t", "behind")
     with caplog.at_level(logging.WARNING, "pyspark_topics"):
         assert scene.read() == known
@@ -210,7 +210,7 @@ def test_a_part_that_a_manifest_needs_is_missing_also_at_the_end(scene: BucketSc
 
 def test_a_damaged_or_missing_chunk_is_named(scene: BucketScene) -> None:
     grown(scene)
-    (extent,) = scene.plan()[0].file.extents  # type: ignore[attr-defined]
+    (extent,) = scene.plan()[0].file.extents
     path = scene.bucket / extent.name
     raw = path.read_bytes()
     flip(path, extent.offset + 100)
