@@ -44,7 +44,7 @@ MOST = 4 << 20
 REMEDY = "; `topics replica verify` names all damaged objects: put them back"
 _DENIED = re.compile(
     r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE|InvalidAccessKey|SignatureDoesNotMatch|AuthenticationFailed|"
-    r"[Cc]redential|PermissionDenied|Unauthenticated|Unauthorized|Forbidden|\b40[13]\b"
+    r"[Cc]redential|PermissionDenied|Unauthenticated|Unauthorized|Forbidden|Authorization\w+|HTTP status 40[13]"
 )
 _A = TypeVar("_A")
 
