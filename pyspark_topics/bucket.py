@@ -37,8 +37,11 @@ PAUSE = 0.5
 AHEAD = 8
 """Calls that are under way at once."""
 KEPT_BYTES = 256 << 20
+NEAR_BYTES = 16 << 20
+NEAR = 1 << 20
+"""Small files lie side by side in their objects. So of these, as much is read at once, and up to `NEAR_BYTES` kept."""
 BLOCK = 256 << 10
-"""A file is read in multiples of this."""
+"""A larger file is read in multiples of this."""
 MOST = 4 << 20
 """Bytes of one call."""
 REMEDY = "; `topics replica verify` names all damaged objects: put them back"
@@ -81,10 +84,8 @@ class Bucket:
 
     def get(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
         """Bytes of an object, fewer at its end. Raises `FileNotFoundError`, `BucketError`."""
-        for key in ((self.url, self.service, name, 0, None), (self.url, self.service, name, offset, size)):
-            if (kept := _kept.get(key)) is not None:
-                begin = offset - key[3]
-                return kept[begin : None if size is None else begin + size]
+        if (kept := _kept.get((self, name, 0, None))) is not None:
+            return kept[offset : None if size is None else offset + size]
 
         def read() -> bytes:
             system, base = _opened(self.url)
@@ -96,9 +97,22 @@ class Bucket:
 
     def keep(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
         """As `get`, for bytes that the next plan needs again."""
-        found = self.get(name, offset, size)
-        _kept.put((self.url, self.service, name, offset, size), found)
+        key = (self, name, offset, size)
+        if (found := _kept.get(key)) is None:
+            found = self.get(name, offset, size)
+            _kept.put(key, found)
         return found
+
+    def near(self, name: str, offset: int, size: int) -> bytes:
+        """As `get`, for a small file, whose neighbours are read next."""
+        found = []
+        for block in range(offset // NEAR, (offset + size - 1) // NEAR + 1):
+            if (data := _near.get((self, name, block))) is None:
+                data = self.get(name, block * NEAR, NEAR)
+                _near.put((self, name, block), data)
+            found.append(data)
+        begin = offset % NEAR
+        return b"".join(found)[begin : begin + size]
 
     def _patiently(self, name: str, call: Callable[[], _A]) -> _A:
         until = time.monotonic() + PATIENCE
@@ -130,7 +144,8 @@ class Bucket:
 class _Kept:
     """The objects used last."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self._found: OrderedDict[Any, bytes] = OrderedDict()
         self._bytes = 0
         self._lock = Lock()
@@ -146,11 +161,11 @@ class _Kept:
             if key not in self._found:
                 self._found[key] = value
                 self._bytes += len(value)
-            while self._bytes > KEPT_BYTES:
+            while self._bytes > self._most:
                 self._bytes -= len(self._found.popitem(last=False)[1])
 
 
-_kept = _Kept()
+_kept, _near = _Kept(KEPT_BYTES), _Kept(NEAR_BYTES)
 
 
 @cache
@@ -170,7 +185,7 @@ def _opened(url: str) -> tuple[Any, str]:
             # Without it, a store that does not answer is asked for a quarter of an hour.
             url += ("&" if "?" in url else "?") + f"retry_limit_seconds={PATIENCE:.0f}"
         system, path = fs.FileSystem.from_uri(url)
-    except (ValueError, NotImplementedError, pa.ArrowException) as error:
+    except (ValueError, NotImplementedError, ImportError, pa.ArrowException) as error:
         raise BucketError(f"{Bucket(url).shown}: not a URL that pyarrow {pa.__version__} can open: {error}") from None
     return system, path.rstrip("/")
 
@@ -193,7 +208,7 @@ class ObjectFile:
 
     def index(self) -> bytes | None:
         try:
-            return b"".join(self.bucket.keep(*extent) for extent in self.index_extents) or None
+            return b"".join(self.bucket.near(*extent) for extent in self.index_extents) or None
         except FileNotFoundError:
             return None
 
@@ -252,7 +267,7 @@ class _Objects:
                 start = here
 
     def _read(self, start: int, extent: Extent) -> None:
-        data = self._bucket.get(*extent)
+        data = self._bucket.near(*extent) if self.size < NEAR else self._bucket.get(*extent)
         if len(data) != extent.size:
             raise CorruptFile(f"{self._bucket.shown}/{extent.name}: it is too short{REMEDY}")
         self.view[start : start + extent.size] = data

@@ -53,9 +53,23 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int | None]]:
     return found
 
 
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The objects and folders that the store was asked for."""
+    found: list[str] = []
+    real = Bucket._patiently
+
+    def patiently(self: Bucket, name: str, call: Any) -> Any:
+        found.append(name)
+        return real(self, name, call)
+
+    monkeypatch.setattr(Bucket, "_patiently", patiently)
+    return found
+
+
 def values(scene: BucketScene, **options: str) -> list[Any]:
     """The values that a new process reads."""
-    buckets._kept = buckets._Kept()
+    buckets._kept, buckets._near = buckets._Kept(1 << 30), buckets._Kept(1 << 30)
     reader = Reader({**scene.options, **options}, SCHEMA)
     rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
     return [json.loads(row["value"]) for row in sorted(rows, key=lambda row: (row["topic"], row["offset"]))]
@@ -142,13 +156,13 @@ def test_only_shards_and_ranges_that_are_wanted_are_read(
     tmp_path: Path, asked: list[tuple[str, int, int | None]]
 ) -> None:
     scene = BucketScene(tmp_path / "two", segment_max_events=100_000, wal_segment_bytes=64 << 20)
-    for number in range(4):
+    for number in range(8):
         scene.shard.append("t", *(f"{number}{each}" + "x" * 1000 for each in range(1000)))
     scene.checkpoint()
     asked.clear()
     assert len(values(scene, startingOffsets='{"t": 1500}', endingOffsets='{"t": 1510}')) == 10
     read = sum(size for name, _, size in asked if size and "/checkpoints/" in name)
-    assert 1_000_000 < read < 2_000_000
+    assert 1_000_000 < read < 3_000_000
     counters = Counters()
     service = json.loads((scene.bucket / "service.json").read_text())
     (scene.bucket / "service.json").write_text(json.dumps(service | {"shards": 8}))
@@ -158,19 +172,21 @@ def test_only_shards_and_ranges_that_are_wanted_are_read(
     assert len({name.partition("/")[0] for name, *_ in asked}) == 2  # service.json, and one shard
 
 
-def test_a_stream_that_waits_reads_nothing_twice(
-    scene: BucketScene, asked: list[tuple[str, int, int | None]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_files_that_lie_side_by_side_are_read_together(scene: BucketScene, opened: list[str]) -> None:
+    for number in range(150):
+        scene.shard.append(f"t{number:03}", 1, 2, 3)
+    scene.checkpoint()
+    pieces = scene.plan()
+    assert len(pieces) == 150
+    opened.clear()
+    assert records(pieces) == scene.served()
+    assert len(opened) == 1
+
+
+def test_a_stream_that_waits_reads_nothing_twice(scene: BucketScene, opened: list[str]) -> None:
     grown(scene)
     scene.read()
-    opened: list[str] = []
-    real = Bucket._patiently
-
-    def patiently(self: Bucket, name: str, call: Any) -> Any:
-        opened.append(name)
-        return real(self, name, call)
-
-    monkeypatch.setattr(Bucket, "_patiently", patiently)
+    opened.clear()
     scene.plan()
     assert len(opened) <= 2 + buckets.AHEAD
     assert not [name for name in opened if "/log/" in name and (scene.bucket / name).exists()]
