@@ -3,14 +3,14 @@
     service.json                  {"format": 1, "service": …, "shards": 2}
     shard-07/manifests/<number>   what a restore needs as of the part of this number
     shard-07/checkpoints/<name>/<n>   the files that manifests name: streams, cut into chunks of 4 MiB
-    shard-07/log/<number>         parts of the log, numbered from 1 without holes, and fences
+    shard-07/log/<number>         parts of the log, numbered from 1 without holes, with fences and ends
 
 A snapshot is the newest readable manifest and the parts behind its catalog:
 
     part                                          decision
     frames that follow                            read them
     frames up to the catalog's position only      skip
-    a fence: it has no frames                     skip
+    a fence, or an end: it has no frames          skip
     of a number that must exist, or before one    damage: it is missing
       that exists, but absent
     absent otherwise                              the end
@@ -20,9 +20,9 @@ A snapshot is the newest readable manifest and the parts behind its catalog:
 A part is a header of 96 bytes and frames; a manifest 24 bytes, a JSON object and a JSON array. Integers are
 little-endian.
 
-    part        0 "TPCP", u16 version 1, u16 kind (1 frames, 2 fence), u64 number, u64 term, 16 bytes, u64 first frame,
-                u64 last frame (first - 1 if there is none), 16 bytes, u64 length of the frames, 8 bytes,
-                u64 XXH3-64 of the 88 bytes before
+    part        0 "TPCP", u16 version 1, u16 kind (1 frames, 2 fence, 3 end), u64 number, u64 term, 16 bytes,
+                u64 first frame, u64 last frame (first - 1 if there is none), 16 bytes, u64 length of the frames,
+                8 bytes, u64 XXH3-64 of the 88 bytes before
     manifest    0 "TPCM", u32 version 1, u64 length of the object, u64 XXH3-64 of everything behind these 24 bytes
 """
 
@@ -50,7 +50,7 @@ FORMAT = VERSION = 1
 CHUNK_BYTES = 4 << 20
 RUN_BYTES = 4 << 20
 """Small parts are read together, as one file, up to this size."""
-FRAMES, FENCE = 1, 2
+FRAMES, FENCE, END = 1, 2, 3
 PART = struct.Struct("<4sHHQQ16xQQ16xQ8xQ")
 assert PART.size == 96
 MANIFEST = struct.Struct("<4sIQQ")
@@ -104,7 +104,7 @@ def part(raw: bytes, name: str) -> Part:
     magic, version, kind, number, _, first_no, last_no, length, checksum = PART.unpack_from(raw)
     if magic != b"TPCP" or digest(raw[: PART.size - 8]) != checksum:
         raise Damaged("its header is damaged (magic or checksum)")
-    if version != VERSION or kind not in (FRAMES, FENCE):
+    if version != VERSION or kind not in (FRAMES, FENCE, END):
         raise UnknownFormat(f"{name}: version {version}, kind {kind}, known here: {VERSION}; update pyspark_topics")
     if not name.endswith(f"/{number:020d}") or len(raw) != PART.size + length:
         raise Damaged(f"{len(raw)} bytes, but the header is of part {number} with {length} bytes of frames")
@@ -163,7 +163,7 @@ class ReplicaShard:
     def snapshot(self, fail: bool) -> ReplicaSnapshot:
         """Raises as `Place.snapshot`."""
         problems: list[str] = []
-        for name in sorted(self._numbered("manifests"), reverse=True):
+        for name in sorted(self._manifests(), reverse=True):
             try:
                 found = manifest(self.bucket.keep(name), f"{self.bucket.shown}/{name}")
                 read = ReplicaSnapshot(self, found, self._catalog(found))
@@ -177,9 +177,13 @@ class ReplicaShard:
             raise CorruptFile(f"{self.path}: no manifest can be read: {'; '.join(problems)}{REMEDY}")
         return ReplicaSnapshot(self, Manifest(0, 1, 0, [], {}), Catalog())
 
-    def _numbered(self, folder: str) -> list[str]:
-        found = self.bucket.list(f"{self.prefix}/{folder}")
+    def _manifests(self) -> list[str]:
+        found = self.bucket.list(f"{self.prefix}/manifests")
         return [name for name in found if _NUMBER.fullmatch(name.rpartition("/")[2])]
+
+    def has(self, found: Manifest) -> bool:
+        """Whether a manifest is still there. An empty one stands for none."""
+        return not found.files or f"{self.prefix}/manifests/{found.number:020d}" in self._manifests()
 
     def _catalog(self, found: Manifest) -> Catalog:
         """Raises `Damaged`, `UnknownFormat`."""
@@ -243,6 +247,8 @@ class ReplicaSnapshot:
             if each is None:
                 begun, next_no = True, None
                 continue
+            if each.kind != FRAMES:
+                continue
             if not begun and each.first_no > frame_no + 1:
                 raise Trimmed(f"{each.name} begins with frame {each.first_no}, the catalog ends at frame {frame_no}")
             if next_no is not None and each.first_no != next_no:
@@ -250,12 +256,12 @@ class ReplicaSnapshot:
                 log.warning("%s/%s: %s; read up to there", self.shard.bucket.shown, each.name, about)
                 return
             begun, next_no = True, each.last_no + 1
-            if each.kind == FRAMES and each.last_no > frame_no:
+            if each.last_no > frame_no:
                 yield each
 
     def _parts(self, fail: bool) -> Iterator[Part | None]:
         """The parts from the first one that a restore needs, in order. None for one that is damaged or missing, if
-        damage is skipped. Raises `CorruptFile`, `UnknownFormat`."""
+        damage is skipped. Raises `CorruptFile`, `UnknownFormat`, `FileNotFoundError`."""
         number = self.manifest.first_part
         with ThreadPoolExecutor(AHEAD) as threads:
             while True:
@@ -282,6 +288,8 @@ class ReplicaSnapshot:
         name = self._name(number)
         shown = f"{self.shard.bucket.shown}/{name}"
         try:
+            if raw is None and not self.shard.has(self.manifest):
+                raise FileNotFoundError(2, "retention removed it, with the manifest that needs it", shown)
             if raw is None:
                 raise Damaged("it is missing")
             return part(raw, name)

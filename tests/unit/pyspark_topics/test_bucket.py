@@ -22,7 +22,9 @@ from pyspark_topics.columns import EVERYTHING as SCHEMA
 from pyspark_topics.datasource import Reader
 from pyspark_topics.directory import places
 from pyspark_topics.errors import BucketError, CorruptFile, NotADataDirectory, UnknownFormat
+from pyspark_topics.logfile import LogFile
 from pyspark_topics.options import BadOption, Topics
+from pyspark_topics.replica import ReplicaSnapshot
 from pyspark_topics.rows import Counters
 from shardd.replication import parts
 from shardd.storage.disk import RealDisk
@@ -128,6 +130,40 @@ def test_a_fence_has_no_records_and_ends_nothing(scene: BucketScene) -> None:
     assert scene.read() == scene.served()
     scene.shard.append("t", 63)
     assert scene.read() == scene.served()
+
+
+def test_an_end_has_no_records_and_ends_nothing(scene: BucketScene) -> None:
+    """The part that a holder creates last when it gives its term up."""
+    grown(scene)
+    name = scene.object("log/")
+    head, _ = parts.decode(name.read_bytes(), int(name.name))
+    number = head.number + 1
+    end = parts.Part(number, 3, head.term, head.nonce, head.last_no + 1, head.last_no)
+    (name.parent / f"{number:020d}").write_bytes(parts.encode(end))
+    assert scene.plan()
+    scene.shard.shipping._part = number
+    scene.shard.append("t", 63)
+    assert scene.read() == scene.served()
+
+
+def test_parts_that_retention_removes_while_they_are_looked_for_are_in_a_newer_manifest(
+    scene: BucketScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grown(scene)
+    real = ReplicaSnapshot.logs
+    calls: list[int] = []
+
+    def logs(self: ReplicaSnapshot, fail: bool) -> list[LogFile]:
+        calls.append(self.number)
+        if len(calls) == 1:
+            (scene.bucket / f"shard-00/log/{self.manifest.first_part:020d}").unlink()
+            (scene.bucket / f"shard-00/manifests/{self.number:020d}").unlink()
+            scene.checkpoint()
+        return real(self, fail)
+
+    monkeypatch.setattr(ReplicaSnapshot, "logs", logs)
+    assert scene.read() == scene.served()
+    assert len(calls) == 2
 
 
 def test_behind_a_hole_in_the_log_reading_waits_for_the_next_manifest(
