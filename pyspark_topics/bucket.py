@@ -17,13 +17,11 @@ import os
 import re
 import time
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import accumulate
-from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
@@ -31,6 +29,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from pyspark_topics.errors import BucketError, CorruptFile
+from pyspark_topics.storage import Kept
 
 PATIENCE = 20.0
 PAUSE = 0.5
@@ -84,7 +83,8 @@ class Bucket:
 
     def get(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
         """Bytes of an object, fewer at its end. Raises `FileNotFoundError`, `BucketError`."""
-        if (kept := _kept.get((self, name, 0, None))) is not None:
+        kept: bytes | None = _kept.get((self, name, 0, None))
+        if kept is not None:
             return kept[offset : None if size is None else offset + size]
 
         def read() -> bytes:
@@ -98,9 +98,10 @@ class Bucket:
     def keep(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
         """As `get`, for bytes that the next plan needs again."""
         key = (self, name, offset, size)
-        if (found := _kept.get(key)) is None:
+        found: bytes | None = _kept.get(key)
+        if found is None:
             found = self.get(name, offset, size)
-            _kept.put(key, found)
+            _kept.put(key, found, len(found))
         return found
 
     def near(self, name: str, offset: int, size: int) -> bytes:
@@ -109,7 +110,7 @@ class Bucket:
         for block in range(offset // NEAR, (offset + size - 1) // NEAR + 1):
             if (data := _near.get((self, name, block))) is None:
                 data = self.get(name, block * NEAR, NEAR)
-                _near.put((self, name, block), data)
+                _near.put((self, name, block), data, len(data))
             found.append(data)
         begin = offset % NEAR
         return b"".join(found)[begin : begin + size]
@@ -141,31 +142,7 @@ class Bucket:
         )
 
 
-class _Kept:
-    """The objects used last."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._found: OrderedDict[Any, bytes] = OrderedDict()
-        self._bytes = 0
-        self._lock = Lock()
-
-    def get(self, key: Any) -> bytes | None:
-        with self._lock:
-            if key in self._found:
-                self._found.move_to_end(key)
-            return self._found.get(key)
-
-    def put(self, key: Any, value: bytes) -> None:
-        with self._lock:
-            if key not in self._found:
-                self._found[key] = value
-                self._bytes += len(value)
-            while self._bytes > self._most:
-                self._bytes -= len(self._found.popitem(last=False)[1])
-
-
-_kept, _near = _Kept(KEPT_BYTES), _Kept(NEAR_BYTES)
+_kept, _near = Kept(KEPT_BYTES), Kept(NEAR_BYTES)
 
 
 @cache
@@ -202,6 +179,10 @@ class ObjectFile:
     @property
     def remedy(self) -> str:
         return REMEDY
+
+    @property
+    def constant(self) -> bool:
+        return True
 
     def open(self, end: int | None, *, settled: bool) -> _Objects:
         return _Objects(self, end)

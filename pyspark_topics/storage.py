@@ -7,9 +7,11 @@ needs to be said; of a bucket, only the needed ranges are read. Files are pickle
 from __future__ import annotations
 
 import mmap
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -38,6 +40,10 @@ class File(Protocol):
     def remedy(self) -> str:
         """What to do about damage; ends a message. Empty if there is nothing to say."""
 
+    @property
+    def constant(self) -> bool:
+        """Whether an equal file has the same content for ever."""
+
     def open(self, end: int | None, *, settled: bool) -> Content:
         """The first `end` bytes, all if it is None. `settled`: these bytes are never cut off. Raises
         `FileNotFoundError`, OSError."""
@@ -61,6 +67,32 @@ class _Local:
         """Does nothing: all bytes are there."""
 
 
+class Kept:
+    """What was used last, by key, up to a number of bytes."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most = most_bytes
+        self._found: OrderedDict[Any, tuple[Any, int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = Lock()
+
+    def get(self, key: Any) -> Any:
+        """None if it is not there."""
+        with self._lock:
+            if key not in self._found:
+                return None
+            self._found.move_to_end(key)
+            return self._found[key][0]
+
+    def put(self, key: Any, value: Any, size: int) -> None:
+        with self._lock:
+            if key not in self._found:
+                self._found[key] = value, size
+                self._bytes += size
+            while self._bytes > self._most:
+                self._bytes -= self._found.popitem(last=False)[1][1]
+
+
 @dataclass(frozen=True, slots=True)
 class LocalFile:
     path: str
@@ -68,6 +100,10 @@ class LocalFile:
     @property
     def remedy(self) -> str:
         return ""
+
+    @property
+    def constant(self) -> bool:
+        return False
 
     def open(self, end: int | None, *, settled: bool) -> _Local:
         with open(self.path, "rb") as file:

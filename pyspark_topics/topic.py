@@ -32,11 +32,13 @@ from pyspark_topics.losses import Losses
 from pyspark_topics.rows import Rows
 from pyspark_topics.segment import Entry, Segment, data_name, last_ts
 from pyspark_topics.snapshot import Snapshot
-from pyspark_topics.storage import File
+from pyspark_topics.storage import File, Kept
 
 RECORD_OVERHEAD = 16
 """Bytes that the server counts for each record besides its data, tag, node and meta."""
 MAX_I64 = 2**63 - 1
+_sizes = Kept(64 << 20)
+"""Seqs, tags and sizes of segments whose files are constant: a stream plans often, and caps need them each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +196,10 @@ class Topic:
         if self._window is None:
             for stored in self.segments:
                 if stored.last >= self.floor:
-                    segment = self._open(stored)
-                    window += self._sizes(segment, segment.heads())
+                    window += self._stored_sizes(stored)
         for log, offsets in self._batches.items():
             known = self._measured.get(log, 0)
-            window += self._sizes(log, map(partial(Head, log.view), offsets[known:]))
+            window += self._sizes(log, map(partial(Head, log.view), offsets[known:]), self.floor)
             self._measured[log] = len(offsets)
         kept = []
         for part in window:
@@ -211,8 +212,20 @@ class Topic:
         self._window = kept
         return kept
 
-    def _sizes(self, source: rows.Source, heads: Iterable[Head]) -> Iterable[Any]:
-        wanted = {self.ident: Rows(self.name, self.floor, self.head, flagged=self.flagged)}
+    def _stored_sizes(self, stored: Stored) -> list[Any]:
+        file = self.file(stored)
+        flagged = tuple(each for each in self.flagged.items() if stored.first <= each[0] <= stored.last)
+        key = file, flagged, self._fail
+        found: list[Any] | None = _sizes.get(key)
+        if found is None:
+            segment = self._open(stored)
+            found = list(self._sizes(segment, segment.heads(), 0 if file.constant else self.floor))
+            if file.constant:
+                _sizes.put(key, found, sum(part.nbytes for part in found))
+        return found
+
+    def _sizes(self, source: rows.Source, heads: Iterable[Head], low: int) -> Iterable[Any]:
+        wanted = {self.ident: Rows(self.name, low, self.head, flagged=self.flagged)}
         # Small frames are joined; frames of ordinary size are handled one by one, so that their payload is not copied.
         for group in rows.groups(source, heads, wanted, None, 1000, 256 << 10):
             found, _ = group

@@ -26,6 +26,7 @@ from pyspark_topics.logfile import LogFile
 from pyspark_topics.options import BadOption, Topics
 from pyspark_topics.replica import ReplicaSnapshot
 from pyspark_topics.rows import Counters
+from pyspark_topics.storage import Kept
 from shardd.replication import parts
 from shardd.storage.disk import RealDisk
 from tests.support.bucket_scene import BucketScene
@@ -71,7 +72,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def values(scene: BucketScene, **options: str) -> list[Any]:
     """The values that a new process reads."""
-    buckets._kept, buckets._near = buckets._Kept(1 << 30), buckets._Kept(1 << 30)
+    buckets._kept, buckets._near = Kept(1 << 30), Kept(1 << 30)
     reader = Reader({**scene.options, **options}, SCHEMA)
     rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
     return [json.loads(row["value"]) for row in sorted(rows, key=lambda row: (row["topic"], row["offset"]))]
@@ -217,6 +218,20 @@ def test_small_files_that_lie_side_by_side_are_read_together(scene: BucketScene,
     opened.clear()
     assert records(pieces) == scene.served()
     assert len(opened) == 1
+
+
+def test_what_caps_leave_is_found_without_reading_segments_again(scene: BucketScene, opened: list[str]) -> None:
+    for number in range(8):
+        scene.shard.append("t", *(f"{number}{each}" + "x" * 1000 for each in range(300)), config={"cap_records": 1000})
+        scene.checkpoint()
+    for number in range(3):
+        scene.shard.append("t", *(f"{number}{each}" for each in range(100)))
+        opened.clear()
+        assert scene.read() == scene.served()
+        scene.settle()
+        opened.clear()
+        scene.plan()
+        assert not [name for name in opened if "/checkpoints/" in name]
 
 
 def test_a_stream_that_waits_reads_nothing_twice(scene: BucketScene, opened: list[str]) -> None:
