@@ -1,4 +1,4 @@
-"""A scene whose shard ships to a file:/// bucket, which is all that Spark reads."""
+"""A scene whose shard ships to a file:/// bucket, which is all that Spark reads, with short retention."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class BucketScene(Scene):
     shard: BucketShard
 
     def __init__(self, root: Path, **limits: Any) -> None:
-        super().__init__(root, **limits)
+        super().__init__(root, **{"bucket_retain_ms": 3000} | limits)
         self.bucket = root / "bucket"
         self.bucket.mkdir()
         store: Any = open_store(f"file://{self.bucket}")
@@ -49,6 +49,7 @@ class BucketScene(Scene):
         self.shard.sync()
         if list(self.path.glob("catalog-*")):
             self.shard.copy()
+            self.shard.shipping.retain()
 
     def object(self, name: str) -> Path:
         """The last object whose name begins with `name`, below that of the shard."""
