@@ -9,6 +9,7 @@ A snapshot is the newest readable manifest and the parts behind its catalog:
 
     part                                          decision
     frames that follow                            read them
+    none reaches back to the catalog              look again; damage if the manifest is the same
     frames up to the catalog's position only      skip
     a fence, or an end: it has no frames          skip
     of a number that must exist, or before one    damage: it is missing
@@ -163,7 +164,7 @@ class ReplicaShard:
     def snapshot(self, fail: bool) -> ReplicaSnapshot:
         """Raises as `Place.snapshot`."""
         problems: list[str] = []
-        for name in sorted(self._manifests(), reverse=True):
+        for name in sorted(self._numbered("manifests"), reverse=True):
             try:
                 found = manifest(self.bucket.keep(name), f"{self.bucket.shown}/{name}")
                 read = ReplicaSnapshot(self, found, self._catalog(found))
@@ -175,15 +176,17 @@ class ReplicaShard:
             return read
         if problems:
             raise CorruptFile(f"{self.path}: no manifest can be read: {'; '.join(problems)}{REMEDY}")
+        if (parts := self._numbered("log")) and min(parts) != f"{self.prefix}/log/{1:020d}":
+            raise CorruptFile(f"{self.path}: there is no manifest, and the log begins with {min(parts)}{REMEDY}")
         return ReplicaSnapshot(self, Manifest(0, 1, 0, [], {}), Catalog())
 
-    def _manifests(self) -> list[str]:
-        found = self.bucket.list(f"{self.prefix}/manifests")
+    def _numbered(self, folder: str) -> list[str]:
+        found = self.bucket.list(f"{self.prefix}/{folder}")
         return [name for name in found if _NUMBER.fullmatch(name.rpartition("/")[2])]
 
     def has(self, found: Manifest) -> bool:
         """Whether a manifest is still there. An empty one stands for none."""
-        return not found.files or f"{self.prefix}/manifests/{found.number:020d}" in self._manifests()
+        return not found.files or f"{self.prefix}/manifests/{found.number:020d}" in self._numbered("manifests")
 
     def _catalog(self, found: Manifest) -> Catalog:
         """Raises `Damaged`, `UnknownFormat`."""
@@ -249,6 +252,11 @@ class ReplicaSnapshot:
                 continue
             if each.kind != FRAMES:
                 continue
+            if not begun and not self.manifest.files and each.first_no > 1:
+                raise CorruptFile(
+                    f"{self.shard.path}: the service has not copied a checkpoint yet, and its log begins with frame "
+                    f"{each.first_no}; try again when `topics replica status` shows a manifest"
+                )
             if not begun and each.first_no > frame_no + 1:
                 raise Trimmed(f"{each.name} begins with frame {each.first_no}, the catalog ends at frame {frame_no}")
             if next_no is not None and each.first_no != next_no:

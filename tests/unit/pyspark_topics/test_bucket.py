@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,7 +30,7 @@ from pyspark_topics.rows import Counters
 from pyspark_topics.storage import Kept
 from shardd.replication import parts
 from shardd.storage.disk import RealDisk
-from tests.support.bucket_scene import BucketScene
+from tests.support.bucket_scene import BucketScene, BucketShard
 from tests.support.harness import Harness
 from tests.support.scene import Chance, records
 
@@ -315,6 +316,37 @@ def test_a_damaged_manifest_is_passed_over_and_none_left_is_an_error(
     flip(older, 40)
     with pytest.raises(CorruptFile, match=r"no manifest can be read: .*topics replica verify"):
         values(scene)
+
+
+def test_without_a_manifest_the_log_has_to_reach_back_to_its_begin(scene: BucketScene) -> None:
+    grown(scene)
+    shutil.rmtree(scene.bucket / "shard-00" / "manifests")
+    assert values(scene) == list(range(63))
+    first = min((scene.bucket / "shard-00" / "log").iterdir())
+    first.unlink()
+    with pytest.raises(CorruptFile, match=r"there is no manifest, and the log begins with shard-00/log/0*2; `topics"):
+        values(scene)
+
+
+def test_a_service_whose_first_checkpoint_is_on_its_way_is_to_be_waited_for(scene: BucketScene, tmp_path: Path) -> None:
+    path = tmp_path / "older"
+    alone = Harness(RealDisk(), scene.shard.clock, path, **msgspec.structs.asdict(scene.shard.limits))
+    for _ in range(6):
+        alone.append("t", *("x" * 100 for _ in range(50)))
+        alone.shard.commits.sync_now()
+        alone.shard.checkpoint_now()
+    alone.shard.close()
+    shutil.rmtree(scene.bucket / "shard-00")
+    given = msgspec.structs.asdict(scene.shard.limits)
+    scene.shard = BucketShard(scene.shard.store, RealDisk(), clock=scene.shard.clock, path=path, **given)
+    scene.shard.attach()
+    scene.path = path
+    scene.shard.append("t", "more")
+    scene.settle()
+    with pytest.raises(CorruptFile, match=r"not copied a checkpoint yet, .*; try again when `topics replica status`"):
+        values(scene)
+    scene.checkpoint()
+    assert len(values(scene)) == 301
 
 
 def test_another_format_is_refused(scene: BucketScene) -> None:
