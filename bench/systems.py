@@ -59,11 +59,9 @@ def program(name: str) -> str:
 
 
 class System(ABC):
-    """One system with one log. Blocks; one connection writes, one request at a time."""
+    """One system. Blocks."""
 
     name: str
-    queues = True
-    logs = True
 
     def __init__(self, directory: Path, durable: bool) -> None:
         self.directory = directory
@@ -80,20 +78,66 @@ class System(ABC):
     @abstractmethod
     def pids(self) -> Sequence[int]: ...
 
+    @abstractmethod
+    def cycle(self, payload: str) -> None:
+        """Put a job, take it, delete it."""
+
+    def memory_mb(self) -> float:
+        return proportional_mb(self.pids())
+
+    def cpu_s(self) -> float:
+        ticks = os.sysconf("SC_CLK_TCK")
+        stats = [(Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split() for pid in self.pids()]
+        return sum(int(stat[11]) + int(stat[12]) for stat in stats) / ticks
+
+
+class Log(System):
+    """A system that has a log. One connection writes, one request at a time."""
+
+    @abstractmethod
     def append(self, payload: str, count: int) -> None:
         """Write `count` records in one request, or what is next to it here; return when all are acknowledged."""
-        raise NotImplementedError
 
     def appenders(self) -> dict[str, Callable[[str, int], None]]:
         """`append` by the name of its column. More than one if users have several clients."""
         return {self.name: self.append}
 
-    def writer(self, number: int) -> Callable[[str, int], None]:
-        """`append` to log `number` of `WRITERS`, for a thread of its own."""
-        raise NotImplementedError
-
+    @abstractmethod
     def together(self, payload: str, count: int, seconds: float) -> float:
         """Records per second of `WRITERS` writers, each with a log, a connection and one request of its own."""
+
+    @abstractmethod
+    def read_all(self) -> int:
+        """Read the whole log from its beginning in pages of `PAGE`; return the number of records."""
+
+    @abstractmethod
+    def latencies(self, count: int) -> list[float]:
+        """Milliseconds from before a write is sent until a reader that waits has its record."""
+
+    @abstractmethod
+    def follow(self) -> socket.socket:
+        """A connection to which the system pushes new records, or gets asked again by `again`."""
+
+    def again(self, followers: Sequence[socket.socket]) -> None:
+        """Called when all followers have received a record. Returns when they are ready for the next one."""
+        return
+
+    @abstractmethod
+    def count(self) -> int: ...
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Delete the log's records."""
+
+
+class Threaded(Log):
+    """A log whose client blocks: writers that work together are threads."""
+
+    @abstractmethod
+    def writer(self, number: int) -> Callable[[str, int], None]:
+        """`append` to log `number` of `WRITERS`, for a thread of its own."""
+
+    def together(self, payload: str, count: int, seconds: float) -> float:
         writers = [self.writer(number) for number in range(WRITERS)]
         for append in writers:
             append(payload, count)  # connects
@@ -111,43 +155,8 @@ class System(ABC):
             each.join()
         return sum(done) / (time.perf_counter() - began)
 
-    def read_all(self) -> int:
-        """Read the whole log from its beginning in pages of `PAGE`; return the number of records."""
-        raise NotImplementedError
 
-    def latencies(self, count: int) -> list[float]:
-        """Milliseconds from before a write is sent until a reader that waits has its record."""
-        raise NotImplementedError
-
-    def cycle(self, payload: str) -> None:
-        """Put a job, take it, delete it."""
-        raise NotImplementedError
-
-    def follow(self) -> socket.socket:
-        """A connection to which the system pushes new records, or gets asked again by `again`."""
-        raise NotImplementedError
-
-    def again(self, followers: Sequence[socket.socket]) -> None:
-        """Called when all followers have received a record. Returns when they are ready for the next one."""
-        return
-
-    def count(self) -> int:
-        raise NotImplementedError
-
-    def clear(self) -> None:
-        """Delete the log's records."""
-        raise NotImplementedError
-
-    def memory_mb(self) -> float:
-        return proportional_mb(self.pids())
-
-    def cpu_s(self) -> float:
-        ticks = os.sysconf("SC_CLK_TCK")
-        stats = [(Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split() for pid in self.pids()]
-        return sum(int(stat[11]) + int(stat[12]) for stat in stats) / ticks
-
-
-class Topics(System):
+class Topics(Threaded):
     def __init__(self, directory: Path, durable: bool, shards: int) -> None:
         super().__init__(directory, durable)
         self.name = f"Topics, {shards} shard{'s' * (shards > 1)}"
@@ -273,12 +282,12 @@ class Topics(System):
 class Started(System):
     """A system whose one process is started here."""
 
-    def command(self) -> list[str]:
-        raise NotImplementedError
+    @abstractmethod
+    def command(self) -> list[str]: ...
 
+    @abstractmethod
     def connect(self) -> None:
         """Connect the client. Raises an error while the system is not ready."""
-        raise NotImplementedError
 
     def disconnect(self) -> None: ...
 
@@ -313,7 +322,7 @@ class Started(System):
         return [self._process.pid]
 
 
-class Redis(Started):
+class Redis(Started, Threaded):
     name = "Redis"
 
     @staticmethod
@@ -402,7 +411,7 @@ class Redis(Started):
         self._client.delete(NAME, *(f"{NAME}:{number}" for number in range(WRITERS)))
 
 
-class JetStream(Started):
+class JetStream(Started, Log):
     name = "JetStream"
 
     @staticmethod
@@ -532,7 +541,6 @@ class JetStream(Started):
 
 class Beanstalkd(Started):
     name = "beanstalkd"
-    logs = False
 
     @staticmethod
     def version() -> str:

@@ -9,7 +9,6 @@ shift 2
 "$bin/python" -m ruff format --check .
 "$bin/python" -m mypy
 
-# Tests of these folders share nothing but the processor. Those of the others measure memory or time of real processes.
 beside="tests/unit tests/crash tests/simulation tests/golden tests/fuzz"
 workers=$(getconf _NPROCESSORS_ONLN)
 failed=0
@@ -36,11 +35,10 @@ fi
 if [ $# -gt 0 ]; then
     run -m "$chosen" "$@"
 else
+    # Two runs, so that the short tests do not wait for the long ones and the slowest of each are named.
     # shellcheck disable=SC2086
-    run --numprocesses="$workers" --dist=loadfile -m "$chosen and not spark" $beside
-    run -m "($chosen) and spark" $beside
-    # shellcheck disable=SC2046
-    run -m "$chosen" tests/e2e
+    run --numprocesses="$workers" --dist=loadfile -m "$chosen" $beside
+    run --numprocesses="$workers" --dist=loadfile -m "$chosen" tests/e2e
 fi
 [ -z "$skipped" ] || echo "$skipped" >&2
 exit $failed

@@ -1,4 +1,4 @@
-"""The service as a child of the demo: on a free port, with a data directory of its own, killed on demand."""
+"""The service as a child of an example: on a free port, with a data directory of its own, killed on demand."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ READY_SECONDS = 60.0
 
 
 class Service:
-    """`with Service(data_dir) as service:` serves on `service.port`; what it logs goes to `<data_dir>.log`."""
+    """`with Service(data_dir) as service:` serves on `service.port`; what it logs goes to `<data_dir>.log`.
 
-    def __init__(self, data_dir: Path, shards: int = 2) -> None:
+    `settings` are the service's, such as `TOPICS_API_KEYS="…"`.
+    """
+
+    def __init__(self, data_dir: Path, shards: int = 2, **settings: str) -> None:
         self.data_dir = data_dir
+        self.settings = settings
         self.log = data_dir.with_name(data_dir.name + ".log")
         self.shards = shards
         self.port = 0
@@ -31,8 +35,9 @@ class Service:
         started = time.perf_counter()
         command = [sys.executable, "-m", "supervisor.cli", "serve", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--data-dir", str(self.data_dir), "--shards", str(self.shards)]
-        # Settings of the surrounding shell must not affect the demo.
+        # Settings of the surrounding shell must not affect the example.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TOPICS_")}
+        environment |= self.settings
         with self.log.open("ab") as log:
             # A session of its own is also a process group of its own, so that kill() reaches every process of it.
             self._process = subprocess.Popen(

@@ -94,13 +94,14 @@ class EventStream(Stream):
 
     async def send(self) -> None:
         parts: list[bytes] = []
-        size = 0
+        # What the connection left counts: a frame on its way is held in two forms, and no second one begins beside it.
+        size = len(self._direct.unsent) if self._direct is not None else 0
         while self.queue and size < GATHER_BYTES:
             form = self._form(self.taken())
             if form:
                 parts.append(form)
                 size += len(form)
-        if parts or (self._direct is not None and self._direct.unsent):
+        if parts or size:
             await self._write(parts[0] if len(parts) == 1 else b"".join(parts))
 
     def _hand_over(self, item: Item) -> bool:

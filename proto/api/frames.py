@@ -84,9 +84,12 @@ class JobFrame(ClaimedJob, kw_only=True):
 
 
 class SubscribeCommand(WatchRequest, tag_field="op", tag="subscribe", kw_only=True):
-    """Stream a topic, with `from_seq` and `tail`, or several ones, with `topics`."""
+    """Stream a topic, with `from_seq` and `tail`, or several ones, with `topics`, and those of a `prefix`."""
 
-    SCHEMA: ClassVar[dict[str, Any]] = {"oneOf": [{"required": ["topic"]}, {"required": ["topics"]}]}
+    SCHEMA: ClassVar[dict[str, Any]] = {
+        "anyOf": [{"required": ["topic"]}, {"required": ["topics"]}, {"required": ["prefix"]}],
+        "not": {"required": ["topic", "topics"]},
+    }
 
     request_id: _Id = UNSET
     topic: Annotated[Name | None, about("the topic")] = None
@@ -96,13 +99,16 @@ class SubscribeCommand(WatchRequest, tag_field="op", tag="subscribe", kw_only=Tr
 
 
 class UnsubscribeCommand(Struct, tag_field="op", tag="unsubscribe", kw_only=True):
-    """Stream a topic, or several ones, no more."""
+    """Stream a topic, several ones, or those of a prefix no more."""
 
-    SCHEMA: ClassVar[dict[str, Any]] = {"oneOf": [{"required": ["topic"]}, {"required": ["topics"]}]}
+    SCHEMA: ClassVar[dict[str, Any]] = {
+        "oneOf": [{"required": ["topic"]}, {"required": ["topics"]}, {"required": ["prefix"]}]
+    }
 
     request_id: _Id = UNSET
     topic: Annotated[Name | None, about("the topic", examples=["jobs"])] = None
     topics: Annotated[list[Name] | None, about("the topics")] = None
+    prefix: Annotated[str | None, about("an addition to the contract: the prefix that was subscribed")] = None
 
 
 class PublishCommand(AppendRequest, tag_field="op", tag="publish", kw_only=True):

@@ -9,8 +9,9 @@ trio's wait itself:
            │       a step for each descriptor that is readable
            └────── nothing for trio: wait again      a task can run, an event or a deadline of trio: return to trio
 
-Steps run outside of all tasks, in the context of the run. They must not block. They may schedule tasks, and trio runs
-those at once. A step must not move a deadline of trio's, because trio would learn of it only when it wakes.
+Steps run outside of all tasks, in the context (`contextvars`) of the task that serves them. They must not block. They
+may schedule tasks, and trio runs those at once. A step must not move a deadline of trio's, because trio would learn of
+it only when it wakes.
 
 `Waiter` takes the place of trio's own manager of events in every run of the process. trio has no interface for that.
 What is used of its inner parts: `TheIOManager`, `EpollIOManager` with `get_events` and `_epoll`, and `Runner.runq`.
@@ -19,6 +20,7 @@ What is used of its inner parts: `TheIOManager`, `EpollIOManager` with `get_even
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import copy_context
 from select import EPOLLIN
 from time import monotonic
 from typing import Any
@@ -114,10 +116,11 @@ async def serve(descriptor: int, step: Step) -> None:
     """Call `step` at once and whenever `descriptor` is readable, until cancelled. Raises what it raises."""
     waiter, task = current(), trio.lowlevel.current_task()
     assert waiter is not None
+    within = copy_context().run
 
     def guarded() -> bool:
         try:
-            return step()
+            return within(step)
         except Exception as error:
             waiter.unwatch(descriptor)
             trio.lowlevel.reschedule(task, Error(error))

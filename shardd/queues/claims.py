@@ -224,6 +224,9 @@ class Claims:
             for claimer in [c for c in cohort.claimers.values() if c.deadline <= now]:
                 self._leave(cohort, claimer)
                 self.answer(topic, claimer, [], Timing())
+            if queue is not None and cohort.told != (cohort.due, queue.next_wake):  # a delay or lease may end earlier
+                cohort.told = cohort.due, queue.next_wake
+                self._scheduler.more()
 
     def written(self) -> None:
         """Writes what was staged outside of a group of requests, then delivers."""

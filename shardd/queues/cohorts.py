@@ -40,11 +40,13 @@ class Claimer:
 
 
 class Cohort:
-    """The claimers that wait for one queue. `due` is when its window closes, None while no window is open."""
+    """The claimers that wait for one queue. `due` is when its window closes, None while none is open. `told` has the
+    `due` and the queue's `next_wake` that the loop was last told of."""
 
     def __init__(self, topic: Topic) -> None:
         self.topic = topic
         self.due: float | None = None
+        self.told: tuple[float | None, int | None] | None = None
         self.claimers: dict[Hashable, Claimer] = {}
 
 

@@ -131,11 +131,14 @@ class Routing:
                     lane.held = False
                 refuse(request.id, respond, error)
                 return
-            if topic is None or lane is None or name not in lane.routers:
+            visible = None if topic is None else topic.lane_visible
+            there = lane is not None and name in lane.routers
+            if topic is None or lane is None or not (there or (visible is not None and name in visible.routers)):
                 respond(_deleted(request, name, False, Timing()))
                 return
+            # One whose removal is staged is still visible: the answer waits for that, behind a change of its own.
             left = {n: router for n, router in lane.routers.items() if n != name}
-            self._change(_Deleted(topic, name, request, respond, routing=self, lane=lane.changed(left)))
+            self._change(_Deleted(topic, name, there, request, respond, routing=self, lane=lane.changed(left)))
             self._staging.commits.flush()
 
         topic = self._directory.assigned.get(request.topic)
@@ -367,11 +370,12 @@ class _Put(_RoutersChanged, eq=False):
 
 class _Deleted(_RoutersChanged, eq=False):
     name: str
+    deleted: bool
     request: Request[RouterDelete]
     respond: Respond
 
     def done(self, timing: Timing) -> None:
-        self.respond(_deleted(self.request, self.name, True, timing))
+        self.respond(_deleted(self.request, self.name, self.deleted, timing))
 
     def failed(self, error: TopicsError) -> None:
         refuse(self.request.id, self.respond, error)

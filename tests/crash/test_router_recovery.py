@@ -318,6 +318,19 @@ def test_a_deleted_router_has_saved_its_copies(net: Net) -> None:
     assert net.of(b).call("router_graph")["routers"] == []
 
 
+def test_a_deletion_is_answered_when_its_router_is_listed_no_more(net: Net) -> None:
+    a, b = ends(net)
+    net.router("r", a, b)
+    there = net.of(b)
+    there.shard.routing.drop(there.shard.directory.visible[b])  # the source vanished, and this is not synced yet
+    deletion = there.send("router_delete", b, router="r")
+    there.shard.flush()
+    assert deletion not in there.replies
+    net.sync()
+    assert deletion in there.replies
+    assert there.call("router_graph")["routers"] == []
+
+
 def test_a_source_that_vanished_takes_its_routers_and_only_unsaved_copies(net: Net) -> None:
     a, b = ends(net)
     net.router("r", a, b)

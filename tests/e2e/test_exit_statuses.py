@@ -54,6 +54,9 @@ CASES: dict[tuple[str, int], list[str]] = {
     ("restore", 0): ["{tmp}/backups", "{tmp}/restored"],
     ("restore", 1): ["{none}", "{tmp}/restored-2"],
     ("restore", 2): ["{tmp}/backups", "{tmp}/restored-2", "--until", "yesterday"],
+    ("replica", 0): ["verify", "{bucket}"],
+    ("replica", 1): ["status", "file://{none}"],
+    ("replica", 2): ["status"],
     ("export", 0): ["here", "-o", "{tmp}/out", "--url", "{url}", "--token", "s3cret"],
     ("export", 1): ["nobody", "-o", "{tmp}/out", "--url", "{url}", "--token", "s3cret"],
     ("export", 2): [],
@@ -142,7 +145,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     tmp = tmp_path_factory.mktemp("statuses")
     (tmp / "lines").write_text('{"topic":"here","data":1}\n')
     (tmp / "stopped").mkdir()
-    with Service(tmp / "stopped", shards=1) as service:
+    (tmp / "bucket").mkdir()
+    bucket = f"file://{tmp / 'bucket'}"
+    with Service(tmp / "stopped", shards=1, TOPICS_BUCKET=bucket) as service:
         service.request("POST", "/v0/topics/a", {"records": [{"data": 1}]})
         service.stop()
         for _ in backup(service.data_dir, None, tmp / "backups"):
@@ -153,6 +158,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         client.put("/v0/topics/jobs", b'{"type":"queue"}')
         yield {
             "tmp": str(tmp),
+            "bucket": bucket,
             "url": service.url,
             "stopped": str(tmp / "stopped" / "data"),
             "none": str(tmp / "none"),
@@ -166,6 +172,7 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in list(os.environ):
         if name.upper().startswith("TOPICS_"):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("TOPICS_PORT", "0")  # the default port may be in use
 
 
 def test_the_table_has_every_command_and_says_what_its_help_says() -> None:
@@ -222,4 +229,4 @@ def test_a_bar_is_for_terminals_and_leaves_the_output_alone(places: dict[str, st
 def test_the_shell_is_told_how_to_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {"_TOPICS_COMPLETE": "complete_bash", "COMP_WORDS": "topics re", "COMP_CWORD": "1"}
     done = CliRunner().invoke(app, [], prog_name="topics", env=environment)
-    assert done.stdout.split() == ["read", "reshard", "restore"]
+    assert done.stdout.split() == ["read", "replica", "reshard", "restore"]

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 
+from tests.support.doc_blocks import blocks
 from tests.support.machine import MachineError, machine
 
-PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
-
-
-def blocks() -> list[str]:
-    return re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+PAGE = "docs/operations.md"
 
 
 def test_from_an_empty_machine_to_a_service_behind_tls_as_printed() -> None:
     """`tests.support.systemctl` stands in for systemd. test_systemd.py checks the unit's confinement with
     `systemd-analyze`."""
-    printed = blocks()
+    printed = [block.text for block in blocks(PAGE) if block.kind == "sh" and not block.not_run]
     assert any("pip install ." in block for block in printed)
     said: list[str] = []
     try:

@@ -171,7 +171,9 @@ def tab(profile: Path, device: dict[str, Any] = DESKTOP) -> Iterator[Page]:
         number, path = port.read_text().split()
         with connect(f"ws://127.0.0.1:{number}{path}", max_size=None, proxy=None) as browser:
             target = Page(browser).call("Target.createTarget", url="about:blank")["targetId"]
-        with connect(f"ws://127.0.0.1:{number}/devtools/page/{target}", max_size=None, proxy=None) as connection:
+        # With a bound on messages that wait, its end would take 10 s: it is behind the events that no call has read.
+        address = f"ws://127.0.0.1:{number}/devtools/page/{target}"
+        with connect(address, max_size=None, max_queue=None, proxy=None) as connection:
             page = Page(connection)
             page.size(device)
             yield page

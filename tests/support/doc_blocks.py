@@ -15,9 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-ELSEWHERE = {"docs/operations.md": "tests/e2e/test_operations.py"}
+ELSEWHERE = {
+    "docs/operations.md": "tests/e2e/test_operations.py",
+    "docs/examples.md": "tests/e2e/test_examples_browser.py",
+}
 """Pages that need more than a service, and the tests that run their blocks."""
 RUN = ("sh", "python")
+COMPILED = {"ts": "tests/e2e/test_typescript_client.py"}
+"""Kinds of blocks that are compiled first, and the tests that do it and run them."""
 CODE = (*RUN, "json", "bash", "shell", "console", "py", "js", "javascript", "ts", "typescript", "html")
 _BLOCK = re.compile(r"(?:^<!-- not run: (.+?) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _CURL = 'curl() { command curl -sS --fail-with-body "$@"; echo; }\n'

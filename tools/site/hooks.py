@@ -19,19 +19,9 @@ sys.path[:0] = [str(ROOT), str(ROOT / "packages" / "topics-client"), str(Path(__
 import reference  # noqa: E402 - needs the path
 
 ROOT_PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
-OPTIONAL = (("Reference", "Command line", "cli.md"), ("Reference", "TypeScript client", "typescript.md"))
-"""Pages that have a place once they exist: section, title, file."""
 _LINK = re.compile(r"(?<!!)\[([^\]\[]+)\]\(([^)\s]+)\)")
 _TEST = re.compile(r"<code>(tests/[^<]+)</code>")
 _MARK = re.compile(r"^<!-- not run: .*? -->\n", re.MULTILINE)
-
-
-def on_config(config: Any) -> Any:
-    for section, title, name in OPTIONAL:
-        listed = next(each[section] for each in config["nav"] if section in each)
-        if (Path(config["docs_dir"]) / name).is_file() and {title: name} not in listed:
-            listed.append({title: name})
-    return config
 
 
 def on_files(files: Files, config: Any) -> Files:

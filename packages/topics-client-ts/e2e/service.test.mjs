@@ -80,6 +80,21 @@ for (const transport of ["events", "websocket"]) {
     assert.deepEqual((await all(second)).map((item) => item.kind), ["deleted"]);
   });
 
+  test(`a tail of a prefix over ${transport} takes topics as they are made`, async () => {
+    const prefix = `prefix:${transport}:`;
+    await client.publish(`${prefix}old`, "before");
+    const tail = client.tail([], { prefix, fromSeq: "now", transport });
+    await tail.begin();
+    await client.publish(`${prefix}old`, "after");
+    assert.deepEqual((await taken(tail, 1)).map((item) => [item.topic, item.data]), [[`${prefix}old`, "after"]]);
+    await client.publish(`${prefix}new`, "first");
+    assert.deepEqual((await taken(tail, 1)).map((item) => [item.topic, item.seq]), [[`${prefix}new`, 1]]);
+    await client.deleteTopic(`${prefix}new`);
+    assert.equal((await tail.next()).value.kind, "deleted");
+    tail.close();
+    assert.throws(() => client.tail([], { prefix, cursor: "c" }), TypeError);
+  });
+
   test(`closing ends a tail over ${transport} that waits, and it can go on`, async () => {
     const topic = `closed-${transport}`;
     await client.publish(topic, 1);

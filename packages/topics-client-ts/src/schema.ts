@@ -2610,7 +2610,8 @@ export interface components {
          *         "news": {
          *           "tail": true
          *         }
-         *       }
+         *       },
+         *       "prefix": "tenant42:"
          *     }
          */
         WatchRequest: {
@@ -2625,10 +2626,20 @@ export interface components {
              *       }
              *     }
              */
-            topics: {
+            topics?: {
                 [key: string]: components["schemas"]["WatchStart"] | null;
             };
-            /** @description the id of a frame of an earlier watch. Topics that it holds begin at its positions */
+            /**
+             * @description an addition to the contract: also all topics whose names begin with this, and those made later, from their first record; at most 256 topics in all
+             * @example tenant42:
+             */
+            prefix?: string | null;
+            /**
+             * @description for `prefix`: of the topics that exist now, only records that are not there yet
+             * @default false
+             */
+            tail?: boolean | null;
+            /** @description the id of a frame of an earlier watch. Topics that it holds begin at its positions; others of `prefix` came later and begin at their first record */
             cursor?: string | null;
             /** @description leave out records of this node, or of these */
             node?: string | string[] | null;
@@ -2668,6 +2679,10 @@ export interface components {
              * @enum {unknown}
              */
             consistency?: "eventual" | "strong" | null;
+        } | {
+            topics: Record<string, never>;
+        } | {
+            prefix: string;
         };
         /** @description Where to begin in one topic. Without either field: with its first record. */
         WatchStart: {

@@ -21,6 +21,11 @@ export type Item<T = unknown> = TopicRecord<T> | Gap | TopicDeleted;
 export interface TailOptions {
   /** The records after this seq, or only those that are written from now on; 0 if absent. */
   fromSeq?: number | "now";
+  /**
+   * Also all topics whose names begin with this, and those made later, from their first record. Without a cursor, and with
+   * `fromSeq` 0 or "now".
+   */
+  prefix?: string;
   /** Begin where this named cursor is, if it exists. */
   cursor?: string;
   /** Store the cursor after each batch of frames, or only when `commit()` is called. */
@@ -60,6 +65,7 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
   #lastId: string | undefined;
   #opened = false;
   #begun = false;
+  #onlyNew: boolean;
   #closing = new AbortController();
 
   constructor(
@@ -67,7 +73,11 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
     topics: Topics,
     private readonly options: TailOptions,
   ) {
-    const { fromSeq = 0 } = options;
+    const { fromSeq = 0, prefix, cursor } = options;
+    if (prefix !== undefined && (cursor !== undefined || (fromSeq !== "now" && fromSeq > 0))) {
+      throw new TypeError("a tail of a prefix has no cursor, and begins with the first records or the new ones");
+    }
+    this.#onlyNew = fromSeq === "now";
     const named = typeof topics === "string" ? [topics] : topics;
     this.#start = new Map(Array.isArray(named) ? named.map((topic) => [topic, fromSeq]) : Object.entries(named));
   }
@@ -82,7 +92,7 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
     while (this.#items.length === 0) {
       for (const [topic, seq] of this.#received) this.positions.set(topic, seq); // the caller asks for more: all is done
       if (this.options.commit !== "manual" && this.options.cursor !== undefined) await this.commit();
-      if (this.#closing.signal.aborted || this.#received.size === 0) return this.return();
+      if (this.#closing.signal.aborted || this.#empty) return this.return();
       await this.#receive();
     }
     const item = this.#items.shift() as Item<T>;
@@ -90,6 +100,11 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
     else this.positions.set(item.topic, item.seq);
     if (item.kind === "gap" && this.options.gaps !== "yield") throw new GapError(item);
     return { done: false, value: item };
+  }
+
+  /** Whether all topics are deleted. */
+  get #empty(): boolean {
+    return this.#received.size === 0 && this.options.prefix === undefined;
   }
 
   async return(): Promise<IteratorResult<Item<T>, undefined>> {
@@ -144,11 +159,12 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
   }
 
   #watch(positions: Map<string, number | "now">): Schemas["WatchRequest"] {
-    const { node, tags: include_tags = true, meta: include_meta, limit, consistency } = this.options;
+    const { node, tags: include_tags = true, meta: include_meta, limit, consistency, prefix } = this.options;
     const from = (seq: number | "now") => (seq === "now" ? { tail: true } : { from_seq: seq });
     const topics = Object.fromEntries([...positions].map(([topic, seq]) => [topic, from(seq)]));
     const heartbeat_ms = this.#heartbeatMs;
-    return { topics, include_tags, heartbeat_ms, ...defined({ node, include_meta, limit, consistency }) };
+    const wildcard = prefix === undefined ? {} : { prefix, tail: this.#onlyNew };
+    return { topics, include_tags, heartbeat_ms, ...wildcard, ...defined({ node, include_meta, limit, consistency }) };
   }
 
   get #heartbeatMs(): number {
@@ -165,6 +181,7 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
       told = { topics: {} };
     }
     this.#resolved(positions, told.topics);
+    this.#onlyNew = false; // what a later session finds besides was made meanwhile
     this.#streamUrl = told.stream_url;
     this.#lastId = undefined;
     this.#opened = false;
@@ -176,6 +193,9 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
       const state = found[topic];
       if (state === undefined) this.#deleted(topic);
       else this.#received.set(topic, seq === "now" ? state.from_seq : seq);
+    }
+    for (const [topic, state] of Object.entries(found)) {
+      if (!asked.has(topic)) this.#received.set(topic, state.from_seq);
     }
   }
 
@@ -225,7 +245,7 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
     const topic: string = told.topic ?? "";
     if (event === "error") return checkError(told);
     if (event === "subscribed") return this.#resolved(new Map(this.#received), told.topics);
-    const position = this.#received.get(topic);
+    const position = this.#received.get(topic) ?? (this.options.prefix === undefined ? undefined : 0);
     if (position === undefined) return;
     if (event === "record") {
       const fresh = (told.records as Schemas["Record"][]).filter((each) => each.$seq > position);

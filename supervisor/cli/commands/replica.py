@@ -13,7 +13,10 @@ from supervisor.cli.terminal import HELP_OPTIONS, JsonOption, Status, bar, compl
 from supervisor.config import settings as settings_module
 
 app = typer.Typer(
-    help="Check the copy of a service in a bucket.",
+    help="""Check the copy of a service in a bucket.
+
+    Exit status: 0 sound, 1 problems found or the bucket cannot be read, 2 wrong settings.
+    """,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

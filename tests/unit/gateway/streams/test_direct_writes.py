@@ -8,8 +8,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+import trio
 
+from gateway.http.messages import DirectWrite
 from gateway.streams.sse import EventStream
+from gateway.streams.subscription import Item
 from tests.support.gateway_stage import Client, Stage, stage, until
 from tests.support.harness import Harness
 from tests.support.real_shard import start_real
@@ -100,3 +103,32 @@ async def test_a_stream_of_several_topics_gathers_what_they_bring() -> None:
         while client.buffer.count(b"gathered") < 2:
             await client._more()
         assert len(written) == 1
+
+
+class Stuck(DirectWrite):
+    """A connection that takes one byte and no more."""
+
+    def __init__(self) -> None:
+        self.unsent = b""
+        self.pieces: list[bytes] = []
+
+    async def __call__(self, piece: bytes) -> None:
+        self.pieces.append(piece)
+        await trio.sleep_forever()
+
+    def offer(self, piece: bytes) -> bool:
+        self.unsent = piece[1:]
+        return True
+
+
+async def test_what_a_connection_left_is_sent_before_more_is_taken_from_the_queue() -> None:
+    async with watching() as (there, _, _):
+        stream = next(iter(there.gateway.api.live.streams))
+        assert isinstance(stream, EventStream)
+        await until(lambda: stream._sender is not None)
+        stream._direct = stream._write = stuck = Stuck()
+        for letter in (b"x", b"y"):
+            stream.put(Item("raw", None, letter * SIZE, None, SIZE))
+        await until(lambda: stuck.pieces)
+        assert stuck.pieces == [b""], "only what was left of the first item"
+        assert [item.what[:1] for item in stream.queue] == [b"y"]

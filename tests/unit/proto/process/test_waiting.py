@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from contextvars import ContextVar
 
 import pytest
 import trio
@@ -27,6 +28,31 @@ class Ticks(trio.abc.Instrument):
 
     def before_io_wait(self, timeout: float) -> None:
         self.count += 1
+
+
+NAME: ContextVar[str] = ContextVar("name", default="of the run")
+
+
+async def test_a_step_runs_in_the_context_of_the_task_that_serves_it(ends: tuple[socket.socket, socket.socket]) -> None:
+    names: list[str] = []
+
+    def step() -> bool:
+        names.append(NAME.get())
+        return False
+
+    async def serve() -> None:
+        NAME.set("of the task")
+        await waiting.serve(ends[0].fileno(), step)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve)
+        await trio.testing.wait_all_tasks_blocked()
+        ends[1].send(b"x")
+        with trio.fail_after(5):
+            while len(names) < 2:  # noqa: ASYNC110 - a step sets no event of a task
+                await trio.sleep(0.001)
+        nursery.cancel_scope.cancel()
+    assert set(names) == {"of the task"}
 
 
 async def test_steps_pass_messages_without_a_tick_of_trio(ends: tuple[socket.socket, socket.socket]) -> None:

@@ -480,6 +480,30 @@ def test_a_claim_that_waits_gets_what_a_lease_that_ends_gives_back(shard: Harnes
     assert got(shard, ident) == [1]
 
 
+@pytest.mark.parametrize(
+    "what",
+    [
+        ("append", {"records": [{"data": 2, "delay_ms": 1000}]}),
+        ("nack", {"node": "w", "seqs": [1], "delay_ms": 1000}),
+        ("extend", {"node": "w", "seqs": [1], "lease_ms": 1000}),
+    ],
+)
+def test_a_claim_that_waits_gets_a_job_when_its_delay_ends_and_not_when_the_loop_looks_next(
+    shard: Harness, what: tuple[str, dict[str, Any]]
+) -> None:
+    shard.append("q", 1)
+    claim(shard, lease_ms=25_000)
+    waiting = send_claim(shard, "v", 1, wait_ms=20_000)
+    looked: list[float | None] = []
+    shard.shard.scheduler.more = lambda: looked.append(shard.shard.next_due)
+    op, body = what
+    shard.call(op, "q", body)
+    assert looked[-1] == pytest.approx(shard.clock.monotonic() + 1, abs=0.002)
+    shard.clock.advance(1001)
+    shard.shard.deliver()
+    assert got(shard, waiting) == [2 if op == "append" else 1]
+
+
 @pytest.mark.parametrize("durable", [False, True])
 def test_a_client_that_leaves_leases_nothing(durable: bool) -> None:
     shard = queue(Harness(), leases_durable=durable, max_deliveries=1, dead_letter="dead")

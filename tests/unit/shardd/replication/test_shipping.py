@@ -559,3 +559,18 @@ def test_a_full_disk_stops_a_restore_with_its_reason(shard: Shipped) -> None:
     disk.capacity = 3000
     with pytest.raises(OSError, match="did not take all bytes"):
         restored(shard, disk=disk)
+
+
+def test_a_directory_whose_log_is_trimmed_to_its_end_begins_with_a_checkpoint_in_the_bucket() -> None:
+    shard = Shipped(MemoryStore(), **SMALL)
+    alone = shard.restarted()
+    alone.append("a", 1, 2, 3)
+    alone.shard.commits.sync_now()
+    for _ in range(3):
+        alone.shard.commits.rotate()
+        alone.shard.checkpoint_now()
+    again = shard.again().attach()
+    again.shipping.ship()
+    assert again.shipping.checkpoint_due
+    again.copy()
+    assert contents(restored(again)) == contents(again)
