@@ -24,7 +24,7 @@ ALLOWED = {
 }
 DOORS = {
     "zmq": {"proto/ipc/transport.py"},
-    "mmap": {"shardd/storage/disk.py", "pyspark_topics/logfile.py", "pyspark_topics/segment.py"},
+    "mmap": {"shardd/storage/disk.py", "pyspark_topics/storage.py"},
     "quart": {"gateway/server/pages.py"},
     "quart_trio": {"gateway/server/pages.py"},
     "hypercorn": {"gateway/server/hypercorn_bridge.py"},
