@@ -65,7 +65,7 @@ def _look(store: Store, browser: Browser, report: BucketReport, read_all: bool) 
     needed = [number for number, _ in numbers if number >= first_part]
     _check_numbers(browser, report, needed, first_part, newest)
     if read_all:
-        _check_parts(browser, report, needed)
+        _check_parts(browser, report, [number for number, _ in numbers], first_part)
     if numbers:
         try:
             last = browser.header(numbers[-1][0])
@@ -109,7 +109,8 @@ def _check_numbers(browser: Browser, report: BucketReport, numbers: list[int], f
         expected = number + 1
 
 
-def _check_parts(browser: Browser, report: BucketReport, numbers: list[int]) -> None:
+def _check_parts(browser: Browser, report: BucketReport, numbers: list[int], first: int) -> None:
+    """Check parts, also fences that no restore needs. From part `first` on, their frames have to be consecutive."""
     before: Part | None = None
     for number in numbers:
         try:
@@ -121,7 +122,7 @@ def _check_parts(browser: Browser, report: BucketReport, numbers: list[int]) -> 
             continue
         if not part.has_frames:
             continue  # its frame numbers say nothing
-        if before is not None and part.first_no != before.last_no + 1:
+        if before is not None and before.number >= first and part.first_no != before.last_no + 1:
             report.problems.append(
                 f"{browser.names.part(number)} begins with frame {part.first_no}, the one before ends with "
                 f"{before.last_no}. Put the right objects back"

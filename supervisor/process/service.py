@@ -168,7 +168,9 @@ class Service:
     def states(self) -> list[ShardState]:
         """States of the shards, for the children."""
         return [
-            ShardState(i, c.phase, self._endpoints[i], c.incarnation, c.done_bytes, c.total_bytes, c.hangs, c.holder)
+            ShardState(
+                i, c.phase, self._endpoints[i], c.incarnation, c.done_bytes, c.total_bytes, c.hangs, c.holder, c.term
+            )
             for i, c in enumerate(self._shards)
         ]
 
@@ -372,7 +374,8 @@ class Service:
             self._announced = False
             self._notifier.ready(f"standing by, {holder} holds the shards")
             self._log.info("standing_by", holder=holder)
-            self._announce(f"topics stands by at {self._url}: {holder} holds the shards")
+            by_hand = "" if self._settings.replication == "sync" else "; `topics takeover` if that one is gone"
+            self._announce(f"topics stands by at {self._url}: {holder} holds the shards{by_hand}")
 
     @staticmethod
     def _decided(child: Child) -> bool:
@@ -395,6 +398,7 @@ class Service:
                     "state": child.state.value,
                     "phase": child.phase,
                     **({"holder": child.holder} if child.holder else {}),
+                    **({"term": child.term} if child.term else {}),
                 }
                 for child in self._children
             },
