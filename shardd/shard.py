@@ -23,7 +23,7 @@ from proto.model.limits import Limits
 from shardd.changes import seq_reservation
 from shardd.changes.allowance import Allowance
 from shardd.changes.patience import Patience
-from shardd.changes.transactions import Respond, Staging, to_json
+from shardd.changes.transactions import Respond, Staging, TopicChange, to_json
 from shardd.checkpoint.checkpoint import Checkpoints
 from shardd.checkpoint.plan import Plan
 from shardd.checkpoint.slices import exhaust
@@ -33,6 +33,7 @@ from shardd.delivery.parked_reads import Reads
 from shardd.delivery.pressure import Pressure, Sample, widening_s
 from shardd.delivery.scheduler import Scheduler
 from shardd.delivery.strong_reads import Unsynced
+from shardd.frames import Ceiling
 from shardd.inspect import Inspect
 from shardd.operations.append import Writes
 from shardd.operations.consume import Consume
@@ -383,6 +384,14 @@ class Shard:
         if self.restored and self._giving_up is not None:
             self._giving_up()
             self._giving_up = None
+
+    def log_nothing(self) -> None:
+        """Log a frame that changes nothing, if there is a topic: the shard was changed without frames."""
+        for topic in list(self.directory.visible.values())[:1]:
+            body = Ceiling(topic.ceiling, topic.reserved_in, topic.next_seq)
+            self._staging.stage(TopicChange(topic, body=body, requires_sync=True))
+            self.flush()
+            self.commits.sync_now()
 
     def restore_ended(self, topics: Iterable[str]) -> None:
         """All copies are made again; `topics` had lacked some. Raises OSError."""

@@ -65,10 +65,12 @@ class Replica:
         *,
         previous: tuple[str, ...] = (),
         automatic: bool = True,
+        follows: bool = False,
     ) -> None:
         """`nonce` is new at each start of a process. `position` is as far as the local shard is known to equal the
         bucket's log. `previous` are the nonces that the same data directory used last: a term of theirs is over.
-        With `automatic` False a term that is only silent is not taken over."""
+        With `automatic` False a term that is only silent is not taken over; with `follows` none of another machine is,
+        unless `take_over` says so."""
         self.state = State.STANDBY
         self.nonce = nonce
         self.position = position
@@ -77,7 +79,8 @@ class Replica:
         self.seen: Seen | None = None
         self._timing = timing
         self._previous = previous
-        self._automatic = automatic
+        self._automatic = automatic and not follows
+        self._follows = follows
         self._by_hand = False
         self._log: Request | None = None
         self._life: Request | None = None
@@ -242,7 +245,8 @@ class Replica:
         live."""
         self._observe(seen, now)
         dead = self._asked_at - self._unchanged_since >= self._timing.time_to_live
-        known = seen.nonce in (self.nonce, *self._previous) or seen.term == self._ended_term
+        ended = seen.term == self._ended_term and not self._follows
+        known = ended or seen.nonce in (self.nonce, *self._previous)
         self._over = seen.term == 0 or known or self._by_hand or (self._automatic and dead)
         if self.state is State.CLAIMING:
             if seen.nonce != self.nonce:

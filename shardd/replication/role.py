@@ -225,7 +225,7 @@ class Role:
         own = self._leads or not self._waits
         previous = self.local.previous if own else ()
         self.replica = Replica(
-            self.nonce, position, self._timing, previous=previous, automatic=self._leads and self._waits
+            self.nonce, position, self._timing, previous=previous, automatic=self._waits, follows=not self._leads
         )
         if self._by_hand or (self._leads and self.local.from_backup):
             self.replica.take_over()

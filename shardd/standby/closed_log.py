@@ -155,7 +155,7 @@ class ClosedLog:
                 continue
             data = bytes(store.get(names.part(number)))[HEADER_SIZE:]
             last = Part(number, Kind.FRAMES, part.term, part.nonce.hex(), part.first_no, part.last_no)
-            self._known_no = part.last_no  # what is trimmed counts as equal: the directory has no other history
+            self._known_no = self.last_no  # what is trimmed counts as equal: the directory has no other history
             if part.last_no > self.last_no or self._differs_at(last, memoryview(data)) is not None:
                 raise Mismatch(
                     f"{store.url}: {names.prefix} ends with frame {part.last_no}, which is not in {self._wal}: the "
@@ -186,17 +186,17 @@ class ClosedLog:
         raise AssertionError(request)
 
     def _apply(self, part: Part, frames: memoryview) -> Result:
+        if self.from_backup and part.last_no > self._known_no:
+            raise Mismatch(
+                f"{self._objects.store.url}: part {part.number} was written after this directory was restored, by a "
+                "service that still ran. Stop that one, remove the data directory, and restore it again"
+            )
         if part.first_no > self.last_no + 1 or self._differs_at(part, frames) is not None:
             self._differed = True
             return Result.DIFFERS
         if self._frozen and part.last_no > self.last_no:
             return Result.DIFFERS
         if part.last_no > self.last_no:
-            if self.from_backup:
-                raise Mismatch(
-                    f"{self._objects.store.url}: part {part.number} was written after this directory was restored, "
-                    "by a service that still ran. Stop that one, remove the data directory, and restore it again"
-                )
             self._append(self.last_no + 1, frames[_offset(frames, self.last_no + 1) :], part.last_no)
             self.changed = True
         self._known_no = max(self._known_no, part.last_no)

@@ -51,6 +51,8 @@ EXIT_FORCED = 130
 
 DRAIN_MARGIN_S = 2.0
 GATEWAY_STOP_S = 5.0
+OTHERS_FIRST_S = 8.0
+"""What the other shards get to ship all that they have before shard 0 ends its term; longer than their own limit."""
 PROGRESS_LOG_S = 2.0
 NO_KEYS = Keys()
 NO_PROTOCOLS = Protocols()
@@ -289,8 +291,14 @@ class Service:
         await self._gateway.stop(GATEWAY_STOP_S)
         self._notifier.busy("closing shards", int(stop_s) + 5)
         async with trio.open_nursery() as nursery:
-            for shard in self._shards:
+            for shard in self._shards[1:]:
                 nursery.start_soon(shard.stop, stop_s)
+            if self._settings.bucket:
+                # Another machine takes them when it has shard 0. Before that, all that they have has to be shipped.
+                with trio.move_on_after(OTHERS_FIRST_S):
+                    for shard in self._shards[1:]:
+                        await shard.gone.wait()
+            nursery.start_soon(self._shards[0].stop, stop_s)
 
     async def _relay(self, child: Child) -> None:
         """Send the shards' states to a child at every change. Changes during a send are combined into one message."""

@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.test_backup import topics
 from tests.support.service import Service, until
 
 TTL_MS = 1500
@@ -136,6 +137,10 @@ class Writers:
             assert [number for number in found if number in set(numbers)] == numbers
 
 
+def status_of(running: Service, status: int = 0) -> str:
+    return topics("status", "--json", status=status, **running.environment).stdout
+
+
 def test_a_standby_says_who_holds_the_shards(pair: tuple[Service, Service]) -> None:
     one, two = pair
     detail = stands_by(two)
@@ -146,6 +151,9 @@ def test_a_standby_says_who_holds_the_shards(pair: tuple[Service, Service]) -> N
     assert (response.status, response.getheader("Retry-After")) == (503, "1")
     assert b"not_ready" in response.read()
     connection.close()
+    shown = json.loads(status_of(two, 3))
+    assert (shown["state"], shown["holder"]) == ("standby", "http://one.example:4000")
+    assert {each["term"] for each in json.loads(status_of(one))["processes"] if "shard" in each["process"]} == {1}
     assert one.is_ready()
 
 
@@ -185,6 +193,8 @@ def test_a_holder_that_was_stopped_for_longer_than_the_time_to_live_becomes_a_st
 @pytest.mark.parametrize("pair", [60_000], indirect=True)
 def test_a_drained_holder_is_replaced_at_once(pair: tuple[Service, Service]) -> None:
     one, two = pair
+    for topic in TOPICS[1:]:
+        assert one.request("PUT", f"/v0/topics/{topic}", {"durability": "disk"})[0] in (200, 201)
     with Writers(one, two) as writers:
         one.stop()
         until(two.is_ready, "the takeover, long before the time to live is over", 45)

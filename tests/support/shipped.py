@@ -58,12 +58,12 @@ class Stepped(Role):
         )
         objects._nonce = self.nonce
 
-    def claim(self) -> None:
+    def claim(self, by_hand: bool) -> None:
         """Go the way to the term. Raises what a start ends with."""
         self._check()
         position = self.local.open()
         self.replica = Replica(self.nonce, position, TIMING, previous=self.local.previous, automatic=False)
-        if self.local.from_backup:
+        if self.local.from_backup or by_hand:
             self.replica.take_over()
         self.step_until(self.claimed.is_set)
 
@@ -125,11 +125,11 @@ class Shipped(Harness):
         self.store = store
         self._shards = shards
 
-    def attach(self) -> Shipped:
+    def attach(self, *, by_hand: bool = False) -> Shipped:
         """Claim the shard with the files as they are, as a start does, and open it again."""
         objects = Objects(self.store, 0, "", "machine", "", self.clock.now_ms)
         self.role = Stepped(objects, ClosedLog(self.disk, self.path, objects, 0, self.limits), self._shards)
-        self.role.claim()
+        self.role.claim(by_hand)
         super().__init__(self.disk, self.clock, self.path, **_given(self))
         self.shard.checkpoints.keep_log_for(self.role.kept_no)
         self.holder = Holder(self.role, self.disk, self.path, self.shard.log, self.clock, self.limits)

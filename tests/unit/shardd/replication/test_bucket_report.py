@@ -42,6 +42,8 @@ def test_a_sound_bucket_has_no_problems_and_its_figures(shard: Shipped) -> None:
         "parts": 4,
         "manifests": 3,
         "term": 1,
+        "holder": "machine",
+        "ended": False,
         "last_part": 4,
         "last_frame": shard.shipped_no,
         "problems": [],

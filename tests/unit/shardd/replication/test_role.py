@@ -172,6 +172,24 @@ async def test_a_shard_besides_shard_0_goes_with_it(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_a_shard_besides_shard_0_waits_for_it_also_if_its_own_term_has_ended(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", 1)
+        harness = await one.open()
+        two = pair.machine("two", 1)
+        await pair.until(lambda: two.role.holder)
+        harness.append("a", 1)
+        harness.shard.commits.sync_now()
+        await one.role.drain(harness.shard.log)
+        await pair.silence()
+        assert not two.role.held.is_set()
+        two.role.follow([ShardState(0, "replay"), ShardState(1)])
+        await two.open()
+        assert two.contents() == {"a": [1]}
+        nursery.cancel_scope.cancel()
+
+
 async def test_nothing_is_held_while_the_bucket_is_away(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         pair = Pair(nursery, tmp_path)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from shardd.offline.rewind import Cuts, cut
 from shardd.offline.verify import verify
 from shardd.replication import checkpoint_copies, parts, role
 from shardd.replication.attach import Mismatch
@@ -459,6 +460,27 @@ def test_a_restored_directory_goes_on_in_the_same_bucket(shard: Shipped) -> None
     shard.sync()
     with pytest.raises(Deposed):
         shard.ship()
+
+
+def test_who_follows_a_restored_and_cut_service_takes_its_manifest(shard: Shipped) -> None:
+    """What a restore cuts and reserves is in no frame: a machine that has only frames would contradict later ones."""
+    for number in range(10):
+        shard.append("a", number)
+    shard.sync()
+    shard.shard.checkpoint_now()
+    shard.copy()
+    other = restored(shard)
+    list(cut(other.disk, [SHARD], other.clock, other.limits, Cuts(seqs={"a": 5})))
+    again = shard.again(other.disk).attach()
+    assert again.copies.missing
+    again.copy()
+    again.append("a", "goes on")
+    again.sync()
+    again.ship()
+    assert [record["data"] for record in again.everything("a")] == [0, 1, 2, 3, 4, "goes on"]
+    before = shard.again().attach(by_hand=True)
+    assert contents(before) == contents(again)
+    assert contents(restored(before)) == contents(again)
 
 
 def test_a_hole_in_the_log_is_passed_by_the_next_checkpoint(shard: Shipped) -> None:
