@@ -23,7 +23,7 @@ from proto.model.limits import Limits
 from shardd.changes import seq_reservation
 from shardd.changes.allowance import Allowance
 from shardd.changes.patience import Patience
-from shardd.changes.transactions import Respond, Staging, TopicChange, to_json
+from shardd.changes.transactions import Respond, Staging, to_json
 from shardd.checkpoint.checkpoint import Checkpoints
 from shardd.checkpoint.plan import Plan
 from shardd.checkpoint.slices import exhaust
@@ -33,7 +33,6 @@ from shardd.delivery.parked_reads import Reads
 from shardd.delivery.pressure import Pressure, Sample, widening_s
 from shardd.delivery.scheduler import Scheduler
 from shardd.delivery.strong_reads import Unsynced
-from shardd.frames import Ceiling
 from shardd.inspect import Inspect
 from shardd.operations.append import Writes
 from shardd.operations.consume import Consume
@@ -388,8 +387,7 @@ class Shard:
     def log_nothing(self) -> None:
         """Log a frame that changes nothing, if there is a topic: the shard was changed without frames."""
         for topic in list(self.directory.visible.values())[:1]:
-            body = Ceiling(topic.ceiling, topic.reserved_in, topic.next_seq)
-            self._staging.stage(TopicChange(topic, body=body, requires_sync=True))
+            seq_reservation.repeat(topic, self._staging)
             self.flush()
             self.commits.sync_now()
 

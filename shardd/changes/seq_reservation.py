@@ -85,6 +85,12 @@ def give_up(topic: Topic, staging: Staging) -> GivenUp:
     return change
 
 
+def repeat(topic: Topic, staging: Staging) -> None:
+    """Logs the topic's reservation as it is, which changes nothing."""
+    body = Ceiling(topic.ceiling, topic.reserved_in, topic.next_seq)
+    staging.stage(TopicChange(topic, body=body, requires_sync=True))
+
+
 def pushed_out(topic: Topic, staging: Staging) -> None:
     """Logs the floor if staged records evict logged ones that a replay would bring back. Call it after staging.
 

@@ -30,14 +30,14 @@ from shardd.replication.log_reader import Frames, LogReader
 from shardd.replication.messages import (
     Answer,
     Apply,
-    CreatePart,
     CreateTerm,
     Ended,
     Hold,
+    Look,
     Output,
     Part,
     Position,
-    ReadPart,
+    Renew,
     Request,
     Restore,
     Result,
@@ -307,9 +307,9 @@ class Role:
             if self.replica.state is State.STANDBY and not self._alone:
                 await trio.to_thread.run_sync(self.local.fold)
         else:
-            patience = self._timing.renewal
-            if isinstance(request, CreatePart | ReadPart):
-                patience = max(patience, self._timing.time_to_live)  # as long as a part may take on a slow line
+            patience = self._timing.time_to_live  # as long as a part may take on a slow line
+            if isinstance(request, Renew) or (isinstance(request, Look) and self.replica.state in HOLDERS):
+                patience = self._timing.renewal  # what a holder asks later says as much
             if isinstance(request, CreateTerm):
                 await trio.to_thread.run_sync(self._note_claim, request)
             with trio.move_on_after(patience):
