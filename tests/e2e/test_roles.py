@@ -201,7 +201,7 @@ def test_a_drained_holder_is_replaced_at_once(pair: tuple[Service, Service]) -> 
         writers.wait(5)
     writers.check(two)
     one.start(wait=False)
-    until(lambda: stands_by(one), "a standby")
+    until(lambda: stands_by(one), "a standby", 60)
 
 
 def test_an_operator_may_have_a_standby_take_over(pair: tuple[Service, Service]) -> None:
