@@ -7,7 +7,9 @@ import socket
 import subprocess
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from threading import Lock
 from types import TracebackType
@@ -77,13 +79,14 @@ class MemoryStore:
 class S3Server:
     """moto's server in a process of its own, with one bucket. A context manager."""
 
-    def __init__(self, bucket: str = "replica") -> None:
+    def __init__(self, bucket: str = "replica", host: str = "127.0.0.1") -> None:
         self.bucket = bucket
+        self._host = host
         self.url = f"s3://{bucket}/topics"
         with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
+            free.bind((host, 0))
             self.port = free.getsockname()[1]
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self.endpoint = f"http://{host}:{self.port}"
         self.environment = {
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": "test",
@@ -93,7 +96,7 @@ class S3Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> S3Server:
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        command = [sys.executable, "-m", "moto.server", "-H", self._host, "-p", str(self.port)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
@@ -108,6 +111,27 @@ class S3Server:
         except (urllib.error.URLError, ConnectionError):
             return False
         return True
+
+    def objects(self, prefix: str) -> dict[str, bytes]:
+        """The objects whose names begin with `prefix`, in the order of their names."""
+        found: dict[str, bytes] = {}
+        after = ""
+        while True:
+            query = urllib.parse.urlencode({"list-type": "2", "prefix": prefix, "start-after": after})
+            listed = ElementTree.fromstring(self._get(f"?{query}"))
+            names = [each.text or "" for each in listed.iter() if each.tag.endswith("}Key")]
+            found |= {name: self._get(f"/{urllib.parse.quote(name)}") for name in names}
+            if not names:
+                return found
+            after = names[-1]
+
+    def _get(self, path: str) -> bytes:
+        # The server looks whether there is a signature, not which.
+        signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request"}
+        request = urllib.request.Request(f"{self.endpoint}/{self.bucket}{path}", headers=signed)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            content: bytes = answer.read()
+        return content
 
     def signal(self, number: int) -> None:
         """Send a signal to the server: SIGSTOP makes it silent, SIGCONT brings it back."""
