@@ -3,8 +3,9 @@
     clients ─┬─ one ─┬─ bucket        each line is a network of its own: 198.18.2.0/24 for clients,
              └─ two ─┘                198.18.1.0/24 for the bucket (addresses that RFC 2544 reserves for tests)
 
-A pulled cable swallows what is sent, as a real one does: nobody is told. The test runs in the namespace `clients`
-(`inside`), and so do the threads and processes that it starts there. All namespaces end with the test's process.
+A pulled cable swallows what is sent, as a real one does, and nothing is told of it. The test runs in the namespace
+`clients` (`inside`), and so do the threads and processes that it starts there. All namespaces end with the test's
+process.
 """
 
 from __future__ import annotations
