@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 ELSEWHERE = {
     "docs/operations.md": "tests/e2e/test_operations.py",
     "docs/examples.md": "tests/e2e/test_examples_browser.py",
+    "docs/howto/two-machines.md": "tests/e2e/test_two_machines_page.py",
 }
 """Pages that need more than a service, and the tests that run their blocks."""
 RUN = ("sh", "python")
@@ -60,8 +61,9 @@ def blocks(page: str) -> list[Block]:
     ]
 
 
-def run(block: Block, directory: Path, addresses: Mapping[str, str]) -> str:
-    """Run a block in a directory and return its output. `addresses` has those of the page and those to use instead."""
+def run(block: Block, directory: Path, addresses: Mapping[str, str], enter: Sequence[str] = ()) -> str:
+    """Run a block in a directory and return its output. `addresses` has those of the page and those to use instead.
+    `enter` is a command that replaces itself with the command after it."""
     text = block.text
     for printed, real in addresses.items():
         text = text.replace(printed, real)
@@ -72,10 +74,10 @@ def run(block: Block, directory: Path, addresses: Mapping[str, str]) -> str:
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
         "PYTHONPATH": str(ROOT / "packages" / "topics-client"),
         "HOME": str(directory),
-        "TOPICS_URL": f"http://{addresses['127.0.0.1:4000']}",
+        "TOPICS_URL": f"http://{addresses.get('127.0.0.1:4000', '')}",
     }
     done = subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=60, check=False
+        [*enter, *command], cwd=directory, env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, f"{block} ended with {done.returncode}\n{done.stdout}{done.stderr}"
     assert block.kind != "python" or not done.stderr, f"{block}\n{done.stderr}"

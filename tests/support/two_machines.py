@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from shardd.replication.names import ShardNames, number_of
 from tests.support.bucket import S3Server
 from tests.support.network import Network, network
 from tests.support.service import Service, until
-from tests.support.writers import Writer, read_all, verify
+from tests.support.writers import Writer, read_all, verify_read
 
 PORT = 4000
 SHARDS = 2
@@ -210,20 +210,41 @@ class TwoMachines:
     def begin(self) -> None:
         for name in self.pair.net.names:
             self.pair.start(name)
-        holder = self.pair.wait_holder()
         for topic in (*FSYNC, *DISK):
-            durability = "fsync" if topic in FSYNC else "disk"
-            made = self.pair.machines[holder].request("PUT", f"/v0/topics/{topic}", {"durability": durability})
-            assert made[0] in (200, 201), made
-        self.epochs = self._epochs(holder)
+            self._make(topic, "fsync" if topic in FSYNC else "disk")
+        self.epochs = until(self._epochs, "the epochs", PATIENCE_S)
         self.pair.wait_whole()
         for writer in self.writers:
             writer.start()
         self.heal()
 
-    def _epochs(self, name: str) -> dict[str, Any]:
-        asked = self.pair.machines[name].request
-        return {topic: asked("GET", f"/v0/topics/{topic}")[1]["epoch"] for topic in (*FSYNC, *DISK)}
+    def _make(self, topic: str, durability: str) -> None:
+        def made() -> bool:
+            holder = self.pair.holder()
+            if not holder:
+                return False
+            try:
+                path = f"/v0/topics/{topic}"
+                status, _ = self.pair.machines[holder].request("PUT", path, {"durability": durability})
+            except (OSError, http.client.HTTPException):
+                return False
+            return status in (200, 201)
+
+        until(made, f"{topic} to be made", PATIENCE_S)
+
+    def _epochs(self) -> dict[str, Any]:
+        """The epoch of each topic; {} if the holder does not answer."""
+        holder = self.pair.holder()
+        if not holder:
+            return {}
+        asked = self.pair.machines[holder].request
+        try:
+            answers = {topic: asked("GET", f"/v0/topics/{topic}") for topic in (*FSYNC, *DISK)}
+        except (OSError, http.client.HTTPException):
+            return {}
+        if any(status != 200 for status, _ in answers.values()):
+            return {}
+        return {topic: answer["epoch"] for topic, (_, answer) in answers.items()}
 
     def heal(self) -> None:
         """Return when one machine holds, the other stands by, and every writer has been acknowledged again."""
@@ -405,28 +426,42 @@ class TwoMachines:
             writer.stop()
         for writer in self.writers:
             writer.finish()
+        self._check()
         holder = self.pair.wait_holder()
-        self._check(holder)
         self.pair.machines[holder].kill_group()
-        self._check(self.pair.wait_holder())
+        self._check()
         self._check_terms()
         with self.pair.net.inside("bucket"):
             done = self.pair.command(holder, "replica", "verify")
         assert done.returncode == 0, done.stdout + done.stderr
 
-    def _check(self, name: str) -> None:
-        service = self.pair.machines[name]
-        assert verify(service, self.safe) > 0
+    def _read(self, topic: str) -> list[tuple[int, Any]]:
+        """Every record of a topic. On a slow machine, a holder may be silent for a moment."""
+        found: list[tuple[int, Any]] = []
+
+        def answered() -> bool:
+            holder = self.pair.holder()
+            if holder:
+                with suppress(OSError, http.client.HTTPException, AssertionError):
+                    found[:] = read_all(self.pair.machines[holder], topic)
+                    return True
+            return False
+
+        until(answered, f"the records of {topic}", PATIENCE_S)
+        return found
+
+    def _check(self) -> None:
+        assert verify_read(self._read, self.safe) > 0
         for writer in self.writers:
             for topic, acked in writer.acked.items():
                 sent = [int(acked[seq]["id"].partition("/")[2]) for seq in sorted(acked)]
                 assert sent == sorted(sent), f"{topic}: {writer.name} was acknowledged out of order"
         for topic in DISK:
-            held = dict(read_all(service, topic))
+            held = dict(self._read(topic))
             for writer in self.fast:
                 other = {seq: data for seq, data in writer.acked[topic].items() if held.get(seq, data) != data}
                 assert not other, f"{topic}: seqs name two records: {min(other.items())}, {held[min(other)]}"
-        assert self._epochs(name) == self.epochs
+        assert until(self._epochs, "the epochs", PATIENCE_S) == self.epochs
 
     def _check_terms(self) -> None:
         """Each acknowledged record is in one part, of a term whose holder acknowledged it; a term has one holder."""
