@@ -76,6 +76,28 @@ class MemoryStore:
         self.objects.pop(name, None)
 
 
+SERVER = """
+import io, sys, threading
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from werkzeug.serving import run_simple
+
+inner, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
+
+def application(environ, start_response):
+    if environ["REQUEST_METHOD"] != "PUT":
+        return inner(environ, start_response)
+    # Before the lock: a machine that is cut off may never send the rest.
+    body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    environ["wsgi.input"] = io.BytesIO(body)
+    with lock:
+        return list(inner(environ, start_response))
+
+run_simple(sys.argv[1], int(sys.argv[2]), application, threaded=True, request_handler=MotoRequestHandler)
+"""
+"""moto with a lock: by itself it looks whether an object exists and creates it in two steps, between which another
+thread may create the same one on a loaded machine."""
+
+
 class S3Server:
     """moto's server in a process of its own, with one bucket. A context manager."""
 
@@ -96,7 +118,7 @@ class S3Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> S3Server:
-        command = [sys.executable, "-m", "moto.server", "-H", self._host, "-p", str(self.port)]
+        command = [sys.executable, "-c", SERVER, self._host, str(self.port)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment

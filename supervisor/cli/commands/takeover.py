@@ -24,7 +24,8 @@ def takeover(
 ) -> None:
     """Have the standby that runs on this machine take over, whether or not the holder lives.
 
-    With TOPICS_REPLICATION=sync. Nothing acknowledged as `fsync` is lost: the holder that is replaced can acknowledge nothing more.
+    With TOPICS_REPLICATION=sync. Nothing acknowledged as `fsync` is lost: the holder that is replaced can acknowledge
+    nothing more.
     Exit status: 0 this machine holds the shards, 1 not possible, 2 wrong settings.
     """
     try:
