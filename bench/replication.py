@@ -5,9 +5,9 @@
     python bench/replication.py --json                         the same as JSON
 
 The bucket is a directory; with "3 ms", each creation of an object takes 3 ms longer. Everything runs on this machine
-and shares its cores, the standby too. Writers are 16 connections with 100 records a write, each to a topic of its own. The
-services that are compared run side by side and are measured in turns; a ratio is the median of those of the rounds. A
-takeover lasts from the kill, or from SIGTERM, until the other machine's /v0/ready is 200.
+and shares its cores, the standby too. Writers are 16 connections with 100 records a write, each to a topic of its own.
+The services that are compared run side by side and are measured in turns; a ratio is the median of those of the rounds.
+A takeover lasts from the kill, or from SIGTERM, until the other machine's /v0/ready is 200.
 """
 
 from __future__ import annotations

@@ -43,4 +43,4 @@ def test_no_fault_takes_what_was_acknowledged(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("number", range(SCHEDULES))
 def test_no_schedule_of_faults_takes_what_was_acknowledged(tmp_path: Path, number: int) -> None:
-    run(tmp_path, seed() + number, 5, ttl_ms=(1500, 2000, 3000)[number % 3], longest_s=(2.0, 60.0)[number % 10 == 0])
+    run(tmp_path, seed() + number, 5, ttl_ms=(2000, 3000, 4000)[number % 3], longest_s=(2.0, 60.0)[number % 10 == 0])

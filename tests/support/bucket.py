@@ -84,8 +84,6 @@ from werkzeug.serving import run_simple
 inner, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
 
 def application(environ, start_response):
-    if environ["REQUEST_METHOD"] != "PUT":
-        return inner(environ, start_response)
     # Before the lock: a machine that is cut off may never send the rest.
     body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     environ["wsgi.input"] = io.BytesIO(body)
@@ -95,7 +93,7 @@ def application(environ, start_response):
 run_simple(sys.argv[1], int(sys.argv[2]), application, threaded=True, request_handler=MotoRequestHandler)
 """
 """moto with a lock: by itself it looks whether an object exists and creates it in two steps, between which another
-thread may create the same one on a loaded machine."""
+thread may create the same one on a loaded machine; and it fails a read of an object that is replaced meanwhile."""
 
 
 class S3Server:

@@ -32,7 +32,7 @@ from tests.support.writers import Writer, read_all, verify_read
 
 PORT = 4000
 SHARDS = 2
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 """Longest time until both machines are as they should be after a fault was undone. Test machines are slow."""
 ANSWER_S = 3.0
 """How long a client waits for an answer before it tries the other machine."""
