@@ -51,6 +51,8 @@ class ShardState:
     """How often the supervisor killed the shard because it did not answer."""
     holder: str = ""
     """In phase `standby`, the address of the machine that holds the shard, if one is known to."""
+    term: int = 0
+    """The term of this machine, if it holds the shard, see docs/design/replication.md."""
 
     @property
     def progress(self) -> float:
@@ -117,6 +119,8 @@ class Progress:
     total_bytes: int
     holder: str = ""
     """As in `ShardState`."""
+    term: int = 0
+    """As in `ShardState`. 0 leaves it as it was."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from typing import Any
 from proto.model.limits import Limits
 from shardd.offline.reshard import shard_name
 from shardd.replication.browse import AHEAD, Browser, Damaged, ManifestAt, shards_of, write_all
-from shardd.replication.parts import Part, places
+from shardd.replication.parts import HEADER_SIZE, Part, places
 from shardd.replication.store import Store
 from shardd.storage.disk import Disk, File
 from shardd.storage.wal import file_name
@@ -94,8 +94,12 @@ class _Shard:
 
     def _whole(self) -> bool:
         """True if the log in the bucket begins with frame 1."""
-        numbers = self._browser.numbers(1)
-        return bool(numbers) and numbers[0][0] == 1 and self._browser.header(1).first_no == 1
+        first = 1
+        for number, size in self._browser.numbers(1):
+            if number != first or size != HEADER_SIZE:
+                return number == first and self._browser.header(number).first_no == 1
+            first += 1  # fences are never removed, and have no frames
+        return first > 1
 
     def _log(self, manifest: ManifestAt | None, until_ms: int | None) -> Iterator[int]:
         head = None if manifest is None else manifest.head

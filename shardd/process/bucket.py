@@ -1,18 +1,18 @@
 """The shard's copy in a bucket: made from the settings, and joined to the shard. Nothing is loaded without one.
 
-With `sync` a shard has a `Role`, which says when the shard may be opened; with `async` it is opened at once.
+A `Role` says when the shard may be opened, and a `Holder` ships what it logs from then on. With `sync` the shard serves
+when the bucket has all of its log, and answers as long as its term is renewed.
 """
 
 from __future__ import annotations
 
 import secrets
 import socket
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import trio
 
 from proto.ipc.control import ShardState, Start
 from proto.model.limits import Limits
@@ -22,8 +22,8 @@ from shardd.shard import Shard
 from shardd.storage.disk import RealDisk
 
 if TYPE_CHECKING:
+    from shardd.replication.holder import Holder
     from shardd.replication.role import Role
-    from shardd.replication.shipping import Replica, Shipping
     from shardd.replication.store import Store
 
 
@@ -32,7 +32,8 @@ class BucketError(Exception):
 
 
 class TermDisk(RealDisk):
-    """A term is a boot of its own: an earlier holder may have used seqs below its ceilings that this log lacks."""
+    """With `sync` a term is a boot of its own: an earlier holder may have used seqs below its ceilings that this log
+    lacks. (With `async` it may also have used those above them, see `Hold.abrupt`.)"""
 
     def __init__(self, nonce: str) -> None:
         self._nonce = nonce
@@ -48,11 +49,11 @@ class Copy:
         self._start = start
         self._path = path
         self._limits = limits
+        self._mode = BY_NAME[limits.replication]
         self.disk = RealDisk()
         """What the shard is to be opened on."""
         self.role: Role | None = None
-        self.replica: Replica | None = None
-        self._store: Store | None = None
+        self.holder: Holder | None = None
 
     def begin(self) -> None:
         """Raises `BucketError`."""
@@ -61,11 +62,9 @@ class Copy:
         from shardd.replication.store import StoreError, open_store
 
         try:
-            self._store = open_store(self._limits.bucket)
+            self._begin_role(open_store(self._limits.bucket))
         except StoreError as error:
             raise BucketError(str(error)) from None
-        if BY_NAME[self._limits.replication].awaited:
-            self._begin_role(self._store)
 
     def _begin_role(self, store: Store) -> None:
         from shardd.replication.attach import FORMAT, Service, check_service
@@ -74,15 +73,34 @@ class Copy:
         from shardd.replication.role import Role
         from shardd.standby.closed_log import ClosedLog
 
-        start, nonce = self._start, secrets.token_hex(16)
-        self.disk = TermDisk(nonce)
+        start, limits, nonce = self._start, self._limits, secrets.token_hex(16)
+        if self._mode.awaited:
+            self.disk = TermDisk(nonce)
         objects = Objects(store, start.index, nonce, socket.gethostname(), start.address, SystemClock().now_ms)
-        local = ClosedLog(RealDisk(), self._path, objects, start.index, self._limits)
+        local = ClosedLog(RealDisk(), self._path, objects, start.index, limits)
         service = Service(FORMAT, start.created_ms, start.shards)
-        check = partial(check_service, store, service, objects.names.prefix)
-        ttl_s = self._limits.term_ttl_ms / 1000
-        timing = Timing(ttl_s, follow=min(0.25, ttl_s / 8), retry_most=min(1.0, ttl_s / 8))
-        self.role = Role(nonce, objects, local, timing, check, leads=start.index == 0)
+        ttl_s = limits.term_ttl_ms / 1000
+        self.role = Role(
+            nonce,
+            objects,
+            local,
+            Timing(ttl_s, follow=min(0.25, ttl_s / 8), retry_most=min(1.0, ttl_s / 8)),
+            partial(check_service, store, service, objects.names.prefix),
+            leads=start.index == 0,
+            replication=self._mode,
+            interval_s=0.0 if self._mode.awaited else limits.ship_interval_ms / 1000,
+        )
+
+    @property
+    def serving(self) -> Callable[[], bool] | None:
+        """Whether requests may be answered at a moment; None: always."""
+        return self.role.serving if self.role is not None and self._mode.awaited else None
+
+    @property
+    def term(self) -> int:
+        """The term of this process; 0 if it has none."""
+        replica = None if self.role is None else self.role.replica
+        return 0 if replica is None else replica.term
 
     def told(self, states: list[ShardState]) -> None:
         """The supervisor's news of all shards."""
@@ -110,46 +128,26 @@ class Copy:
             raise error
 
     async def join(self, shard: Shard) -> None:
-        """Attach the open shard to its copy. Raises `BucketError`, OSError."""
-        if self._store is None:
+        """Join the open shard to its copy. Raises `BucketError`, OSError."""
+        if self.role is None:
             return
-        from shardd.replication.attach import FORMAT, Mismatch, Service
+        from shardd.replication.holder import Holder
         from shardd.replication.manifests import ManifestError
-        from shardd.replication.shipping import Shipping
         from shardd.replication.store import StoreError
 
-        start, limits = self._start, self._limits
-        service = Service(FORMAT, start.created_ms, start.shards)
-        shipping = Shipping(self._store, start.index, service, RealDisk(), self._path, shard.log, SystemClock(), limits)
-        try:
-            replica = self.replica = await self._made(shipping, shard)
-        except (Mismatch, ManifestError, StoreError) as error:
-            raise BucketError(str(error)) from None
-        shard.synced = replica.synced
-        shard.checkpointed = replica.checkpoint_made
-        shard.replica = lambda: asdict(replica.statistics())
-
-    async def _made(self, shipping: Shipping, shard: Shard) -> Replica:
-        if self.role is not None:
-            return await self._holding(self.role, shipping, shard)
-        from shardd.replication.shipping import Replica
-
-        replica = Replica(shipping, socket.gethostname(), self._limits.ship_interval_ms / 1000, shard.log)
-        await replica.begin()
-        shard.checkpoints.keep_log_for(lambda: replica.shipped_no)
-        return replica
-
-    async def _holding(self, role: Role, shipping: Shipping, shard: Shard) -> Replica:
-        from shardd.replication.holder import Holder, attached
-        from shardd.replication.log_reader import LogReader
-
-        reader = LogReader(RealDisk(), self._path / "wal")
-        found = await trio.to_thread.run_sync(attached, role, reader, shard.log)
-        shipping.hold(found, self.disk.boot_id())
-        holder = Holder(shipping, role, reader, shard.log)
+        role = self.role
+        holder = self.holder = Holder(role, RealDisk(), self._path, shard.log, SystemClock(), self._limits)
         shard.checkpoints.keep_log_for(role.kept_no)
-        await holder.begin()
-        self.check()
-        shard.await_bucket(holder.shipped_no)
-        holder.shipped = shard.commits.shipped
-        return holder
+        if role.local.skips:
+            shard.give_seqs_up(role.local.skipped)
+        if self._mode.awaited:
+            try:
+                await holder.begin()
+            except (ManifestError, StoreError) as error:
+                raise BucketError(str(error)) from None
+            self.check()
+            shard.await_bucket(holder.shipped_no)
+            holder.shipped = shard.commits.shipped
+        shard.synced = holder.synced
+        shard.checkpointed = holder.checkpoint_made
+        shard.replica = lambda: asdict(holder.statistics())

@@ -300,13 +300,11 @@ def _log_cut(outcome: Outcome) -> None:
 
 async def _replicate(copy: bucket.Copy) -> None:
     """Ship until cancelled. Ends the process when another machine has the shard: it begins again, as a standby."""
-    assert copy.replica is not None
-    await copy.replica.run()
-    if copy.role is not None:
-        log.warning(
-            "deposed", reason=copy.replica.ended or str(copy.role.error), action="this machine becomes a standby"
-        )
-        os._exit(EXIT_DEPOSED)
+    assert copy.holder is not None
+    assert copy.role is not None
+    await copy.holder.run()
+    log.warning("deposed", reason=copy.holder.ended or str(copy.role.error), action="this machine becomes a standby")
+    os._exit(EXIT_DEPOSED)
 
 
 async def _stand_by(copy: bucket.Copy, link: ControlLink) -> None:
@@ -328,7 +326,7 @@ async def _open(copy: bucket.Copy, path: Path, limits: Limits, link: ControlLink
             nursery.cancel_scope.cancel()
         copy.check()
     gc.disable()  # recovery makes no garbage cycles
-    await link.send(Progress("open" if copy.role is None else "replay", 0, 0))
+    await link.send(Progress("open" if copy.role is None else "replay", 0, 0, term=copy.term))
     shard, total = await _recover(open_shard(copy.disk, SystemClock(), path, limits), link, aside=copy.role is not None)
     await copy.join(shard)
     return shard, total
@@ -387,10 +385,9 @@ async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path,
             shard.hold_space()
             _log_cut(shard.outcome)
             socket = MessageSocket.router(start.endpoint)
-            answers = None if copy.role is None else copy.role.serving
-            await nursery.start(Server(shard, socket, limits, window_bytes, answers).run)
+            await nursery.start(Server(shard, socket, limits, window_bytes, copy.serving).run)
             await nursery.start(peers.run)
-            if copy.replica is not None:
+            if copy.holder is not None:
                 nursery.start_soon(_replicate, copy)
             # From here on this shard and the other shards may send requests to each other.
             await link.send(Progress("derive", total, total))
@@ -412,14 +409,10 @@ async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path,
 
 async def _close(shard: Shard, copy: bucket.Copy) -> None:
     """A term is ended before anything that takes long: another machine waits for it."""
-    if copy.role is not None and copy.replica is not None:
+    if copy.holder is not None:
         shard.commits.sync_now()
-        await copy.replica.drain()
-        shard.close(checkpoint=False)
-    else:
-        shard.close()
-        if copy.replica is not None:
-            await copy.replica.drain()
+        await copy.holder.drain()
+    shard.close(checkpoint=copy.holder is None)
     shard.release_space()
 
 

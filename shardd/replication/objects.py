@@ -36,6 +36,7 @@ from shardd.replication.messages import (
     Seen,
 )
 from shardd.replication.names import ShardNames, number_of
+from shardd.replication.outage import Outage
 from shardd.replication.parts import PartError
 from shardd.replication.store import Absent, Exists, Store, StoreError
 
@@ -65,27 +66,28 @@ class Objects:
         """Frames of the parts that were read last, by number."""
         self.frames_of: Callable[[Part], Frames] = _no_frames
         """The frames of a part that is to be created."""
-        self.failed: Callable[[StoreError], None] = lambda error: None
-        """Called with each error of the store, in the thread that met it."""
+        self.outage = Outage()
 
     def carry(self, request: Request) -> Answer:
         """Raises `Mismatch` for an object that was changed by hand."""
         try:
-            return self._carry(request)
+            answer = self._carry(request)
         except StoreError as error:
-            self.failed(error)
+            self.outage.failed(error)
             return Result.UNKNOWN
         except (PartError, ManifestError, msgspec.DecodeError) as error:
             raise Mismatch(
                 f"{self.store.url}: {self.names.prefix}: {error}. Put the object back, or use another prefix; `topics "
                 "replica verify` checks the others"
             ) from None
+        self.outage.answered()
+        return answer
 
     def _carry(self, request: Request) -> Answer:
         match request:
             case Look():
                 return self._look()
-            case CreateTerm(term):
+            case CreateTerm(term, _):
                 made = Term(term, self._nonce, self._machine, self._now_ms(), self._address)
                 return self._create(self.names.term(term), msgspec.json.encode(made))
             case Renew(term, counter):

@@ -3,6 +3,7 @@
     apply     the frames that the log has are compared, those that it lacks are appended and synced
     restore   the shard is set aside and made again from the newest manifest
     fold      after TOPICS_CHECKPOINT_BYTES of applied frames, the shard is opened, makes a checkpoint, and is closed
+    freeze    the shard is to be opened without a term: from now on parts are compared, and nothing is changed
 
 What is compared, and what is not: a frame that the log does not have any more, because a catalog covers it, is the same
 as the bucket's if it is not behind the kept position, or if the part is of the process that used the directory last.
@@ -22,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
+from threading import Lock
 from typing import Any
 
 import structlog
@@ -34,6 +36,7 @@ from shardd.recovery.wal_scan import Outcome, scan
 from shardd.replication.attach import MARK, Mark, Mismatch, read_mark, write_mark
 from shardd.replication.browse import AHEAD, Browser, ManifestAt, write_all
 from shardd.replication.log_reader import LogGone, LogReader
+from shardd.replication.manifests import Head
 from shardd.replication.messages import Answer, Apply, Kind, Part, Position, Request, Restore, Result
 from shardd.replication.names import number_of
 from shardd.replication.objects import Objects
@@ -62,7 +65,7 @@ class ClosedLog:
         self._index = index
         self._limits = limits
         self._mark = Mark(objects.store.url, token_hex(8))
-        self._before = ""
+        self._before: tuple[str, ...] = ()
         self._known_no = 0
         """The log is known to equal the bucket's up to this frame."""
         self._file: File | None = None
@@ -75,15 +78,37 @@ class ClosedLog:
         """Whether it has frames now that another machine wrote."""
         self.from_backup = False
         """True for a directory that never met this bucket and has data: `topics restore` made it, or it is older."""
+        self._frozen = self._differed = False
+        self._restored_from = -1
+        """The manifest that the directory was made from by this process; -1 if none."""
+        self._changing = Lock()
+        """Held while the files are changed."""
+        self._marking = Lock()
+
+    @property
+    def held(self) -> bool:
+        """Whether this machine held the shard last, as far as it knows. Blocks. Raises OSError."""
+        mark = read_mark(self._disk, self._path)
+        return mark is not None and mark.url == self._objects.store.url and mark.held and not mark.incomplete
 
     @property
     def lineage(self) -> str:
         return self._mark.lineage
 
     @property
-    def previous(self) -> str:
-        """The nonce that the directory used last."""
+    def skips(self) -> bool:
+        """Whether seqs have to be given up that an earlier holder may have used."""
+        return self._mark.skips
+
+    @property
+    def previous(self) -> tuple[str, ...]:
+        """The nonces that the directory used last."""
         return self._before
+
+    @property
+    def unshipped(self) -> bool:
+        """Whether the files have changes that are in no frame."""
+        return self._mark.unshipped
 
     def open(self) -> Position:
         """Look at the files. Returns the position up to which they are known to equal the bucket's log. Raises
@@ -93,7 +118,7 @@ class ClosedLog:
         known = mark is not None and mark.url == self._objects.store.url
         if known and mark is not None:
             self._mark = mark
-        self._before = self._mark.nonce
+        self._before = tuple(filter(None, (self._mark.nonce, self._mark.claimed)))
         if self._mark.incomplete:
             self._clear(keep=False)
             return Position()
@@ -105,7 +130,7 @@ class ClosedLog:
             self.keep(position)
         else:
             position = self._compared()
-            self.from_backup = not known
+            self.from_backup = True
         self._known_no = position.frame_no
         return position
 
@@ -130,7 +155,7 @@ class ClosedLog:
                 continue
             data = bytes(store.get(names.part(number)))[HEADER_SIZE:]
             last = Part(number, Kind.FRAMES, part.term, part.nonce.hex(), part.first_no, part.last_no)
-            self._known_no = part.last_no  # what is trimmed counts as equal: the directory has no other history
+            self._known_no = self.last_no  # what is trimmed counts as equal: the directory has no other history
             if part.last_no > self.last_no or self._differs_at(last, memoryview(data)) is not None:
                 raise Mismatch(
                     f"{store.url}: {names.prefix} ends with frame {part.last_no}, which is not in {self._wal}: the "
@@ -152,22 +177,26 @@ class ClosedLog:
 
     def carry(self, request: Request) -> Answer:
         """Raises OSError, `Mismatch`."""
-        match request:
-            case Apply(part):
-                return self._apply(part, self._objects.frames(part))
-            case Restore():
-                return self._restore()
+        with self._changing:
+            match request:
+                case Apply(part):
+                    return self._apply(part, self._objects.frames(part))
+                case Restore():
+                    return self._restore()
         raise AssertionError(request)
 
     def _apply(self, part: Part, frames: memoryview) -> Result:
+        if self.from_backup and part.last_no > self._known_no:
+            raise Mismatch(
+                f"{self._objects.store.url}: part {part.number} was written after this directory was restored, by a "
+                "service that still ran. Stop that one, remove the data directory, and restore it again"
+            )
         if part.first_no > self.last_no + 1 or self._differs_at(part, frames) is not None:
+            self._differed = True
+            return Result.DIFFERS
+        if self._frozen and part.last_no > self.last_no:
             return Result.DIFFERS
         if part.last_no > self.last_no:
-            if self.from_backup:
-                raise Mismatch(
-                    f"{self._objects.store.url}: part {part.number} was written after this directory was restored, "
-                    "by a service that still ran. Stop that one, remove the data directory, and restore it again"
-                )
             self._append(self.last_no + 1, frames[_offset(frames, self.last_no + 1) :], part.last_no)
             self.changed = True
         self._known_no = max(self._known_no, part.last_no)
@@ -186,7 +215,7 @@ class ClosedLog:
         try:
             reader.seek(first_no, self.last_no)
         except LogGone as gone:
-            if gone.first_no - 1 > self._known_no and part.nonce != self._before:
+            if gone.first_no - 1 > self._known_no and part.nonce not in self._before:
                 return first_no
             first_no = gone.first_no
             if first_no > upto_no:
@@ -218,14 +247,47 @@ class ClosedLog:
             self._file.close()
             self._file = None
 
-    def keep(self, position: Position, nonce: str | None = None) -> None:
-        """Keep the position, up to which the log equals the bucket's and is synced. With `nonce`, this process uses the
-        directory from now on. Raises OSError."""
-        self._mark = replace(self._mark, part=position.part, frame_no=position.frame_no)
-        if nonce is not None:
-            self._mark = replace(self._mark, nonce=nonce)
-        write_mark(self._disk, self._path, self._mark)
+    def keep(self, position: Position) -> None:
+        """Keep the position, up to which the log equals the bucket's and is synced. Raises OSError."""
+        self._mark_as(part=position.part, frame_no=position.frame_no)
         self._since_kept = 0
+
+    def claim(self, nonce: str, *, skips: bool) -> None:
+        """The process of this nonce is going to create a term. Raises OSError."""
+        skips = (skips and not self.from_backup) or self._mark.skips
+        self._mark_as(claimed=nonce, skips=skips, unshipped=self.from_backup or self._mark.unshipped)
+
+    def hold(self, position: Position, nonce: str) -> None:
+        """The shard is held from now on, by the process of this nonce. Raises OSError."""
+        self._mark_as(part=position.part, frame_no=position.frame_no, nonce=nonce, held=True)
+
+    def follow(self) -> None:
+        """Another machine holds the shard, or has held it since. Raises OSError."""
+        if self._mark.held:
+            self._mark_as(held=False)
+
+    def all_shipped(self) -> None:
+        """A manifest has what is in the files. Raises OSError."""
+        self._mark_as(unshipped=False)
+
+    def skipped(self) -> None:
+        """The seqs have been given up. Raises OSError."""
+        self._mark_as(skips=False)
+
+    def _mark_as(self, **fields: Any) -> None:
+        with self._marking:
+            self._mark = replace(self._mark, **fields)
+            write_mark(self._disk, self._path, self._mark)
+
+    def freeze(self) -> bool:
+        """Change nothing from now on, because the shard is going to be opened. Returns False if it must not be: another
+        machine's frames are in it."""
+        with self._changing:
+            if self.changed or self._mark.incomplete:
+                return False
+            self.close()
+            self._frozen = True
+            return True
 
     def fold(self) -> None:
         """Make a checkpoint if enough was applied since the last one, so that the log stays short. Raises
@@ -249,29 +311,44 @@ class ClosedLog:
             browser = Browser(self._objects.store, self._index, threads)
             try:
                 head = self._objects.newest_head()
-                if head is None and self.last_no == 0:
+                if self._frozen or self._has(head):
                     return Result.UNKNOWN  # what the bucket has begins behind a manifest that is still to come
+                if head is not None and self._has_made(head):
+                    self._known_no = max(self._known_no, head.frame_no)
+                    return Position(head.first_part - 1, self._known_no)
                 manifest = None if head is None else browser.manifest(head.part)
                 self._set_aside()
                 if manifest is not None:
                     self._make(browser, manifest)
             except StoreError as error:
-                self._objects.failed(error)
+                self._objects.outage.failed(error)
                 return Result.UNKNOWN
         position = Position() if head is None else Position(head.first_part - 1, head.frame_no)
+        self._restored_from = -1 if head is None else head.part
         self.last_no = self._known_no = position.frame_no
-        self.changed, self.from_backup, self._before = True, False, ""
-        self._mark = Mark(self._objects.store.url, token_hex(8))
+        self.changed, self.from_backup, self._before = True, False, ()
+        self._mark = Mark(self._objects.store.url, token_hex(8), skips=self._mark.skips)
         self.keep(position)
         _log.info("restored_from_bucket", part=position.part, frame=position.frame_no)
         return position
 
+    def _has(self, head: Head | None) -> bool:
+        """Whether a restore from the newest manifest would make the directory as it is: a hole follows it."""
+        return (-1 if head is None else head.part) == self._restored_from and self.last_no == self._known_no
+
+    def _has_made(self, head: Head) -> bool:
+        """Whether the newest manifest was made from these files, so that they have all of it: parts are missing."""
+        if head.lineage != self._mark.lineage or self._differed or self.last_no < head.frame_no:
+            return False
+        _log.warning("parts_missing", manifest=head.part, reason="deleted by hand? `topics replica verify` names them")
+        return True
+
     def _set_aside(self) -> None:
+        """Move everything to a folder; remove it, if the bucket has all of it."""
         self.close()
         again = self._mark.incomplete
-        self._mark = replace(self._mark, incomplete=True)
-        write_mark(self._disk, self._path, self._mark)
-        keep = self.last_no > 0 and not again
+        self._mark_as(incomplete=True)
+        keep = self.last_no > self._known_no and not again
         aside = self._clear(keep)
         if keep:
             _log.warning(

@@ -51,6 +51,8 @@ EXIT_FORCED = 130
 
 DRAIN_MARGIN_S = 2.0
 GATEWAY_STOP_S = 5.0
+OTHERS_FIRST_S = 8.0
+"""What the other shards get to ship all that they have before shard 0 ends its term; longer than their own limit."""
 PROGRESS_LOG_S = 2.0
 NO_KEYS = Keys()
 NO_PROTOCOLS = Protocols()
@@ -168,7 +170,9 @@ class Service:
     def states(self) -> list[ShardState]:
         """States of the shards, for the children."""
         return [
-            ShardState(i, c.phase, self._endpoints[i], c.incarnation, c.done_bytes, c.total_bytes, c.hangs, c.holder)
+            ShardState(
+                i, c.phase, self._endpoints[i], c.incarnation, c.done_bytes, c.total_bytes, c.hangs, c.holder, c.term
+            )
             for i, c in enumerate(self._shards)
         ]
 
@@ -287,8 +291,14 @@ class Service:
         await self._gateway.stop(GATEWAY_STOP_S)
         self._notifier.busy("closing shards", int(stop_s) + 5)
         async with trio.open_nursery() as nursery:
-            for shard in self._shards:
+            for shard in self._shards[1:]:
                 nursery.start_soon(shard.stop, stop_s)
+            if self._settings.bucket:
+                # Another machine takes them when it has shard 0. Before that, all that they have has to be shipped.
+                with trio.move_on_after(OTHERS_FIRST_S):
+                    for shard in self._shards[1:]:
+                        await shard.gone.wait()
+            nursery.start_soon(self._shards[0].stop, stop_s)
 
     async def _relay(self, child: Child) -> None:
         """Send the shards' states to a child at every change. Changes during a send are combined into one message."""
@@ -372,7 +382,8 @@ class Service:
             self._announced = False
             self._notifier.ready(f"standing by, {holder} holds the shards")
             self._log.info("standing_by", holder=holder)
-            self._announce(f"topics stands by at {self._url}: {holder} holds the shards")
+            by_hand = "" if self._settings.replication == "sync" else "; `topics takeover` if that one is gone"
+            self._announce(f"topics stands by at {self._url}: {holder} holds the shards{by_hand}")
 
     @staticmethod
     def _decided(child: Child) -> bool:
@@ -395,6 +406,7 @@ class Service:
                     "state": child.state.value,
                     "phase": child.phase,
                     **({"holder": child.holder} if child.holder else {}),
+                    **({"term": child.term} if child.term else {}),
                 }
                 for child in self._children
             },

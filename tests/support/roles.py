@@ -8,18 +8,16 @@ from typing import Any
 import trio
 
 from proto.model.limits import Limits
+from proto.model.replication import Replication
 from shardd.replication.attach import FORMAT, Service, check_service
 from shardd.replication.log_reader import LogReader
-from shardd.replication.messages import Timing
 from shardd.replication.objects import Objects
 from shardd.replication.role import Role
 from shardd.standby.closed_log import ClosedLog
 from shardd.storage.disk import RealDisk
 from tests.support.bucket import MemoryStore
 from tests.support.harness import FakeClock, Harness
-from tests.support.shipped import CREATED_MS, SMALL
-
-TIMING = Timing(time_to_live=10.0, follow=0.0, retry=0.0, retry_most=0.0)
+from tests.support.shipped import CREATED_MS, SMALL, TIMING
 
 
 class Time:
@@ -36,7 +34,14 @@ class Machine:
     """One machine. Its role runs in `nursery` until `stop`."""
 
     def __init__(
-        self, nursery: trio.Nursery, store: MemoryStore, directory: Path, name: str, time: Time, index: int = 0
+        self,
+        nursery: trio.Nursery,
+        store: MemoryStore,
+        directory: Path,
+        name: str,
+        time: Time,
+        index: int = 0,
+        replication: Replication = Replication.SYNC,
     ) -> None:
         self.store = store
         self.path = directory / name / f"shard-{index:02d}"
@@ -44,7 +49,10 @@ class Machine:
         self.name = name
         self.time = time
         self.index = index
+        self.replication = replication
         self.incarnation = 0
+        self.running = 0
+        """Processes whose threads may still use the directory."""
         self.harness: Harness | None = None
         self._nursery = nursery
         self.start()
@@ -61,13 +69,24 @@ class Machine:
         def check() -> None:
             check_service(self.store, service, objects.names.prefix)
 
-        self.role = Role(nonce, objects, self.local, TIMING, check, leads=self.index == 0, now=self.time)
+        self.role = Role(
+            nonce,
+            objects,
+            self.local,
+            TIMING,
+            check,
+            leads=self.index == 0,
+            replication=self.replication,
+            now=self.time,
+        )
         self._scope = trio.CancelScope()
         self._nursery.start_soon(self._run, self.role, self._scope)
 
     async def _run(self, role: Role, scope: trio.CancelScope) -> None:
+        self.running += 1
         with scope:
             await role.run()
+        self.running -= 1
 
     def stop(self) -> None:
         """End the process, as a kill does."""

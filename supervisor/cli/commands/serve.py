@@ -50,7 +50,7 @@ def serve(
         complain(str(error))
         raise typer.Exit(EXIT_USAGE) from None
     fresh = None
-    if settings.bucket and settings.replication == "sync" and not (settings.data_dir / MANIFEST).exists():
+    if settings.bucket and not (settings.data_dir / MANIFEST).exists():
         from supervisor.backup.join import JoinError, join
 
         try:

@@ -24,16 +24,17 @@ def takeover(
 ) -> None:
     """Have the standby that runs on this machine take over, whether or not the holder lives.
 
-    With TOPICS_REPLICATION=sync. Nothing acknowledged as `fsync` is lost: the holder that is replaced can acknowledge
-    nothing more.
+    With TOPICS_REPLICATION=sync, nothing acknowledged as `fsync` is lost: the holder that is replaced can acknowledge
+    nothing more. With `async`, what it had not shipped is lost, and so is what it acknowledges until it notices: stop
+    it first, if it still runs.
     Exit status: 0 this machine holds the shards, 1 not possible, 2 wrong settings.
     """
     try:
         settings = settings_module.load({"data_dir": data_dir})
     except settings_module.SettingsError as error:
         fail(str(error), Status.USAGE)
-    if not settings.bucket or settings.replication != "sync":
-        fail("there are standbys with TOPICS_BUCKET and TOPICS_REPLICATION=sync only", Status.USAGE)
+    if not settings.bucket:
+        fail("there are standbys with TOPICS_BUCKET only", Status.USAGE)
     path = rundir.choose(settings.runtime_dir, os.environ, settings.data_dir) / rundir.STATUS
     try:
         found = json.loads(path.read_text())

@@ -8,32 +8,26 @@ import pytest
 import trio
 
 from shardd.replication import manifests, role
-from shardd.replication.attach import FORMAT, Service
-from shardd.replication.holder import Holder, attached
-from shardd.replication.log_reader import LogReader
+from shardd.replication.holder import Holder
 from shardd.replication.names import ShardNames
-from shardd.replication.shipping import Shipping
 from shardd.storage.disk import RealDisk
 from tests.support.bucket import MemoryStore
 from tests.support.harness import FakeClock, Harness
 from tests.support.roles import Machine, Time
-from tests.support.shipped import CREATED_MS, SMALL
+from tests.support.shipped import SMALL
 
 
-async def begun(machine: Machine) -> Harness:
+async def begun(machine: Machine) -> tuple[Harness, Holder]:
     """Open the shard of a machine, and let a holder begin."""
     with trio.fail_after(5):
         await machine.role.held.wait()
     harness = Harness(RealDisk(), FakeClock(), machine.path, **SMALL)
-    log, service = harness.shard.log, Service(FORMAT, CREATED_MS, 2)
-    shipping = Shipping(machine.store, 0, service, RealDisk(), machine.path, log, harness.clock, harness.limits)
-    reader = LogReader(RealDisk(), machine.path / "wal")
-    shipping.hold(attached(machine.role, reader, log), machine.role.nonce)
-    holder = Holder(shipping, machine.role, reader, log)
+    log = harness.shard.log
+    holder = Holder(machine.role, RealDisk(), machine.path, log, harness.clock, harness.limits)
     with trio.fail_after(5):
         await holder.begin()
     assert holder.shipped_no == log.synced_no
-    return harness
+    return harness, holder
 
 
 @pytest.fixture(autouse=True)
@@ -63,27 +57,18 @@ async def test_a_standby_that_takes_over_makes_no_manifest_with_fewer_frames(tmp
     store = MemoryStore()
     async with trio.open_nursery() as nursery:
         machine = Machine(nursery, store, tmp_path, "one", Time())
-        harness = await begun(machine)
+        harness, holder = await begun(machine)
         harness.append("a", 1)
         harness.shard.commits.sync_now()
-        shipping = Shipping(
-            store,
-            0,
-            Service(FORMAT, CREATED_MS, 2),
-            RealDisk(),
-            machine.path,
-            harness.shard.log,
-            harness.clock,
-            harness.limits,
-        )
-        shipping.hold(attached(machine.role, LogReader(RealDisk(), machine.path / "wal"), harness.shard.log), "00" * 16)
+        holder.synced()
+        await machine.role.caught_up(harness.shard.log)
         harness.shard.checkpoint_now()
-        uploaded = shipping.upload()
+        uploaded = await trio.to_thread.run_sync(holder.copies.upload)
         assert uploaded is not None
-        shipping._least_no = uploaded.frame_no + 1
-        shipping.create_manifest(uploaded)
+        holder.copies._least_no = uploaded.frame_no + 1
+        holder.copies.create_manifest(uploaded)
         assert not manifests.numbers(store, ShardNames(0))
-        shipping._least_no = uploaded.frame_no
-        shipping.create_manifest(uploaded)
+        holder.copies._least_no = uploaded.frame_no
+        holder.copies.create_manifest(uploaded)
         assert manifests.numbers(store, ShardNames(0))
         nursery.cancel_scope.cancel()

@@ -9,12 +9,16 @@ import pytest
 import trio
 
 from proto.ipc.control import ShardState
+from proto.model.replication import Replication
 from shardd.replication import parts, role
 from shardd.replication.attach import Mismatch
 from shardd.replication.names import SERVICE, ShardNames
 from shardd.replication.store import Refused, Unreachable
+from shardd.storage.disk import RealDisk
 from tests.support.bucket import MemoryStore
+from tests.support.harness import FakeClock, Harness
 from tests.support.roles import TIMING, Machine, Time
+from tests.support.shipped import SMALL
 
 NAMES = ShardNames(0)
 
@@ -23,6 +27,7 @@ NAMES = ShardNames(0)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(role, "TURN_S", 0.005)
     monkeypatch.setattr(role, "RETRY_S", 0.005)
+    monkeypatch.setattr(role, "ALONE_AFTER_S", 0.05)
 
 
 class Pair:
@@ -32,8 +37,8 @@ class Pair:
         self.nursery = nursery
         self.directory = directory
 
-    def machine(self, name: str, index: int = 0) -> Machine:
-        return Machine(self.nursery, self.store, self.directory, name, self.time, index)
+    def machine(self, name: str, index: int = 0, replication: Replication = Replication.SYNC) -> Machine:
+        return Machine(self.nursery, self.store, self.directory, name, self.time, index, replication)
 
     def kinds(self) -> list[tuple[int, int]]:
         """Term and kind of each part."""
@@ -167,6 +172,24 @@ async def test_a_shard_besides_shard_0_goes_with_it(tmp_path: Path) -> None:
         nursery.cancel_scope.cancel()
 
 
+async def test_a_shard_besides_shard_0_waits_for_it_also_if_its_own_term_has_ended(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", 1)
+        harness = await one.open()
+        two = pair.machine("two", 1)
+        await pair.until(lambda: two.role.holder)
+        harness.append("a", 1)
+        harness.shard.commits.sync_now()
+        await one.role.drain(harness.shard.log)
+        await pair.silence()
+        assert not two.role.held.is_set()
+        two.role.follow([ShardState(0, "replay"), ShardState(1)])
+        await two.open()
+        assert two.contents() == {"a": [1]}
+        nursery.cancel_scope.cancel()
+
+
 async def test_nothing_is_held_while_the_bucket_is_away(tmp_path: Path) -> None:
     async with trio.open_nursery() as nursery:
         pair = Pair(nursery, tmp_path)
@@ -233,4 +256,143 @@ async def test_credentials_that_are_refused_at_a_start_end_it_with_the_reason(tm
         with trio.fail_after(5):
             await one.role.held.wait()
         assert isinstance(one.role.error, Refused)
+        nursery.cancel_scope.cancel()
+
+
+# Where nothing waits for the bucket
+
+
+ASYNC = Replication.ASYNC
+
+
+async def test_a_silent_term_is_left_alone_until_an_operator_says_so(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", replication=ASYNC)
+        await one.open()
+        await one.write("a", 1)
+        two = pair.machine("two", replication=ASYNC)
+        await pair.until(lambda: two.role.holder)
+        one.stop()
+        await pair.silence()
+        assert not two.role.held.is_set()
+        two.role.take_over()
+        await two.open()
+        assert two.contents() == {"a": [1]}
+        assert two.local.skips, "the machine before may have used seqs that are not in the bucket"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_drained_holder_leaves_no_seqs_in_doubt(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", replication=ASYNC)
+        harness = await one.open()
+        two = pair.machine("two", replication=ASYNC)
+        await pair.until(lambda: two.role.holder)
+        harness.append("a", 1)
+        harness.shard.commits.sync_now()
+        await one.role.drain(harness.shard.log)
+        pair.time.now += 0.001
+        await two.open()
+        assert two.contents() == {"a": [1]}
+        assert not two.local.skips
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_machine_that_held_the_shard_opens_it_alone_and_ships_when_the_bucket_is_back(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", replication=ASYNC)
+        await one.open()
+        await one.write("a", 1)
+        one.stop()
+        pair.store.fault = lambda operation, name: Unreachable("away")
+        one.start()
+        with trio.fail_after(5):
+            await one.role.held.wait()
+        assert not one.role.claimed.is_set()
+        harness = Harness(RealDisk(), FakeClock(), one.path, **SMALL)
+        harness.append("a", 2)
+        harness.shard.commits.sync_now()
+        pair.store.fault = lambda operation, name: None
+        pair.time.now += TIMING.time_to_live
+        with trio.fail_after(5):
+            await one.role.claimed.wait()
+        harness.shard.close()
+        await one.open()
+        two = pair.machine("two", replication=ASYNC)
+        await pair.until(lambda: two.role.holder)
+        two.role.take_over()
+        await two.open()
+        assert two.contents() == {"a": [1, 2]}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_machine_that_is_alone_and_was_replaced_ends_and_sets_its_tail_aside(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", replication=ASYNC)
+        await one.open()
+        await one.write("a", 1)
+        one.stop()
+        two = pair.machine("two", replication=ASYNC)
+        await pair.until(lambda: two.role.holder)
+        two.role.take_over()
+        await two.open()
+        await two.write("a", "of two")
+        fault = pair.store.fault
+        two.stop()
+        pair.store.fault = lambda operation, name: Unreachable("away")
+        one.start()
+        with trio.fail_after(5):
+            await one.role.held.wait()
+        harness = Harness(RealDisk(), FakeClock(), one.path, **SMALL)
+        harness.append("a", "of one, alone")
+        harness.shard.commits.sync_now()
+        pair.store.fault = fault
+        pair.time.now += TIMING.time_to_live
+        with trio.fail_after(5):
+            await one.role.over.wait()
+        assert "another machine" in one.role.reason
+        await pair.until(lambda: not one.running)
+        one.start()
+        await pair.until(lambda: list(one.path.glob("aside-*")))
+        await pair.until(lambda: one.role.holder)
+        assert not one.role.held.is_set(), "it is a standby now, also if the bucket goes away again"
+        one.stop()
+        await pair.until(lambda: not one.running)
+        pair.store.fault = lambda operation, name: Unreachable("away")
+        one.start()
+        await trio.sleep(4 * role.ALONE_AFTER_S)
+        assert not one.role.held.is_set()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_candidate_that_died_before_it_held_the_shard_goes_on_at_once(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        pair.store.fault = lambda operation, name: Unreachable("away") if "/log/" in name else None
+        one = pair.machine("one", replication=ASYNC)
+        await pair.until(lambda: [name for name in pair.store.objects if "/terms/" in name])
+        one.stop()
+        pair.store.fault = lambda operation, name: None
+        one.start()
+        await one.open()
+        assert not one.local.skips
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_shard_does_not_follow_one_that_was_opened_without_a_term(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", 1, ASYNC)
+        await one.open()
+        two = pair.machine("two", 1, ASYNC)
+        await pair.until(lambda: two.role.holder)
+        two.role.follow([ShardState(0, "ready"), ShardState(1)])
+        await pair.silence()
+        assert not two.role.held.is_set()
+        two.role.follow([ShardState(0, "ready", term=2), ShardState(1)])
+        await two.open()
         nursery.cancel_scope.cancel()

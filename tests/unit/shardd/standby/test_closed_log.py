@@ -10,7 +10,7 @@ import trio
 from proto.model.limits import Limits
 from shardd.checkpoint.slices import exhaust
 from shardd.offline.verify import verify
-from shardd.replication import role, shipping
+from shardd.replication import role
 from shardd.replication.attach import Mark, Mismatch, write_mark
 from shardd.replication.messages import Apply, Kind, Part, Position, ReadPart, Restore, Result
 from shardd.replication.objects import Objects
@@ -26,7 +26,6 @@ from tests.support.shipped import SMALL, Shipped, contents
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shipping, "FIRST_PAUSE", 0.0)
     monkeypatch.setattr(role, "TURN_S", 0.005)
 
 
