@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 ELSEWHERE = {
     "docs/operations.md": "tests/e2e/test_operations.py",
     "docs/examples.md": "tests/e2e/test_examples_browser.py",
+    "docs/howto/two-machines.md": "tests/e2e/test_two_machines_page.py",
 }
 """Pages that need more than a service, and the tests that run their blocks."""
 RUN = ("sh", "python")
@@ -71,8 +72,9 @@ def blocks(page: str) -> list[Block]:
     ]
 
 
-def run(block: Block, directory: Path, addresses: Mapping[str, str]) -> str:
-    """Run a block in a directory and return its output. `addresses` has those of the page and those to use instead."""
+def run(block: Block, directory: Path, addresses: Mapping[str, str], enter: Sequence[str] = ()) -> str:
+    """Run a block in a directory and return its output. `addresses` has those of the page and those to use instead.
+    `enter` is a command that replaces itself with the command after it."""
     text = block.text
     for printed, real in addresses.items():
         text = text.replace(printed, real)
@@ -90,10 +92,12 @@ def run(block: Block, directory: Path, addresses: Mapping[str, str]) -> str:
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
         "PYTHONPATH": str(ROOT / "packages" / "topics-client"),
         "HOME": str(directory),
-        "TOPICS_URL": f"http://{addresses['127.0.0.1:4000']}",
+        "TOPICS_URL": f"http://{addresses.get('127.0.0.1:4000', '')}",
     }
     pipe: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(command, cwd=directory, env=environment, text=True, process_group=0, **pipe) as running:
+    with subprocess.Popen(
+        [*enter, *command], cwd=directory, env=environment, text=True, process_group=0, **pipe
+    ) as running:
         stop = threading.Timer(60, os.killpg, (running.pid, signal.SIGKILL))
         stop.start()
         assert running.stdout is not None
