@@ -11,6 +11,8 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+import msgspec
+
 from proto.model.replication import Replication
 from shardd.offline.fetch import fetch
 from shardd.replication import role
@@ -90,6 +92,12 @@ class Stepped(Role):
         if self.over.is_set():
             raise Deposed(self.reason)
         return True
+
+    def end(self) -> None:
+        """Give the term up, as an orderly stop does."""
+        assert self.replica is not None
+        self.replica.drain()
+        self.step_until(self.over.is_set)
 
     def _do(self, outputs: Any) -> None:
         waiting: list[Output] = list(outputs)
@@ -183,7 +191,7 @@ class Shipped(Harness):
 
 
 def _given(harness: Harness) -> dict[str, Any]:
-    return {name: getattr(harness.limits, name) for name in (*SMALL, "checkpoint_bytes", "bucket_retain_ms")}
+    return msgspec.structs.asdict(harness.limits)
 
 
 def restored(of: Shipped, until_ms: int | None = None, disk: FaultDisk | None = None) -> Harness:
