@@ -78,8 +78,9 @@ def run(block: Block, directory: Path, addresses: Mapping[str, str], enter: Sequ
     text = block.text
     for printed, real in addresses.items():
         text = text.replace(printed, real)
+    url = f"http://{addresses.get('127.0.0.1:4000', '')}"
     for default in ("Client()", "Topics()"):
-        text = text.replace(default, f'{default[:-1]}"http://{addresses["127.0.0.1:4000"]}")')
+        text = text.replace(default, f'{default[:-1]}"{url}")')
     program = directory / f"block{block.line}.mjs"
     if block.kind == "ts":
         program.write_text(text)
@@ -92,7 +93,7 @@ def run(block: Block, directory: Path, addresses: Mapping[str, str], enter: Sequ
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
         "PYTHONPATH": str(ROOT / "packages" / "topics-client"),
         "HOME": str(directory),
-        "TOPICS_URL": f"http://{addresses.get('127.0.0.1:4000', '')}",
+        "TOPICS_URL": url,
     }
     pipe: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(
