@@ -439,7 +439,7 @@ def test_kills_lose_and_double_nothing(new_service: Callable[..., Service], back
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     rng = random.Random(seed)
-    service = new_service(shards=2).start()
+    service = new_service(shards=2, TOPICS_RESTART_LIMIT="1000").start()  # by default it gives up after ten
 
     async def main(client: AsyncClient) -> None:
         await client.configure("chaos", durability="fsync")

@@ -187,7 +187,7 @@ def test_kills_lose_and_double_nothing(new_service: Callable[..., Service], kill
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     rng = random.Random(seed)
-    service = new_service(shards=2).start()
+    service = new_service(shards=2, TOPICS_RESTART_LIMIT="1000").start()  # by default it gives up after ten
     pipe: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen([*NODE, "e2e/chaos.mjs", service.url], cwd=PACKAGE, text=True, **pipe) as chaos:
         assert chaos.stdout is not None
