@@ -249,7 +249,6 @@ class WatchRequest(Struct):
         dict[Name, WatchStart | None] | None,
         about(
             "the topics by name, with the place to begin",
-            type="object",
             maxProperties="{max_watch_topics}",
             examples=[{"jobs": {"from_seq": 480100}, "news": {"tail": True}}],
         ),
