@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from itertools import repeat
@@ -74,9 +74,9 @@ class Machine(Server):
         return status == 503 and bool(answer["error"].get("detail", {}).get("standby"))
 
 
-def until(condition: object, what: str) -> None:
+def until(condition: Callable[[], object], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while not condition():  # type: ignore[operator]
+    while not condition():
         if time.monotonic() > deadline:
             raise RuntimeError(f"waited {PATIENCE_S:g} s in vain for {what}")
         time.sleep(0.005)
