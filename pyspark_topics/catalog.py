@@ -17,14 +17,14 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from pyspark_topics import cbor
-from pyspark_topics.directory import Shard
 from pyspark_topics.errors import CorruptFile, UnknownFormat, log
 from pyspark_topics.frames import VERSION
 from pyspark_topics.segment import Segment
+from pyspark_topics.storage import LocalFile
 from pyspark_topics.xxh3 import digest
 
 MAGIC = b"TPCC"
@@ -54,7 +54,7 @@ def newest(shard: Path) -> Catalog:
     names = sorted((p.name for p in shard.iterdir() if _NAME.fullmatch(p.name)), reverse=True) if shard.is_dir() else []
     problems: list[str] = []
     for name in names:
-        found = _read(shard / name)
+        found = decode((shard / name).read_bytes(), shard / name)
         if isinstance(found, Catalog):
             if problems:
                 log.warning("%s: read %s instead of %s", shard, name, "; ".join(problems))
@@ -65,20 +65,20 @@ def newest(shard: Path) -> Catalog:
     return Catalog()
 
 
-def of_segments(shard: Shard) -> Catalog:
+def of_segments(shard: Path) -> Catalog:
     """A catalog of all segments of a cold tier that is read without its data directory. Raises `CorruptFile`.
 
     Topics are named by their ids in hexadecimal, because only the data directory has the names. It also has the
     deletions and losses since the segments were written; these are missing here.
     """
     topics = []
-    folders = sorted((shard.path / "topics").iterdir()) if (shard.path / "topics").is_dir() else []
+    folders = sorted((shard / "topics").iterdir()) if (shard / "topics").is_dir() else []
     for folder in folders:
         ident = int(folder.name, 16)
         stored = [(int(path.stem.removeprefix("seg-")), path) for path in sorted(folder.glob("seg-*.data"))]
         sizes = [path.stat().st_size for _, path in stored]
         if stored:
-            last = Segment(str(stored[-1][1]), ident, sizes[-1], folder.name).entries()[-1]
+            last = Segment(LocalFile(str(stored[-1][1])), ident, sizes[-1], folder.name).entries()[-1]
             topics.append(
                 {
                     "name": folder.name,
@@ -95,9 +95,8 @@ def of_segments(shard: Shard) -> Catalog:
     return Catalog(topics=tuple(topics))
 
 
-def _read(path: Path) -> Catalog | str:
-    """The catalog, or the reason why it is unreadable. Raises `UnknownFormat`."""
-    raw = path.read_bytes()
+def decode(raw: bytes, path: PurePath) -> Catalog | str:
+    """The catalog in a file, or the reason why it is unreadable. Raises `UnknownFormat`."""
     if len(raw) < HEAD.size:
         return f"{len(raw)} bytes, too short"
     magic, version, length, checksum = HEAD.unpack_from(raw)

@@ -7,6 +7,7 @@ a backup               manifest.json, shard-00/…, cold/shard-00/… and backup
                        (`topics backup DIR`) the newest is read
 a cold tier            shard-00/topics/… and nothing else: older segments. coldPath names it beside a data directory;
                        alone it is read without topic names (see `catalog.of_segments`)
+a bucket               s3://…, gs://…, az://…, abfs://…, or a directory with service.json: see `replica`
 """
 
 from __future__ import annotations
@@ -17,11 +18,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark_topics.errors import ColdPathMissing, NotADataDirectory
-from pyspark_topics.options import BadOption
+from pyspark_topics import catalog, replica
+from pyspark_topics.catalog import Catalog
+from pyspark_topics.errors import ColdPathMissing, NotADataDirectory, Trimmed
+from pyspark_topics.logfile import LogFile
+from pyspark_topics.options import BadOption, Topics
+from pyspark_topics.snapshot import Place
+from pyspark_topics.storage import LocalFile
 
 FORMAT = 1
 _SHARD = re.compile(r"shard-(\d+)")
+
+
+_FILE = re.compile(r"wal-(\d{20})\.log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +42,18 @@ class Shard:
     path: Path
     cold: Path | None = None
     has_log: bool = True
+
+    @property
+    def state(self) -> str:
+        return "catalog"
+
+    def may_hold(self, topics: Topics) -> bool:
+        """True: finding out costs as little as knowing."""
+        return True
+
+    def snapshot(self, fail: bool) -> DirectorySnapshot:
+        """Raises as `Place.snapshot`."""
+        return DirectorySnapshot(self, catalog.newest(self.path) if self.has_log else catalog.of_segments(self.path))
 
     def base(self, cold: bool) -> Path:
         """Parent of the folder `topics` of hot or cold segments. Raises `ColdPathMissing`."""
@@ -46,14 +67,57 @@ class Shard:
         return self.cold
 
 
-def places(paths: Sequence[str], cold: Sequence[str] = ()) -> list[Shard]:
-    """The shards of several paths. Raises `NotADataDirectory`, `BadOption`.
+@dataclass(frozen=True, slots=True)
+class DirectorySnapshot:
+    """The newest catalog of a shard's directory, and its files."""
+
+    shard: Shard
+    catalog: Catalog
+
+    @property
+    def number(self) -> int:
+        return self.catalog.number
+
+    def segment(self, name: str, cold: bool) -> LocalFile:
+        return LocalFile(str(self.shard.base(cold) / name))
+
+    def logs(self, fail: bool) -> list[LogFile]:
+        directory, frame_no = self.shard.path / "wal", self.catalog.frame_no
+        # A shard that never started has no directory yet.
+        listed = sorted(directory.iterdir()) if directory.is_dir() else []
+        # Empty files are skipped: a failed rotation may leave one.
+        files = [
+            (path, int(match[1])) for path in listed if (match := _FILE.fullmatch(path.name)) and path.stat().st_size
+        ]
+        while len(files) > 1 and files[1][1] <= frame_no + 1:
+            del files[0]
+        if files and files[0][1] > frame_no + 1:
+            raise Trimmed(
+                f"the log in {directory} begins with frame {files[0][1]}, the catalog ends at frame {frame_no}"
+            )
+        untils = [*(first for _, first in files), None][1:]
+        return [
+            LogFile(LocalFile(str(path)), first, until, fail=fail)
+            for (path, first), until in zip(files, untils, strict=False)
+        ]
+
+
+def places(paths: Sequence[str], cold: Sequence[str] = ()) -> list[Place]:
+    """The shards of several paths. Raises `NotADataDirectory`, `BadOption`, OSError.
 
     Cold tiers in `cold` and in `paths` belong to the data directories in the same order. Without data directories they
-    are read alone.
+    are read alone. Buckets hold their cold segments.
     """
+    buckets = [path for path in paths if replica.is_bucket(path)]
+    found: list[Place] = [shard for path in buckets for shard in replica.shards(path)]
+    return [*found, *_of_directories([path for path in paths if path not in buckets], cold)]
+
+
+def _of_directories(paths: Sequence[str], cold: Sequence[str]) -> list[Shard]:
     colds = [*cold, *(path for path in paths if is_cold(path))]
     hot = [path for path in paths if not is_cold(path)]
+    if not paths and cold:
+        raise BadOption("option coldPath goes with a data directory: a bucket holds its cold segments; leave it out")
     if hot and colds and len(colds) != len(hot):
         # Two servers never share a cold tier, so each needs its own.
         raise BadOption(f"option coldPath names {len(colds)} directories for {len(hot)} paths; give one for each")

@@ -23,6 +23,10 @@ class ColdPathMissing(ValueError):
     """Records are in the server's cold tier, and option coldPath is not set."""
 
 
+class BucketError(OSError):
+    """A bucket refused a call, or cannot be reached. The message says which, and what to check."""
+
+
 class Trimmed(FileNotFoundError):
     """The log begins after the position of the catalog that was read: the server has written newer catalogs."""
 

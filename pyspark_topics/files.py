@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +18,7 @@ from pyspark_topics.offsets import Gap, Offsets, Position
 from pyspark_topics.options import EARLIEST, LATEST, BadOption, Bound, Options, all_there
 from pyspark_topics.plan import Piece, Range, Survey
 from pyspark_topics.rows import Counters
+from pyspark_topics.snapshot import Key
 from pyspark_topics.topic import Topic
 from pyspark_topics.where import ALL, MAX_I64, Where
 
@@ -61,7 +61,7 @@ def batch(options: Options, where: Where, counters: Counters) -> list[InputParti
     gone: list[Gap] = []
     for topic in found.topics:
         allowed = _range(topic, options)
-        ranges[topic.shard.path, topic.ident] = allowed
+        ranges[topic.shard, topic.ident] = allowed
         explicit = options.starting.seqs.get(topic.name, EARLIEST) > 0
         if explicit or options.tombstones:
             gaps = _gaps(topic, allowed.low, min(allowed.high, topic.head), found)
@@ -115,7 +115,7 @@ _SEQ = pa.schema([pa.field("offset", pa.int64())])
 
 
 def _first_live(topic: Topic, found: Survey) -> int:
-    key = topic.shard.path, topic.ident
+    key = topic.shard, topic.ident
     for piece in plan.narrow(found.pieces, {key: Range(topic.floor, topic.head)}):
         for rows in plan.read(piece, _SEQ):
             return int(rows["offset"][0].as_py())
@@ -148,23 +148,21 @@ TASK_RECORDS = 100_000
 """Largest number of records of one task of a stream."""
 
 
-def _by_topic(pieces: Collection[Piece]) -> dict[tuple[Path, int], list[Piece]]:
+def _by_topic(pieces: Collection[Piece]) -> dict[Key, list[Piece]]:
     """Pieces by shard and topic id; a piece with several topics appears once for each."""
-    found: dict[tuple[Path, int], list[Piece]] = {}
+    found: dict[Key, list[Piece]] = {}
     for piece in pieces:
         for ident, rows in piece.rows.items():
-            found.setdefault((piece.shard.path, ident), []).append(replace(piece, rows={ident: rows}))
+            found.setdefault((piece.shard, ident), []).append(replace(piece, rows={ident: rows}))
     return found
 
 
-def _share(
-    share: offsets.Share, topics: Mapping[str, Topic], pieces: Mapping[tuple[Path, int], list[Piece]]
-) -> list[Piece]:
+def _share(share: offsets.Share, topics: Mapping[str, Topic], pieces: Mapping[Key, list[Piece]]) -> list[Piece]:
     """The pieces that hold a share of a topic, in order of seq."""
     name, first, stop = share
     if (topic := topics.get(name)) is None:
         return []
-    key = topic.shard.path, topic.ident
+    key = topic.shard, topic.ident
     found = plan.narrow(pieces.get(key, []), {key: Range(first, stop - 1)})
     return sorted(found, key=lambda piece: piece.rows[topic.ident].low)
 

@@ -14,14 +14,12 @@ If damage is to be skipped (`fail` is false), the error is logged and reading co
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterator, Mapping
-from typing import Any
-
-import pyarrow as pa
 
 from pyspark_topics import frames
 from pyspark_topics.errors import CorruptFile, UnknownFormat, tell
+from pyspark_topics.segment import Entry
+from pyspark_topics.storage import File
 
 
 class LogFile:
@@ -31,25 +29,20 @@ class LogFile:
     None for the shard's newest file. `end` limits the bytes read. `names` maps topic ids to known names, for errors.
     """
 
-    def __init__(self, path: str, first: int, until: int | None, end: int | None = None, *, fail: bool = True) -> None:
-        self.path = path
+    def __init__(self, file: File, first: int, until: int | None, end: int | None = None, *, fail: bool = True) -> None:
+        self.file = file
         self.first = first
         self.until = until
         self.fail = fail
         self.names: Mapping[int, str] = {}
-        with open(path, "rb") as file:
-            size = file.seek(0, 2)
-            if end is not None and size < end and until is not None:
-                tell(CorruptFile(f"{path}: {size} bytes, but there were {end} when the read was planned"), fail)
-            self.size = size if end is None else min(end, size)
-            # The newest file is copied: the server may truncate it after a failed write, which would remove mapped
-            # pages. An empty file cannot be mapped either.
-            file.seek(0)
-            mapped = until is not None and self.size
-            data: Any = mmap.mmap(file.fileno(), self.size, prot=mmap.PROT_READ) if mapped else file.read(self.size)
-            self.size = len(data)
-        self.buffer = pa.py_buffer(data)
-        self.view = memoryview(data)
+        # The server may truncate the newest file after a failed write.
+        content = file.open(end, settled=until is not None)
+        if end is not None and content.size < end and until is not None:
+            tell(CorruptFile(f"{file.path}: {content.size} bytes, but there were {end} at the planning"), fail)
+        self.buffer = content.buffer
+        self.view = content.view
+        self.size = len(self.view)
+        content.need([(0, self.size)])
 
     def heads(self) -> Iterator[frames.Head]:
         """The headers of all frames, in order, without verifying their checksums. Raises `CorruptFile`."""
@@ -60,7 +53,7 @@ class LogFile:
                 if head.frame_no != expected:
                     raise frames.FrameError(f"frame number {head.frame_no} where {expected} should be")
             except UnknownFormat as error:
-                raise UnknownFormat(f"{self.path}, byte {offset}: {error}") from error
+                raise UnknownFormat(f"{self.file.at(offset)}: {error}") from error
             except frames.FrameError as error:
                 self.ends_at(offset, expected, error)
                 if self.fail or (found := self._whole_after(offset, expected)) is None:
@@ -70,6 +63,10 @@ class LogFile:
             yield head
             offset += head.length
             expected = head.frame_no + 1
+
+    def head(self, entry: Entry) -> frames.Head:
+        """The header of a batch. Raises `FrameError`, `UnknownFormat`."""
+        return frames.Head(self.view, entry.offset)
 
     def _whole_after(self, offset: int, number: int) -> frames.Head | None:
         """The first undamaged frame after `offset` with a number above `number`, and of this file; else None."""
@@ -88,10 +85,10 @@ class LogFile:
     def ends_at(self, offset: int, number: int, reason: frames.FrameError) -> None:
         """Return if the log may end at this byte, where frame `number` should be. Otherwise raise `CorruptFile`, or log
         the damage if it is skipped."""
-        place = f"{self.path}, byte {offset}{self._whose(offset)}: {reason}"
+        place = f"{self.file.at(offset)}{self._whose(offset)}: {reason}"
         damage: str | None = None
         if self.until is not None:
-            damage = f"the next file begins with frame {self.until}, so frame {number} is damaged or missing"
+            damage = f"frame {self.until} follows elsewhere, so frame {number} is damaged or missing"
         at = offset
         while damage is None and (at := frames.find(self.view, at + 1)) >= 0:
             if not frames.is_whole(self.view, at):
@@ -103,6 +100,6 @@ class LogFile:
                     "is damaged"
                 )
         if damage is not None:
-            error = CorruptFile(f"{place}; {damage}")
+            error = CorruptFile(f"{place}; {damage}{self.file.remedy}")
             error.__cause__ = reason
             tell(error, self.fail)

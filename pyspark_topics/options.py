@@ -1,6 +1,6 @@
 """Options of reads and streams, parsed and checked. Names are those of Spark's Kafka source where it has the option.
 
-    path, paths               data directories, shard directories, backups, cold tiers: see `directory`
+    path, paths               data directories, shard directories, backups, cold tiers, buckets: see `directory`
     coldPath                  the server's TOPICS_COLD_DIR, one for each path
     url, token                a running service instead of files: see `feed`
     subscribe                 "orders,returns"; they must exist when a read or a new stream begins
@@ -41,6 +41,8 @@ NAMES = tuple(
     """.split()  # noqa: SIM905 - as a list it would be a page
 )
 EARLIEST, LATEST = -2, -1
+BUCKETS = ("s3://", "s3a://", "gs://", "gcs://", "az://", "abfs://", "abfss://")
+"""How the URL of a bucket begins."""
 
 
 class BadOption(ValueError):
@@ -230,8 +232,9 @@ def _local(option: str, path: str) -> str:
     scheme, colon, rest = path.partition(":")
     if colon and scheme == "file":
         return "/" + rest.lstrip("/")
-    if colon and rest.startswith("//"):
-        raise BadOption(f"option {option} = {path!r}: files are read where they lie; give a local or mounted directory")
+    if colon and rest.startswith("//") and not (option != "coldPath" and path.startswith(BUCKETS)):
+        also = "" if option == "coldPath" else ", or a bucket (s3://, gs://, az://, abfs://)"
+        raise BadOption(f"option {option} = {path!r}: it is neither a local nor a mounted directory{also}")
     return path
 
 

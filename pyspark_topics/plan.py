@@ -21,23 +21,22 @@ all that depends on it, up to a whole shard whose catalogs are all unreadable.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
-from pathlib import Path
 from typing import Any
 
-from pyspark_topics import catalog, frames, rows
-from pyspark_topics.catalog import Catalog
-from pyspark_topics.directory import Shard, shards
-from pyspark_topics.errors import CorruptFile, Trimmed, tell
+from pyspark_topics import frames, rows
+from pyspark_topics.directory import places
+from pyspark_topics.errors import CorruptFile, tell
 from pyspark_topics.logfile import LogFile
 from pyspark_topics.options import Topics
 from pyspark_topics.replay import Replay
 from pyspark_topics.rows import Counters, Rows
 from pyspark_topics.segment import Segment
+from pyspark_topics.snapshot import Key, Place, Snapshot
+from pyspark_topics.storage import File
 from pyspark_topics.topic import Topic
 from pyspark_topics.where import ALL, MAX_I64, Where
 
@@ -48,7 +47,6 @@ TASK_BYTES = 256 << 20
 LEAST_TASK_BYTES = 8 << 20
 """Smallest size worth a task. A task costs Spark up to 80 ms besides its work: its exchange with Python before a task
 has two pauses of 40 ms, in which one side of the socket delays an acknowledgement that the other awaits."""
-_FILE = re.compile(r"wal-(\d{20})\.log")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +56,8 @@ class Piece:
     `first` and `until` are the frame numbers of a log file (see `LogFile`); `first` is 0 for a segment.
     """
 
-    shard: Shard
-    path: str
+    shard: Place
+    file: File
     end: int
     rows: dict[int, Rows]
     now_ms: int
@@ -68,14 +66,18 @@ class Piece:
     where: Where = ALL
     fail: bool = True
 
+    @property
+    def path(self) -> str:
+        return self.file.path
+
     def open(self) -> LogFile | Segment:
         """Open the file. Raises `FileNotFoundError`, `CorruptFile`."""
         if self.first:
-            log = LogFile(self.path, self.first, self.until, self.end, fail=self.fail)
+            log = LogFile(self.file, self.first, self.until, self.end, fail=self.fail)
             log.names = {ident: wanted.name for ident, wanted in self.rows.items()}
             return log
         ((topic_id, wanted),) = self.rows.items()
-        return Segment(self.path, topic_id, self.end, wanted.name, self.fail)
+        return Segment(self.file, topic_id, self.end, wanted.name, self.fail)
 
 
 @dataclass(slots=True)
@@ -93,11 +95,11 @@ def clock_ms() -> int:
 
 def plan(path: str, topics: Collection[str] = (), cold: str | None = None, now_ms: int | None = None) -> list[Piece]:
     """The pieces of the topics named in `topics`, or of all topics if it is empty. See `survey`."""
-    return survey(shards(path, cold), Topics(frozenset(topics)), now_ms=now_ms).pieces
+    return survey(places([path], [cold] if cold else []), Topics(frozenset(topics)), now_ms=now_ms).pieces
 
 
 def survey(
-    places: Collection[Shard],
+    shards: Collection[Place],
     topics: Topics,
     where: Where = ALL,
     *,
@@ -113,8 +115,8 @@ def survey(
     now_ms = clock_ms() if now_ms is None else now_ms
     counters = counters or Counters()
     found = Survey()
-    for shard in places:
-        if not where.shard(shard.number):
+    for shard in shards:
+        if not (where.shard(shard.number) and shard.may_hold(topics)):
             counters.shards_skipped += 1
             continue
         try:
@@ -137,17 +139,15 @@ class Range:
     until_ms: int = MAX_I64
 
 
-def narrow(
-    pieces: Collection[Piece], ranges: Mapping[tuple[Path, int], Range], counters: Counters | None = None
-) -> list[Piece]:
-    """The pieces limited to `ranges` (by directory of the shard and topic id) and to their `where`. Topics without a
+def narrow(pieces: Collection[Piece], ranges: Mapping[Key, Range], counters: Counters | None = None) -> list[Piece]:
+    """The pieces limited to `ranges` (by shard and topic id) and to their `where`. Topics without a
     range are left out."""
     found = []
     for piece in pieces:
         where = piece.where
         left = {}
         for ident, wanted in piece.rows.items():
-            if (allowed := ranges.get((piece.shard.path, ident))) is None:
+            if (allowed := ranges.get((piece.shard, ident))) is None:
                 continue
             low, high = max(wanted.low, allowed.low, where.low), min(wanted.high, allowed.high, where.high)
             oldest = max(wanted.oldest_ms, allowed.since_ms, where.since_ms)
@@ -202,11 +202,17 @@ def _split(pieces: list[Piece], least: int) -> list[Piece]:
 
 def read(piece: Piece, schema: Any, tries: int = TRIES, counters: Counters | None = None) -> Iterator[Any]:
     """The rows of a piece as `pa.RecordBatch`es. Raises as `survey` does."""
+    counters = counters or Counters()
     try:
         file = piece.open()
+        if isinstance(file, Segment):
+            (wanted,) = piece.rows.values()
+            entries = file.heads(rows.Pick(wanted, counters))
+        else:
+            entries = file.heads()
     except FileNotFoundError as error:
         if not tries:
-            damage = CorruptFile(f"{piece.path}: gone, and so was every file that took its place; try again")
+            damage = CorruptFile(f"{piece.path}: gone, and so was every file that took its place; try again: {error}")
             damage.__cause__ = error
             tell(damage, piece.fail)
             return
@@ -221,12 +227,6 @@ def read(piece: Piece, schema: Any, tries: int = TRIES, counters: Counters | Non
     except CorruptFile as damage:
         tell(damage, piece.fail)
         return
-    counters = counters or Counters()
-    if isinstance(file, Segment):
-        (wanted,) = piece.rows.values()
-        entries = file.heads(rows.Pick(wanted, counters))
-    else:
-        entries = file.heads()
     for group in rows.groups(file, entries, piece.rows, counters):
         made = rows.batch(group, piece.rows, piece.shard.number, schema, piece.where, counters)
         if made.num_rows:
@@ -239,7 +239,7 @@ def _find_again(piece: Piece) -> list[Piece]:
     found = []
     for newer in _survey_shard(piece.shard, Topics(names), piece.now_ms, piece.fail).pieces:
         ranges = {
-            (piece.shard.path, ident): Range(wanted.low, wanted.high, wanted.oldest_ms, wanted.newest_ms)
+            (piece.shard, ident): Range(wanted.low, wanted.high, wanted.oldest_ms, wanted.newest_ms)
             for ident, wanted in piece.rows.items()
         }
         found += narrow([replace(newer, where=piece.where)], ranges)
@@ -257,26 +257,27 @@ class _Wanted:
         return isinstance(name, str) and name in self.topics and self.where.topic.allows(name)
 
 
-def _survey_shard(shard: Shard, topics: Container[str], now_ms: int, fail: bool) -> Survey:
+def _survey_shard(shard: Place, topics: Container[str], now_ms: int, fail: bool) -> Survey:
     tried: int | None = None
     for _ in range(TRIES):
         number = tried
         try:
-            newest = catalog.newest(shard.path) if shard.has_log else catalog.of_segments(shard)
-            number = newest.number
-            return _survey_from(newest, shard, topics, now_ms, fail)
+            snapshot = shard.snapshot(fail)
+            number = snapshot.number
+            return _survey_from(snapshot, topics, now_ms, fail)
         except FileNotFoundError as error:
             gone = error
             if number is not None and number == tried:
                 # The catalog is the same, so no checkpoint removed the file: it is missing by damage.
                 break
             tried = number
-    raise CorruptFile(f"{shard.path}: a file that catalog {tried or 0} needs is missing: {gone}") from gone
+    raise CorruptFile(f"{shard.path}: a file that {shard.state} {tried or 0} needs is missing: {gone}") from gone
 
 
-def _survey_from(newest: Catalog, shard: Shard, topics: Container[str], now_ms: int, fail: bool) -> Survey:
-    state = Replay(shard, newest, topics, fail)
-    logs = _logs(shard, newest.frame_no, fail)
+def _survey_from(snapshot: Snapshot, topics: Container[str], now_ms: int, fail: bool) -> Survey:
+    shard, newest = snapshot.shard, snapshot.catalog
+    state = Replay(snapshot, topics, fail)
+    logs = snapshot.logs(fail)
     ends = [(log, _replay(log, newest.frame_no, state)) for log in logs]
     if logs and state.frame_no < newest.frame_no:
         tell(
@@ -296,31 +297,16 @@ def _survey_from(newest: Catalog, shard: Shard, topics: Container[str], now_ms: 
         for stored in topic.segments:
             wanted = topic.wanted(stored.first, stored.last)
             if wanted is not None:
-                path = stored.path(shard, topic_id)
-                found.pieces.append(Piece(shard, str(path), stored.size, {topic_id: wanted}, now_ms, fail=fail))
+                file = topic.file(stored)
+                found.pieces.append(Piece(shard, file, stored.size, {topic_id: wanted}, now_ms, fail=fail))
         for log, span in topic.spans.items():
             wanted = topic.wanted(span.low, span.high)
             if wanted is not None:
                 spans.setdefault(log, {})[topic_id] = wanted
     for log, end in ends:
         if log in spans:
-            found.pieces.append(Piece(shard, log.path, end, spans[log], now_ms, log.first, log.until, fail=fail))
+            found.pieces.append(Piece(shard, log.file, end, spans[log], now_ms, log.first, log.until, fail=fail))
     return found
-
-
-def _logs(shard: Shard, frame_no: int, fail: bool) -> list[LogFile]:
-    """The log files with frames after `frame_no`, oldest first. Raises `Trimmed`, `FileNotFoundError`."""
-    directory = shard.path / "wal"
-    # A shard that never started has no directory yet.
-    listed = sorted(directory.iterdir()) if directory.is_dir() else []
-    # Empty files are skipped: a failed rotation may leave one.
-    files = [(file, int(match[1])) for file in listed if (match := _FILE.fullmatch(file.name)) and file.stat().st_size]
-    while len(files) > 1 and files[1][1] <= frame_no + 1:
-        del files[0]
-    if files and files[0][1] > frame_no + 1:
-        raise Trimmed(f"the log in {directory} begins with frame {files[0][1]}, the catalog ends at frame {frame_no}")
-    untils = [*(first for _, first in files), None][1:]
-    return [LogFile(str(file), first, until, fail=fail) for (file, first), until in zip(files, untils, strict=False)]
 
 
 def _replay(log: LogFile, frame_no: int, state: Replay) -> int:
@@ -342,7 +328,7 @@ def _replay(log: LogFile, frame_no: int, state: Replay) -> int:
             try:
                 state.apply(log, head)
             except frames.FrameError as error:
-                place = f'{log.path}, byte {head.offset} (topic "{state.names.get(head.topic_id, "")}")'
+                place = f'{log.file.at(head.offset)} (topic "{state.names.get(head.topic_id, "")}")'
                 tell(CorruptFile(f"{place}: {error}"), log.fail)
         end = head.offset + head.length
     return end

@@ -19,12 +19,11 @@ from collections.abc import Container
 from typing import Any
 
 from pyspark_topics import frames
-from pyspark_topics.catalog import Catalog
-from pyspark_topics.directory import Shard
 from pyspark_topics.errors import CorruptFile, tell
 from pyspark_topics.frames import FrameError, Head
 from pyspark_topics.logfile import LogFile
 from pyspark_topics.losses import Losses
+from pyspark_topics.snapshot import Snapshot
 from pyspark_topics.topic import Stored, Topic
 
 
@@ -34,13 +33,14 @@ class Replay:
     If damage is skipped (`fail` is false), batches may be missing between others.
     """
 
-    def __init__(self, shard: Shard, catalog: Catalog, subscribe: Container[str], fail: bool = True) -> None:
+    def __init__(self, snapshot: Snapshot, subscribe: Container[str], fail: bool = True) -> None:
+        catalog = snapshot.catalog
         self.topics: dict[int, Topic | None] = {}
         """Topics by id; None for a topic that is not in `subscribe`."""
         self.frame_no = 0
         """Number of the last frame that was read."""
         self.names: dict[int, str] = {}
-        self._shard = shard
+        self._snapshot = snapshot
         self._fail = fail
         self._next_id = catalog.next_id
         self._gone: set[int] = set()
@@ -51,12 +51,15 @@ class Replay:
             if topic is not None:
                 if entry.get("held"):
                     what = "could not be read by the server, which holds back what was written last"
-                    tell(CorruptFile(f'{shard.path}: topic "{entry["name"]}" {what}: salvage it there first'), fail)
+                    tell(
+                        CorruptFile(f'{snapshot.shard.path}: topic "{entry["name"]}" {what}: salvage it there first'),
+                        fail,
+                    )
                 self._load(topic, entry)
 
     def _create(self, ident: int, name: str, config: dict[str, Any], epoch: int) -> Topic | None:
         wanted = name in self._subscribe
-        topic = Topic(self._shard, ident, name, config, epoch, self._fail) if wanted else None
+        topic = Topic(self._snapshot, ident, name, config, epoch, self._fail) if wanted else None
         self.topics[ident] = topic
         self.names[ident] = name
         return topic

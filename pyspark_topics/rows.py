@@ -120,6 +120,9 @@ class Source(Protocol):
     view: memoryview
     fail: bool
 
+    def head(self, entry: Entry) -> Head:
+        """The header of a batch. Raises `FrameError`, `UnknownFormat`."""
+
     def ends_at(self, offset: int, number: int, reason: frames.FrameError) -> None:
         """Return if the frames may end at this byte, where frame `number` should be; else raise `CorruptFile`."""
 

@@ -12,16 +12,13 @@ frames to be skipped unread. If the index is missing or does not match, the fram
 
 from __future__ import annotations
 
-import mmap
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-
-import pyarrow as pa
 
 from pyspark_topics import frames
 from pyspark_topics.errors import CorruptFile, UnknownFormat, tell
+from pyspark_topics.storage import File
 from pyspark_topics.xxh3 import digest
 
 _ENTRY = struct.Struct("<QQIIqq16xQ")
@@ -45,8 +42,9 @@ class Entry:
         return self.first_seq, self.length, self.count, self.first_ts
 
 
-def data_path(base: Path, topic_id: int, first_seq: int) -> Path:
-    return base / "topics" / f"{topic_id:016x}" / f"seg-{first_seq:020d}.data"
+def data_name(topic_id: int, first_seq: int) -> str:
+    """Name of the data file in the directory of its shard."""
+    return f"topics/{topic_id:016x}/seg-{first_seq:020d}.data"
 
 
 class Segment:
@@ -55,20 +53,18 @@ class Segment:
     Damage raises `CorruptFile` if `fail`; else it is logged and skipped. Raises `FileNotFoundError`.
     """
 
-    def __init__(self, path: str, topic_id: int, size: int, name: str = "", fail: bool = True) -> None:
-        self.path = path
+    def __init__(self, file: File, topic_id: int, size: int, name: str = "", fail: bool = True) -> None:
+        self.file = file
         self.fail = fail
         self._topic_id = topic_id
         self._name = name
-        with open(path, "rb") as file:
-            there = file.seek(0, 2)
-            if there < size:
-                tell(CorruptFile(f"{path}{self._whose}: {there} bytes, but the catalog says {size} belong to it"), fail)
-                size = there
-            # The server may truncate the bytes after `size` at any time, so they are not mapped.
-            data = mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) if size else b""
-        self.buffer = pa.py_buffer(data)
-        self.view = memoryview(data)
+        # The server may truncate the bytes after `size` at any time.
+        self._content = file.open(size, settled=True)
+        if (there := self._content.size) < size:
+            about = f"{there} bytes, but the catalog says {size} belong to it{file.remedy}"
+            tell(CorruptFile(f"{file.path}{self._whose}: {about}"), fail)
+        self.buffer = self._content.buffer
+        self.view = self._content.view
 
     @property
     def _whose(self) -> str:
@@ -76,36 +72,39 @@ class Segment:
 
     def entries(self) -> list[Entry]:
         """All batches, in order, from the index if it is valid. Raises `CorruptFile`."""
-        return self._index() or [
-            Entry(head.first_seq, head.offset, head.length, head.count, head.ts_ms, last_ts(head))
-            for head in self._walk()
-        ]
+        found = self._index()
+        return [_entry(head) for head in self.heads()] if found is None else found
 
     def heads(self, wanted: Callable[[Entry], bool] | None = None) -> Iterator[frames.Head]:
         """The headers of the `wanted` frames, in order. With a valid index, other frames are not read; without one, all
-        frames are read and verified. Raises `CorruptFile`."""
+        frames are read and verified. Raises `FileNotFoundError`, and while the headers are taken `CorruptFile`."""
         entries = self._index()
         if entries is None:
-            for head in self._walk():
-                entry = Entry(head.first_seq, head.offset, head.length, head.count, head.ts_ms, last_ts(head))
-                if wanted is None or wanted(entry):
-                    yield head
-            return
+            self._content.need([(0, len(self.view))])
+            return (head for head in self._walk() if wanted is None or wanted(_entry(head)))
+        chosen = [entry for entry in entries if wanted is None or wanted(entry)]
+        self._content.need((entry.offset, entry.length) for entry in chosen)
+        return self._chosen(chosen)
+
+    def _chosen(self, entries: Iterable[Entry]) -> Iterator[frames.Head]:
         for entry in entries:
-            if wanted is None or wanted(entry):
-                try:
-                    head = self._head(entry.offset)
-                    if (head.first_seq, head.length, head.count, head.ts_ms) != entry.header:
-                        raise frames.FrameError("its header is not what the index says")
-                except frames.FrameError as error:
-                    self.ends_at(entry.offset, 0, error)
-                    continue
-                yield head
+            try:
+                head = self._head(entry.offset)
+                if (head.first_seq, head.length, head.count, head.ts_ms) != entry.header:
+                    raise frames.FrameError("its header is not what the index says")
+            except frames.FrameError as error:
+                self.ends_at(entry.offset, 0, error)
+                continue
+            yield head
+
+    def head(self, entry: Entry) -> frames.Head:
+        """The header of one of the batches. Raises `FrameError`, `UnknownFormat`."""
+        self._content.need([(entry.offset, entry.length)])
+        return frames.Head(self.view, entry.offset)
 
     def _index(self) -> list[Entry] | None:
-        try:
-            raw = Path(self.path).with_suffix(".idx").read_bytes()
-        except OSError:
+        raw = self.file.index()
+        if raw is None:
             return None
         entries: list[Entry] = []
         at = 0
@@ -123,7 +122,7 @@ class Segment:
         try:
             head = frames.Head(self.view, offset)
         except UnknownFormat as error:
-            raise UnknownFormat(f"{self.path}, byte {offset}: {error}") from error
+            raise UnknownFormat(f"{self.file.at(offset)}: {error}") from error
         if head.kind != frames.BATCH or head.topic_id != self._topic_id:
             raise frames.FrameError(f"a frame of kind {head.kind} and topic id {head.topic_id}")
         return head
@@ -149,9 +148,14 @@ class Segment:
 
     def ends_at(self, offset: int, number: int, reason: frames.FrameError) -> None:
         """Raise `CorruptFile`, unless damage is skipped: a segment never ends early without damage."""
-        damage = CorruptFile(f"{self.path}, byte {offset}{self._whose}: {reason}; the segment is damaged")
+        about = f"{self._whose}: {reason}; the segment is damaged{self.file.remedy}"
+        damage = CorruptFile(f"{self.file.at(offset)}{about}")
         damage.__cause__ = reason
         tell(damage, self.fail)
+
+
+def _entry(head: frames.Head) -> Entry:
+    return Entry(head.first_seq, head.offset, head.length, head.count, head.ts_ms, last_ts(head))
 
 
 def last_ts(head: frames.Head) -> int | None:

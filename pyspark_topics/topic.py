@@ -19,7 +19,6 @@ from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -27,16 +26,19 @@ import pyarrow.compute as pc
 
 from pyspark_topics import rows
 from pyspark_topics.deletions import Deletions
-from pyspark_topics.directory import Shard
 from pyspark_topics.frames import FrameError, Head, Records
 from pyspark_topics.logfile import LogFile
 from pyspark_topics.losses import Losses
 from pyspark_topics.rows import Rows
-from pyspark_topics.segment import Entry, Segment, data_path, last_ts
+from pyspark_topics.segment import Entry, Segment, data_name, last_ts
+from pyspark_topics.snapshot import Snapshot
+from pyspark_topics.storage import File, Kept
 
 RECORD_OVERHEAD = 16
 """Bytes that the server counts for each record besides its data, tag, node and meta."""
 MAX_I64 = 2**63 - 1
+_sizes = Kept(64 << 20)
+"""Seqs, tags and sizes of segments whose files are constant: a stream plans often, and caps need them each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,6 @@ class Stored:
     last: int
     size: int
     cold: bool
-
-    def path(self, shard: Shard, topic_id: int) -> Path:
-        """Path of the data file. Raises `ColdPathMissing`."""
-        return data_path(shard.base(self.cold), topic_id, self.first)
 
 
 @dataclass(slots=True)
@@ -68,9 +66,9 @@ class Topic:
     """
 
     def __init__(
-        self, shard: Shard, ident: int, name: str, config: dict[str, Any], epoch: int = 0, fail: bool = True
+        self, snapshot: Snapshot, ident: int, name: str, config: dict[str, Any], epoch: int = 0, fail: bool = True
     ) -> None:
-        self.shard = shard
+        self.shard = snapshot.shard
         self.ident = ident
         self.name = name
         self.epoch = epoch
@@ -85,6 +83,7 @@ class Topic:
         self.flagged: dict[int, bytes] = {}
         self.deletions = Deletions()
         self.spans: dict[LogFile, Span] = {}
+        self._snapshot = snapshot
         self._fail = fail
         self._window: list[Any] | None = None
         self._batches: dict[LogFile, array[int]] = {}
@@ -197,11 +196,10 @@ class Topic:
         if self._window is None:
             for stored in self.segments:
                 if stored.last >= self.floor:
-                    segment = self._open(stored)
-                    window += self._sizes(segment, segment.heads())
+                    window += self._stored_sizes(stored)
         for log, offsets in self._batches.items():
             known = self._measured.get(log, 0)
-            window += self._sizes(log, map(partial(Head, log.view), offsets[known:]))
+            window += self._sizes(log, map(partial(Head, log.view), offsets[known:]), self.floor)
             self._measured[log] = len(offsets)
         kept = []
         for part in window:
@@ -214,8 +212,20 @@ class Topic:
         self._window = kept
         return kept
 
-    def _sizes(self, source: rows.Source, heads: Iterable[Head]) -> Iterable[Any]:
-        wanted = {self.ident: Rows(self.name, self.floor, self.head, flagged=self.flagged)}
+    def _stored_sizes(self, stored: Stored) -> list[Any]:
+        file = self.file(stored)
+        flagged = tuple(each for each in self.flagged.items() if stored.first <= each[0] <= stored.last)
+        key = file, flagged, self._fail
+        found: list[Any] | None = _sizes.get(key)
+        if found is None:
+            segment = self._open(stored)
+            found = list(self._sizes(segment, segment.heads(), 0 if file.constant else self.floor))
+            if file.constant:
+                _sizes.put(key, found, sum(part.nbytes for part in found))
+        return found
+
+    def _sizes(self, source: rows.Source, heads: Iterable[Head], low: int) -> Iterable[Any]:
+        wanted = {self.ident: Rows(self.name, low, self.head, flagged=self.flagged)}
         # Small frames are joined; frames of ordinary size are handled one by one, so that their payload is not copied.
         for group in rows.groups(source, heads, wanted, None, 1000, 256 << 10):
             found, _ = group
@@ -229,8 +239,12 @@ class Topic:
             live = rows.live(group, ends, lambda: None, seqs, {self.ident: Deletions()})
             yield part if live is None else part.filter(live)
 
+    def file(self, stored: Stored) -> File:
+        """The file of a segment. Raises `ColdPathMissing`."""
+        return self._snapshot.segment(data_name(self.ident, stored.first), stored.cold)
+
     def _open(self, stored: Stored) -> Segment:
-        return Segment(str(stored.path(self.shard, self.ident)), self.ident, stored.size, self.name, self._fail)
+        return Segment(self.file(stored), self.ident, stored.size, self.name, self._fail)
 
     # Positions
 
@@ -256,7 +270,7 @@ class Topic:
                 continue
             if entry.first_ts >= ms:
                 return max(entry.first_seq, self.floor)
-            times = Records(source.buffer, source.view, Head(source.view, entry.offset)).times
+            times = Records(source.buffer, source.view, source.head(entry)).times
             below = entry.count if times is None else rows.below(times, ms)
             if below < entry.count:
                 return max(entry.first_seq + below, self.floor)
@@ -273,7 +287,7 @@ class Topic:
         deletions = {self.ident: self.deletions.after(self.floor)}
         lost = 0
         for source, entry in self.batches(self.floor, floor - 1):
-            for group in rows.groups(source, [Head(source.view, entry.offset)], wanted):
+            for group in rows.groups(source, [source.head(entry)], wanted):
                 counts, ends = rows.extent(group[0])
                 seqs = rows.sequence(group[0], counts, ends)
                 live = rows.live(group, ends, partial(rows.column, group[0], 1, counts), seqs, deletions)

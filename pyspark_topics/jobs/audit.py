@@ -27,7 +27,8 @@ from pyspark_topics import catalog, frames
 from pyspark_topics.directory import Shard, shards
 from pyspark_topics.errors import CorruptFile, UnknownFormat
 from pyspark_topics.logfile import LogFile
-from pyspark_topics.segment import Segment, data_path
+from pyspark_topics.segment import Segment, data_name
+from pyspark_topics.storage import LocalFile
 from pyspark_topics.xxh3 import digest
 
 TRIES = 4
@@ -111,7 +112,7 @@ def _units(shard: Shard) -> tuple[list[Unit], list[Finding]]:
     except CorruptFile as error:
         return [], [Finding("error", "checksum", str(shard.path), "", str(error))]
     found = [
-        Unit(str(data_path(shard.base(cold), topic["id"], first)), shard.number, topic["id"], topic["name"], size)
+        Unit(str(shard.base(cold) / data_name(topic["id"], first)), shard.number, topic["id"], topic["name"], size)
         for topic in newest.topics
         for first, size, _, _, cold in topic["segments"]
     ]
@@ -142,7 +143,7 @@ def examine(unit: Unit) -> Seen:
 
 
 def _log(unit: Unit, seen: Seen) -> None:
-    file = LogFile(unit.path, unit.first, unit.until)
+    file = LogFile(LocalFile(unit.path), unit.first, unit.until)
     for head in file.heads():
         try:
             frames.verify(file.view, head)
@@ -153,7 +154,7 @@ def _log(unit: Unit, seen: Seen) -> None:
 
 
 def _segment(unit: Unit, seen: Seen) -> None:
-    file = Segment(unit.path, unit.topic_id, unit.size)
+    file = Segment(LocalFile(unit.path), unit.topic_id, unit.size)
     heads = []
     offset = 0
     while offset < len(file.view):

@@ -42,6 +42,7 @@ class Scene:
     """A shard on the real disk with small limits, and the records that Spark would read from it."""
 
     def __init__(self, root: Path, **limits: Any) -> None:
+        root.mkdir(exist_ok=True)
         self.cold = root / "cold"
         limits = {
             "wal_segment_bytes": 4096,
@@ -52,14 +53,20 @@ class Scene:
         } | limits
         self.shard = Harness(RealDisk(), FakeClock(), root / "shard-00", **limits)
         self.path = self.shard.path
+        self.options = {"path": str(self.path), "coldPath": str(self.cold)}
+        """The options of a read."""
 
     def checkpoint(self, *, synced: bool = True) -> None:
         if synced:
             self.shard.shard.commits.sync_now()
         self.shard.shard.checkpoint_now()
 
+    def settle(self) -> None:
+        """Let readers find everything that was written."""
+
     def plan(self) -> list[Piece]:
-        return plan.plan(str(self.path), (), str(self.cold), self.shard.clock.ms)
+        self.settle()
+        return plan.plan(self.options["path"], (), self.options.get("coldPath"), self.shard.clock.ms)
 
     def read(self) -> list[Record]:
         return records(self.plan())

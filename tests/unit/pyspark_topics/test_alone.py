@@ -14,8 +14,10 @@ from pathlib import Path
 import py4j
 import pyarrow
 import pyspark
+import pytest
 
 import pyspark_topics
+from tests.support.bucket_scene import BucketScene
 from tests.support.scene import Scene
 
 ROOT = Path(__file__).parents[3]
@@ -36,11 +38,13 @@ print(json.dumps([sorted(row["value"].decode() for row in rows), sorted(others)]
 """
 
 
-def test_nothing_but_pyspark_and_pyarrow_is_needed_to_read(tmp_path: Path) -> None:
-    scene = Scene(tmp_path / "scene", cold_dir="")
+@pytest.mark.parametrize("kind", [Scene, BucketScene])
+def test_nothing_but_pyspark_and_pyarrow_is_needed_to_read(tmp_path: Path, kind: type[Scene]) -> None:
+    scene = kind(tmp_path / "scene", cold_dir="")
     scene.shard.append("t", *range(50))
     scene.checkpoint()
     scene.shard.append("t", "more")
+    scene.settle()
     site = tmp_path / "site"
     site.mkdir()
     for module in (pyspark, pyarrow, py4j):
@@ -49,7 +53,7 @@ def test_nothing_but_pyspark_and_pyarrow_is_needed_to_read(tmp_path: Path) -> No
         (site / libraries.name).symlink_to(libraries)
     shutil.copytree(Path(str(pyspark_topics.__file__)).parent, site / "pyspark_topics")
     done = subprocess.run(
-        [sys.executable, "-I", "-c", READ, json.dumps([str(site)]), str(scene.path)],
+        [sys.executable, "-I", "-c", READ, json.dumps([str(site)]), scene.options["path"]],
         capture_output=True,
         text=True,
         timeout=60,

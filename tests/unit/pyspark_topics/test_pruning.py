@@ -29,6 +29,7 @@ from pyspark_topics.columns import EVERYTHING, arrow_schema
 from pyspark_topics.datasource import Reader
 from pyspark_topics.directory import Shard
 from pyspark_topics.rows import Counters
+from pyspark_topics.storage import LocalFile
 from pyspark_topics.where import ALL, MAX_I64, Where, conditions
 from tests.support.scene import Scene
 
@@ -200,7 +201,7 @@ def test_tasks_are_few_and_of_about_the_same_size(monkeypatch: pytest.MonkeyPatc
     shards = [Shard(number, Path(f"shard-{number:02}")) for number in range(2)]
     sizes = [[2 * mib] * 270, [2 * mib, 60 * mib, 3 * mib, 64 * mib, 1]]
     pieces = [
-        plan.Piece(shard, f"{shard.path}/{n}", size, {}, 0)
+        plan.Piece(shard, LocalFile(f"{shard.path}/{n}"), size, {}, 0)
         for shard, own in zip(shards, sizes, strict=True)
         for n, size in enumerate(own)
     ]

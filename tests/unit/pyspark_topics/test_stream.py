@@ -15,6 +15,7 @@ from pyspark_topics.columns import EVERYTHING, arrow_schema
 from pyspark_topics.files import Files
 from pyspark_topics.offsets import DataLoss, Gap, Position, dump, load
 from pyspark_topics.options import BadOption, parse
+from tests.support.bucket_scene import BucketScene
 from tests.support.scene import NAMES, Chance, Scene
 
 Row = dict[str, Any]
@@ -25,13 +26,15 @@ class Query:
     batch that was logged but not committed is read again, and the sink discards its earlier rows of it."""
 
     def __init__(self, scene: Scene, **options: str) -> None:
-        self.given = {"path": str(scene.path), "coldPath": str(scene.cold), "startingOffsets": "earliest", **options}
+        self.scene = scene
+        self.given = {**scene.options, "startingOffsets": "earliest", **options}
         self.log: list[str] = []
         self.committed = 0
         self.sink: list[list[Row]] = []
         self.restart()
 
     def restart(self, **options: str) -> None:
+        self.scene.settle()
         self.given |= options
         parsed = parse(self.given, streaming=True)
         self.reader: Any = stream.reader(Files(parsed, arrow_schema(EVERYTHING)), parsed)
@@ -40,6 +43,7 @@ class Query:
 
     def batch(self, *, dies: str = "") -> str:
         """Returns the stage reached: "log" or "read"; "" if there was nothing to read. `dies`: log, read or commit."""
+        self.scene.settle()
         if len(self.log) - 1 == self.committed:
             start = self.log[-1]
             end = json.dumps(self.reader.latestOffset(json.loads(start), self.reader.getDefaultReadLimit()))
@@ -78,15 +82,24 @@ class Query:
         return [row for batch in self.sink for row in batch if row["value"] is None]
 
 
-@pytest.fixture
-def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    made = Scene(tmp_path)
+@pytest.fixture(params=[Scene, BucketScene])
+def scene(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    made: Scene = request.param(tmp_path)
     monkeypatch.setattr(plan, "clock_ms", lambda: made.shard.clock.ms)
     return made
 
 
+def seeds(few: int, all_: int) -> list[Any]:
+    """Each seed with a directory, and some with a bucket."""
+    long = pytest.mark.long
+    return [
+        *(pytest.param(Scene, seed, marks=long if seed >= few else ()) for seed in range(all_)),
+        *(pytest.param(BucketScene, seed, marks=long if seed else ()) for seed in range(all_ // 2)),
+    ]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 40))])
+@pytest.mark.parametrize(("scene", "seed"), seeds(3, 40), indirect=["scene"])
 def test_every_record_that_stays_comes_once_whatever_dies(scene: Scene, seed: int) -> None:
     chance = Chance(scene, seed)
     rng = random.Random(seed)
@@ -95,6 +108,7 @@ def test_every_record_that_stays_comes_once_whatever_dies(scene: Scene, seed: in
     for step in range(150):
         for _ in range(rng.randrange(6)):
             chance.step()
+        scene.settle()
         before, there = set(read(scene)), query.reader._source.latest()
         if query.batch(dies=rng.choice(["", "", "log", "read", "commit"])) == "read":
             start, end = load(json.loads(query.log[-2])), load(json.loads(query.log[-1]))
@@ -122,7 +136,7 @@ def read(scene: Scene) -> list[tuple[str, int, bytes]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 30))])
+@pytest.mark.parametrize(("scene", "seed"), seeds(2, 30), indirect=["scene"])
 def test_what_was_lost_is_told_as_a_diff_tells_it(scene: Scene, seed: int) -> None:
     chance = Chance(scene, seed)
     rng = random.Random(seed)
@@ -268,9 +282,8 @@ def test_all_that_is_available_now_ends_where_it_was_when_it_was_asked(scene: Sc
 
 def test_before_spark_tells_the_place_limits_hold_from_the_first_batch_on(scene: Scene) -> None:
     scene.shard.append("t", *range(50))
-    options = parse(
-        {"path": str(scene.path), "startingOffsets": "earliest", "maxOffsetsPerTrigger": "20"}, streaming=True
-    )
+    scene.settle()
+    options = parse({**scene.options, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "20"}, streaming=True)
     source = Files(options, arrow_schema(EVERYTHING))
     reader = stream.StreamReader(source, options)
     place = reader.initialOffset()
@@ -315,13 +328,15 @@ def test_what_is_read_again_after_a_stop_is_the_same(scene: Scene) -> None:
     first = query.read(query.log[-2], query.log[-1])
     scene.shard.append("t", *range(30))
     scene.checkpoint()
+    scene.settle()
     assert query.read(query.log[-2], query.log[-1]) == first
     assert len(first) == 30
 
 
 def test_one_topic_in_two_paths_is_refused(scene: Scene, tmp_path: Path) -> None:
     scene.shard.append("t", 1)
-    options = parse({"path": json.dumps([str(scene.path)] * 2)}, streaming=True)
+    scene.settle()
+    options = parse({"path": json.dumps([scene.options["path"]] * 2)}, streaming=True)
     with pytest.raises(BadOption, match='"t" is in more than one path'):
         Files(options, arrow_schema(EVERYTHING)).latest()
     assert dump({}) == {}
