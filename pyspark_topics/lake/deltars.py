@@ -14,6 +14,7 @@ each file, also of rows that were deleted later.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -40,6 +41,8 @@ from pyspark_topics.lake.layout import (
 
 TRIES = 5
 """How often a commit may meet one of another engine's maintenance."""
+SPARE_BYTES = 1 << 20
+"""Free space that a commit needs besides its rows."""
 MANY = 8
 """Small files of a partition that make compaction worth its commit."""
 MEASURED = "delta.dataSkippingStatsColumns"
@@ -90,6 +93,10 @@ class Tables:
         """Append rows as version `mark.version`. Raises `LakeError` if a table of rows has that version already; what
         `gaps` has, the caller knows."""
         of = GAPS if name == GAPS else ROWS
+        need, free = rows.nbytes + SPARE_BYTES, shutil.disk_usage(self._files.root).free
+        if free < need:
+            # The library's threads would print tracebacks.
+            raise LakeError(f"{self._files.root}: no space left on its disk: {free} bytes, this needs up to {need}")
         once = Transaction(app_id(self._about.lake, of), mark.version)
 
         def write(table: DeltaTable) -> None:

@@ -201,6 +201,20 @@ def _create(path: Path, content: bytes, unique: str) -> None:
         made.unlink(missing_ok=True)
 
 
+def begin(root: Path, wanted: About, source: Source) -> Lake:
+    """The lake, created if there is none and the source is there. Raises `LakeError`, `BadOption`, and as sources
+    do."""
+    source.reach()
+    latest = source.latest()
+    if not (root / ABOUT).exists():
+        all_there(source.topics, latest)
+    found = Lake(root, wanted)
+    known = found.position().positions
+    all_there(source.topics, {**latest, **known})
+    found.of_same_service(known, latest)
+    return found
+
+
 class Writer:
     """Brings a source into a lake. `step` is called with the name of each step that begins; tests die there."""
 
@@ -214,16 +228,8 @@ class Writer:
         self._unseen = 0
         self._vacuumed = time.monotonic()
 
-    def check(self) -> None:
-        """Raise if the source is not there, or is not the lake's. Raises `LakeError`, `BadOption`, and as sources
-        do."""
-        self._source.reach()
-        latest, known = self._source.latest(), self._lake.position().positions
-        all_there(self._source.topics, {**latest, **known})
-        self._lake.of_same_service(known, latest)
-
     def batch(self) -> Batch | None:
-        """Add one batch; None if there is nothing new. Raises as `check`, and `offsets.DataLoss`."""
+        """Add one batch; None if there is nothing new. Raises `LakeError`, and as sources do."""
         with self._lake.locked():
             done = None
             while done is None:

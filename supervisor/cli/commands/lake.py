@@ -120,11 +120,8 @@ def lake(
         form = layout.PER_TOPIC if table_per_topic else layout.ONE
         hours = None if vacuum_after is None else vacuum_after / 3_600_000
         source = local.source(given)
-        source.reach()
-        source.latest()  # a wrong source makes no lake
-        made = local.Lake(target, layout.About(form, source=given.get("url") or given["path"]))
+        made = local.begin(target, layout.About(form, source=given.get("url") or given["path"]), source)
         writer = local.Writer(made, source, local.Settings(compact_to=compact_to, vacuum_after=hours))
-        writer.check()
         _run(writer, 0 if once else (10_000 if every is None else every) / 1000, once, as_json)
 
 
@@ -132,27 +129,44 @@ def _run(writer: Writer, pause_s: float, once: bool, as_json: bool) -> None:
     """Add batches until there is nothing new (`once`), or a signal comes."""
     from pyspark_topics.client import Unavailable
 
+    with _stopped() as stop:
+        while not stop.is_set():
+            try:
+                done = writer.batch()
+            except Unavailable as error:
+                if once:
+                    raise
+                complain(str(error))
+                done = None
+            if done is not None and as_json:
+                say({"version": done.version, "records": done.records, "gaps": done.gaps})
+            elif done is not None:
+                gaps = f", {done.gaps} gaps" if done.gaps else ""
+                typer.echo(f"version {done.version}: {done.records} records{gaps}")
+            elif once:
+                break
+            else:
+                stop.wait(pause_s)
+        writer.finish()
+
+
+@contextmanager
+def _stopped() -> Iterator[threading.Event]:
+    """Context with an event that SIGTERM or Ctrl-C sets. A second signal ends the process at once."""
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    while not stop.is_set():
-        try:
-            done = writer.batch()
-        except Unavailable as error:
-            if once:
-                raise
-            complain(str(error))
-            done = None
-        if done is not None and as_json:
-            say({"version": done.version, "records": done.records, "gaps": done.gaps})
-        elif done is not None:
-            gaps = f", {done.gaps} gaps" if done.gaps else ""
-            typer.echo(f"version {done.version}: {done.records} records{gaps}")
-        elif once:
-            break
-        else:
-            stop.wait(pause_s)
-    writer.finish()
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def ask(number: int, _: object) -> None:
+        stop.set()
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @app.command()

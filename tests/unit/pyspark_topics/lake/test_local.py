@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark_topics import plan
 from pyspark_topics.lake import local
 from pyspark_topics.lake.layout import EVENTS, GAPS, ONE, PER_TOPIC, About, LakeError
-from pyspark_topics.lake.local import Lake, Settings, Writer
+from pyspark_topics.lake.local import Settings, Writer
 from tests.support.scene import Chance, Scene
 
 SMALL = Settings(max_records=7, compact_to=0)
@@ -48,11 +48,10 @@ def writer(
     scene: Scene, to: Path, form: str = ONE, settings: Settings = SMALL, step: Any = lambda name: None
 ) -> Writer:
     source = local.source({"path": str(scene.path), "coldPath": str(scene.cold)})
-    return Writer(Lake(to, About(form)), source, settings, step)
+    return Writer(local.begin(to, About(form), source), source, settings, step)
 
 
 def drain(made: Writer) -> int:
-    made.check()
     count = 0
     while done := made.batch():
         count += done.records
