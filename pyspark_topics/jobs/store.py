@@ -73,6 +73,18 @@ class Store:
         finally:
             self._files.delete(made, False)
 
+    def replace(self, name: str, content: bytes, unique: str) -> None:
+        """Write a file, in place of the one that has its name. Readers see the one or the other."""
+        made = self._path(f"{name}.{unique}.tmp")
+        stream = self._files.create(made, True)
+        stream.write(bytearray(content))
+        stream.close()
+        context = self._hadoop.FileContext.getFileContext(made.toUri(), self._conf)
+        kind = getattr(self._hadoop, "Options$Rename")
+        over = self._gateway.new_array(kind, 1)
+        over[0] = kind.OVERWRITE
+        context.rename(made, self._path(name), over)
+
     def move(self, name: str, to: str) -> None:
         """Rename a file. Does nothing if `name` is gone and `to` exists. Raises `FileNotFoundError` without either."""
         target = self._path(to)

@@ -17,6 +17,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,6 +32,7 @@ from pyspark_topics.lake.layout import (
     GAPS,
     PARTITIONED,
     ROWS,
+    SKIPPING,
     TOPICS,
     About,
     LakeError,
@@ -161,7 +163,7 @@ class Tables:
         if self.at(name).commit >= 0:
             return
         columns = GAP_COLUMNS if name == GAPS else COLUMNS
-        measured = [column for column, kind in columns.items() if kind in ("bigint", "int", "timestamp")]
+        measured = [column for column in SKIPPING if column in columns]
         with _told(self._files.path(name)):
             DeltaTable.create(
                 self._files.path(name),
@@ -172,7 +174,7 @@ class Tables:
             )
 
     def _repeated(self, name: str) -> CommitProperties:
-        return _said(self.at(name).mark)
+        return _said(replace(self.at(name).mark, repeated=True))
 
     def _commit(self, name: str, version: int, change: Callable[[DeltaTable], None]) -> None:
         """Make a change to a table whose mark has `version`."""

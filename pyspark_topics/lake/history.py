@@ -43,21 +43,31 @@ def table(files: Files, name: str, known: Table | None = None) -> Table:
     """The state of the table `name`. `known` is what was read before; only later commits are read then. Raises
     `LakeError`."""
     numbers = sorted(int(match[1]) for each in files.list(f"{name}/_delta_log") if (match := _COMMIT.fullmatch(each)))
+    best: Mark | None = None
     for number in reversed(numbers):
         if known is not None and number == known.commit:
-            return Table(numbers[-1], known.mark)
+            return Table(numbers[-1], max(known.mark, best or known.mark, key=_version))
         about = _about(files.read(f"{name}/_delta_log/{number:020d}.json"))
         if (found := mark(about.get("userMetadata"))) is not None:
-            return Table(numbers[-1], found)
+            best = max(best or found, found, key=_version)
+            if not found.repeated:
+                return Table(numbers[-1], best)
+            continue
         operation = str(about.get("operation", "a commit that does not say what it did"))
         if not _HARMLESS.fullmatch(operation):
             raise LakeError(
                 f"{files.path(name)}: commit {number} ({operation}) was not made by this lake, so its rows cannot be "
                 f"told from the lake's. Restore the table to version {number - 1} and vacuum it, or take another --to"
             )
+    if best is not None:
+        return Table(numbers[-1], best)
     if numbers:
         raise LakeError(f"{files.path(name)}: none of its commits says up to where it goes; take another --to")
     return Table()
+
+
+def _version(mark: Mark) -> int:
+    return mark.version
 
 
 def rows(files: Files, name: str, commit: int) -> int:

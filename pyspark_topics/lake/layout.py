@@ -11,9 +11,10 @@ Every commit that a lake makes to a table has in its commit information the memb
     {"topics": {"version": 7, "positions": {"orders": {"seq": 501, "epoch": 2}}}}
 
 `positions` is where version 7 ends: the next seq of each topic and its epoch (`offsets.dump`). In a table of one topic
-it has this topic alone. Commits of maintenance and of `reconcile` repeat what the commit before them says, so the
-newest commit of a lake has it, whichever older ones Delta has removed. A commit of rows also has the Delta transaction
-identifier `app_id(lake, ROWS)` with that version, one of gaps `app_id(lake, GAPS)`.
+it has this topic alone. Commits of maintenance and of `reconcile` repeat what they find, with `"repeated": true`, so
+that it is there whichever older commits Delta has removed. One that repeats may come after a commit of rows that it did
+not see: the newest commit that does not repeat counts, else the highest version. A commit of rows also has the Delta
+transaction identifier `app_id(lake, ROWS)` with that version, one of gaps `app_id(lake, GAPS)`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -57,6 +59,8 @@ GAP_COLUMNS: Mapping[str, str] = {
     "cause": "string",
     "noticed": "timestamp",
 }
+SKIPPING = ("epoch", "offset", "timestamp")
+"""Columns with statistics in the log of a table."""
 RESCUED = "_rescued"
 VARIANT = "value_variant"
 PARTITIONED: Mapping[str, tuple[str, ...]] = {ONE: ("topic", "date"), PER_TOPIC: ("date",)}
@@ -106,6 +110,32 @@ def arrow(columns: Mapping[str, str]) -> Any:
     return pa.schema([pa.field(name, types[kind]) for name, kind in columns.items()])
 
 
+def creation(columns: Mapping[str, str], partitioned: Sequence[str]) -> bytes:
+    """The first commit of a table without rows, for columns of the types of `COLUMNS`: its protocol and its schema."""
+    types = {"bigint": "long", "int": "integer"}
+    schema = [
+        {"name": name, "type": types.get(kind, kind), "nullable": True, "metadata": {}}
+        for name, kind in columns.items()
+    ]
+    now = time.time_ns() // 1_000_000
+    about = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": schema}),
+        "partitionColumns": [*partitioned],
+        # Statistics of texts would stay in the log when their rows are deleted and vacuumed.
+        "configuration": {"delta.dataSkippingStatsColumns": ",".join(name for name in SKIPPING if name in columns)},
+        "createdTime": now,
+    }
+    operation = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
+    actions = [
+        {"commitInfo": {**operation, "userMetadata": Mark().dump(), "engineInfo": "topics"}},
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"metaData": about},
+    ]
+    return b"".join(json.dumps(action).encode() + b"\n" for action in actions)
+
+
 @dataclass(frozen=True, slots=True)
 class About:
     """`lake.json`. `lake` is a random id. `source` is where the first run read, for people. `columns` are the typed
@@ -153,9 +183,12 @@ class Mark:
 
     version: int = 0
     positions: Offsets = field(default_factory=dict)
+    repeated: bool = field(default=False, compare=False)
 
     def dump(self) -> str:
-        said = {"version": self.version, "positions": offsets.dump(self.positions)}
+        said: dict[str, Any] = {"version": self.version, "positions": offsets.dump(self.positions)}
+        if self.repeated:
+            said["repeated"] = True
         return json.dumps({"topics": said}, separators=(",", ":"))
 
 
@@ -163,7 +196,7 @@ def mark(text: str | None) -> Mark | None:
     """The mark in a commit's `userMetadata`; None if the commit is not a lake's."""
     try:
         said = json.loads(text or "")["topics"]
-        return Mark(int(said["version"]), offsets.load(said["positions"]))
+        return Mark(int(said["version"]), offsets.load(said["positions"]), bool(said.get("repeated", False)))
     except (ValueError, KeyError, TypeError):
         return None
 

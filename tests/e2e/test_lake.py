@@ -126,8 +126,8 @@ def test_rows_are_the_services_over_kills_and_every_reader_has_them(
 def _every_reader_has(to: Path, expected: dict[tuple[str, int], Any]) -> None:
     dataset = DeltaTable(to / "events").to_pyarrow_dataset()
     total = sum(offset for _, offset in expected)
-    by_duckdb = duckdb.from_arrow(dataset).aggregate('count(*), sum("offset")').fetchone()
-    assert by_duckdb == (len(expected), total)
+    by_duckdb = duckdb.from_arrow(dataset).aggregate('count(*), sum("offset")').fetchall()
+    assert by_duckdb == [(len(expected), total)]
     by_polars = polars.scan_delta(str(to / "events")).select(polars.len(), polars.col("offset").sum()).collect()
     assert by_polars.row(0) == (len(expected), total)
     frame: pandas.DataFrame = DeltaTable(to / "events").to_pandas()

@@ -1,0 +1,185 @@
+"""Claims about `topics-spark lake`, on a running service and with other readers of the tables."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import lake
+from tests.support.lake import job
+from tests.support.service import Service
+from tests.support.spark import Spark, SparkError
+from tests.support.volume import VolumeError, volume
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Spark]:
+    session = lake.session()
+    yield session
+    session.close()
+
+
+def write(service: Service, topic: str, *values: Any, **more: Any) -> None:
+    records = [{"data": value, "tag": f"t{n % 3}", "node": "n", "meta": {"n": n}} for n, value in enumerate(values)]
+    status, answer = service.request("POST", f"/v0/topics/{topic}", {"records": records, **more})
+    assert status in (200, 201), answer
+
+
+def held(spark: Spark, path: Path, columns: str = "topic, epoch, offset, value") -> list[list[Any]]:
+    """Rows of a table, sorted."""
+    found: list[list[Any]] = spark.run(f"""
+        rows = spark.read.format("delta").load({str(path)!r}).selectExpr(*{columns.split(", ")!r})
+        answer = sorted([list(row) for row in rows.collect()])
+    """)
+    return found
+
+
+@pytest.mark.parametrize("way", ["path", "url"])
+def test_each_run_adds_what_is_new_and_every_reader_finds_it(
+    shared: Service, spark: Spark, tmp_path: Path, way: str
+) -> None:
+    place = ["--path", shared.data_dir] if way == "path" else ["--url", shared.url]
+    run = ["lake", *place, "--subscribe-pattern", f"inc.{way}.*", "--to", tmp_path / "l", "--once"]
+    expected = []
+    for number in range(2):
+        for topic in (f"inc.{way}:a", f"inc.{way}:{number}"):
+            first = 1 + sum(name == topic for name, _ in expected)
+            write(shared, topic, *[{"run": number, "n": n} for n in range(50)])
+            expected += [(topic, seq) for seq in range(first, first + 50)]
+        said = job(spark, *run)
+        assert (said["records"], said["gaps"]) == (100, 0)
+        assert [(topic, offset) for topic, _, offset, _ in held(spark, tmp_path / "l/events")] == sorted(expected)
+    assert job(spark, *run)["records"] == 0
+    if way == "path":
+        found = [lake.rows(tmp_path / "l/events", engine) for engine in ("deltalake", "duckdb", "polars")]
+        assert [(row[0], int(row[2])) for row in found[0]] == sorted(expected)
+        assert found[0] == found[1] == found[2]
+        assert found[0][0][4:8] == ["n", "t0", '{"run":0,"n":0}', '{"n":0}']
+
+
+def test_what_a_service_deleted_is_deleted_from_every_file_and_nothing_else_is(
+    shared: Service, spark: Spark, tmp_path: Path
+) -> None:
+    place = ["--path", shared.data_dir, "--subscribe-pattern", "forget.*", "--to", tmp_path / "l"]
+    for topic in ("forget:a", "forget:b"):
+        for who in ("secret-7", "other"):
+            records = [{"data": {"who": who, "n": n}, "tag": who} for n in range(20)]
+            assert shared.request("POST", f"/v0/topics/{topic}", {"records": records})[0] in (200, 201)
+    job(spark, "lake", *place, "--once")
+    shared.request("POST", "/v0/topics/forget:a/delete", {"match": "secret-7"})
+    reconcile = ["lake", "reconcile", *place]
+    assert job(spark, *reconcile, "--dry-run") == {"would_delete": 20, "topics": {"forget:a": 20}}
+    assert len(held(spark, tmp_path / "l/events")) == 80
+    assert job(spark, *reconcile, "--vacuum") == {"deleted": 20, "topics": {"forget:a": 20}}
+    kept = held(spark, tmp_path / "l/events", "topic, tag, offset")
+    assert kept == [
+        ["forget:a", "other", seq] if topic == "a" else ["forget:b", "secret-7" if seq <= 20 else "other", seq]
+        for topic, seqs in (("a", range(21, 41)), ("b", [*range(21, 41), *range(1, 21)]))
+        for seq in seqs
+    ]
+    assert job(spark, *reconcile) == {"deleted": 0, "topics": {}}
+    assert job(spark, *reconcile, "--tag", "secret-7", "--vacuum")["topics"] == {"forget:b": 20}
+    files = [path for path in (tmp_path / "l").rglob("*") if path.is_file()]
+    assert files
+    assert [path for path in files if b"secret-7" in path.read_bytes()] == []
+    assert job(spark, "lake", *place, "--once")["records"] == 0
+    assert len(held(spark, tmp_path / "l/events")) == 40
+
+
+def test_a_table_for_each_topic_a_variant_and_a_lost_checkpoint(shared: Service, spark: Spark, tmp_path: Path) -> None:
+    place = ["--path", shared.data_dir, "--subscribe-pattern", "per[.:].*", "--to", tmp_path / "l", "--once"]
+    place += ["--table-per-topic", "--variant"]
+    write(shared, "per:a", {"n": 1}, {"n": 2})
+    write(shared, "per.b", 3)
+    assert job(spark, "lake", *place)["records"] == 3
+    shutil.rmtree(tmp_path / "l/_topics/checkpoint")
+    write(shared, "per:a", {"n": 3})
+    assert job(spark, "lake", *place)["records"] == 1
+    assert sorted(path.name for path in (tmp_path / "l/topics").iterdir()) == ["per%2Eb", "per%3Aa"]
+    found = held(spark, tmp_path / "l/topics/per%3Aa", "offset, variant_get(value_variant, '$.n', 'int')")
+    assert found == [[1, 1], [2, 2], [3, 3]]
+
+
+def test_losses_are_rows_of_gaps(shared: Service, spark: Spark, tmp_path: Path) -> None:
+    run = ["lake", "--path", shared.data_dir, "--subscribe", "lossy", "--to", tmp_path / "l", "--once"]
+    assert shared.request("PUT", "/v0/topics/lossy", {"max_events": 10})[0] in (200, 201)
+    write(shared, "lossy", *range(5))
+    assert job(spark, *run) == {"version": 1, "records": 5, "gaps": 0}
+    write(shared, "lossy", *range(5, 30))
+    assert job(spark, *run) == {"version": 2, "records": 10, "gaps": 1}
+    assert [row[2] for row in held(spark, tmp_path / "l/events")] == [*range(1, 6), *range(21, 31)]
+    assert held(spark, tmp_path / "l/gaps", "topic, first, last, cause") == [["lossy", 6, 20, "cap"]]
+    shared.request("DELETE", "/v0/topics/lossy")
+    write(shared, "lossy", "again")
+    assert job(spark, *run)["records"] == 1
+    assert held(spark, tmp_path / "l/gaps", "first, last, cause")[1] == [31, None, "recreated"]
+
+
+def test_faults_are_a_sentence_each(shared: Service, spark: Spark, tmp_path: Path) -> None:
+    write(shared, "fault", 1)
+    place = ["lake", "--path", shared.data_dir, "--subscribe", "fault", "--once", "--to"]
+    run = [*place, tmp_path / "l"]
+    job(spark, *run)
+    with pytest.raises(SparkError, match="has one table: run it without --table-per-topic"):
+        job(spark, *run, "--table-per-topic")
+    with pytest.raises(SparkError, match="there is no lake"):
+        job(spark, "lake", "reconcile", *place[1:], tmp_path / "none")
+    with pytest.raises(SparkError, match=r"names the topic .nothing., which does not exist"):
+        job(spark, "lake", "--path", shared.data_dir, "--subscribe", "nothing", "--once", "--to", tmp_path / "m")
+    (tmp_path / "taken/events").mkdir(parents=True)
+    with pytest.raises(SparkError, match="this is not a lake; take another --to"):
+        job(spark, *place, tmp_path / "taken")
+    assert not (tmp_path / "taken/_topics").exists()
+    table = str(tmp_path / "l/events")
+    spark.run(f"spark.read.format('delta').load({table!r}).write.format('delta').mode('append').save({table!r})")
+    with pytest.raises(SparkError, match=r"commit 2 \(WRITE\) was not made by this lake"):
+        job(spark, *run)
+
+
+def test_members_become_columns_and_what_does_not_fit_is_rescued(shared: Service, spark: Spark, tmp_path: Path) -> None:
+    place = ["lake", "--path", shared.data_dir, "--subscribe", "typed", "--once", "--to"]
+    write(
+        shared, "typed", {"n": 1, "at": "2026-01-02T03:04:05Z", "tag": "x"}, {"n": "one", "more": [1]}, 5, {"n": None}
+    )
+    run = [*place, tmp_path / "l", "--schema", "n bigint, at timestamp, tag string"]
+    job(spark, *run)
+    columns = "offset, n, string(at), data_tag, _rescued"
+    expected = [[1, 1, "2026-01-02 03:04:05", "x", None], [2, None, None, None, '{"n":"one"}']]
+    expected += [[3, None, None, None, None], [4, None, None, None, None]]
+    assert held(spark, tmp_path / "l/events", columns) == expected
+    with pytest.raises(SparkError, match="column n is bigint in this lake, and cannot become n string"):
+        job(spark, *place, tmp_path / "l", "--schema", "n string")
+    with pytest.raises(SparkError, match="neither a file nor columns"):
+        job(spark, *place, tmp_path / "m", "--schema", "n bigger")
+    assert not (tmp_path / "m").exists()
+    write(shared, "typed", {"n": 2, "added": 1.5})
+    job(spark, *run, "--infer")
+    assert held(spark, tmp_path / "l/events", "offset, n, added")[-1] == [5, 2, 1.5]
+
+
+def test_a_full_disk_leaves_a_table_that_the_next_run_goes_on_with(
+    shared: Service, spark: Spark, tmp_path: Path
+) -> None:
+    try:
+        with volume(tmp_path / "small", 8 << 20) as disk:
+            to = disk.outside / "l"
+            run = ["lake", "--path", shared.data_dir, "--subscribe", "full", "--to", to, "--once"]
+            write(shared, "full", 0)
+            job(spark, *run)
+            write(shared, "full", *[secrets.token_hex(1000) for _ in range(100)])
+            disk.fill(leave=40_000)
+            with pytest.raises(SparkError, match="no space left on the device"):
+                job(spark, *run)
+            assert [row[2] for row in held(spark, to / "events")] == [1]
+            disk.relieve()
+            job(spark, *run)
+            assert [row[2] for row in held(spark, to / "events")] == [*range(1, 102)]
+    except VolumeError as error:
+        pytest.skip(f"this machine makes no file system for a test: {error}")
