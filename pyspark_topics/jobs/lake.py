@@ -176,8 +176,12 @@ def explained(lake: str, error: Exception) -> Exception:
             f"{lake}: no space left on the device. Nothing of the batch was committed; make room, and start again"
         )
     if _CONFLICT.search(text):
-        return LakeError(f"{lake}: another run wrote to the same table meanwhile; nothing was written. Start again")
+        return LakeError(_overtaken(lake))
     return error
+
+
+def _overtaken(lake: str) -> str:
+    return f"{lake}: another run wrote to the same table meanwhile; of this batch nothing was written. Start again"
 
 
 def _query(
@@ -248,11 +252,16 @@ class Batches:
         self.maintain(spark)
 
     def _append(self, rows: Any, name: str, mark: Mark) -> bool:
-        """Append a batch to a table, unless it is there. Returns whether it was not."""
-        if self.sink.at(name).mark.version >= mark.version:
+        """Append a batch to a table, unless it is there. Returns whether it was not. Raises `LakeError` if another run
+        committed this version with another range: Delta passes over a version that is there, whatever it holds."""
+        there = self.sink.at(name).mark.version >= mark.version
+        if not there:
+            self.sink.create(name)
+            self.sink.append(rows, name, mark)
+        if self.sink.at(name).mark != mark:
+            raise LakeError(_overtaken(self.store.root))
+        if there:
             return False
-        self.sink.create(name)
-        self.sink.append(rows, name, mark)
         self.records += self.sink.appended(name)
         return True
 

@@ -68,15 +68,15 @@ def run(
 
 def floors(source: Source, end: Offsets) -> dict[str, int]:
     """For each topic the seq from which on a record that is not there was deleted."""
-    lost: dict[str, int] = {}
-    for gap in source.gaps({}, end):
-        if gap.first == 1 and gap.topic in end:
-            lost[gap.topic] = (gap.last or end[gap.topic].seq) + 1
+    gaps = [gap for gap in source.gaps({}, end) if gap.first == 1]
     earliest = source.earliest()
-    return {
-        topic: min(lost[topic], earliest[topic].seq if topic in earliest else lost[topic]) if topic in lost else 1
-        for topic in end
-    }
+    found = dict.fromkeys(end, 1)
+    for gap in gaps:
+        found[gap.topic] = gap.last + 1
+        if gap.reason not in ("deleted", "recreated") and gap.topic in earliest:
+            # Files tell losses from deletions behind them, a service does not.
+            found[gap.topic] = min(gap.last + 1, earliest[gap.topic].seq)
+    return found
 
 
 def _without_record(spark: Any, rows: Any, records: Any, end: Offsets, tags: Sequence[str]) -> Any:

@@ -27,7 +27,8 @@ if engine == "deltalake":
     found = table.to_pyarrow_table(columns=columns)
 elif engine == "duckdb":
     dataset = table.to_pyarrow_dataset()
-    found = duckdb.sql(f"select {','.join(columns)} from dataset").to_arrow_table()
+    names = ", ".join(f'"{name}"' for name in columns)
+    found = duckdb.sql(f"select {names} from dataset").to_arrow_table()
 else:
     found = polars.read_delta(path, columns=columns).to_arrow()
 found = found.sort_by([("topic", "ascending"), ("offset", "ascending")])

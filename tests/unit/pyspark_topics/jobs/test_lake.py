@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pyspark_topics.jobs import lake
+from pyspark_topics.jobs import lake, lake_reconcile
 from pyspark_topics.jobs.cli import parser
 from pyspark_topics.lake import delta
-from pyspark_topics.lake.layout import LakeError
-from pyspark_topics.offsets import Position
+from pyspark_topics.lake.history import Table
+from pyspark_topics.lake.layout import About, LakeError, Mark
+from pyspark_topics.offsets import Gap, Offsets, Position
 
 
 @pytest.mark.parametrize(
@@ -66,3 +68,68 @@ def test_wrong_options_end_with_what_is_wrong(wrong: list[str], capsys: pytest.C
         parser().parse_args(["lake", "--path", "d", "--to", "l", *wrong])
     assert ended.value.code == 2
     assert "topics-spark lake: error:" in capsys.readouterr().err
+
+
+class Tables:
+    """A sink of one table. `other` is what another run commits when this one does."""
+
+    def __init__(self, mark: Mark, other: Mark | None = None) -> None:
+        self.mark = mark
+        self.other = other
+        self.appends = 0
+
+    def at(self, name: str) -> Table:
+        return Table(self.mark.version, self.mark)
+
+    def create(self, name: str) -> None: ...
+
+    def append(self, rows: Any, name: str, mark: Mark) -> None:
+        self.appends += 1
+        self.mark = self.other or mark
+
+    def appended(self, name: str) -> int:
+        return 5
+
+
+def batches(tables: Tables) -> lake.Batches:
+    unused: Any = None
+    store: Any = Gone()
+    sink: Any = tables
+    return lake.Batches(unused, store, About(), sink, unused, lake.Settings())
+
+
+class Gone:
+    """The source of topics of which one lost records, one was deleted, and one made again; also a store's root."""
+
+    root = "/lake"
+
+    def gaps(self, start: Offsets, end: Offsets) -> list[Gap]:
+        assert start == {}
+        return [Gap("capped", 1, 20, "cap"), Gap("gone", 1, 9, "deleted"), Gap("again", 1, 9, "recreated"), INNER]
+
+    def earliest(self) -> Offsets:
+        return {"capped": Position(15, 1), "again": Position(1, 2), "whole": Position(8, 1)}
+
+
+INNER = Gap("whole", 5, 6, "source_trim")
+ONE, TWO, OTHER = Mark(1, {"a": Position(5, 1)}), Mark(2, {"a": Position(9, 1)}), Mark(2, {"a": Position(7, 1)})
+
+
+def test_a_batch_is_appended_once() -> None:
+    tables = Tables(ONE)
+    made = batches(tables)
+    assert made._append(None, "events", TWO)
+    assert not made._append(None, "events", TWO)
+    assert (tables.appends, made.records) == (1, 5)
+
+
+@pytest.mark.parametrize("tables", [Tables(OTHER), Tables(ONE, OTHER), Tables(Mark(3, TWO.positions))])
+def test_a_version_of_another_run_is_not_taken_for_the_batch(tables: Tables) -> None:
+    with pytest.raises(LakeError, match="another run wrote to the same table"):
+        batches(tables)._append(None, "events", TWO)
+
+
+def test_what_a_service_does_not_cover_is_not_taken_for_deleted() -> None:
+    source: Any = Gone()
+    end = {topic: Position(10, 1) for topic in ("gone", "again", "whole")} | {"capped": Position(40, 1)}
+    assert lake_reconcile.floors(source, end) == {"gone": 10, "again": 10, "whole": 1, "capped": 15}
