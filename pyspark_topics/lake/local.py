@@ -175,15 +175,6 @@ class Lake:
             {topic: at for mark in marks for topic, at in mark.positions.items()},
         )
 
-    def of_same_service(self, known: Offsets, there: Offsets) -> None:
-        """Raise `LakeError` if the source has topics of the lake, but all of them other instances."""
-        both = [topic for topic in known if topic in there and known[topic].epoch and there[topic].epoch]
-        if len(both) > 1 and all(known[topic].epoch != there[topic].epoch for topic in both):
-            raise LakeError(
-                f'{self.root}: its {len(both)} topics ("{both[0]}" first) are other ones in this source: the lake is '
-                "of another service. Take another --to"
-            )
-
 
 def _create(path: Path, content: bytes, unique: str) -> None:
     """Create a file atomically, unless there is one."""
@@ -211,7 +202,7 @@ def begin(root: Path, wanted: About, source: Source) -> Lake:
     found = Lake(root, wanted)
     known = found.position().positions
     all_there(source.topics, {**latest, **known})
-    found.of_same_service(known, latest)
+    layout.same_service(str(root), known, latest)
     return found
 
 

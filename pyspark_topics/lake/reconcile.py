@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from pyspark_topics.lake.deltars import offsets_in
-from pyspark_topics.lake.layout import GAPS
+from pyspark_topics.lake.layout import GAPS, same_service
 from pyspark_topics.lake.local import Lake, Source
 from pyspark_topics.offsets import Position
 
@@ -42,7 +42,7 @@ def run(lake: Lake, source: Source, tags: Sequence[str], *, dry_run: bool, vacuu
     counts: Counter[str] = Counter()
     with lake.locked():
         latest = source.latest()
-        lake.of_same_service(lake.position().positions, latest)
+        same_service(str(lake.root), lake.position().positions, latest)
         for name in lake.tables.names():
             for (topic, epoch), gone in _gone(lake, source, name, tags):
                 counts[topic] += len(gone)
