@@ -21,14 +21,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import InputPartition
 
 from pyspark_topics import offsets
 from pyspark_topics.client import Client, Diff, Endpoint, ServiceError, Unavailable
-from pyspark_topics.columns import LOG_APPEND_TIME, headers
 from pyspark_topics.errors import log
+from pyspark_topics.headers import headers
 from pyspark_topics.offsets import Gap, Offsets, Position
 from pyspark_topics.options import Options
+from pyspark_topics.partition import InputPartition
+from pyspark_topics.rows import LOG_APPEND_TIME
 
 DIFF_RECORDS = 1000
 DIFF_BYTES = 8 << 20
@@ -52,7 +53,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Task(InputPartition):  # type: ignore[misc]  # pyspark is untyped to mypy here
+class Task(InputPartition):
     """Ranges that one task reads."""
 
     ranges: tuple[Range, ...]

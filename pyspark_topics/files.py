@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from pyspark_topics import offsets, plan
 from pyspark_topics.directory import places
 from pyspark_topics.offsets import Gap, Offsets, Position
 from pyspark_topics.options import EARLIEST, LATEST, BadOption, Bound, Options, all_there
+from pyspark_topics.partition import InputPartition
 from pyspark_topics.plan import Piece, Range, Survey
 from pyspark_topics.rows import Counters
 from pyspark_topics.snapshot import Key
@@ -23,7 +23,7 @@ from pyspark_topics.topic import Topic
 from pyspark_topics.where import ALL, MAX_I64, Where
 
 
-class FilePartition(InputPartition):  # type: ignore[misc]  # pyspark is untyped to mypy here
+class FilePartition(InputPartition):
     """Pieces that one task reads: a segment, a file of a shard's log, a part of one, or several small ones."""
 
     def __init__(self, pieces: list[Piece]) -> None:
@@ -39,7 +39,7 @@ class Loss:
     gap: Gap
 
 
-class LossPartition(InputPartition):  # type: ignore[misc]
+class LossPartition(InputPartition):
     """All rows that report losses."""
 
     def __init__(self, losses: list[Loss]) -> None:

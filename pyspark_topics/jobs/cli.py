@@ -62,9 +62,23 @@ def parser() -> argparse.ArgumentParser:
     lake = jobs.add_parser("lake", help="topics to Delta tables, once each record; goes on with what comes")
     _lake_options(lake)
     lake.set_defaults(run=_lake)
-    for job in (archive, replay, report, audit, lake):
+    for job in (archive, replay, report, audit, lake, _describing(jobs)):
         _spark(job, "more_conf")
     return top
+
+
+def _describing(jobs: Any) -> argparse.ArgumentParser:
+    describe: argparse.ArgumentParser = jobs.add_parser(
+        "describe", help="the schema of a topic's values: fields, types, nulls, examples; as a table and as DDL"
+    )
+    describe.add_argument("topic", metavar="TOPIC")
+    _places(describe)
+    describe.add_argument("--limit", type=int, default=0, metavar="N", help="look at so many records (default: all)")
+    form = describe.add_mutually_exclusive_group()
+    form.add_argument("--ddl", dest="form", action="store_const", const="ddl", help="print the DDL alone")
+    form.add_argument("--json", dest="form", action="store_const", const="json", help="print one JSON object alone")
+    describe.set_defaults(run=_describe, form="table")
+    return describe
 
 
 def _lake_options(job: argparse.ArgumentParser) -> None:
@@ -133,14 +147,18 @@ def _spark(parser: argparse.ArgumentParser, conf: str) -> None:
 
 
 def _source(job: argparse.ArgumentParser, *, required: bool = True) -> None:
+    _places(job, required=required)
+    topics = job.add_mutually_exclusive_group()
+    topics.add_argument("--subscribe", default="", metavar="A,B", help="these topics")
+    topics.add_argument("--subscribe-pattern", default="", metavar="REGEX", help="topics whose whole name matches")
+
+
+def _places(job: argparse.ArgumentParser, *, required: bool = True) -> None:
     either = job.add_mutually_exclusive_group(required=required)
     either.add_argument("--path", default="", metavar="DIR", help="read the files of this data directory")
     either.add_argument("--url", default="", help="read from the service at this address")
     job.add_argument("--cold-path", default="", metavar="DIR", help="the cold tier of the data directory")
     job.add_argument("--token", default=None, help="API key (default: the environment's TOPICS_TOKEN)")
-    topics = job.add_mutually_exclusive_group()
-    topics.add_argument("--subscribe", default="", metavar="A,B", help="these topics")
-    topics.add_argument("--subscribe-pattern", default="", metavar="REGEX", help="topics whose whole name matches")
 
 
 def _service(job: argparse.ArgumentParser) -> None:
@@ -241,6 +259,16 @@ def _report(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
     return {"groups": len(rows), "records": sum(row["records"] for row in rows)}
 
 
+def _describe(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
+    from pyspark_topics.jobs import describe
+
+    reading = spark.read.format("topics").schema("value binary")
+    frame = reading.options(**_options(given), subscribe=given.topic).load()
+    done = describe.run(frame.limit(given.limit) if given.limit else frame)
+    sys.stdout.write(describe.printed(done, given.form))
+    return {"topic": given.topic, "records": done["records"], "fields": len(done["fields"])}
+
+
 def _audit(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
     from pyspark_topics.jobs import audit
 
@@ -287,7 +315,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if failed:  # after all of Spark's output
         sys.stderr.write(f"topics-spark {given.job}: {failed}\n")
         return 2
-    sys.stdout.write(json.dumps({"job": given.job, **done}) + "\n")
+    if getattr(given, "form", "table") == "table":
+        sys.stdout.write(json.dumps({"job": given.job, **done}) + "\n")
     return 0 if done.get("clean", True) else 1
 
 

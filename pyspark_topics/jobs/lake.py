@@ -30,7 +30,7 @@ from pyspark_topics.jobs.store import Store
 from pyspark_topics.lake import checkpoint, layout, typed
 from pyspark_topics.lake.checkpoint import Checkpoint
 from pyspark_topics.lake.delta import Delta
-from pyspark_topics.lake.layout import ABOUT, EVENTS, GAPS, ONE, PER_TOPIC, About, LakeError, Mark
+from pyspark_topics.lake.layout import ABOUT, EVENTS, GAPS, ONE, PER_TOPIC, About, LakeError, Mark, same_service
 from pyspark_topics.offsets import Gap, Offsets, Source
 from pyspark_topics.options import all_there, parse
 
@@ -155,17 +155,6 @@ def position(store: Store, sink: Delta, about: About) -> Mark:
         max((mark.version for mark in marks), default=0),
         {topic: at for mark in marks for topic, at in mark.positions.items()},
     )
-
-
-def same_service(lake: str, known: Offsets, there: Offsets) -> None:
-    """Raise `LakeError` if the source has several topics of the lake, but all of them as later instances: a service
-    has no id to compare."""
-    both = [topic for topic, at in known.items() if topic in there and not at.gone]
-    if len(both) > 1 and all(offsets.recreated(known[topic], there[topic]) for topic in both):
-        raise LakeError(
-            f'{lake}: its {len(both)} topics ("{both[0]}" first) are other ones in this source: the lake is of another '
-            "service. Take another --to"
-        )
 
 
 def explained(lake: str, error: Exception) -> Exception:

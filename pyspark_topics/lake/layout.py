@@ -201,6 +201,17 @@ def mark(text: str | None) -> Mark | None:
         return None
 
 
+def same_service(lake: str, known: Offsets, there: Offsets) -> None:
+    """Raise `LakeError` if the source has several topics of the lake, but all of them as later instances: a service
+    has no id to compare."""
+    both = [topic for topic, at in known.items() if topic in there and not at.gone]
+    if len(both) > 1 and all(offsets.recreated(known[topic], there[topic]) for topic in both):
+        raise LakeError(
+            f'{lake}: its {len(both)} topics ("{both[0]}" first) are other ones in this source: the lake is of another '
+            "service. Take another --to"
+        )
+
+
 def gap_rows(gaps: Iterable[Gap], epochs: Mapping[str, int], noticed: Any) -> list[dict[str, Any]]:
     """Rows of `gaps` in the order of `GAP_COLUMNS`. `epochs` has the epoch of each topic that the seqs belong to,
     `noticed` is the time of the rows. The last seq of an open gap is null."""

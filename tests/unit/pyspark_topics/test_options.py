@@ -5,8 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from pyspark_topics.columns import headers, spark_schema
+from pyspark_topics.columns import spark_schema
 from pyspark_topics.datasource import DefaultSource
+from pyspark_topics.headers import headers
 from pyspark_topics.options import EARLIEST, LATEST, BadOption, parse
 
 
