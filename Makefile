@@ -63,7 +63,7 @@ lock: $(VENV)/.made
 	@$(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra otel --upgrade \
 	    --custom-compile-command "make lock" pyproject.toml --output-file requirements.lock
 
-bench-spark: $(VENV)/.test
+bench-spark bench-lake: $(VENV)/.test
 
 bench: $(VENV)/.bench
 	@tools/install-ops.sh bench || true # a system that is missing is left out

@@ -196,6 +196,7 @@ def _archive(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _lake(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
+    from pyspark_topics.bucket import Bucket
     from pyspark_topics.jobs import lake
     from pyspark_topics.jobs.store import Store
     from pyspark_topics.lake import typed
@@ -211,7 +212,7 @@ def _lake(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
         )
     wanted = About(
         PER_TOPIC if given.table_per_topic else ONE,
-        source=given.path or given.url,
+        source=Bucket(given.path or given.url).shown,
         infer=given.infer,
         variant=given.variant,
     )

@@ -19,6 +19,7 @@ import json
 import re
 import sys
 import time
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -92,7 +93,8 @@ def run(
         query.stop()
     except Exception as error:
         raise explained(store.root, batches.failure or error) from None
-    batches.maintain(spark, last=True)
+    with store.locked():
+        batches.maintain(spark, last=True)
     return {"version": at.version + batches.written, "records": batches.records, "gaps": batches.gaps}
 
 
@@ -120,7 +122,7 @@ def evolve(store: Store, about: About, wanted: About) -> About:
     fields = [(typed.member(wanted, name), kind) for name, kind in wanted.columns.items()]
     after = replace(typed.evolved(about, fields, strict=True), infer=about.infer or wanted.infer)
     if after != about:
-        store.replace(ABOUT, after.dump(), about.lake)
+        store.replace(ABOUT, after.dump(), uuid.uuid4().hex)
         if more := typed.added(about, after):
             _say(f"columns added: {more}")
     return after
@@ -216,13 +218,15 @@ class Batches:
 
     def __call__(self, frame: Any, number: int) -> None:
         try:
-            self._batch(frame, number)
+            with self.store.locked():
+                self._batch(frame, number)
         except Exception as error:
             # Spark tells of an exception of Python's only with its traceback.
             self.failure = error
             raise
 
     def _batch(self, frame: Any, number: int) -> None:
+        """Do steps 2, 3 and 5. The caller has the lock."""
         spark = frame.sparkSession
         start, end = self.checkpoint.end(number - 1), self.checkpoint.end(number)
         version = self.checkpoint.base + 1 + number
@@ -295,7 +299,7 @@ class Batches:
         fields = [(field.name, field.dataType.simpleString()) for field in found.fields]
         after = typed.evolved(self.about, fields, strict=False)
         if more := typed.added(self.about, after):
-            self.store.replace(ABOUT, after.dump(), self.about.lake)
+            self.store.replace(ABOUT, after.dump(), uuid.uuid4().hex)
             self.about = after
             _say(f"columns added: {more}")
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pyspark_topics.jobs.lake import position
 from pyspark_topics.jobs.store import Store
 from pyspark_topics.lake import layout
 from pyspark_topics.lake.delta import Delta
@@ -43,27 +44,35 @@ def run(
     sink = Delta(store, about)
     source.reach()
     end = source.latest()
+    layout.same_service(store.root, position(store, sink, about).positions, end)
     records = spark.read.format("topics").schema(READ).options(**options).load()
     names = [EVENTS] if about.form == ONE else [f"{layout.TOPICS}/{name}" for name in store.list(layout.TOPICS)]
     counts: dict[str, int] = {}
-    for name in names:
-        if sink.at(name).commit < 0:
-            continue
-        rows = _without_record(spark, sink.frame(spark, name), records, end, tags).persist()
-        try:
-            rows.count()
-            rows = _kept(spark, rows, floors(source, end))
-            found = {row["topic"]: row["count"] for row in rows.groupBy("topic").count().collect()}
-            counts |= found
-            if found and not dry_run:
-                sink.delete(spark, name, rows.select("topic", "epoch", "offset"))
-        finally:
-            rows.unpersist()
-    if vacuum and not dry_run:
-        for name in [*names, GAPS]:
+    with store.locked():
+        for name in names:
+            if sink.at(name).commit >= 0:
+                rows = _without_record(spark, sink.frame(spark, name), records, end, tags)
+                counts |= _deleted(spark, source, sink, name, rows, end, dry_run)
+        for name in [*names, GAPS] if vacuum and not dry_run else []:
             if sink.at(name).commit >= 0:
                 sink.vacuum(spark, name, 0)
     return {"deleted" if not dry_run else "would_delete": sum(counts.values()), "topics": counts}
+
+
+def _deleted(
+    spark: Any, source: Source, sink: Delta, name: str, rows: Any, end: Offsets, dry_run: bool
+) -> dict[str, int]:
+    """Do steps 3 and 4 for one table, of whose rows `rows` have no record. Returns the number of rows by topic."""
+    rows = rows.persist()
+    try:
+        rows.count()
+        dead = _kept(spark, rows, floors(source, end))
+        found = {row["topic"]: row["count"] for row in dead.groupBy("topic").count().collect()}
+        if found and not dry_run:
+            sink.delete(spark, name, dead.select("topic", "epoch", "offset"))
+        return found
+    finally:
+        rows.unpersist()
 
 
 def floors(source: Source, end: Offsets) -> dict[str, int]:

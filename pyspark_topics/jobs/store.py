@@ -7,10 +7,12 @@ checkpoints rely too. On local disks that rename is not atomic, so a hard link i
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from pyspark_topics.lake import disk
 
 
 class Store:
@@ -67,7 +69,7 @@ class Store:
         stream.close()
         try:
             if self._local:
-                _link(self._local_path(f"{name}.{unique}.tmp"), self._local_path(name))
+                disk.link(self._local_path(f"{name}.{unique}.tmp"), self._local_path(name))
             else:
                 self._rename_new(made, self._path(name))
         finally:
@@ -100,6 +102,11 @@ class Store:
         """Remove a file, or a directory with its content."""
         self._files.delete(self._path(name), True)
 
+    def locked(self) -> AbstractContextManager[None]:
+        """Context in which no other process of this machine changes the lake here. On other file systems there is no
+        lock."""
+        return disk.locked(self._local_path("").rstrip("/")) if self._local else nullcontext()
+
     def _path(self, name: str) -> Any:
         return self._hadoop.Path(self.path(name))
 
@@ -115,18 +122,3 @@ class Store:
             if "FileAlreadyExistsException" in str(error):
                 raise FileExistsError(str(target.toString())) from error
             raise
-
-
-def _link(source: str, target: str) -> None:
-    """Sync `source` and hard-link it as `target`. Raises `FileExistsError`."""
-    descriptor = os.open(source, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.link(source, target)
-    directory = os.open(os.path.dirname(target), os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

@@ -6,6 +6,7 @@ Every commit carries a `Mark` as its `userMetadata` (see `layout`).
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,10 +15,7 @@ from typing import Any
 
 from pyspark_topics.lake import history
 from pyspark_topics.lake.layout import (
-    COLUMNS,
-    GAP_COLUMNS,
     GAPS,
-    PARTITIONED,
     ROWS,
     About,
     LakeError,
@@ -76,9 +74,9 @@ class Delta:
         """Create a table without rows, unless there is one. Appends add typed columns."""
         if self.at(name).commit >= 0:
             return
-        columns, by = (GAP_COLUMNS, ()) if name == GAPS else (COLUMNS, PARTITIONED[self._about.form])
         try:
-            self._store.create(f"{name}/_delta_log/{0:020d}.json", creation(columns, by), self._about.lake)
+            first = f"{name}/_delta_log/{0:020d}.json"
+            self._store.create(first, creation(name, self._about.form), uuid.uuid4().hex)
         except FileExistsError:
             pass  # another run was faster
 

@@ -6,9 +6,6 @@ the version in the table's newest `Mark` first, and lets Delta refuse its commit
     another commit that adds no rows      the comparison and the append are repeated
     another run of the lake               `LakeError`; the version is that run's
     another writer's rows                 `LakeError`
-
-Tables keep statistics of numbers and times only. Delta's log would otherwise hold the least and the greatest text of
-each file, also of rows that were deleted later.
 """
 
 from __future__ import annotations
@@ -25,20 +22,16 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, WriterProperties, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from pyspark_topics.lake import history
+from pyspark_topics.lake import disk, history
 from pyspark_topics.lake.layout import (
-    COLUMNS,
-    GAP_COLUMNS,
     GAPS,
-    PARTITIONED,
     ROWS,
-    SKIPPING,
     TOPICS,
     About,
     LakeError,
     Mark,
     app_id,
-    arrow,
+    creation,
 )
 
 TRIES = 5
@@ -47,7 +40,6 @@ SPARE_BYTES = 1 << 20
 """Free space that a commit needs besides its rows."""
 MANY = 8
 """Small files of a partition that make compaction worth its commit."""
-MEASURED = "delta.dataSkippingStatsColumns"
 _WRITER = WriterProperties(compression="ZSTD")
 
 
@@ -162,16 +154,12 @@ class Tables:
         """Create a table without rows, unless there is one."""
         if self.at(name).commit >= 0:
             return
-        columns = GAP_COLUMNS if name == GAPS else COLUMNS
-        measured = [column for column in SKIPPING if column in columns]
+        first = Path(self._files.path(f"{name}/_delta_log/{0:020d}.json"))
         with _told(self._files.path(name)):
-            DeltaTable.create(
-                self._files.path(name),
-                arrow(columns),
-                partition_by=[] if name == GAPS else list(PARTITIONED[self._about.form]),
-                configuration={MEASURED: ",".join(measured)},
-                commit_properties=_said(Mark()),
-            )
+            try:
+                disk.create(first, creation(name, self._about.form))
+            except FileExistsError:
+                pass  # another run was faster
 
     def _repeated(self, name: str) -> CommitProperties:
         return _said(replace(self.at(name).mark, repeated=True))

@@ -5,6 +5,7 @@
     <lake>/gaps/                     losses that were met
     <lake>/_topics/lake.json         `About`, below
     <lake>/_topics/checkpoint/<n>/   Spark's checkpoint of the query that began behind version n
+    <lake>/_topics/lock              held, as of flock(2), while one process changes the tables; on local disks only
 
 Every commit that a lake makes to a table has in its commit information the member `userMetadata`, a text:
 
@@ -24,7 +25,7 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -36,6 +37,7 @@ EVENTS, TOPICS, GAPS, ROWS = "events", "topics", "gaps", "rows"
 STATE = "_topics"
 ABOUT = f"{STATE}/lake.json"
 CHECKPOINTS = f"{STATE}/checkpoint"
+LOCK = f"{STATE}/lock"
 ONE, PER_TOPIC = "one", "topic"
 
 COLUMNS: Mapping[str, str] = {
@@ -110,8 +112,9 @@ def arrow(columns: Mapping[str, str]) -> Any:
     return pa.schema([pa.field(name, types[kind]) for name, kind in columns.items()])
 
 
-def creation(columns: Mapping[str, str], partitioned: Sequence[str]) -> bytes:
-    """The first commit of a table without rows, for columns of the types of `COLUMNS`: its protocol and its schema."""
+def creation(name: str, form: str) -> bytes:
+    """The first commit of the table `name` without rows: its protocol and its schema, without typed columns."""
+    columns, partitioned = (GAP_COLUMNS, ()) if name == GAPS else (COLUMNS, PARTITIONED[form])
     types = {"bigint": "long", "int": "integer"}
     schema = [
         {"name": name, "type": types.get(kind, kind), "nullable": True, "metadata": {}}

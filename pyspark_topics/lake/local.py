@@ -11,16 +11,14 @@ Steps of a batch, and what a death of the process in each leaves:
 
 Losses are asked for after the rows were read. What is in the range, and neither read nor deleted, was lost by then.
 
-A batch, and `reconcile`, hold the lock of the lake: `vacuum` would otherwise remove files that are not committed yet.
+A batch, and `reconcile`, hold the lock of the lake (see `disk`).
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,9 +29,9 @@ import pyarrow.compute as pc
 
 from pyspark_topics import feed, files, offsets
 from pyspark_topics.client import Endpoint
-from pyspark_topics.lake import layout
+from pyspark_topics.lake import disk, layout
 from pyspark_topics.lake.deltars import Files, Tables
-from pyspark_topics.lake.layout import ABOUT, COLUMNS, EVENTS, GAPS, ONE, STATE, TOPICS, About, LakeError, Mark
+from pyspark_topics.lake.layout import ABOUT, COLUMNS, EVENTS, GAPS, ONE, TOPICS, About, LakeError, Mark
 from pyspark_topics.offsets import Gap, Offsets
 from pyspark_topics.options import Topics, all_there, parse
 from pyspark_topics.plan import Survey
@@ -53,7 +51,6 @@ READ = pa.schema(
 COMPACT_EVERY = 10
 """Batches between two looks for small files."""
 VACUUM_EVERY_S = 3600.0
-LOCK = f"{STATE}/lock"
 LENIENT = {"failOnDataLoss": "false", "failOnDamage": "true"}
 """Losses are rows of `gaps`, damage is an error."""
 
@@ -148,7 +145,9 @@ class Lake:
             if taken:
                 raise LakeError(f"{self.root / taken[0]} exists, and no {ABOUT}: this is not a lake; take another --to")
             try:
-                _create(path, wanted.dump(), wanted.lake)
+                disk.create(path, wanted.dump())
+            except FileExistsError:
+                pass  # another run was faster; what it wrote counts
             except OSError as error:
                 raise LakeError(f"{path}: {error.strerror or error}") from None
         found = layout.about(path.read_bytes(), str(path))
@@ -157,15 +156,9 @@ class Lake:
             raise LakeError(f"{self.root} has {has}: run it {way} --table-per-topic, or take another --to")
         return found
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Context in which no other process of this machine changes the lake. Waits for it."""
-        descriptor = os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
+        return disk.locked(str(self.root))
 
     def position(self) -> Mark:
         """Up to where the tables of rows go together."""
@@ -174,22 +167,6 @@ class Lake:
             max(mark.version for mark in marks),
             {topic: at for mark in marks for topic, at in mark.positions.items()},
         )
-
-
-def _create(path: Path, content: bytes, unique: str) -> None:
-    """Create a file atomically, unless there is one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    made = path.with_name(f"{path.name}.{unique}.tmp")
-    try:
-        with open(made, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(made, path)
-    except FileExistsError:
-        pass  # another run was faster; what it wrote counts
-    finally:
-        made.unlink(missing_ok=True)
 
 
 def begin(root: Path, wanted: About, source: Source) -> Lake:

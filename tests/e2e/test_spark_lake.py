@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
 import shutil
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.test_bucket import metric
 from tests.support import lake
+from tests.support.doc_blocks import blocks, run
 from tests.support.lake import job
-from tests.support.service import Service
-from tests.support.spark import Spark, SparkError
+from tests.support.service import Service, until
+from tests.support.spark import ROOT, Spark, SparkError
 from tests.support.volume import VolumeError, volume
 
 pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service with a bucket."""
+    (bucket := tmp_path_factory.mktemp("bucket")).mkdir(exist_ok=True)
+    with Service(tmp_path_factory.mktemp("service"), TOPICS_BUCKET=f"file://{bucket}") as running:
+        yield running
 
 
 @pytest.fixture(scope="module")
@@ -41,18 +54,20 @@ def held(spark: Spark, path: Path, columns: str = "topic, epoch, offset, value")
     return found
 
 
-@pytest.mark.parametrize("way", ["path", "url"])
+@pytest.mark.parametrize("way", ["path", "url", "bucket"])
 def test_each_run_adds_what_is_new_and_every_reader_finds_it(
     shared: Service, spark: Spark, tmp_path: Path, way: str
 ) -> None:
-    place = ["--path", shared.data_dir] if way == "path" else ["--url", shared.url]
-    run = ["lake", *place, "--subscribe-pattern", f"inc.{way}.*", "--to", tmp_path / "l", "--once"]
+    place = {"path": shared.data_dir, "url": shared.url, "bucket": shared.environment["TOPICS_BUCKET"]}[way]
+    option = "--url" if way == "url" else "--path"
+    run = ["lake", option, place, "--subscribe-pattern", f"inc.{way}.*", "--to", tmp_path / "l", "--once"]
     expected = []
     for number in range(2):
         for topic in (f"inc.{way}:a", f"inc.{way}:{number}"):
             first = 1 + sum(name == topic for name, _ in expected)
             write(shared, topic, *[{"run": number, "n": n} for n in range(50)])
             expected += [(topic, seq) for seq in range(first, first + 50)]
+        until(lambda: metric(shared, "topics_replica_lag_bytes") == 0, "an end of the lag", 60)
         said = job(spark, *run)
         assert (said["records"], said["gaps"]) == (100, 0)
         assert [(topic, offset) for topic, _, offset, _ in held(spark, tmp_path / "l/events")] == sorted(expected)
@@ -183,3 +198,62 @@ def test_a_full_disk_leaves_a_table_that_the_next_run_goes_on_with(
             assert [row[2] for row in held(spark, to / "events")] == [*range(1, 102)]
     except VolumeError as error:
         pytest.skip(f"this machine makes no file system for a test: {error}")
+
+
+def test_a_service_that_goes_away_is_a_sentence_and_leaves_whole_batches(
+    new_service: Callable[..., Service], spark: Spark, tmp_path: Path
+) -> None:
+    service, to = new_service().start(), tmp_path / "l"
+    write(service, "away", *range(900))
+    # `start` leaves the run to a thread of the session; `end` waits for its error.
+    start = f"""
+        import threading
+        from pyspark_topics.jobs import lake
+        from pyspark_topics.jobs.cli import _sentence
+        from pyspark_topics.jobs.store import Store
+        from pyspark_topics.lake.layout import About
+        from pyspark_topics.sources import positions
+
+        def run():
+            options = {{"url": {service.url!r}, "retryTimeoutMs": "1000", **lake.LENIENT}}
+            settings = lake.Settings(every_s=0.1, max_records=100)
+            try:
+                lake.run(spark, positions(options), options, Store(spark, {str(to)!r}), About(), settings)
+            except Exception as error:
+                spark.lake_said = _sentence(error)
+
+        spark.lake_run = threading.Thread(target=run)
+        spark.lake_run.start()
+    """
+    spark.run(start)
+    until(lambda: len(list(to.glob("events/_delta_log/*.json"))) > 2, "a batch", 300)
+    service.kill_group()
+    said = spark.run("spark.lake_run.join(); answer = spark.lake_said")
+    assert f"{service.url}/v0/topics" in said
+    assert "given up after" in said
+    offsets = [row[2] for row in held(spark, to / "events")]
+    assert offsets == [*range(1, len(offsets) + 1)]
+    assert len(offsets) % 100 == 0
+    service.start()
+    job(spark, "lake", "--url", service.url, "--to", to, "--once")
+    assert [row[2] for row in held(spark, to / "events")] == [*range(1, 901)]
+
+
+def test_the_commands_of_the_page_lead_from_a_service_to_a_query(
+    new_service: Callable[..., Service], tmp_path: Path
+) -> None:
+    service = new_service().start()
+    environment = tmp_path / "lake/bin"
+    environment.mkdir(parents=True)
+    options = " ".join(f"--conf={name}={value}" for name, value in lake.settings().items())
+    programs = {
+        "python": f'exec {sys.executable} "$@"',
+        "topics-spark": f"JAVA_HOME={os.environ.get('JAVA_HOME', '')} SPARK_LOCAL_IP=127.0.0.1 PYTHONPATH={ROOT} "
+        f'exec {lake.PYTHON} -m pyspark_topics.jobs "$@" {options}',
+    }
+    for name, text in programs.items():
+        (environment / name).write_text(f"#!/bin/sh\n{text}\n")
+        (environment / name).chmod(0o755)
+    (block,) = [block for block in blocks("docs/lake.md") if not block.not_run]
+    said = run(block, tmp_path, {"127.0.0.1:4000": f"127.0.0.1:{service.port}"}, within_s=400)
+    assert re.search(r"orders\W+1\b", said)

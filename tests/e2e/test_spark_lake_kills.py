@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,15 +25,6 @@ from tests.support.spark import ROOT
 
 pytestmark = pytest.mark.spark
 PER_WRITE = 1000
-SUMS = r"""
-import json, sys
-from deltalake import DeltaTable
-import duckdb
-dataset = DeltaTable(sys.argv[1]).to_pyarrow_dataset()
-print(json.dumps(duckdb.sql('''
-    select topic, count(*), count(distinct (epoch, "offset")), sum("offset")::bigint, sum(length("value"))::bigint
-    from dataset group by topic order by topic''').fetchall()))
-"""
 
 
 class Run:
@@ -112,13 +102,6 @@ def survive(
         run.kill()
 
 
-def sums(table: Path) -> list[list[Any]]:
-    done = subprocess.run([lake.PYTHON, "-c", SUMS, str(table)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found: list[list[Any]] = json.loads(done.stdout)
-    return found
-
-
 def append(client: Client, topic: str, first: int, count: int) -> int:
     """Write numbered records. Returns the length of their values."""
     length = 0
@@ -154,8 +137,8 @@ def test_a_killed_job_has_each_row_once(new_service: Callable[..., Service], tmp
                 counts[topic] += 3000
 
         survive(["--path", str(service.data_dir)], tmp_path / "l", 1, random.randrange(2**32), 1.0, write, 1500)
-    expected = [[topic, n, n, n * (n + 1) // 2, lengths[topic]] for topic, n in counts.items()]
-    assert sums(tmp_path / "l/events") == expected
+    expected = [(topic, n, n, n * (n + 1) // 2, lengths[topic]) for topic, n in counts.items()]
+    assert lake.sums(tmp_path / "l/events") == expected
 
 
 @pytest.mark.long
@@ -185,5 +168,5 @@ def test_flights_and_five_million_events_survive_ten_kills(new_service: Callable
             counts[topic] = first + events // 11 + 1
 
         survive(["--path", str(service.data_dir)], tmp_path / "l", 10, random.randrange(2**32), 3.0, write, 200_000)
-    expected = [[topic, n, n, n * (n + 1) // 2, lengths[topic]] for topic, n in sorted(counts.items())]
-    assert sums(tmp_path / "l/events") == expected
+    expected = [(topic, n, n, n * (n + 1) // 2, lengths[topic]) for topic, n in sorted(counts.items())]
+    assert lake.sums(tmp_path / "l/events") == expected

@@ -24,6 +24,7 @@ ELSEWHERE = {
     "docs/operations.md": "tests/e2e/test_operations.py",
     "docs/examples.md": "tests/e2e/test_examples_browser.py",
     "docs/howto/two-machines.md": "tests/e2e/test_two_machines_page.py",
+    "docs/lake.md": "tests/e2e/test_spark_lake.py",
 }
 """Pages that need more than a service, and the tests that run their blocks."""
 RUN = ("sh", "python")
@@ -72,7 +73,9 @@ def blocks(page: str) -> list[Block]:
     ]
 
 
-def run(block: Block, directory: Path, addresses: Mapping[str, str], enter: Sequence[str] = ()) -> str:
+def run(
+    block: Block, directory: Path, addresses: Mapping[str, str], enter: Sequence[str] = (), within_s: float = 60
+) -> str:
     """Run a block in a directory and return its output. `addresses` has those of the page and those to use instead.
     `enter` is a command that replaces itself with the command after it."""
     text = block.text
@@ -99,7 +102,7 @@ def run(block: Block, directory: Path, addresses: Mapping[str, str], enter: Sequ
     with subprocess.Popen(
         [*enter, *command], cwd=directory, env=environment, text=True, process_group=0, **pipe
     ) as running:
-        stop = threading.Timer(60, os.killpg, (running.pid, signal.SIGKILL))
+        stop = threading.Timer(within_s, os.killpg, (running.pid, signal.SIGKILL))
         stop.start()
         assert running.stdout is not None
         printed = ""

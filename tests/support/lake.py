@@ -1,46 +1,37 @@
-"""The environment of the lake's tests, made by tools/install-lake.sh: a Spark with Delta Lake, and other readers."""
+"""A Spark with Delta Lake in an environment that tools/install-lake.sh makes, and readers of tables without Spark."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import polars
 import pytest
+from deltalake import DeltaTable
 
 from pyspark_topics.lake import delta
 from tests.support.spark import ROOT, Spark
 
 HOME = Path(sys.prefix) / "lake"
 PYTHON = str(HOME / "bin" / "python")
-READ = r"""
-import json, sys
-from deltalake import DeltaTable
-import duckdb, polars, pyarrow as pa
-path, engine = sys.argv[1:]
-table = DeltaTable(path)
-columns = ["topic", "epoch", "offset", "timestamp", "node", "tag", "value", "meta", "date"]
-if engine == "deltalake":
-    found = table.to_pyarrow_table(columns=columns)
-elif engine == "duckdb":
-    dataset = table.to_pyarrow_dataset()
-    names = ", ".join(f'"{name}"' for name in columns)
-    found = duckdb.sql(f"select {names} from dataset").to_arrow_table()
-else:
-    found = polars.read_delta(path, columns=columns).to_arrow()
-found = found.sort_by([("topic", "ascending"), ("offset", "ascending")])
-rows = [[str(value) for value in row.values()] for row in found.to_pylist()]
-print(json.dumps(rows))
-"""
+COLUMNS = ["topic", "epoch", "offset", "timestamp", "node", "tag", "value", "meta", "date"]
+READERS: dict[str, Callable[[str], Any]] = {
+    "deltalake": lambda path: DeltaTable(path).to_pyarrow_table(columns=COLUMNS),
+    "duckdb": lambda path: duckdb.from_arrow(DeltaTable(path).to_pyarrow_dataset()).to_arrow_table().select(COLUMNS),
+    "polars": lambda path: polars.read_delta(path, columns=COLUMNS).to_arrow(),
+}
+"""Engines without Spark: path of a table → its rows as an Arrow table."""
 
 
 def jars() -> str:
     found = sorted(map(str, (HOME / "jars").glob("*.jar")))
     if not found:
-        pytest.skip("tools/install-lake.sh has not made the environment of the lake's tests: it needs Maven")
+        pytest.skip("tools/install-lake.sh has not made the environment of the lake's tests")
     return ",".join(found)
 
 
@@ -70,17 +61,26 @@ def start(*arguments: str, log: Path) -> subprocess.Popen[bytes]:
 
 def rows(table: Path, engine: str) -> list[list[str]]:
     """Rows of a table as another engine reads them, in order of topic and offset, values as text."""
-    done = subprocess.run([PYTHON, "-c", READ, str(table), engine], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    found: list[list[str]] = json.loads(done.stdout)
-    return found
+    found = READERS[engine](str(table)).sort_by([("topic", "ascending"), ("offset", "ascending")])
+    return [[str(value) for value in row.values()] for row in found.to_pylist()]
+
+
+def sums(table: Path) -> list[tuple[Any, ...]]:
+    """Of each topic its name, numbers of rows and of distinct ones, sums of offsets and of lengths of values."""
+    events = DeltaTable(table).to_pyarrow_dataset()
+    query = """select topic, count(*), count(distinct (epoch, "offset")), sum("offset")::bigint,
+        sum(length("value"))::bigint from events group by topic order by topic"""
+    return duckdb.from_arrow(events).query("events", query).fetchall()
 
 
 def job(spark: Spark, *arguments: Any) -> dict[str, Any]:
-    """Run a job in a session."""
+    """Run a job in a session. An error is the sentence that the command ends with."""
     said: dict[str, Any] = spark.run(f"""
-        from pyspark_topics.jobs.cli import parser
+        from pyspark_topics.jobs.cli import _sentence, parser
         given = parser().parse_args({[str(each) for each in arguments]!r})
-        answer = given.run(spark, given)
+        try:
+            answer = given.run(spark, given)
+        except Exception as error:
+            raise RuntimeError(_sentence(error)) from None
     """)
     return said

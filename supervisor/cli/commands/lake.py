@@ -36,11 +36,11 @@ ToOption = Annotated[
     Path | None, typer.Option("--to", metavar="DIR", help="The lake, a directory of this machine.", show_default=False)
 ]
 PathOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--path",
         metavar="DIR",
-        help="Read this data directory, or this backup [TOPICS_DATA_DIR; ./topics-data].",
+        help="Read this data directory, backup, or bucket (s3://bucket/prefix) [TOPICS_DATA_DIR; ./topics-data].",
         show_default=False,
     ),
 ]
@@ -115,12 +115,14 @@ def lake(
     target = _target(to)
     given = _given(path, cold_path, url, token, topic)
     with _sentences():
+        from pyspark_topics.bucket import Bucket
         from pyspark_topics.lake import layout, local
 
         form = layout.PER_TOPIC if table_per_topic else layout.ONE
         hours = None if vacuum_after is None else vacuum_after / 3_600_000
         source = local.source(given)
-        made = local.begin(target, layout.About(form, source=given.get("url") or given["path"]), source)
+        about = layout.About(form, source=Bucket(given.get("url") or given["path"]).shown)
+        made = local.begin(target, about, source)
         writer = local.Writer(made, source, local.Settings(compact_to=compact_to, vacuum_after=hours))
         _run(writer, 0 if once else (10_000 if every is None else every) / 1000, once, as_json)
 
@@ -227,7 +229,7 @@ def _target(to: Path | None) -> Path:
 
 
 def _given(
-    path: Path | None, cold: Path | None, url: str | None, token: str | None, topics: list[str] | None
+    path: str | None, cold: Path | None, url: str | None, token: str | None, topics: list[str] | None
 ) -> dict[str, str]:
     """The source as options of a read."""
     named = {"subscribe": ",".join(topics)} if topics else {}
@@ -241,9 +243,9 @@ def _given(
             settings = settings_module.load()
         except settings_module.SettingsError as error:
             fail(str(error), Status.USAGE)
-        path = settings.data_dir
+        path = str(settings.data_dir)
         cold = cold or (Path(settings.cold_dir) if settings.cold_dir else None)
-    return {"path": str(path), **({"coldPath": str(cold)} if cold else {}), **named}
+    return {"path": path, **({"coldPath": str(cold)} if cold else {}), **named}
 
 
 @contextmanager

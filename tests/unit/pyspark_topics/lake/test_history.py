@@ -106,7 +106,7 @@ def test_commits_of_others_that_add_rows_are_refused(disk: Disk, operation: str)
 
 
 def test_a_table_made_here_is_an_empty_one(disk: Disk) -> None:
-    content = layout.creation(layout.COLUMNS, ("topic", "date"))
+    content = layout.creation("events", layout.ONE)
     disk.create(f"t/_delta_log/{0:020d}.json", content, "")
     assert history.table(disk, "t") == history.Table(0, Mark())
     about = [json.loads(line) for line in content.splitlines()][2]["metaData"]
