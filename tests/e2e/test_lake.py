@@ -22,8 +22,12 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from typer.testing import CliRunner
 
+from pyspark_topics.client import Unavailable
+from pyspark_topics.lake import local
+from pyspark_topics.lake.layout import About
 from supervisor.backup.backup import backup
 from supervisor.cli.main import app
+from tests.e2e.test_bucket import metric
 from tests.support.service import Service, until
 from tests.support.volume import VolumeError, volume
 
@@ -174,6 +178,37 @@ def test_a_backup_makes_a_table_for_each_topic(service: Service, tmp_path: Path)
         found = DeltaTable(to / "topics" / topic).to_pyarrow_table()
         assert sorted(found["offset"].to_pylist()) == sorted(seq for name, seq in served(service) if name == topic)
         assert pc.unique(found["topic"]).to_pylist() == [topic]
+
+
+def test_a_bucket_is_enough_when_the_machine_is_gone(new_service: Callable[..., Service], tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    service = new_service(TOPICS_BUCKET=f"file://{tmp_path / 'bucket'}").start()
+    write(service, random.Random(6), 10)
+    until(lambda: metric(service, "topics_replica_lag_bytes") == 0, "an end of the lag", 60)
+    expected = served(service)
+    service.kill_group()
+    shutil.rmtree(service.data_dir)
+    to = tmp_path / "lake"
+    lake("--to", to, "--path", f"file://{tmp_path / 'bucket'}", "--once")
+    assert rows(to) == expected
+
+
+def test_a_writer_goes_on_when_a_service_that_went_away_is_back(service: Service, tmp_path: Path) -> None:
+    to = tmp_path / "lake"
+    write(service, random.Random(7), 10)
+    source = local.source({"url": service.url, "retryTimeoutMs": "500"})
+    writer = local.Writer(local.begin(to, About(), source), source, local.Settings(max_records=10))
+    first = writer.batch()
+    assert first is not None
+    expected = served(service)
+    service.kill_group()
+    with pytest.raises(Unavailable, match="given up after"):
+        writer.batch()
+    assert 0 < len(rows(to)) == first.records < len(expected)
+    service.start()
+    while writer.batch():
+        pass
+    assert rows(to) == expected
 
 
 def test_faults_are_sentences_and_leave_the_lake_as_it_was(service: Service, tmp_path: Path) -> None:

@@ -130,12 +130,13 @@ def lake(
 def _run(writer: Writer, pause_s: float, once: bool, as_json: bool) -> None:
     """Add batches until there is nothing new (`once`), or a signal comes."""
     from pyspark_topics.client import Unavailable
+    from pyspark_topics.errors import BucketError
 
     with _stopped() as stop:
         while not stop.is_set():
             try:
                 done = writer.batch()
-            except Unavailable as error:
+            except (Unavailable, BucketError) as error:
                 if once:
                     raise
                 complain(str(error))
