@@ -37,7 +37,8 @@ check: $(VENV)/.test
 test: $(VENV)/.test
 	@tools/check.sh $(BIN) whole $(ARGS)
 
-long: $(VENV)/.fuzz
+long: $(VENV)/.fuzz $(VENV)/.demo
+	@tools/install-lake.sh $(VENV)/lake || true
 	@$(BIN)/python -m pytest -m long $(ARGS)
 
 demo: $(VENV)/.demo

@@ -11,6 +11,7 @@ from typing import Any
 
 import duckdb
 import polars
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
@@ -26,6 +27,42 @@ READERS: dict[str, Callable[[str], Any]] = {
     "polars": lambda path: polars.read_delta(path, columns=COLUMNS).to_arrow(),
 }
 """Engines without Spark: path of a table → its rows as an Arrow table."""
+
+
+def _sums_of_deltalake(path: str) -> list[tuple[Any, ...]]:
+    events = DeltaTable(path).to_pyarrow_dataset().to_table(columns=["topic", "epoch", "offset", "value"])
+    distinct = (
+        events.group_by(["topic", "epoch", "offset"]).aggregate([]).group_by("topic").aggregate([([], "count_all")])
+    )
+    lengths = events.append_column("length", pc.utf8_length(events["value"]))
+    sums = lengths.group_by("topic").aggregate([([], "count_all"), ("offset", "sum"), ("length", "sum")])
+    found = sums.join(distinct, "topic", right_suffix="_distinct").sort_by("topic").to_pylist()
+    names = ("topic", "count_all", "count_all_distinct", "offset_sum", "length_sum")
+    return [tuple(row[name] for name in names) for row in found]
+
+
+def _sums_of_duckdb(path: str) -> list[tuple[Any, ...]]:
+    query = """select topic, count(*), count(distinct (epoch, "offset")), sum("offset")::bigint,
+        sum(length("value"))::bigint from events group by topic order by topic"""
+    return duckdb.from_arrow(DeltaTable(path).to_pyarrow_dataset()).query("events", query).fetchall()
+
+
+def _sums_of_polars(path: str) -> list[tuple[Any, ...]]:
+    measures = [
+        polars.len(),
+        polars.struct("epoch", "offset").n_unique().alias("distinct"),
+        polars.col("offset").sum(),
+        polars.col("value").str.len_chars().cast(polars.Int64).sum(),
+    ]
+    return polars.scan_delta(path).group_by("topic").agg(measures).sort("topic").collect().rows()
+
+
+def sums(table: Path) -> list[tuple[Any, ...]]:
+    """Of each topic its name, numbers of rows and of distinct ones, sums of offsets and of lengths of values, on which
+    all readers agree."""
+    found = [read(str(table)) for read in (_sums_of_deltalake, _sums_of_duckdb, _sums_of_polars)]
+    assert found[0] == found[1] == found[2]
+    return found[0]
 
 
 def jars() -> str:
@@ -63,14 +100,6 @@ def rows(table: Path, engine: str) -> list[list[str]]:
     """Rows of a table as another engine reads them, in order of topic and offset, values as text."""
     found = READERS[engine](str(table)).sort_by([("topic", "ascending"), ("offset", "ascending")])
     return [[str(value) for value in row.values()] for row in found.to_pylist()]
-
-
-def sums(table: Path) -> list[tuple[Any, ...]]:
-    """Of each topic its name, numbers of rows and of distinct ones, sums of offsets and of lengths of values."""
-    events = DeltaTable(table).to_pyarrow_dataset()
-    query = """select topic, count(*), count(distinct (epoch, "offset")), sum("offset")::bigint,
-        sum(length("value"))::bigint from events group by topic order by topic"""
-    return duckdb.from_arrow(events).query("events", query).fetchall()
 
 
 def job(spark: Spark, *arguments: Any) -> dict[str, Any]:
