@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,12 +73,17 @@ def jars() -> str:
 
 
 def settings() -> dict[str, str]:
-    return delta.settings("4.2", {"spark.jars": jars(), "spark.master": "local[2]"}, HOME)
+    given = {
+        "spark.jars": jars(),
+        "spark.master": "local[2]",
+        "spark.python.authenticate.socketTimeout": "300s",  # workers begin late on a busy machine
+    }
+    return delta.settings("4.2", given, HOME)
 
 
-def session(**more: str) -> Spark:
+def session(enter: Sequence[str] = ()) -> Spark:
     given = {name.replace(".", "__"): value for name, value in settings().items() if name != "spark.master"}
-    return Spark(python=PYTHON, **given, **more)
+    return Spark(python=PYTHON, enter=enter, **given)
 
 
 def start(*arguments: str, log: Path) -> subprocess.Popen[bytes]:
