@@ -19,7 +19,7 @@ ivy=$(echo "$home"/lib/python*/site-packages/pyspark/jars/ivy-*.jar)
 for jar in $jars; do
     name=${jar%%:*}
     "$java_home/bin/java" -jar "$ivy" -error -notransitive -cache "$home/ivy" -dependency io.delta "$name" "$delta" \
-        -confs default -retrieve "$home/jars/[artifact]-[revision].[ext]" >&2 || exit 1
+        -confs default -retrieve "$home/jars/[artifact]-[revision].[ext]" >/dev/null || exit 1
     echo "${jar#*:}  $home/jars/$name-$delta.jar" | sha256sum --check --quiet >&2 || exit 1
 done
 touch "$stamp"

@@ -32,7 +32,7 @@ from tests.support.service import Service, until
 from tests.support.volume import VolumeError, volume
 
 ROOT = Path(__file__).parents[2]
-KILLS = 6
+KILLS = 3
 TOPICS = ("orders", "visits", "small")
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.support import lake
 from tests.support.doc_blocks import blocks, run
 from tests.support.lake import job
 from tests.support.service import Service, until
-from tests.support.spark import ROOT, Spark, SparkError
+from tests.support.spark import Spark, SparkError
 from tests.support.volume import Volume, VolumeError, volume
 
 pytestmark = pytest.mark.spark
@@ -64,7 +65,23 @@ def held(spark: Spark, path: Path, columns: str = "topic, epoch, offset, value")
     return found
 
 
-@pytest.mark.parametrize("way", ["path", "url", "bucket"])
+DEATH = """
+from pyspark_topics.lake.delta import Delta
+
+def dying(self, frame, name, mark, whole=Delta.append):
+    if {moment!r} == "after":
+        whole(self, frame, name, mark)
+    Delta.append = whole
+    raise RuntimeError("died {moment}")
+
+Delta.append = dying
+"""
+"""Code for a session: the next commit of rows fails once, before or after it was made."""
+
+
+@pytest.mark.parametrize(
+    "way", ["path", pytest.param("url", marks=pytest.mark.long), pytest.param("bucket", marks=pytest.mark.long)]
+)
 def test_each_run_adds_what_is_new_and_every_reader_finds_it(
     shared: Service, spark: Spark, tmp_path: Path, way: str
 ) -> None:
@@ -118,6 +135,7 @@ def test_what_a_service_deleted_is_deleted_from_every_file_and_nothing_else_is(
     assert len(held(spark, tmp_path / "l/events")) == 40
 
 
+@pytest.mark.long
 def test_a_table_for_each_topic_a_variant_and_a_lost_checkpoint(shared: Service, spark: Spark, tmp_path: Path) -> None:
     place = ["--path", shared.data_dir, "--subscribe-pattern", "per[.:].*", "--to", tmp_path / "l", "--once"]
     place += ["--table-per-topic", "--variant"]
@@ -189,6 +207,7 @@ def test_members_become_columns_and_what_does_not_fit_is_rescued(shared: Service
     assert held(spark, tmp_path / "l/events", "offset, n, added")[-1] == [5, 2, 1.5]
 
 
+@pytest.mark.long
 def test_a_full_disk_leaves_a_table_that_the_next_run_goes_on_with(
     shared: Service, spark: Spark, small: Volume | None
 ) -> None:
@@ -247,21 +266,36 @@ def test_a_service_that_goes_away_is_a_sentence_and_leaves_whole_batches(
     assert [row[2] for row in held(spark, to / "events")] == [*range(1, 901)]
 
 
+def test_a_batch_that_died_is_repeated_and_its_rows_are_there_once(
+    shared: Service, spark: Spark, tmp_path: Path
+) -> None:
+    """`test_spark_lake_kills.py` kills processes; here the batch dies at the two sides of its commit."""
+    run = ["lake", "--path", shared.data_dir, "--subscribe", "dies", "--to", tmp_path / "l", "--once"]
+    write(shared, "dies", *range(5))
+    for moment in ("before", "after"):
+        spark.run(DEATH.format(moment=moment))
+        with pytest.raises(SparkError, match=f"died {moment}"):
+            job(spark, *run)
+    write(shared, "dies", *range(5, 8))
+    assert job(spark, *run)["records"] == 3
+    assert [row[2] for row in held(spark, tmp_path / "l/events")] == [*range(1, 9)]
+
+
 def test_the_commands_of_the_page_lead_from_a_service_to_a_query(
-    new_service: Callable[..., Service], tmp_path: Path
+    new_service: Callable[..., Service], spark: Spark, tmp_path: Path
 ) -> None:
     service = new_service().start()
-    environment = tmp_path / "lake/bin"
-    environment.mkdir(parents=True)
-    options = " ".join(f"--conf={name}={value}" for name, value in lake.settings().items())
-    programs = {
-        "python": f'exec {sys.executable} "$@"',
-        "topics-spark": f"JAVA_HOME={os.environ.get('JAVA_HOME', '')} SPARK_LOCAL_IP=127.0.0.1 PYTHONPATH={ROOT} "
-        f'exec {lake.PYTHON} -m pyspark_topics.jobs "$@" {options}',
-    }
-    for name, text in programs.items():
-        (environment / name).write_text(f"#!/bin/sh\n{text}\n")
-        (environment / name).chmod(0o755)
+    addresses = {"127.0.0.1:4000": f"127.0.0.1:{service.port}", "./tables": str(tmp_path / "tables")}
+    python = tmp_path / "lake/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
     (block,) = [block for block in blocks("docs/lake.md") if not block.not_run]
-    said = run(block, tmp_path, {"127.0.0.1:4000": f"127.0.0.1:{service.port}"}, within_s=400)
+    for line in block.text.splitlines():
+        if line.startswith("lake/bin/topics-spark "):
+            for printed, real in addresses.items():
+                line = line.replace(printed, real)
+            assert job(spark, *shlex.split(line)[1:])["records"] == 1
+        else:
+            said = run(replace(block, text=line), tmp_path, addresses)
     assert re.search(r"orders\W+1\b", said)

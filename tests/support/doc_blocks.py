@@ -73,9 +73,7 @@ def blocks(page: str) -> list[Block]:
     ]
 
 
-def run(
-    block: Block, directory: Path, addresses: Mapping[str, str], enter: Sequence[str] = (), within_s: float = 60
-) -> str:
+def run(block: Block, directory: Path, addresses: Mapping[str, str], enter: Sequence[str] = ()) -> str:
     """Run a block in a directory and return its output. `addresses` has those of the page and those to use instead.
     `enter` is a command that replaces itself with the command after it."""
     text = block.text
@@ -102,7 +100,7 @@ def run(
     with subprocess.Popen(
         [*enter, *command], cwd=directory, env=environment, text=True, process_group=0, **pipe
     ) as running:
-        stop = threading.Timer(within_s, os.killpg, (running.pid, signal.SIGKILL))
+        stop = threading.Timer(60, os.killpg, (running.pid, signal.SIGKILL))
         stop.start()
         assert running.stdout is not None
         printed = ""

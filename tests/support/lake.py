@@ -77,6 +77,9 @@ def settings() -> dict[str, str]:
         "spark.jars": jars(),
         "spark.master": "local[2]",
         "spark.python.authenticate.socketTimeout": "300s",  # workers begin late on a busy machine
+        "spark.sql.shuffle.partitions": "2",
+        # Short runs end before the optimising compiler pays.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
     return delta.settings("4.2", given, HOME)
 
