@@ -15,7 +15,11 @@ from pyspark_topics.options import EARLIEST, LATEST, BadOption, parse
     [
         ({}, "no path"),
         ({"path": "/d", "url": "http://x"}, "path and url exclude each other"),
-        ({"path": "s3://bucket/d"}, "local or mounted"),
+        ({"path": "hdfs://host/d"}, "neither a local nor a mounted directory, or a bucket"),
+        (
+            {"path": "/d", "coldPath": "s3://bucket/d"},
+            "option coldPath = .*: it is neither a local nor a mounted directory",
+        ),
         ({"path": "[1]"}, "must hold strings"),
         ({"path": '["/d"'}, "not JSON"),
         ({"path": "/d", "subscribe": "a", "subscribePattern": "a.*"}, "subscribe and subscribePattern exclude"),
