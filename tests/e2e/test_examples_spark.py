@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_examples_browser import COMMANDS
+from tests.e2e.test_examples_browser import COMMANDS, example
 from tests.e2e.test_spark_flights import HEADER
+from tests.support.console import accessible
 from tests.support.spark import ROOT
 
 pytestmark = pytest.mark.spark
@@ -44,7 +45,7 @@ def made_up(path: Path) -> Counter[tuple[int, str]]:
 
 @pytest.mark.parametrize(
     ("name", "proof"),
-    [("spark-join", "did not, each told once")],
+    [("spark-sessions", "sessions of"), ("spark-join", "did not, each told once")],
 )
 def test_what_spark_finds_is_what_plain_python_finds(name: str, proof: str, tmp_path: Path) -> None:
     made_up(tmp_path / "flights.csv.zip")
@@ -60,3 +61,17 @@ def test_what_spark_finds_is_what_plain_python_finds(name: str, proof: str, tmp_
     assert proof in last
     # Something is found, and something has not ended or did not land.
     assert not {"0", str(len(DAYS) * PER_DAY)} & set(last.split())
+
+
+def test_the_page_shows_the_report_of_each_day_that_is_over_once(tmp_path: Path) -> None:
+    counted = made_up(tmp_path / "flights.csv.zip")
+    with example("spark-report", tmp_path, f"--csv {tmp_path}/flights.csv.zip --speed 5") as running:
+        page = running.open()
+        over = len(DAYS) - 1
+        page.shows(f"document.getElementById('count').textContent === '{3 * over}'")
+        rows = page.js("[...document.querySelectorAll('tbody tr')].map(row => [...row.cells].map(c => c.innerText))")
+        assert [row[0] for row in rows] == [f"2013-07-{day:02}" for day in reversed(DAYS[:over])]
+        for day, row in zip(reversed(DAYS[:over]), rows, strict=True):
+            for airport, cell in zip(("EWR", "JFK", "LGA"), row[1:], strict=True):
+                assert cell.endswith(f"cancelled of {counted[day, airport]}")
+        accessible(page)
