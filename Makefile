@@ -12,6 +12,7 @@
 # make bench-queues throughput of jobs, and the cost of a claim in a large queue
 # make bench-live  latency from writer to watchers, and the cost of a watcher
 # make bench-routers cost of routers for the writer, and latency of copies
+# make bench-replication  cost of a bucket for writers, and how long a takeover and a restore take
 # make bench-growth cost of an operation and of a record as a topic grows
 # make bench-spark speed of Spark on the files, compared with Parquet and JSON Lines
 # make bench-protocols  commands per second over Walrus and Rog
@@ -81,7 +82,7 @@ clean:
 
 # Stamps: each records that a set of packages is installed for the present pyproject.toml.
 $(VENV)/.made:
-	@python=$$(tools/find-python.sh) && echo "making $(VENV) with $$python" && "$$python" -m venv --clear $(VENV)
+	@tools/make-venv.sh $(VENV)
 	@touch $@
 
 $(VENV)/.run: $(VENV)/.made pyproject.toml requirements.lock

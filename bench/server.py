@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-READY_SECONDS = 30.0
+READY_SECONDS = 60.0
 BYTECODE = Path(tempfile.gettempdir()) / f"topics-bench-bytecode-{os.getuid()}"
 """Where services keep compiled modules, so that no checkout is faster because it was compiled at installation."""
 HERE = Path(__file__).resolve().parents[1]
@@ -86,6 +86,11 @@ class Server:
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        """That of the service's first process."""
+        return self._process.pid
 
     def _is_ready(self) -> bool:
         try:

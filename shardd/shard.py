@@ -10,7 +10,8 @@ then write twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping
+from errno import EIO
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from proto.ipc import operations
 from proto.ipc.message import Message, Reply, Request, Status
 from proto.model.errors import TopicsError, not_ready, topic_not_found
 from proto.model.limits import Limits
+from shardd.changes import seq_reservation
 from shardd.changes.allowance import Allowance
 from shardd.changes.patience import Patience
 from shardd.changes.transactions import Respond, Staging, to_json
@@ -69,10 +71,18 @@ _BEFORE_RESTORED = frozenset((operations.Pull, operations.RouterPosition, operat
 
 
 def open_shard(
-    disk: Disk, clock: Clock, path: Path, limits: Limits, *, from_files: bool = False, to_salvage: str = ""
+    disk: Disk,
+    clock: Clock,
+    path: Path,
+    limits: Limits,
+    *,
+    from_files: bool = False,
+    to_salvage: str = "",
+    restarted: bool = True,
 ) -> Generator[tuple[int, int], None, Shard]:
     """Recover a shard from its files. Yields (bytes done, bytes in all) after each frame of the log. Returns the shard.
-    Blocks. Raises `RecoveryError`, or OSError. `from_files` and `to_salvage` as in `Checkpoints.load`.
+    Blocks. Raises `RecoveryError`, or OSError. `from_files` and `to_salvage` as in `Checkpoints.load`. With `restarted`
+    False, another machine goes on with the shard: the caller only makes a checkpoint.
     """
     directory, outcome = Directory(), Outcome()
     checkpoints = Checkpoints(disk, path, directory, clock, limits)
@@ -85,7 +95,7 @@ def open_shard(
     except (CatalogError, SegmentError) as error:
         raise RecoveryError(str(error)) from error
     yield from _read_back(scan(disk, path / "wal", outcome, after_no), directory, checkpoints)
-    directory.recovered(clock.now_ms(), disk.boot_id())
+    directory.recovered(clock.now_ms(), disk.boot_id() if restarted else None)
     clock.on_jump(directory.jumped)
     checkpoints.quarantine.recovered()
     return Shard(disk, clock, path, limits, directory, checkpoints, outcome)
@@ -120,6 +130,8 @@ class Shard:
 
     patience: Patience | None = None
     """Set if changes wait for the bucket."""
+    _giving_up: Callable[[], None] | None = None
+    """Called when every topic has given seqs up, if they have to."""
 
     def __init__(
         self,
@@ -295,10 +307,10 @@ class Shard:
             operations.AllowanceReturn: self.allowance.give_back,
         }
 
-    def close(self) -> None:
+    def close(self, *, checkpoint: bool = True) -> None:
         """Sync, make a checkpoint, close the log. Blocks. Raises OSError if the last sync fails."""
         self.commits.sync_now()
-        if self.restored:
+        if self.restored and checkpoint:
             try:
                 self.checkpoint_now(last=True)
             except OSError:
@@ -355,6 +367,36 @@ class Shard:
     def release_space(self) -> None:
         """Release the held space. Call it when the shard is closed."""
         self.space.end()
+
+    def give_seqs_up(self, done: Callable[[], None]) -> None:
+        """Another machine may have given seqs to records that are lost: count the next ones of each topic as used.
+        Topics whose copies are still missing follow when they are restored. Then `done` is called. Raises OSError."""
+        self._giving_up = done
+        self._give_up(topic for topic in self.directory.visible.values() if not topic.unrestored)
+
+    def _give_up(self, topics: Iterable[Topic]) -> None:
+        changes = [seq_reservation.give_up(topic, self._staging) for topic in topics if topic.unloaded is None]
+        self.flush()
+        self.commits.sync_now()
+        if not all(change.done for change in changes):
+            raise OSError(EIO, "the log could not be synced")
+        if self.restored and self._giving_up is not None:
+            self._giving_up()
+            self._giving_up = None
+
+    def log_nothing(self) -> None:
+        """Log a frame that changes nothing, if there is a topic: the shard was changed without frames."""
+        for topic in list(self.directory.visible.values())[:1]:
+            seq_reservation.repeat(topic, self._staging)
+            self.flush()
+            self.commits.sync_now()
+
+    def restore_ended(self, topics: Iterable[str]) -> None:
+        """All copies are made again; `topics` had lacked some. Raises OSError."""
+        self.restored = True
+        if self._giving_up is not None:
+            visible = self.directory.visible
+            self._give_up(visible[name] for name in topics if name in visible)
 
     def await_bucket(self, shipped_no: int) -> None:
         """From now on, what waits for a sync waits for the bucket too, which has the frames up to `shipped_no`."""

@@ -19,6 +19,7 @@ from tests.support.service import ALIVE, Service
 def pytest_configure() -> None:
     """A run that is told to end (a cancelled CI job) ends as by Ctrl-C: fixtures are torn down, services with them."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells make runs in the background ignore it
     # A deadline for an example is a timed assertion: a busy machine would miss it.
     settings.register_profile("topics", deadline=None)
     settings.load_profile("topics")

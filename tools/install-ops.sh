@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what tests run besides Python, where it is missing and can be had (apt-get as root): systemd-analyze, promtool,
-# nginx, caddy, openssl, curl, venv, chromium, node, npm; with `bench`, the systems that `make bench` compares with. It installs only where CI is set: elsewhere it names what is missing. Nothing
+# nginx, caddy, haproxy, iproute2, openssl, curl, venv, chromium, node, npm; with `bench`, the systems that `make bench` compares with. It installs only where CI is set: elsewhere it names what is missing. Nothing
 # is started. Exit status 1 and the names of what is still missing.
 set -u
 
@@ -8,7 +8,7 @@ what=${1:-tests}
 if [ "$what" = bench ]; then
     wanted="redis-server:redis-server nats-server:nats-server beanstalkd:beanstalkd"
 else
-    wanted="systemd-analyze:systemd promtool:prometheus nginx:nginx-light caddy:caddy openssl:openssl curl:curl chromium:chromium node:nodejs npm:npm"
+    wanted="systemd-analyze:systemd promtool:prometheus nginx:nginx-light caddy:caddy haproxy:haproxy ip:iproute2 openssl:openssl curl:curl chromium:chromium node:nodejs npm:npm"
 fi
 
 missing() {

@@ -59,7 +59,7 @@ from proto.model.body import Form
 from proto.model.errors import ErrorCode, TopicsError, invalid, shutting_down
 from proto.model.keys import Key
 from proto.model.limits import DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES, Limits
-from proto.model.names import check_router, check_topic, is_router
+from proto.model.names import WATCH_SESSION, check_router, check_topic, is_router
 from proto.model.surrogates import apply
 from proto.process import trace
 from proto.process.driven import in_task
@@ -485,6 +485,8 @@ class Api:
         check_scope(key, operation.scope)
         if "{topic}" in operation.path:
             check_name(key, check_topic(values[0]))
+        elif values and WATCH_SESSION.fullmatch(values[0]) is None:
+            raise invalid("path: no watch session has this name", field="path")
         ticket = self.tickets.issue(key, path)
         answer: dict[str, Any] = {
             "ticket": ticket,

@@ -22,21 +22,27 @@ def ready(shards: Shards, *, draining: bool) -> Response:
     if draining:
         raise shutting_down()
     if not shards.ready:
+        holder = next((state.holder for state in shards.states if state.phase == "standby" and state.holder), "")
+        if holder:
+            raise not_ready(
+                f"this machine is a standby: {holder} holds the shards",
+                standby=True,
+                holder=holder,
+                shards=_shown(shards),
+            )
         hung = [index for index in range(len(shards.states)) if shards.serving(index) and not shards.answering(index)]
         raise not_ready(
             f"no answer from shard {', '.join(map(str, hung))}; it is started again if it stays silent"
             if hung
             else "not every shard serves yet; retry shortly",
             replay_progress=shards.progress,
-            shards=[
-                {
-                    "shard": state.index,
-                    "phase": state.phase,
-                    "progress": round(state.progress, 4),
-                    "answers": shards.answering(state.index),
-                }
-                for state in shards.states
-            ],
+            shards=_shown(shards),
+        )
+    if any(shards.silent):
+        raise not_ready(
+            "this machine could not renew its term in the bucket, so another one may hold the shards",
+            reason="term_not_renewed",
+            shards=_shown(shards),
         )
     found: dict[str, Any] = {"status": "ready", "wal_replay_complete": True, "topics": shards.statistics().topics}
     if any(shards.disk_full):
@@ -46,3 +52,15 @@ def ready(shards: Shards, *, draining: bool) -> Response:
     if quarantined := sum(shards.quarantined):
         found["topics_quarantined"] = quarantined
     return plain(found)
+
+
+def _shown(shards: Shards) -> list[dict[str, Any]]:
+    return [
+        {
+            "shard": state.index,
+            "phase": state.phase,
+            "progress": round(state.progress, 4),
+            "answers": shards.answering(state.index),
+        }
+        for state in shards.states
+    ]

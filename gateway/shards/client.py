@@ -51,6 +51,8 @@ class Shards:
         """Topics that each shard has quarantined because their files cannot be read."""
         self.disk_full = [False] * shards
         """For each shard, whether its latest packet said that its disk is nearly full."""
+        self.silent = [False] * shards
+        """For each shard, whether its latest packet said that it may not answer."""
         self.ledger = Ledger(shards)
         self.links = Links(
             shards,
@@ -95,6 +97,7 @@ class Shards:
         self.counters[index] = (status.topics, status.records, status.bytes)
         self.quarantined[index] = status.quarantined
         self.disk_full[index] = status.disk_full
+        self.silent[index] = status.silent
         if link is not self._heard[index]:
             self.ledger.on_restart(index, link.first_id)
             self._heard[index] = link

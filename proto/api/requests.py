@@ -240,7 +240,7 @@ class WatchRequest(Struct):
 
     SCHEMA: ClassVar[dict[str, Any]] = {
         "anyOf": [
-            {"required": ["topics"], "properties": {"topics": {"type": "object"}}},
+            {"required": ["topics"], "properties": {"topics": {"type": "object", "minProperties": 1}}},
             {"required": ["prefix"], "properties": {"prefix": {"type": "string"}}},
         ]
     }
@@ -249,8 +249,6 @@ class WatchRequest(Struct):
         dict[Name, WatchStart | None] | None,
         about(
             "the topics by name, with the place to begin",
-            type="object",
-            minProperties=1,
             maxProperties="{max_watch_topics}",
             examples=[{"jobs": {"from_seq": 480100}, "news": {"tail": True}}],
         ),

@@ -3,7 +3,7 @@
 On the wire: u32 little-endian length, then a CBOR array `[name, map]`. A socket pair is used rather than ZeroMQ,
 because end-of-file reports the death of the peer exactly and at once.
 
-    supervisor → shard      Start(...), Shards([...]) at every change, Stop()
+    supervisor → shard      Start(...), Shards([...]) at every change, TakeOver()*, Stop()
     supervisor → gateway    Start(...), Shards([...]) at every change, Keys([...]) at every reload, Drain(), Stop()
     supervisor → both       Ping()*, answered by Pong() from the child's event loop: the loop is not blocked
     shard → supervisor      Progress(...)*, Ready(), Failed(...)
@@ -28,8 +28,10 @@ CONTROL_FD_VARIABLE = "TOPICS_CONTROL_FD"
 """Environment variable with the number of the inherited descriptor that is the child's control socket."""
 EXIT_PERMANENT = 3
 """Exit status of a child that sent `Failed`."""
+EXIT_DEPOSED = 4
+"""Exit status of a shard that another machine holds now. It is started again at once, as a standby."""
 
-PHASES = ("down", "open", "replay", "derive", "ready", "stopping", "failed")
+PHASES = ("down", "standby", "open", "replay", "derive", "ready", "stopping", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,10 @@ class ShardState:
     total_bytes: int = 0
     hangs: int = 0
     """How often the supervisor killed the shard because it did not answer."""
+    holder: str = ""
+    """In phase `standby`, the address of the machine that holds the shard, if one is known to."""
+    term: int = 0
+    """The term of this machine, if it holds the shard, see docs/design/replication.md."""
 
     @property
     def progress(self) -> float:
@@ -71,6 +77,8 @@ class Start:
     data_dir: str = ""
     created_ms: int = 0
     """When the data directory was created: identifies the service in a bucket."""
+    address: str = ""
+    """Where clients reach this machine, for the standbys of other machines to say."""
     endpoint: str = ""
     listen_fd: int = -1
     walrus_fds: list[int] = field(default_factory=list)
@@ -109,6 +117,10 @@ class Progress:
     phase: str
     done_bytes: int
     total_bytes: int
+    holder: str = ""
+    """As in `ShardState`."""
+    term: int = 0
+    """As in `ShardState`. 0 leaves it as it was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +150,11 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeOver:
+    """Shard: take the shard over, whichever machine holds it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ping:
     pass
 
@@ -152,9 +169,10 @@ class Failed:
     message: str
 
 
-Control = Start | Keys | Shards | Progress | Ready | Complete | Drain | Drained | Stop | Ping | Pong | Failed
+Control = Start | Keys | Shards | Progress | Ready | Complete | Drain | Drained | Stop | TakeOver | Ping | Pong | Failed
 _TYPES: dict[str, type[Any]] = {
-    t.__name__: t for t in (Start, Keys, Shards, Progress, Ready, Complete, Drain, Drained, Stop, Ping, Pong, Failed)
+    t.__name__: t
+    for t in (Start, Keys, Shards, Progress, Ready, Complete, Drain, Drained, Stop, TakeOver, Ping, Pong, Failed)
 }
 
 

@@ -394,6 +394,8 @@ class Links:
             raise not_ready(
                 f"shard {index} cannot start, and is tried again now and then; the service's log says why"
                 if state.phase == "failed"
+                else f"this machine is a standby: {state.holder} holds shard {index}"
+                if state.phase == "standby" and state.holder
                 else f"shard {index} is not serving yet (phase {state.phase}); retry shortly",
                 shard=index,
                 phase=state.phase,

@@ -118,6 +118,8 @@ class Status(Struct, array_like=True, frozen=True):
     """Number of quarantined topics."""
     disk_full: bool = False
     """The shard's disk is nearly full."""
+    silent: bool = False
+    """The shard may not answer: another machine may hold it."""
 
 
 NO_STATUS = Status()

@@ -163,6 +163,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         int,
         Meta(ge=100, description="with `sync`, longest time that a change waits for the bucket before it is refused"),
     ] = 5000
+    term_ttl_ms: Annotated[
+        int,
+        Meta(ge=300, description="with `sync`, silence of the machine that holds the shards until another takes over"),
+    ] = 10_000
     ship_interval_ms: Annotated[
         int, Meta(ge=1, le=3_600_000, description="longest time that what is synced waits to be copied to the bucket")
     ] = 1000

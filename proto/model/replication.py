@@ -1,8 +1,8 @@
 """The modes of replication, and what each promises: one table, and the questions that are asked of it.
 
-    mode     a part leaves                        what waits for a sync waits for the bucket   the bucket is away
-    async    after TOPICS_SHIP_INTERVAL_MS        no                                           the log is kept
-    sync     at once, one after the other         yes                                          503 after a deadline
+    mode     a part leaves                    waits for the bucket    the bucket is away        a holder is silent
+    async    after TOPICS_SHIP_INTERVAL_MS    nothing                 the log is kept           an operator takes over
+    sync     at once, one after the other     what waits for a sync   503 after a deadline      its term ends by itself
 
 What waits for a sync is told by `requires_sync` of a change: changes of class `fsync`; creating, configuring and
 deleting topics; reservations of seqs; and what acts elsewhere next (orders of outboxes, sources of routers). What
@@ -29,7 +29,8 @@ class Replication(Enum):
 
     def __init__(self, name: ReplicationName, awaited: bool) -> None:
         self.awaited = awaited
-        """What waits for a sync waits for the bucket too, so parts leave at once."""
+        """What waits for a sync waits for the bucket too, so parts leave at once, a holder that cannot reach the bucket
+        answers nothing, and another machine takes over by itself."""
 
 
 BY_NAME = {replication.value: replication for replication in Replication}

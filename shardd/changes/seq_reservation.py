@@ -13,6 +13,9 @@ drops the reservation of a topic whose frames are all synced; the topic's next w
                      then every start computes the same jump
     orderly stop     nothing is reserved any more: no jump, for any class
 
+A machine that takes over from one that did not wait for the bucket lacks records of any class. Each topic then counts
+the next `TAKEOVER` seqs as used, and logs that in the same way.
+
 An ephemeral topic may hold records from a time when it had another class (those up to `Topic.logged_seq`). They are in
 log and files, and stay. Ephemeral records after them count towards the caps and evict them. A replay does not see the
 ephemeral records, so the eviction is logged (a *floor*), and the evicted records do not come back. Floors are logged
@@ -30,6 +33,9 @@ from shardd.topic.topic import Topic
 
 BLOCK = 65_536
 """Seqs per reservation."""
+TAKEOVER = 1 << 20
+"""Seqs that a topic gives up when its records may have been written by a machine that is lost. More than what is
+written to one topic in the time that a part is under way."""
 
 
 def first(topic: Topic, created: TopicCreated, staging: Staging) -> None:
@@ -61,6 +67,30 @@ def ahead(topic: Topic, count: int, staging: Staging) -> None:
         staging.stage_apart(_ReservedMeanwhile(topic, body, body=body, requires_sync=True))
 
 
+def give_up(topic: Topic, staging: Staging) -> GivenUp:
+    """Counts the topic's next `TAKEOVER` seqs as used. Call it before anything else of the topic is staged."""
+    staging.pin_copies(topic)
+    durability, ceiling = topic.config.durability, topic.ceiling
+    upto = max(topic.next_seq - 1, ceiling if durability.reserves_seqs else 0) + TAKEOVER
+    if durability.lasts:
+        topic.skip(upto + 1)
+    else:
+        topic.lose_tail(upto)
+        topic.logged_seq = topic.head_seq
+    topic.durable_head = topic.head_seq
+    boot = staging.boot_id if durability.lasts else ""
+    topic.ceiling, topic.reserved_in = upto, boot
+    change = GivenUp(topic, body=Ceiling(upto, boot, topic.next_seq), requires_sync=True)
+    staging.stage(change)
+    return change
+
+
+def repeat(topic: Topic, staging: Staging) -> None:
+    """Logs the topic's reservation as it is, which changes nothing."""
+    body = Ceiling(topic.ceiling, topic.reserved_in, topic.next_seq)
+    staging.stage(TopicChange(topic, body=body, requires_sync=True))
+
+
 def pushed_out(topic: Topic, staging: Staging) -> None:
     """Logs the floor if staged records evict logged ones that a replay would bring back. Call it after staging.
 
@@ -78,6 +108,13 @@ def floor_after(topic: Topic, config: TopicConfig) -> int:
     if topic.floor > topic.logged_seq:
         return topic.floor
     return min(topic.floor_after(config, topic.pending_records, topic.pending_bytes), topic.logged_seq + 1)
+
+
+class GivenUp(TopicChange, eq=False):
+    done: bool = False
+
+    def apply(self, timing: Timing) -> None:
+        self.done = True
 
 
 class _Reserved(TopicChange, eq=False):

@@ -28,7 +28,7 @@ from shardd.offline.rewind import Cuts, cut
 from shardd.offline.salvage import salvage
 from shardd.offline.verify import verify
 from shardd.recovery.wal_scan import RecoveryError
-from shardd.replication.attach import Mismatch
+from shardd.replication.attach import FORMAT, Mismatch, Service, join_service
 from shardd.replication.browse import Damaged
 from shardd.replication.store import Store, StoreError, open_store
 from shardd.storage.disk import RealDisk
@@ -120,12 +120,23 @@ def _replica_status(data: Path, job: dict[str, Any], limits: Limits) -> int:
     return _of_bucket(replica.status, job["url"])
 
 
+def _join(data: Path, job: dict[str, Any], limits: Limits) -> int:
+    wanted = Service(FORMAT, job["created_ms"], job["shards"])
+
+    def joined(store: Store) -> Iterator[dict[str, Any]]:
+        found = join_service(store, wanted)
+        yield {"kind": "service", "shards": found.shards, "created_ms": found.service}
+
+    return _of_bucket(joined, job["url"])
+
+
 _COMMANDS = {
     "verify": _verify,
     "reshard": _reshard,
     "cut": _cut,
     "salvage": _salvage,
     "fetch": _fetch,
+    "join": _join,
     "replica-verify": _replica_verify,
     "replica-status": _replica_status,
 }

@@ -24,10 +24,8 @@ from typing import Any
 
 from proto.model.limits import Limits
 from shardd.offline.reshard import shard_name
-from shardd.replication.attach import Mismatch
-from shardd.replication.browse import AHEAD, Browser, Damaged, ManifestAt, shards_of
-from shardd.replication.checkpoint_files import COLD
-from shardd.replication.parts import Part, places
+from shardd.replication.browse import AHEAD, Browser, Damaged, ManifestAt, shards_of, write_all
+from shardd.replication.parts import HEADER_SIZE, Part, places
 from shardd.replication.store import Store
 from shardd.storage.disk import Disk, File
 from shardd.storage.wal import file_name
@@ -76,7 +74,7 @@ class _Shard:
         self._disk.make_dir(self._path / "wal")
         manifest = self._choose(until_ms)
         if manifest is not None:
-            yield from self._files(manifest)
+            yield from self._browser.copy_files(manifest, self._disk, self._path, self._cold, sync=False)
         yield from self._log(manifest, until_ms)
 
     def _choose(self, until_ms: int | None) -> ManifestAt | None:
@@ -96,27 +94,12 @@ class _Shard:
 
     def _whole(self) -> bool:
         """True if the log in the bucket begins with frame 1."""
-        numbers = self._browser.numbers(1)
-        return bool(numbers) and numbers[0][0] == 1 and self._browser.header(1).first_no == 1
-
-    def _files(self, manifest: ManifestAt) -> Iterator[int]:
-        made: set[Path] = set()
-        for file, pieces in self._browser.files(manifest):
-            cold = file.path.startswith(COLD)
-            if cold and self._cold is None:
-                raise Mismatch("the bucket has segments of a cold folder; set TOPICS_COLD_DIR to where they shall go")
-            base = self._cold if cold and self._cold is not None else self._path
-            path = base / file.path.removeprefix(COLD)
-            if path.parent not in made:
-                made.add(path.parent)
-                self._disk.make_dir(path.parent)
-            target = self._disk.create(path)
-            try:
-                for piece in pieces:
-                    _write(target, piece, path)
-                    yield len(piece)
-            finally:
-                target.close()
+        first = 1
+        for number, size in self._browser.numbers(1):
+            if number != first or size != HEADER_SIZE:
+                return number == first and self._browser.header(number).first_no == 1
+            first += 1  # fences are never removed, and have no frames
+        return first > 1
 
     def _log(self, manifest: ManifestAt | None, until_ms: int | None) -> Iterator[int]:
         head = None if manifest is None else manifest.head
@@ -125,17 +108,18 @@ class _Shard:
         numbers = self._browser.numbers(first)
         log = _LogFiles(self._disk, self._path / "wal", self._file_bytes)
         before: Part | None = None
+        last_no = begin
         try:
             for part, frames in self._browser.parts(number for number, _ in numbers):
-                self._check(first if before is None else before.number + 1, before, part, begin)
-                before = part
+                self._check(first if before is None else before.number + 1, last_no, part)
+                before, last_no = part, max(last_no, part.last_no if part.has_frames else 0)
                 if until_ms is not None and part.first_ms > until_ms:
                     break
-                end, last_no = len(frames), part.last_no
+                end, upto_no = len(frames), part.last_no if part.has_frames else last_no
                 if until_ms is not None and part.last_ms > until_ms:
-                    end, last_no = _upto(part, frames, until_ms)
+                    end, upto_no = _upto(part, frames, until_ms)
                 log.write(part.first_no, frames[:end])
-                self.fetched.part, self.fetched.frame_no = part.number, last_no
+                self.fetched.part, self.fetched.frame_no = part.number, upto_no
                 self.fetched.last_ms = max(self.fetched.last_ms, min(part.last_ms, until_ms or part.last_ms))
                 yield end
                 if end < len(frames):
@@ -149,13 +133,12 @@ class _Shard:
                 f"frames up to {head.upto_no}: parts are missing. Put them back, or delete the manifests behind them"
             )
 
-    def _check(self, number: int, before: Part | None, part: Part, begin: int) -> None:
-        """Check that a part is the next one, `number`, and that no frame behind `begin` is missing. Raises
+    def _check(self, number: int, last_no: int, part: Part) -> None:
+        """Check that a part is the next one, `number`, and that no frame behind `last_no` is missing. Raises
         `Damaged`."""
-        last_no = begin if before is None else max(before.last_no, begin)
         if part.number != number:
             wrong = f"parts {number} to {part.number - 1} are missing; put them back"
-        elif part.first_no > last_no + 1:
+        elif part.has_frames and part.first_no > last_no + 1:
             wrong = f"frames {last_no + 1} to {part.first_no - 1} are missing: the service ran without the bucket then"
         else:
             return
@@ -193,15 +176,10 @@ class _LogFiles:
         if self._file is None or self._size >= self._most_bytes:
             self.close()
             self._file, self._size = self._disk.create(path), 0
-        _write(self._file, frames, path)
+        write_all(self._file, frames, path)
         self._size += len(frames)
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-
-def _write(file: File, data: Any, path: Path) -> None:
-    if file.write([data]) != len(data):
-        raise OSError(28, "the disk did not take all bytes", str(path))

@@ -7,11 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import msgspec
+
 from shardd.offline.reshard import shard_name
-from shardd.replication.browse import AHEAD, Browser, Damaged, shards_of
+from shardd.replication.attach import Term
+from shardd.replication.browse import AHEAD, Browser, Damaged, patiently, shards_of
 from shardd.replication.manifests import Stream
 from shardd.replication.names import number_of
-from shardd.replication.parts import HEADER_SIZE, Part, PartError, check_frames
+from shardd.replication.parts import END, HEADER_SIZE, Part, PartError, check_frames
 from shardd.replication.store import Store
 
 
@@ -21,6 +24,10 @@ class BucketReport:
 
     shard: str
     term: int = 0
+    holder: str = ""
+    """Address of the machine that has the newest term."""
+    ended: bool = False
+    """Whether it has given the term up."""
     manifests: int = 0
     checkpoint_bytes: int = 0
     parts: int = 0
@@ -57,6 +64,8 @@ def _reports(store: Store, read_all: bool) -> Iterator[dict[str, Any]]:
 def _look(store: Store, browser: Browser, report: BucketReport, read_all: bool) -> None:
     terms = (number_of(each.name) for each in store.list(browser.names.terms))
     report.term = max((number for number in terms if number is not None), default=0)
+    if report.term:
+        report.holder = _holder(store, browser.names.term(report.term))
     first_part, newest = _look_at_manifests(browser, report, read_all)
     numbers = browser.numbers(1)
     report.parts = len(numbers)
@@ -65,7 +74,7 @@ def _look(store: Store, browser: Browser, report: BucketReport, read_all: bool) 
     needed = [number for number, _ in numbers if number >= first_part]
     _check_numbers(browser, report, needed, first_part, newest)
     if read_all:
-        _check_parts(browser, report, needed)
+        _check_parts(browser, report, [number for number, _ in numbers], first_part)
     if numbers:
         try:
             last = browser.header(numbers[-1][0])
@@ -73,6 +82,15 @@ def _look(store: Store, browser: Browser, report: BucketReport, read_all: bool) 
             report.problems += [] if read_all else [str(error)]
         else:
             report.last_part, report.last_frame, report.last_ms = last.number, last.last_no, last.last_ms
+            report.ended = last.kind == END and last.term == report.term
+
+
+def _holder(store: Store, name: str) -> str:
+    try:
+        found = msgspec.json.decode(patiently(lambda: store.get(name)), type=Term)
+    except msgspec.DecodeError:
+        return ""
+    return found.address or found.machine
 
 
 def _look_at_manifests(browser: Browser, report: BucketReport, read_all: bool) -> tuple[int, int]:
@@ -109,7 +127,8 @@ def _check_numbers(browser: Browser, report: BucketReport, numbers: list[int], f
         expected = number + 1
 
 
-def _check_parts(browser: Browser, report: BucketReport, numbers: list[int]) -> None:
+def _check_parts(browser: Browser, report: BucketReport, numbers: list[int], first: int) -> None:
+    """Check parts, also fences that no restore needs. From part `first` on, their frames have to be consecutive."""
     before: Part | None = None
     for number in numbers:
         try:
@@ -119,7 +138,9 @@ def _check_parts(browser: Browser, report: BucketReport, numbers: list[int]) -> 
             report.problems.append(f"{browser.names.part(number)}: {error}")
             before = None
             continue
-        if before is not None and part.first_no != before.last_no + 1 and not part.is_fence:
+        if not part.has_frames:
+            continue  # its frame numbers say nothing
+        if before is not None and before.number >= first and part.first_no != before.last_no + 1:
             report.problems.append(
                 f"{browser.names.part(number)} begins with frame {part.first_no}, the one before ends with "
                 f"{before.last_no}. Put the right objects back"

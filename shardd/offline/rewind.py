@@ -22,7 +22,8 @@ also a cut at a seq.
 
 1  open    every shard is opened as by a start; copies that no file has are made again
 2  look    the records that each topic keeps, and the new positions of routers, while their sources are still complete
-3  cut     in memory; then routers copy again
+3  cut     in memory; then routers copy again. A frame that changes nothing is logged: it makes a hole in the log of a
+           bucket, which readers pass by a manifest. No frame has the cut
 4  write   three checkpoints: the first has the cut, the second replaces the catalog without the cut, the third removes
            the files without live records. Then the log is removed: the catalogs have all of it, and none of them needs
            it
@@ -108,6 +109,7 @@ def cut(disk: Disk, paths: list[Path], clock: Clock, limits: Limits, cuts: Cuts)
         yield {"topic": each.topic.name, "upto": each.upto, "removed": removed, "next_seq": each.topic.next_seq}
     routers.forward()
     for shard, path in zip(shards, paths, strict=True):
+        shard.log_nothing()
         for _ in range(3):
             shard.checkpoint_now(last=True)
         shard.close()

@@ -1,13 +1,20 @@
-"""The shard's copy in a bucket: made from the settings, and joined to the shard. Nothing is loaded without one."""
+"""The shard's copy in a bucket: made from the settings, and joined to the shard. Nothing is loaded without one.
+
+A `Role` says when the shard may be opened, and a `Holder` ships what it logs from then on. With `sync` the shard serves
+when the bucket has all of its log, and answers as long as its term is renewed.
+"""
 
 from __future__ import annotations
 
+import secrets
 import socket
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from proto.ipc.control import Start
+from proto.ipc.control import ShardState, Start
 from proto.model.limits import Limits
 from proto.model.replication import BY_NAME
 from shardd.clock import SystemClock
@@ -15,36 +22,132 @@ from shardd.shard import Shard
 from shardd.storage.disk import RealDisk
 
 if TYPE_CHECKING:
-    from shardd.replication.shipping import Replica
+    from shardd.replication.holder import Holder
+    from shardd.replication.role import Role
+    from shardd.replication.store import Store
 
 
 class BucketError(Exception):
     """The bucket cannot be used, and a restart does not help. The message says what to do."""
 
 
-async def attached(start: Start, shard: Shard, path: Path, limits: Limits) -> Replica | None:
-    """The replica of a shard, attached to the bucket if that answers in time; None if there is no bucket. Raises
-    `BucketError`, OSError."""
-    if not limits.bucket:
-        return None
-    from shardd.replication.attach import FORMAT, Mismatch, Service
-    from shardd.replication.shipping import Deposed, Replica, Shipping
-    from shardd.replication.store import StoreError, open_store
+class TermDisk(RealDisk):
+    """With `sync` a term is a boot of its own: an earlier holder may have used seqs below its ceilings that this log
+    lacks. (With `async` it may also have used those above them, see `Hold.abrupt`.)"""
 
-    try:
-        store = open_store(limits.bucket)
+    def __init__(self, nonce: str) -> None:
+        self._nonce = nonce
+
+    def boot_id(self) -> str:
+        return self._nonce
+
+
+class Copy:
+    """The copy of one shard, before and after the shard is open."""
+
+    def __init__(self, start: Start, path: Path, limits: Limits) -> None:
+        self._start = start
+        self._path = path
+        self._limits = limits
+        self._mode = BY_NAME[limits.replication]
+        self.disk = RealDisk()
+        """What the shard is to be opened on."""
+        self.role: Role | None = None
+        self.holder: Holder | None = None
+
+    def begin(self) -> None:
+        """Raises `BucketError`."""
+        if not self._limits.bucket:
+            return
+        from shardd.replication.store import StoreError, open_store
+
+        try:
+            self._begin_role(open_store(self._limits.bucket))
+        except StoreError as error:
+            raise BucketError(str(error)) from None
+
+    def _begin_role(self, store: Store) -> None:
+        from shardd.replication.attach import FORMAT, Service, check_service
+        from shardd.replication.messages import Timing
+        from shardd.replication.objects import Objects
+        from shardd.replication.role import Role
+        from shardd.standby.closed_log import ClosedLog
+
+        start, limits, nonce = self._start, self._limits, secrets.token_hex(16)
+        if self._mode.awaited:
+            self.disk = TermDisk(nonce)
+        objects = Objects(store, start.index, nonce, socket.gethostname(), start.address, SystemClock().now_ms)
+        local = ClosedLog(RealDisk(), self._path, objects, start.index, limits)
         service = Service(FORMAT, start.created_ms, start.shards)
-        shipping = Shipping(store, start.index, service, RealDisk(), path, shard.log, SystemClock(), limits)
-        replica = Replica(shipping, socket.gethostname(), limits.ship_interval_ms / 1000, shard.log)
-        await replica.begin()
-        if BY_NAME[limits.replication].awaited:
-            await replica.catch_up()
-            shard.await_bucket(replica.shipped_no)
-            replica.shipped = shard.commits.shipped
-    except (Mismatch, StoreError, Deposed) as error:
-        raise BucketError(str(error)) from None
-    shard.synced = replica.synced
-    shard.checkpointed = replica.checkpoint_made
-    shard.checkpoints.keep_log_for(lambda: replica.shipped_no)
-    shard.replica = lambda: asdict(replica.statistics())
-    return replica
+        ttl_s = limits.term_ttl_ms / 1000
+        self.role = Role(
+            nonce,
+            objects,
+            local,
+            Timing(ttl_s, follow=min(0.25, ttl_s / 8), retry_most=min(1.0, ttl_s / 8)),
+            partial(check_service, store, service, objects.names.prefix),
+            leads=start.index == 0,
+            replication=self._mode,
+            interval_s=0.0 if self._mode.awaited else limits.ship_interval_ms / 1000,
+        )
+
+    @property
+    def serving(self) -> Callable[[], bool] | None:
+        """Whether requests may be answered at a moment; None: always."""
+        return self.role.serving if self.role is not None and self._mode.awaited else None
+
+    @property
+    def term(self) -> int:
+        """The term of this process; 0 if it has none."""
+        replica = None if self.role is None else self.role.replica
+        return 0 if replica is None else replica.term
+
+    def told(self, states: list[ShardState]) -> None:
+        """The supervisor's news of all shards."""
+        if self.role is not None:
+            self.role.follow(states)
+
+    def take_over(self) -> None:
+        """An operator's word."""
+        if self.role is not None:
+            self.role.take_over()
+
+    def check(self) -> None:
+        """Raise what the role ended with. Raises `BucketError`, `RecoveryError`, OSError."""
+        from shardd.replication.attach import Mismatch
+        from shardd.replication.browse import Damaged
+        from shardd.replication.manifests import ManifestError
+        from shardd.replication.store import StoreError
+        from shardd.storage.catalog import CatalogError
+
+        assert self.role is not None
+        error = self.role.error
+        if isinstance(error, Mismatch | Damaged | CatalogError | ManifestError | StoreError):
+            raise BucketError(str(error)) from None
+        if error is not None:
+            raise error
+
+    async def join(self, shard: Shard) -> None:
+        """Join the open shard to its copy. Raises `BucketError`, OSError."""
+        if self.role is None:
+            return
+        from shardd.replication.holder import Holder
+        from shardd.replication.manifests import ManifestError
+        from shardd.replication.store import StoreError
+
+        role = self.role
+        holder = self.holder = Holder(role, RealDisk(), self._path, shard.log, SystemClock(), self._limits)
+        shard.checkpoints.keep_log_for(role.kept_no)
+        if role.local.skips:
+            shard.give_seqs_up(role.local.skipped)
+        if self._mode.awaited:
+            try:
+                await holder.begin()
+            except (ManifestError, StoreError) as error:
+                raise BucketError(str(error)) from None
+            self.check()
+            shard.await_bucket(holder.shipped_no)
+            holder.shipped = shard.commits.shipped
+        shard.synced = holder.synced
+        shard.checkpointed = holder.checkpoint_made
+        shard.replica = lambda: asdict(holder.statistics())

@@ -16,13 +16,15 @@ from collections import deque
 from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
+import msgspec
 import structlog
 import trio
 
 from proto.ipc.control import (
     CONTROL_FD_VARIABLE,
+    EXIT_DEPOSED,
     EXIT_PERMANENT,
     Failed,
     Ping,
@@ -32,10 +34,12 @@ from proto.ipc.control import (
     Shards,
     Start,
     Stop,
+    TakeOver,
 )
 from proto.ipc.link import Links
-from proto.ipc.message import Cancel, Message, Request, Taken
+from proto.ipc.message import Cancel, Message, Reply, Request, Status, Taken
 from proto.ipc.transport import ControlLink, Group, MessageSocket
+from proto.model.errors import not_ready
 from proto.model.limits import Limits
 from proto.model.memory_shares import window
 from proto.process import trace
@@ -52,10 +56,6 @@ from shardd.process.reply_queue import Replies
 from shardd.process.router_tasks import Forward
 from shardd.recovery.wal_scan import Outcome, RecoveryError
 from shardd.shard import Shard, open_shard
-from shardd.storage.disk import RealDisk
-
-if TYPE_CHECKING:
-    from shardd.replication.shipping import Replica
 
 PROGRESS_INTERVAL = 0.1
 CHECKPOINT_RETRY = 5.0
@@ -69,12 +69,21 @@ log = structlog.get_logger()
 
 
 class Server:
-    def __init__(self, shard: Shard, socket: MessageSocket, limits: Limits, window_bytes: int = 64 << 20) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        socket: MessageSocket,
+        limits: Limits,
+        window_bytes: int = 64 << 20,
+        serving: Callable[[], bool] | None = None,
+    ) -> None:
+        """`serving` says at each moment whether requests may be answered; None: always."""
         self._shard = shard
         self._interval = limits.checkpoint_interval_ms / 1000
         self._socket = socket
-        socket.status = shard.status
-        self._replies = Replies(socket.send, window_bytes, time.monotonic)
+        socket.status = shard.status if serving is None else partial(_status_if, serving, shard.status)
+        send = socket.send if serving is None else partial(_send_if, serving, socket.send)
+        self._replies = Replies(send, window_bytes, time.monotonic)
         self._deferred: dict[bytes, deque[Request]] = {}
         """Requests of askers whose reply window is full, in order."""
         self._patience_s = limits.request_timeout_ms / 1000
@@ -198,6 +207,26 @@ class Server:
                 self._enough.set()
 
 
+def _send_if(
+    serving: Callable[[], bool], send: Callable[[Message, bytes], None], message: Message, peer: bytes
+) -> None:
+    """Send a reply if this machine may answer at this moment, else a refusal."""
+    if isinstance(message, Reply) and not serving():
+        message = Reply(
+            message.id,
+            error=not_ready(
+                "this machine could not renew its term in the bucket, so another one may hold the shard; retry shortly",
+                reason="term_not_renewed",
+                outcome="unknown",
+            ),
+        )
+    send(message, peer)
+
+
+def _status_if(serving: Callable[[], bool], status: Callable[[], Status]) -> Status:
+    return status() if serving() else msgspec.structs.replace(status(), silent=True)
+
+
 async def in_slices(slices: Generator[None, None, _Result]) -> _Result:
     """Run all slices, and let other tasks run in between. Returns the generator's result."""
     while True:
@@ -215,22 +244,32 @@ async def _to_the_end(slices: Generator[None, None, None]) -> None:
         await in_slices(slices)
 
 
-async def _recover(opening: Generator[tuple[int, int], None, Shard], link: ControlLink) -> tuple[Shard, int]:
-    """Recover the shard, and report the progress to the supervisor. Returns the shard, and the bytes of the log."""
-    await link.send(Progress("open", 0, 0))
+async def _recover(
+    opening: Generator[tuple[int, int], None, Shard], link: ControlLink, *, aside: bool
+) -> tuple[Shard, int]:
+    """Recover the shard, and report the progress to the supervisor. Returns the shard, and the bytes of the log.
+    `aside`: in a worker thread, so that a term is renewed meanwhile."""
     done = total = 0
-    last = time.monotonic()
     while True:
+        slice_ = partial(_advance, opening, done, total)
+        done, total, shard = await trio.to_thread.run_sync(slice_) if aside else slice_()
+        if shard is not None:
+            return shard, total
+        await link.send(Progress("replay", done, total))
+
+
+def _advance(opening: Generator[tuple[int, int], None, Shard], done: int, total: int) -> tuple[int, int, Shard | None]:
+    """Recover for a while. Returns the progress, and the shard when it is recovered."""
+    last = time.monotonic()
+    while time.monotonic() - last < PROGRESS_INTERVAL:
         try:
             done, total = next(opening)
         except StopIteration as end:
-            return end.value, total
-        if time.monotonic() - last >= PROGRESS_INTERVAL:
-            await link.send(Progress("replay", done, total))
-            last = time.monotonic()
+            return done, total, end.value
+    return done, total, None
 
 
-async def _obey(link: ControlLink, others: Links, scope: trio.CancelScope) -> None:
+async def _obey(link: ControlLink, others: Links, copy: bucket.Copy, scope: trio.CancelScope) -> None:
     """Handle the supervisor's messages until it sends `Stop`. Ends the process if the supervisor is gone."""
     while True:
         message = await link.receive()
@@ -238,6 +277,9 @@ async def _obey(link: ControlLink, others: Links, scope: trio.CancelScope) -> No
             os._exit(1)  # the supervisor is gone; this process must not serve without it
         if isinstance(message, Shards):
             others.update(message.parsed())
+            copy.told(message.parsed())
+        elif isinstance(message, TakeOver):
+            copy.take_over()
         elif isinstance(message, Ping):
             await link.send(Pong())
         elif isinstance(message, Stop):
@@ -256,13 +298,43 @@ def _log_cut(outcome: Outcome) -> None:
         )
 
 
-async def _replicate(replica: Replica, link: ControlLink, index: int) -> None:
-    """Ship until cancelled. Ends the process if the bucket belongs to another one now and changes wait for it: none of
-    them can be acknowledged, and what is read here may be old."""
-    await replica.run()
-    if replica.shipped is not None:
-        await link.send(Failed(f"shard {index}: {replica.ended}"))
-        os._exit(EXIT_PERMANENT)
+async def _replicate(copy: bucket.Copy) -> None:
+    """Ship until cancelled. Ends the process when another machine has the shard: it begins again, as a standby."""
+    assert copy.holder is not None
+    assert copy.role is not None
+    await copy.holder.run()
+    log.warning("deposed", reason=copy.holder.ended or str(copy.role.error), action="this machine becomes a standby")
+    os._exit(EXIT_DEPOSED)
+
+
+async def _stand_by(copy: bucket.Copy, link: ControlLink) -> None:
+    """Report who holds the shard, at each change, until it may be opened."""
+    assert copy.role is not None
+    while not copy.role.held.is_set():
+        await link.send(Progress("standby", 0, 0, copy.role.holder))
+        news = trio.Event()
+        copy.role.changed = news.set
+        await news.wait()
+
+
+async def _open(copy: bucket.Copy, path: Path, limits: Limits, link: ControlLink) -> tuple[Shard, int]:
+    """Wait until the shard may be opened, and recover it. Raises `BucketError`, `RecoveryError`, OSError."""
+    if copy.role is not None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_stand_by, copy, link)
+            await copy.role.held.wait()
+            nursery.cancel_scope.cancel()
+        copy.check()
+    gc.disable()  # recovery makes no garbage cycles
+    await link.send(Progress("open" if copy.role is None else "replay", 0, 0, term=copy.term))
+    shard, total = await _recover(open_shard(copy.disk, SystemClock(), path, limits), link, aside=copy.role is not None)
+    await copy.join(shard)
+    return shard, total
+
+
+async def _failed(link: ControlLink, index: int, error: Exception) -> None:
+    log.error("recovery_failed", reason=str(error))
+    await link.send(Failed(f"shard {index}: {error}"))
 
 
 async def main(descriptor: int) -> int:
@@ -276,20 +348,35 @@ async def main(descriptor: int) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     path = Path(start.data_dir) / f"shard-{start.index:02d}"
     limits = Limits(**start.limits)
+    copy = bucket.Copy(start, path, limits)
+    try:
+        copy.begin()
+    except bucket.BucketError as error:
+        await _failed(link, start.index, error)
+        return EXIT_PERMANENT
+    copy.told(Shards(start.states).parsed())
+    async with trio.open_nursery() as nursery:
+        if copy.role is not None:
+            nursery.start_soon(copy.role.run)  # also while the shard is closed: its term ends last
+        status = await _serve(link, start, copy, path, limits)
+        nursery.cancel_scope.cancel()
+    return status
+
+
+async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path, limits: Limits) -> int:
+    """Open the shard, and serve until the supervisor sends `Stop`. Returns the exit status."""
     window_bytes = window(limits.memory_bytes, start.shards)
     others = links(start.shards, limits.request_timeout_ms / 1000, window_bytes)
     others.update(Shards(start.states).parsed())
+    shard: Shard | None = None
     failed = False
     with trio.CancelScope() as serving:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_obey, link, others, serving)
-            gc.disable()  # recovery makes no garbage cycles
+            nursery.start_soon(_obey, link, others, copy, serving)
             try:
-                shard, total = await _recover(open_shard(RealDisk(), SystemClock(), path, limits), link)
-                replica = await bucket.attached(start, shard, path, limits)
+                shard, total = await _open(copy, path, limits, link)
             except (RecoveryError, bucket.BucketError, OSError) as error:
-                log.error("recovery_failed", reason=str(error))
-                await link.send(Failed(f"shard {start.index}: {error}"))
+                await _failed(link, start.index, error)
                 failed = True
                 serving.cancel()
                 return EXIT_PERMANENT  # the cancellation ends the nursery, and with it this statement
@@ -298,10 +385,10 @@ async def main(descriptor: int) -> int:
             shard.hold_space()
             _log_cut(shard.outcome)
             socket = MessageSocket.router(start.endpoint)
-            await nursery.start(Server(shard, socket, limits, window_bytes).run)
+            await nursery.start(Server(shard, socket, limits, window_bytes, copy.serving).run)
             await nursery.start(peers.run)
-            if replica is not None:
-                nursery.start_soon(_replicate, replica, link, start.index)
+            if copy.holder is not None:
+                nursery.start_soon(_replicate, copy)
             # From here on this shard and the other shards may send requests to each other.
             await link.send(Progress("derive", total, total))
             forward = Forward(shard, peers)
@@ -314,12 +401,19 @@ async def main(descriptor: int) -> int:
             log.info("shard_ready", topics=topics, records=records)
     if failed:
         return EXIT_PERMANENT
-    shard.close()
-    if replica is not None:
-        await replica.drain()
-    shard.release_space()
+    if shard is not None:
+        await _close(shard, copy)
     log.info("shard_stopped")
     return 0
+
+
+async def _close(shard: Shard, copy: bucket.Copy) -> None:
+    """A term is ended before anything that takes long: another machine waits for it."""
+    if copy.holder is not None:
+        shard.commits.sync_now()
+        await copy.holder.drain()
+    shard.close(checkpoint=copy.holder is None)
+    shard.release_space()
 
 
 def run() -> None:

@@ -82,7 +82,7 @@ class Forward:
                 await trio.sleep(ASK_AGAIN_S)
         if any(restore.displaced for restore in restores):
             self._shard.checkpoint_now()
-        self._shard.restored = True
+        self._shard.restore_ended(restore.name for restore in restores)
         if self._shard.waiting is None:
             task_status.started()
             return

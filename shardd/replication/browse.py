@@ -10,6 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from errno import ENOSPC
+from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import xxhash
@@ -17,10 +19,13 @@ import xxhash
 from proto.format.frame import Buffer
 from shardd.replication import manifests, parts
 from shardd.replication.attach import Mismatch, read_service
+from shardd.replication.checkpoint_files import COLD
 from shardd.replication.manifests import CHUNK_BYTES, File, Head, ManifestError, Stream
 from shardd.replication.names import ShardNames, number_of
 from shardd.replication.parts import HEADER_SIZE, Part, PartError
 from shardd.replication.store import Absent, Store, StoreError
+from shardd.storage.disk import Disk
+from shardd.storage.disk import File as DiskFile
 
 PATIENCE = 20.0
 PAUSE = 0.5
@@ -48,13 +53,23 @@ class Browser:
         self._threads = threads
 
     def heads(self) -> Iterator[tuple[int, Head | str]]:
-        """Number and head of each manifest, newest first; or what is wrong with it."""
+        """Number and head of each manifest, newest first, or what is wrong with it. The newest is the one with the most
+        frames in its files; a damaged one has its place by its number."""
         numbers = patiently(lambda: manifests.numbers(self._store, self.names))
-        for number in reversed(numbers):
-            try:
-                yield number, self._head(number)
-            except (ManifestError, Absent) as error:
-                yield number, str(error)
+        found: list[tuple[int, int, Head | str]] = []
+        frame_no = 0
+        for number, head in zip(numbers, self._ahead(self._head_or_problem, numbers), strict=True):
+            if isinstance(head, Head):
+                frame_no = head.frame_no
+            found.append((frame_no, number, head))
+        for _, number, head in sorted(found, key=lambda each: each[:2], reverse=True):
+            yield number, head
+
+    def _head_or_problem(self, number: int) -> Head | str:
+        try:
+            return self._head(number)
+        except (ManifestError, Absent) as error:
+            return str(error)
 
     def _head(self, number: int) -> Head:
         return patiently(lambda: manifests.read_head(self._store, self.names.manifest(number)))
@@ -129,6 +144,31 @@ class Browser:
         for file in found.files:
             yield file, self._checked(file, pieces)
 
+    def copy_files(self, found: ManifestAt, disk: Disk, path: Path, cold: Path | None, sync: bool) -> Iterator[int]:
+        """Write the files of a manifest below `path`, and those of a cold folder below `cold`. Yields the bytes of each
+        piece. Raises `Damaged`, `Mismatch`, OSError."""
+        made: set[Path] = set()
+        for file, pieces in self.files(found):
+            if file.path.startswith(COLD) and cold is None:
+                raise Mismatch("the bucket has segments of a cold folder; set TOPICS_COLD_DIR to where they shall go")
+            base = cold if file.path.startswith(COLD) and cold is not None else path
+            target = base / file.path.removeprefix(COLD)
+            if target.parent not in made:
+                made.add(target.parent)
+                disk.make_dir(target.parent)
+            opened = disk.create(target)
+            try:
+                for piece in pieces:
+                    write_all(opened, piece, target)
+                    yield len(piece)
+                if sync:
+                    opened.sync()
+            finally:
+                opened.close()
+        if sync:
+            for folder in {parent for each in made for parent in (each, each.parent)}:
+                disk.sync_dir(folder)
+
     def _checked(self, file: File, pieces: Iterator[Buffer]) -> Iterator[Buffer]:
         digest, size = xxhash.xxh3_64(), 0
         while size < file.size:
@@ -166,6 +206,12 @@ class Browser:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+
+
+def write_all(file: DiskFile, data: Buffer, path: Path) -> None:
+    """Raises OSError."""
+    if file.write([data]) != len(data):
+        raise OSError(ENOSPC, "the disk did not take all bytes", str(path))
 
 
 def patiently(call: Callable[[], _A]) -> _A:

@@ -125,6 +125,29 @@ def read_head(store: Store, name: str) -> Head:
         raise ManifestError(f"its head is damaged: {error}") from None
 
 
+class Heads:
+    """The heads of a shard's manifests, each read once."""
+
+    def __init__(self, store: Store, names: ShardNames) -> None:
+        self._store = store
+        self._names = names
+        self._heads: dict[int, Head] = {}
+
+    def ordered(self) -> list[tuple[int, Head]]:
+        """Number and head of each manifest, the newest last: the one with the most frames in its files. Raises
+        `ManifestError`, `StoreError`."""
+        found = numbers(self._store, self._names)
+        self._heads = {number: self._heads.get(number) or self._read(number) for number in found}
+        return sorted(self._heads.items(), key=lambda each: (each[1].frame_no, each[0]))
+
+    def _read(self, number: int) -> Head:
+        name = self._names.manifest(number)
+        try:
+            return read_head(self._store, name)
+        except ManifestError as error:
+            raise ManifestError(f"{name}: {error}") from None
+
+
 def numbers(store: Store, names: ShardNames) -> list[int]:
     """Numbers of a shard's manifests, in order. Raises `StoreError`."""
     found = (number_of(each.name) for each in store.list(names.manifests))

@@ -91,6 +91,9 @@ class CreateTerm(Request):
     """Create `terms/<term>`, if absent. Answer: DONE or TAKEN; neither is relied on."""
 
     term: int
+    abrupt: bool = False
+    """Whether it replaces a holder on another machine whose term has no end: that one may have acknowledged, and shown
+    to readers, what the log lacks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

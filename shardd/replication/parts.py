@@ -3,7 +3,7 @@
     offset  size  field
          0     4  magic            b"TPCP"
          4     2  version          1
-         6     2  kind             1 frames, 2 fence
+         6     2  kind             1 frames, 2 fence, 3 end
          8     8  number           of the part, also in its name
         16     8  term             of the holder that created it
         24    16  nonce            of the process that created it
@@ -21,8 +21,8 @@ numbered from `first_no` to `last_no`.
 
 A part is created, never changed. Its creation ships its frames: it succeeds once for each number. A holder that finds
 the number taken reads the part. With its own nonce, an earlier attempt of its own succeeded. With another nonce it is
-deposed. A **fence** is a part without frames that a new holder creates, so that the number is taken. Fences are never
-deleted.
+deposed. A **fence** is a part without frames that a new holder creates, so that the number is taken. An **end** is the
+last part of a holder that gave its term up; it has no frames either. Neither is ever deleted.
 
 The first frame of a part follows the last one of the part before, unless the shard had run without a bucket meanwhile
 and its log no longer reaches back. Such a hole is passed by a manifest behind it only.
@@ -40,7 +40,7 @@ from proto.format.frame import Buffer, FrameError, check
 
 MAGIC = b"TPCP"
 VERSION = 1
-FRAMES, FENCE = 1, 2
+FRAMES, FENCE, END = 1, 2, 3
 HEAD = struct.Struct("<4sHHQQ16sQQqqQQ")
 CHECKSUM = struct.Struct("<Q")
 HEADER_SIZE = HEAD.size + CHECKSUM.size
@@ -71,8 +71,8 @@ class Part(NamedTuple):
     frames_checksum: int = 0
 
     @property
-    def is_fence(self) -> bool:
-        return self.kind == FENCE
+    def has_frames(self) -> bool:
+        return self.kind == FRAMES
 
     @property
     def size(self) -> int:
@@ -116,7 +116,7 @@ def header(data: Buffer, number: int) -> Part:
     if CHECKSUM.unpack_from(data, HEAD.size)[0] != xxhash.xxh3_64_intdigest(memoryview(data)[: HEAD.size]):
         raise PartError("the header was changed (checksum)")
     part = Part(fields[0], kind, *fields[1:])
-    if part.number != number or kind not in (FRAMES, FENCE):
+    if part.number != number or kind not in (FRAMES, FENCE, END):
         raise PartError(f"the header is of part {part.number}, kind {kind}")
     return part
 

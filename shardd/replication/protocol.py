@@ -5,7 +5,8 @@ A `Replica` gets answers and the time, and returns what to do:
     tick(now)                            → requests to begin
     answered(request, answer, now)       → requests to begin, and notices
     offer(upto_no)                       frames up to this number are synced and may be shipped
-    drain(), take_over()                 an operator, or the end of the process, asks for it
+    pass_hole(upto_no)                   frames up to this number are gone, and are in no part
+    drain(), take_over(), stand_back()   an operator, or the end of the process, asks for it
     serving(now)                         may a request be answered at this moment?
 
 The caller carries each request out, once, and answers it with the request itself. A request that gets no answer in time
@@ -62,12 +63,14 @@ class Replica:
         position: Position,
         timing: Timing = DEFAULT_TIMING,
         *,
-        previous: str = "",
+        previous: tuple[str, ...] = (),
         automatic: bool = True,
+        follows: bool = False,
     ) -> None:
         """`nonce` is new at each start of a process. `position` is as far as the local shard is known to equal the
-        bucket's log. `previous` is the nonce that the same data directory used last: a term of that nonce is over.
-        With `automatic` False a term that is only silent is not taken over."""
+        bucket's log. `previous` are the nonces that the same data directory used last: a term of theirs is over.
+        With `automatic` False a term that is only silent is not taken over; with `follows` none of another machine is,
+        unless `take_over` says so."""
         self.state = State.STANDBY
         self.nonce = nonce
         self.position = position
@@ -76,7 +79,8 @@ class Replica:
         self.seen: Seen | None = None
         self._timing = timing
         self._previous = previous
-        self._automatic = automatic
+        self._automatic = automatic and not follows
+        self._follows = follows
         self._by_hand = False
         self._log: Request | None = None
         self._life: Request | None = None
@@ -89,6 +93,8 @@ class Replica:
         self._over = False
         """Whether the last look showed that the newest term is over."""
         self._ended_term = 0
+        self._taken_term = 0
+        """The newest term of another replica, and of no process of this directory, that was taken to be over."""
         self._offered = 0
         self._part: Part | None = None
         """The part that is being created. It stays the same until it is ours or lost."""
@@ -107,6 +113,12 @@ class Replica:
         no more."""
         self._offered = max(self._offered, upto_no)
 
+    def pass_hole(self, upto_no: int) -> None:
+        """Frames up to `upto_no` are in no part, and never will be: the next part begins behind them. For a holder that
+        has offered nothing yet."""
+        assert self.state in HOLDERS
+        self.position = Position(self.position.part, max(upto_no, self.position.frame_no))
+
     def drain(self) -> None:
         """Ship what was offered, then end the term. A replica that does not hold the shard may simply be dropped."""
         if self.state in HOLDERS:
@@ -116,6 +128,15 @@ class Replica:
         """Take the shard over as if the newest term were over. For operators."""
         self._by_hand = True
         self._look_at = 0.0
+
+    def stand_back(self) -> None:
+        """Forget `take_over`, unless it has been carried out."""
+        self._by_hand = False
+
+    @property
+    def waits_for_another(self) -> bool:
+        """Whether the last look showed a term that is not over, of another replica."""
+        return self.seen is not None and self.seen.term > 0 and not self._over
 
     def tick(self, now: float) -> list[Output]:
         """Begin what is due. Call it after `offer` and `drain`, and at least a few times in a second."""
@@ -167,8 +188,10 @@ class Replica:
     def _next_of_standby(self, now: float) -> Request | None:
         if self._over:
             assert self.seen is not None
+            if self.seen.nonce not in ("", self.nonce, *self._previous):
+                self._taken_term = self.seen.term
             self._move(Event.CLAIM)
-            return CreateTerm(self.seen.term + 1)
+            return CreateTerm(self.seen.term + 1, self._taken_term > self._ended_term)
         if now >= self._look_at:
             self._look_at = now + self._timing.renewal
             return Look()
@@ -222,7 +245,8 @@ class Replica:
         live."""
         self._observe(seen, now)
         dead = self._asked_at - self._unchanged_since >= self._timing.time_to_live
-        known = seen.nonce in (self.nonce, self._previous) or seen.term == self._ended_term
+        ended = seen.term == self._ended_term and not self._follows
+        known = ended or seen.nonce in (self.nonce, *self._previous)
         self._over = seen.term == 0 or known or self._by_hand or (self._automatic and dead)
         if self.state is State.CLAIMING:
             if seen.nonce != self.nonce:

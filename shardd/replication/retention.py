@@ -2,31 +2,22 @@
 
     manifests    kept: those of the window, and the newest one before it
     parts        kept: from the first one that a kept manifest needs; all, while no manifest is older than the window
-    fences       kept for ever: a holder that was stopped for days must still find its next number taken
+    fences, ends kept for ever: a holder that was stopped for days must still find its next number taken
     streams      kept: those that a kept manifest names, and those younger than a day, whose manifest may follow
 
 Manifests are removed first, oldest first, then what only they needed. So a process that dies meanwhile leaves objects
-that nothing refers to, which the next run removes. The newest manifest is never removed.
+that nothing refers to, which the next run removes. The newest manifest is never removed: the one with the most frames
+in its files, whichever holder made it, and however late.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-from shardd.replication import manifests
+from shardd.replication.manifests import Heads
 from shardd.replication.names import ShardNames, number_of
 from shardd.replication.parts import HEADER_SIZE
 from shardd.replication.store import Store
 
 STREAM_MS = 86_400_000
-
-
-class Needs(NamedTuple):
-    """What a manifest needs, and the moment that it is as of."""
-
-    upto_ms: int
-    first_part: int
-    streams: frozenset[str]
 
 
 def expired(moments_ms: list[int], now_ms: int, retain_ms: int) -> int:
@@ -36,42 +27,35 @@ def expired(moments_ms: list[int], now_ms: int, retain_ms: int) -> int:
 
 
 class Retention:
-    """The retention of one shard's objects. Remembers what each manifest needs."""
+    """The retention of one shard's objects."""
 
     def __init__(self, store: Store, names: ShardNames) -> None:
         self._store = store
         self._names = names
-        self._needs: dict[int, Needs] = {}
+        self._heads = Heads(store, names)
 
     def remove(self, now_ms: int, retain_ms: int) -> None:
         """Remove what is not needed. May be repeated after an error. Blocks. Raises `StoreError`, `ManifestError`."""
-        numbers = manifests.numbers(self._store, self._names)
-        if not numbers:
+        found = self._heads.ordered()
+        if not found:
             return
-        self._needs = {number: self._needs.get(number) or self._read(number) for number in numbers}
-        old = expired([self._needs[number].upto_ms for number in numbers], now_ms, retain_ms)
-        for number in numbers[:old]:
+        old = expired([head.upto_ms for _, head in found], now_ms, retain_ms)
+        for number, _ in found[:old]:
             self._store.delete(self._names.manifest(number))
-            del self._needs[number]
-        oldest = self._needs[numbers[old]]
-        if oldest.upto_ms <= now_ms - retain_ms:
-            self._remove_parts(oldest.first_part)
-        self._remove_streams(now_ms)
-
-    def _read(self, number: int) -> Needs:
-        head = manifests.read_head(self._store, self._names.manifest(number))
-        return Needs(head.upto_ms, head.first_part, frozenset(stream.name for stream in head.streams))
+        kept = [head for _, head in found[old:]]
+        if kept[0].upto_ms <= now_ms - retain_ms:
+            self._remove_parts(min(head.first_part for head in kept))
+        self._remove_streams(frozenset(stream.name for head in kept for stream in head.streams), now_ms)
 
     def _remove_parts(self, first: int) -> None:
         for each in self._store.list(self._names.log):
             number = number_of(each.name)
             if number is None or number >= first:
                 return
-            if each.size != HEADER_SIZE:  # a fence has no frames
+            if each.size != HEADER_SIZE:  # a fence, or an end, has no frames
                 self._store.delete(each.name)
 
-    def _remove_streams(self, now_ms: int) -> None:
-        needed = frozenset().union(*(needs.streams for needs in self._needs.values()))
+    def _remove_streams(self, needed: frozenset[str], now_ms: int) -> None:
         for each in self._store.list(self._names.checkpoints):
             stream = each.name.removeprefix(self._names.checkpoints).partition("/")[0]
             made = stream.partition("-")[0]

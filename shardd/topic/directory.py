@@ -50,8 +50,9 @@ class Directory:
     def used_id(self, ident: int) -> None:
         self._next_id = max(self._next_id, ident + 1)
 
-    def recovered(self, now_ms: int, boot_id: str) -> None:
-        """Called when everything is read back: ends what a restart ends, and makes the topics writable."""
+    def recovered(self, now_ms: int, boot_id: str | None) -> None:
+        """Called when everything is read back: ends what a restart ends, and makes the topics writable. With `boot_id`
+        None, the shard was not restarted: it goes on elsewhere."""
         for topic in self.visible.values():
             if topic.unloaded is not None:
                 continue
@@ -63,11 +64,13 @@ class Directory:
         self.sessions.woken(now_ms)
         self.assigned = dict(self.visible)
 
-    def complete(self, topic: Topic, now_ms: int, boot_id: str) -> bool:
+    def complete(self, topic: Topic, now_ms: int, boot_id: str | None) -> bool:
         """Called when a topic's frames are all read back. Returns True if seqs were given up that lost records may have
         had."""
         head = topic.head_seq
-        if not topic.config.durability.lasts:
+        if boot_id is None:
+            pass
+        elif not topic.config.durability.lasts:
             topic.lose_tail(topic.ceiling)
             topic.logged_seq = topic.head_seq
         elif topic.config.durability.reserves_per_boot and topic.reserved_in not in ("", boot_id):

@@ -69,6 +69,8 @@ class Queue:
         self.cursor = 1
         """No fresh job has a seq below this one."""
         self.dead_lettered = 0
+        self.dead_lettering = 0
+        """Dead letters that have arrived and whose deletion here is staged."""
         self.unlogged = False
         """True if this process has made changes that are not in the log."""
         self.streams: dict[str, int] = {}

@@ -28,8 +28,8 @@ def results(
 
 
 def of_bucket(command: str, limits: dict[str, Any], *, path: Path = Path(), **job: Any) -> Iterator[dict[str, Any]]:
-    """Run `fetch`, `replica-verify` or `replica-status` on a bucket, as `results`. `path` is a directory that nothing
-    else uses."""
+    """Run `fetch`, `join`, `replica-verify` or `replica-status` on a bucket, as `results`. `path` is a directory that
+    nothing else uses."""
     yield from _run(command, path, {"limits": limits, **job}, ())
 
 

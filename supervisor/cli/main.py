@@ -48,6 +48,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "doctor": Entry(f"{_HERE}.doctor", "doctor", "Check this machine and the service for what often goes wrong."),
         "config": Entry(f"{_HERE}.config", "config", "Print the settings in effect."),
         "keys": Entry(f"{_HERE}.keys", "app", "API keys of a service, in their file."),
+        "takeover": Entry(f"{_HERE}.takeover", "takeover", "Have the standby on this machine take over."),
         "deploy-files": Entry(f"{_HERE}.deploy", "deploy_files", "Write systemd unit, proxies, alerts and dashboard."),
     },
     "Data directory": {
@@ -85,6 +86,7 @@ MEANT = {
     **dict.fromkeys(("benchmark", "perf", "load"), "bench"),
     **dict.fromkeys(("token", "tokens", "auth", "apikey", "apikeys"), "keys"),
     **dict.fromkeys(("use", "login", "profile", "contexts"), "context"),
+    **dict.fromkeys(("failover", "promote"), "takeover"),
     **dict.fromkeys(("repair", "fix", "recover"), "salvage"),
 }
 """Words of other systems, and the command that does it here."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -20,14 +21,15 @@ LAGGARDS = 10
 
 
 def gather(client: Client, endpoint: Endpoint) -> dict[str, Any]:
-    """The whole status as JSON values. `state` is `ready`, `not_ready`, `shutting_down` or `unreachable`. Parts that
-    could not be fetched are absent, and `problems` says why."""
+    """The whole status as JSON values. `state` is `ready`, `standby`, `not_ready`, `shutting_down` or `unreachable`.
+    Parts that could not be fetched are absent, and `problems` says why."""
     found: dict[str, Any] = {"url": endpoint.url, "state": "unreachable", "problems": []}
     if endpoint.local is not None:
         found["processes"] = _processes(endpoint.local)
     try:
         answer = client.request("GET", "/v0/ready", also=(503,))
-        found["state"] = _state(answer.status, answer.body)
+        found["state"], holder = _state(answer.status, answer.body)
+        found |= {"holder": holder} if holder else {}
         health = client.get("/v0/health").json()
         found["version"], found["uptime_ms"] = health.get("version"), health.get("uptime_ms")
         found |= _of_metrics(client.get("/v0/metrics").json())
@@ -35,17 +37,23 @@ def gather(client: Client, endpoint: Endpoint) -> dict[str, Any]:
         found["problems"].append(str(error))
     if endpoint.local is not None and "disk" in found:
         found["disk"] |= _usage(endpoint.local["data_dir"])
+    if endpoint.local is not None:
+        found["aside"] = sorted(map(str, Path(endpoint.local["data_dir"]).glob("shard-*/aside-*")))
     return found
 
 
-def _state(status: int, body: bytes) -> str:
+def _state(status: int, body: bytes) -> tuple[str, str]:
+    """The state, and for a standby the holder's address."""
     if status == 200:
-        return "ready"
+        return "ready", ""
     try:
-        code = json.loads(body)["error"]["code"]
-    except (ValueError, KeyError, TypeError):
-        return "not_ready"
-    return "shutting_down" if code == "shutting_down" else "not_ready"
+        error = json.loads(body)["error"]
+        detail = error.get("detail") or {}
+        if detail.get("standby"):
+            return "standby", str(detail["holder"])
+        return ("shutting_down" if error["code"] == "shutting_down" else "not_ready"), ""
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return "not_ready", ""
 
 
 def _processes(local: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -59,6 +67,7 @@ def _processes(local: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "state": child["state"],
                 "phase": child["phase"],
                 "restarts": max(child["incarnation"] - 1, 0),
+                **{name: child[name] for name in ("term", "holder") if name in child},
             }
             for name, child in sorted(local.get("children", {}).items())
         ),
@@ -158,7 +167,8 @@ def rendered(found: Mapping[str, Any]) -> RenderableType:
     if "processes" in found:
         table = Table("process", "pid", "state", "phase", "restarts", box=None, pad_edge=False)
         for each in found["processes"]:
-            table.add_row(*(str(each[name]) for name in ("process", "pid", "state", "phase", "restarts")))
+            shown = {**each, "phase": f"{each['phase']}, term {each['term']}" if "term" in each else each["phase"]}
+            table.add_row(*(str(shown[name]) for name in ("process", "pid", "state", "phase", "restarts")))
         parts += ["", table]
     if "shards" in found:
         table = Table("shard", "up", "phase", "restarts", box=None, pad_edge=False)
@@ -171,6 +181,8 @@ def rendered(found: Mapping[str, Any]) -> RenderableType:
         for each in found["lag"]:
             table.add_row(each["topic"], each["cursor"], f"{each['lag']:,}")
         parts += ["", table]
+    aside = (f"set aside: {path}; remove it when nothing in it is wanted" for path in found.get("aside", ()))
+    parts += [Text(line, "yellow") for line in aside]
     parts += [Text(problem, "red") for problem in found["problems"]]
     return Group(*parts)
 
@@ -184,6 +196,8 @@ def _bucket(each: Mapping[str, Any]) -> Text:
 def _headline(found: Mapping[str, Any]) -> Text:
     color = {"ready": "green", "unreachable": "red"}.get(found["state"], "yellow")
     line = Text.assemble(found["url"], "  ", (found["state"].replace("_", " "), color))
+    if "holder" in found:
+        line.append(f"  {found['holder']} holds the shards")
     if found["state"] == "not_ready" and found.get("recovery_progress") is not None:
         line.append(f"  {found['recovery_progress']:.0%} read back")
     if found.get("uptime_ms") is not None:

@@ -71,6 +71,9 @@ _LimitSettings = create_model(  # type: ignore[call-overload]
 class Settings(_LimitSettings):  # type: ignore[misc, valid-type]
     host: str = Field("127.0.0.1", description="address to listen on")
     port: int = Field(4000, ge=0, le=65535, description="port to listen on, 0 for any free one")
+    advertise: str = Field(
+        "", description="URL of this machine's service, for standbys to name; empty: host name and port"
+    )
     walrus_listen: str = Field(
         "", description="host:port[,host:port...] to speak the Walrus protocol on; empty: nowhere"
     )

@@ -93,6 +93,10 @@ class Child:
         self.phase = "down"
         self.done_bytes = 0
         self.total_bytes = 0
+        self.holder = ""
+        """In phase `standby`, the address of the machine that holds the shard."""
+        self.term = 0
+        """Of this machine, if it holds the shard."""
         self.heard_at = 0.0
         """Time of the present incarnation's last message, or of its start; trio's clock, s."""
         self.spoken = False
@@ -129,7 +133,7 @@ class Child:
         """Apply an event. The only place where the state changes."""
         self.state = after(self.state, event)
         if self.state is State.STARTING:
-            self.phase, self.done_bytes, self.total_bytes = "open", 0, 0
+            self.phase, self.done_bytes, self.total_bytes, self.holder, self.term = "open", 0, 0, "", 0
         elif self.state is State.SERVING:
             self.phase = "ready"
             self.held = self.troubled = self.permanent = False
@@ -285,7 +289,7 @@ class Child:
                 pass
             case Progress():
                 if self.state is State.STARTING:
-                    self.phase = message.phase
+                    self.phase, self.holder, self.term = message.phase, message.holder, message.term or self.term
                     self.done_bytes, self.total_bytes = message.done_bytes, message.total_bytes
                     self._changed(self)
             case Ready():

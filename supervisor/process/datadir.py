@@ -265,7 +265,7 @@ def _manifest(path: Path, wanted: int | None, created_ms: int) -> Manifest:
     known = decide(path, found, used, wanted)
     if known is not None:
         return known
-    fresh = Manifest(wanted or min(len(os.sched_getaffinity(0)), DEFAULT_MAX_SHARDS), created_ms)
+    fresh = Manifest(wanted or default_shards(), created_ms)
     # Directories come first, because a manifest implies that all of them exist.
     for entry in used:
         (path / entry).rmdir()
@@ -275,6 +275,10 @@ def _manifest(path: Path, wanted: int | None, created_ms: int) -> Manifest:
     write_manifest(path, fresh)
     _sync_directory(path.parent)
     return fresh
+
+
+def default_shards() -> int:
+    return min(len(os.sched_getaffinity(0)), DEFAULT_MAX_SHARDS)
 
 
 def write_manifest(path: Path, manifest: Manifest) -> None:

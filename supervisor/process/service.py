@@ -10,7 +10,8 @@
    If no shard has ever served and none can start, the service ends, with exit status 3 if a shard sent `Failed`, else
    1. It also ends when the gateway dies too often.
 6  On SIGHUP, read the keys again.
-7  On SIGTERM or SIGINT, drain and stop the gateway, then stop the shards; each step has a deadline.
+7  On SIGUSR1, have the shards taken over from the machine that holds them.
+8  On SIGTERM or SIGINT, drain and stop the gateway, then stop the shards; each step has a deadline.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from typing import Any
 import trio
 
 from proto.ipc import control
-from proto.ipc.control import Shards, ShardState, Start
+from proto.ipc.control import Shards, ShardState, Start, TakeOver
 from proto.process import log
 from supervisor.config.keys import FILE_VARIABLE, Keys, KeysError, read_file
 from supervisor.config.settings import Settings, unknown_variables
 from supervisor.process import listener, reaper, rundir
 from supervisor.process.child import Child, Launch, credentials_of_stores, environment_for_children, now_ms, python
-from supervisor.process.datadir import DataDir, DataDirError, shard_name
+from supervisor.process.datadir import DataDir, DataDirError, Manifest, shard_name
 from supervisor.process.listener import Protocols
 from supervisor.process.notify import Notifier
 from supervisor.process.rundir import RuntimeDir, RuntimeDirError
@@ -50,6 +51,8 @@ EXIT_FORCED = 130
 
 DRAIN_MARGIN_S = 2.0
 GATEWAY_STOP_S = 5.0
+OTHERS_FIRST_S = 8.0
+"""What the other shards get to ship all that they have before shard 0 ends its term; longer than their own limit."""
 PROGRESS_LOG_S = 2.0
 NO_KEYS = Keys()
 NO_PROTOCOLS = Protocols()
@@ -95,10 +98,16 @@ class Service:
         self._ending = trio.Event()
         self._exit_status = EXIT_OK
         self._announced = False
+        self._stands_by = False
+        """Whether it was reported that another machine holds the shards."""
         self._served = False
         """Whether a shard has ever served."""
-        self._seen: dict[str, tuple[State, str, int]] = {}
+        self._seen: dict[str, tuple[State, str, int, str]] = {}
         self._logged_at: dict[str, float] = {}
+        self._make_children(shard_command, gateway_command)
+
+    def _make_children(self, shard_command: Sequence[str], gateway_command: Sequence[str]) -> None:
+        settings = self._settings
         environment = environment_for_children(
             os.environ, TOPICS_LOG_LEVEL=settings.log_level, TOPICS_LOG_FORMAT=log.chosen_format(settings.log_format)
         )
@@ -110,12 +119,12 @@ class Service:
             name: str, command: Sequence[str], prepare: Callable[[int], Launch], vital: bool, **more: str
         ) -> Child:
             limit = settings.restart_limit
-            return Child(name, command, environment | more, prepare, self._changed, logger, limit, vital)
+            return Child(name, command, environment | more, prepare, self._changed, self._log, limit, vital)
 
         stores = credentials_of_stores(os.environ) if settings.bucket else {}
         self._shards = [
             child(shard_name(index), shard_command, partial(self._for_shard, index), vital=False, **stores)
-            for index in range(data.shards)
+            for index in range(self._data.shards)
         ]
         self._gateway = child("gateway", gateway_command, self._for_gateway, vital=True, **telemetry)
         self._children = [*self._shards, self._gateway]
@@ -131,10 +140,14 @@ class Service:
             shards=self._data.shards,
             data_dir=str(self._data.path),
             created_ms=self._data.created_ms,
+            address=self._settings.advertise or self._address(),
             endpoint=self._endpoints[index],
             states=[asdict(state) for state in self.states()],
         )
         return Launch(start, self._data.lock_fds)
+
+    def _address(self) -> str:
+        return f"http://{socket.gethostname()}:{self._url.rpartition(':')[2]}"
 
     def _for_gateway(self, incarnation: int) -> Launch:
         start = Start(
@@ -157,7 +170,9 @@ class Service:
     def states(self) -> list[ShardState]:
         """States of the shards, for the children."""
         return [
-            ShardState(i, c.phase, self._endpoints[i], c.incarnation, c.done_bytes, c.total_bytes, c.hangs)
+            ShardState(
+                i, c.phase, self._endpoints[i], c.incarnation, c.done_bytes, c.total_bytes, c.hangs, c.holder, c.term
+            )
             for i, c in enumerate(self._shards)
         ]
 
@@ -190,7 +205,7 @@ class Service:
     async def _obey_signals(
         self, forced: trio.CancelScope, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1) as signals:
             task_status.started()
             await self._obey(signals, forced)
 
@@ -199,6 +214,10 @@ class Service:
             name = signal.Signals(number).name
             if number == signal.SIGHUP:
                 self._reload_wanted.set()
+            elif number == signal.SIGUSR1:
+                self._log.warning("taking_over", reason="an operator asks for it")
+                for shard in self._shards:
+                    await shard.tell(TakeOver())
             elif not self._ending.is_set():
                 self._end(EXIT_OK, name)
             elif number == signal.SIGINT:
@@ -272,8 +291,14 @@ class Service:
         await self._gateway.stop(GATEWAY_STOP_S)
         self._notifier.busy("closing shards", int(stop_s) + 5)
         async with trio.open_nursery() as nursery:
-            for shard in self._shards:
+            for shard in self._shards[1:]:
                 nursery.start_soon(shard.stop, stop_s)
+            if self._settings.bucket:
+                # Another machine takes them when it has shard 0. Before that, all that they have has to be shipped.
+                with trio.move_on_after(OTHERS_FIRST_S):
+                    for shard in self._shards[1:]:
+                        await shard.gone.wait()
+            nursery.start_soon(self._shards[0].stop, stop_s)
 
     async def _relay(self, child: Child) -> None:
         """Send the shards' states to a child at every change. Changes during a send are combined into one message."""
@@ -286,7 +311,7 @@ class Service:
         if child is not self._gateway:
             for news in self._news.values():
                 news.set()
-        key = (child.state, child.phase, child.incarnation)
+        key = (child.state, child.phase, child.incarnation, child.holder)
         if self._seen.get(child.name) == key:
             if child is self._gateway:
                 self._report_readiness()
@@ -325,6 +350,7 @@ class Service:
     def _report_readiness(self) -> None:
         if self._ending.is_set():
             return
+        self._report_standby()
         down = [child.name for child in self._children if child.state is not State.SERVING]
         if self._announced:
             self._notifier.status("not ready: " + ", ".join(down) if down else f"serving {self._url}")
@@ -346,6 +372,19 @@ class Service:
                 f"topics is ready at {self._url}{without} ({self._data.shards} shards, data in {self._data.path})"
             )
 
+    def _report_standby(self) -> None:
+        """A standby has started, too: a service manager must not end it for not being ready."""
+        holder = self._shards[0].holder if self._shards[0].phase == "standby" else ""
+        if not holder:
+            self._stands_by = False
+        elif not self._stands_by:
+            self._stands_by = True
+            self._announced = False
+            self._notifier.ready(f"standing by, {holder} holds the shards")
+            self._log.info("standing_by", holder=holder)
+            by_hand = "" if self._settings.replication == "sync" else "; `topics takeover` if that one is gone"
+            self._announce(f"topics stands by at {self._url}: {holder} holds the shards{by_hand}")
+
     @staticmethod
     def _decided(child: Child) -> bool:
         """Whether readiness need not wait for the child: it serves, or is in trouble."""
@@ -366,6 +405,8 @@ class Service:
                     "incarnation": child.incarnation,
                     "state": child.state.value,
                     "phase": child.phase,
+                    **({"holder": child.holder} if child.holder else {}),
+                    **({"term": child.term} if child.term else {}),
                 }
                 for child in self._children
             },
@@ -382,14 +423,21 @@ class _Opened:
     protocols: Protocols
 
 
-def serve(settings: Settings, keys: Keys, announce: Callable[[str], None], complain: Callable[[str], None]) -> int:
+def serve(
+    settings: Settings,
+    keys: Keys,
+    announce: Callable[[str], None],
+    complain: Callable[[str], None],
+    fresh: Manifest | None = None,
+) -> int:
     """Open all resources, run the service, close them. Blocks. Returns the exit status.
 
     `announce` is called with the line that reports readiness, `complain` with the reason if the service cannot start.
+    `fresh` describes a data directory that is still to be made.
     """
     with ExitStack() as closing:
         try:
-            opened = _open(settings, keys, closing)
+            opened = _open(settings, keys, closing, fresh)
         except listener.ExposedError as error:
             complain(str(error))
             return EXIT_USAGE
@@ -417,7 +465,7 @@ def serve(settings: Settings, keys: Keys, announce: Callable[[str], None], compl
         return trio.run(service.run)
 
 
-def _open(settings: Settings, keys: Keys, closing: ExitStack) -> _Opened:
+def _open(settings: Settings, keys: Keys, closing: ExitStack, fresh: Manifest | None) -> _Opened:
     """Open all resources. `closing` closes what was opened, also after an error. Raises `ExposedError`, `ListenError`,
     `DataDirError` or `RuntimeDirError`."""
     family, address = listener.resolve(settings.host, settings.port)
@@ -426,7 +474,8 @@ def _open(settings: Settings, keys: Keys, closing: ExitStack) -> _Opened:
     unguarded = settings.allow_insecure_no_auth
     walrus_at = listener.addresses(settings.walrus_listen, WALRUS_VARIABLE, allowed=unguarded)
     rog_at = listener.addresses(settings.rog_listen, ROG_VARIABLE, allowed=unguarded)
-    data = DataDir.open(settings.data_dir, settings.shards, now_ms())
+    shards, created_ms = (settings.shards, now_ms()) if fresh is None else (fresh.shards, fresh.created_ms)
+    data = DataDir.open(settings.data_dir, shards, created_ms)
     closing.callback(data.close)
     runtime = RuntimeDir.open(rundir.choose(settings.runtime_dir, os.environ, data.path))
     closing.callback(runtime.close)

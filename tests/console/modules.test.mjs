@@ -92,3 +92,86 @@ test("a long chain and a thousand topics are laid out at once", () => {
   assert.equal(places.size + left, 1001);
   assert.ok(performance.now() - begun < 5000);
 });
+
+// A module with what it imports: data URLs in the place of paths. `instead` has modules of the test's own.
+function linked(name, instead = {}) {
+  if (name in instead) return "data:text/javascript," + encodeURIComponent(instead[name]);
+  const at = new URL(`../../gateway/server/console/${name}`, import.meta.url);
+  const root = new URL("../../gateway/server/console/", import.meta.url).href;
+  const text = readFileSync(at, "utf8").replace(/(from|import) "(\.[^"]+)"/g, (_, word, path) =>
+    `${word} "${linked(new URL(path, at).href.slice(root.length), instead)}"`);
+  return "data:text/javascript," + encodeURIComponent(text);
+}
+
+const LIT = "export const html = () => '', svg = html, nothing = '', render = () => {};";
+const element = new Map();
+globalThis.document = {hidden: false};
+globalThis.HTMLElement = class extends EventTarget {
+  isConnected = true;
+};
+globalThis.customElements = {define: (name, kind) => element.set(name, kind)};
+const turns = async (times = 20) => {
+  for (let i = 0; i < times; i += 1) await new Promise(setImmediate);
+};
+
+test("what is no answer of the service is an error that the console knows", async t => {
+  const {get, records} = await import(linked("api.js"));
+  const answers = (status, type, text) => t.mock.method(globalThis, "fetch", async () => new Response(text, {status, headers: {"content-type": type}}));
+  answers(200, "text/html", "<h1>Sign in</h1>");
+  await assert.rejects(get("/v0/ready"), {status: 0, code: "unreachable", message: /Something else/});
+  await assert.rejects(records("t", {}), {status: 0});
+  answers(502, "application/json", '{"message":"Bad gateway"}');
+  await assert.rejects(get("/v0/ready"), {status: 502, code: "unknown"});
+  answers(404, "application/json", '{"error":{"code":"topic_not_found","message":"no topic"}}');
+  await assert.rejects(get("/v0/topics/t"), {status: 404, code: "topic_not_found"});
+});
+
+test("a view that asks every second listens once for its end, and asks no more behind it", async t => {
+  t.mock.timers.enable({apis: ["setTimeout"]});
+  const listening = t.mock.method(AbortSignal.prototype, "addEventListener");
+  const {View} = await import(linked("ui.js", {"vendor/lit-html.js": LIT}));
+  const view = new View();
+  view.connectedCallback();
+  let runs = 0;
+  view.every(1000, () => (runs += 1));
+  for (let second = 0; second < 50; second += 1) {
+    await turns(3);
+    t.mock.timers.tick(1000);
+  }
+  await turns(3);
+  assert.equal(runs, 51);
+  assert.equal(listening.mock.callCount(), 1);
+  view.disconnectedCallback();
+  t.mock.timers.tick(5000);
+  await turns(3);
+  assert.equal(runs, 51);
+});
+
+test("a live view has one stream, also when a key comes while it waits to connect again", async t => {
+  t.mock.timers.enable({apis: ["setTimeout"]});
+  const opened = [];
+  globalThis.liveStream = () => {
+    const source = Object.assign(new EventTarget(), {open: true, close: () => (source.open = false)});
+    opened.push(source);
+    return source;
+  };
+  const api = `export const access = new EventTarget();
+    export const post = async () => ({stream_url: "/v0/watch/w"});
+    export const stream = async () => globalThis.liveStream();
+    globalThis.liveAccess = access;`;
+  await import(linked("views/topic-live.js", {"vendor/lit-html.js": LIT, "api.js": api, "views/record-rows.js": ""}));
+  const live = new (element.get("topic-live"))();
+  live.connectedCallback();
+  await turns();
+  opened[0].onerror();
+  globalThis.liveAccess.dispatchEvent(new Event("change"));
+  globalThis.liveAccess.dispatchEvent(new Event("change"));
+  await turns();
+  t.mock.timers.tick(10000);
+  await turns();
+  assert.deepEqual(opened.filter(each => each.open).length, 1);
+  live.disconnectedCallback();
+  t.mock.timers.tick(10000);
+  await turns();
+  assert.deepEqual(opened.filter(each => each.open).length, 0);
+});

@@ -32,17 +32,16 @@ class Checker:
         self.seen.add((channel, name))
 
 
-def said(service: Service, checker: Checker, commands: list[Any], last: str) -> None:
-    """Send commands over a WebSocket, and check what comes, up to a message."""
+def said(service: Service, checker: Checker, commands: list[Any], wanted: set[str]) -> None:
+    """Send commands over a WebSocket, and check what comes, until each wanted message has come, in any order."""
     with connect(f"ws://127.0.0.1:{service.port}/v0/ws") as socket:
         for command in commands:
             checker.check("websocket", command["op"], command)
             socket.send(json.dumps(command))
-        while True:
+        while wanted:
             told = json.loads(socket.recv(20))
             checker.check("websocket", told["op"], told)
-            if told["op"] == last:
-                return
+            wanted = wanted - {told["op"]}
 
 
 def streamed(service: Service, checker: Checker, channel: str, path: str, last: str) -> None:
@@ -81,7 +80,7 @@ def test_every_frame_is_as_documented(shared: Service) -> None:
             {"op": "unsubscribe", "request_id": 1, "topics": ["sock"]},
             {"op": "ping", "request_id": None},
         ],
-        "caught_up",
+        {"caught_up", "unsubscribed", "pong"},
     )
     shared.request("DELETE", "/v0/topics/sock")
     with connect(f"ws://127.0.0.1:{shared.port}/v0/ws") as socket:

@@ -77,20 +77,16 @@ class Topics:
 
     @contextmanager
     def running(self, *arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
-        """A command that goes on. A shell makes background runs ignore SIGINT, and the command would inherit that."""
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            process = subprocess.Popen(
-                [*COMMAND, *arguments],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                env=self.environment,
-                cwd=self.directory,
-                **options,
-            )
-        finally:
-            signal.signal(signal.SIGINT, before)
+        """A command that goes on."""
+        process = subprocess.Popen(
+            [*COMMAND, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment,
+            cwd=self.directory,
+            **options,
+        )
         deadline = threading.Timer(60, process.kill)
         deadline.start()
         with process:

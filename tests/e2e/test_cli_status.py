@@ -94,13 +94,7 @@ def test_a_shard_that_is_down_is_told(tmp_path: Path) -> None:
 def test_watching_goes_on_until_it_is_interrupted(service: Service, arguments: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", "supervisor.cli", *arguments, "--interval", "0.1"]
     environment = {**service.environment, "TOPICS_TOKEN": "s3cret", "PYTHONUNBUFFERED": "1"}
-    # A shell makes background test runs ignore the signal, and the command would inherit that.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    with started as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         for _ in range(3):
             line = process.stdout.readline()

@@ -117,6 +117,10 @@ def _records(page: Page) -> None:
     page.shows(f"{DOWN} && document.querySelector('tr.gap.lost')?.innerText.includes('1 to 200 are lost (cap)')")
     page.visit(page.js("location.origin") + "/console#/topics/shop%3Aorders/records")
     page.shows("document.querySelectorAll('button.seq').length > 20")
+    page.js("location.hash = '#/topics/mail/records'")  # the same tab of another topic shows that one's
+    page.shows("document.querySelector('td.data')?.innerText.includes('example.org')")
+    page.js("location.hash = '#/topics/shop%3Aorders/records'")
+    page.shows("document.querySelectorAll('button.seq').length > 20")
     page.click("tbody tr:nth-child(4) td.data")
     page.shows("document.querySelector('.detail .json')?.innerText.includes('currency')")
     page.shows("document.querySelector('.detail').innerText.includes('trace')")
@@ -166,7 +170,7 @@ def _publish(page: Page) -> None:
     page.reads("Published as seq ")
     accessible(page)
     tab_of(page, "records")
-    page.type("input[name=tag]", "by:hand")
+    page.type("topic-records input[name=tag]", "by:hand")  # the form that publishes has a field of this name, too
     page.press("Enter")
     page.shows("document.querySelectorAll('button.seq').length === 1")
     page.click("button.seq")

@@ -48,18 +48,22 @@ def queries() -> list[str]:
         "topics_letters_waiting",
         "topics_topic_queue_oldest_waiting_ms",
         "topics_cursor_lag",
+        "topics_replica_lag_seconds",
+        "topics_replica_term",
     ],
 )
 @pytest.mark.parametrize("where", [panels, rules])
-def test_dead_letters_waiting_jobs_and_lag_are_shown_and_watched(where: Callable[[], list[str]], metric: str) -> None:
+def test_what_needs_somebody_is_shown_and_watched(where: Callable[[], list[str]], metric: str) -> None:
     assert any(metric in query for query in where())
 
 
-def test_dashboard_and_alerts_name_only_metrics_that_exist(shared: Service) -> None:
-    shared.request("POST", "/v0/topics/seen", {"records": [{"data": 1}]})
-    with contextlib.closing(shared.connect()) as connection:
-        connection.request("GET", "/v0/metrics")
-        text = connection.getresponse().read().decode()
+def test_dashboard_and_alerts_name_only_metrics_that_exist(tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    with Service(tmp_path, TOPICS_BUCKET=(tmp_path / "bucket").as_uri()) as running:
+        running.request("POST", "/v0/topics/seen", {"records": [{"data": 1}]})
+        with contextlib.closing(running.connect()) as connection:
+            connection.request("GET", "/v0/metrics")
+            text = connection.getresponse().read().decode()
     there = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}
     there |= {f"{name}_{part}" for name in there for part in ("bucket", "sum", "count")}
     named = {name for query in queries() for name in re.findall(r"\btopics_\w+", query)}
@@ -93,6 +97,12 @@ def nginx(directory: Path, tls: Path, port: int, upstream: int) -> Iterator[None
         tls=f"/etc/topics/tls => {tls}",
         upstream=f"127.0.0.1:4000 => 127.0.0.1:{upstream}",
     )
+    with run_nginx(directory, text):
+        yield
+
+
+@contextlib.contextmanager
+def run_nginx(directory: Path, text: str) -> Iterator[None]:
     if not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists():
         text = re.sub(r".*\[::1\].*\n", "", text)
     temporary = "".join(
@@ -112,10 +122,19 @@ def nginx(directory: Path, tls: Path, port: int, upstream: int) -> Iterator[None
 def caddy(directory: Path, tls: Path, port: int, upstream: int, patience: str = "300ms") -> Iterator[None]:
     text = adapted(
         (DEPLOY / "proxy" / "Caddyfile").read_text(),
+        upstream=f"127.0.0.1:4000 => 127.0.0.1:{upstream}",
+    )
+    with run_caddy(directory, tls, port, text, patience):
+        yield
+
+
+@contextlib.contextmanager
+def run_caddy(directory: Path, tls: Path, port: int, text: str, patience: str = "300ms") -> Iterator[None]:
+    text = adapted(
+        text,
         stop="grace_period 10s => grace_period 1s\n\tadmin off\n\tauto_https disable_redirects",
         site=f"topics.example.com {{ => topics.example.com:{port} {{",
         tls=f"/etc/topics/tls => {tls}",
-        upstream=f"127.0.0.1:4000 => 127.0.0.1:{upstream}",
         patience=f"lb_try_duration 10s => lb_try_duration {patience}",
     )
     path = directory / "Caddyfile"

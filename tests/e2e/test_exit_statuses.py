@@ -20,8 +20,16 @@ from supervisor.client.http_client import Client
 from tests.support.service import Service
 
 ROOT = Path(__file__).parents[2]
-ELSEWHERE = {("serve", status) for status in range(4)} | {("export", 4), ("read", 4), ("tail", 4), ("doctor", 1)}
-"""Statuses that other tests check: those of the service with its ends, gaps in `test_transfer`, `test_cli`."""
+ELSEWHERE = (
+    {("serve", status) for status in range(4)}
+    | {("export", 4), ("read", 4), ("tail", 4), ("doctor", 1)}
+    | {
+        ("takeover", 0),
+        ("takeover", 1),
+    }
+)
+"""Statuses that other tests check: those of the service with its ends, gaps in `test_transfer`, `test_cli`, those of
+takeovers in `test_roles`, and the last one here."""
 PROTOCOLS = {"walrus": walrus_client, "rog": rog_client}
 NOWHERE = ["--url", "http://127.0.0.1:1", "--patience", "0"]
 KEY = ["--url", "{url}", "--token", "s3cret"]
@@ -57,6 +65,7 @@ CASES: dict[tuple[str, int], list[str]] = {
     ("replica", 0): ["verify", "{bucket}"],
     ("replica", 1): ["status", "file://{none}"],
     ("replica", 2): ["status"],
+    ("takeover", 2): [],
     ("export", 0): ["here", "-o", "{tmp}/out", "--url", "{url}", "--token", "s3cret"],
     ("export", 1): ["nobody", "-o", "{tmp}/out", "--url", "{url}", "--token", "s3cret"],
     ("export", 2): [],
@@ -230,3 +239,10 @@ def test_the_shell_is_told_how_to_complete(monkeypatch: pytest.MonkeyPatch) -> N
     environment = {"_TOPICS_COMPLETE": "complete_bash", "COMP_WORDS": "topics re", "COMP_CWORD": "1"}
     done = CliRunner().invoke(app, [], prog_name="topics", env=environment)
     assert done.stdout.split() == ["read", "replica", "reshard", "restore"]
+
+
+def test_a_takeover_without_a_service_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOPICS_BUCKET", f"file://{tmp_path}")
+    done = CliRunner().invoke(app, ["takeover", "--data-dir", str(tmp_path)])
+    assert done.exit_code == 1
+    assert "no service runs here" in done.stderr

@@ -35,6 +35,8 @@ def nginx(directory: Path, upstream: int, extra: str = "") -> Iterator[int]:
 class Behind:
     """The service seen through the proxy."""
 
+    host = "127.0.0.1"
+
     def __init__(self, service: Service, port: int) -> None:
         self.port = port
         until(lambda: service.is_ready() and self._answers(), "nginx")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import random
 import signal
@@ -13,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import anyio
 import anyio.lowlevel
@@ -257,6 +259,122 @@ def test_a_worker_that_gets_sigterm_finishes_its_job(shared: Service) -> None:
         assert client.state("sigterm")["count"] == 0
 
 
+PLAIN = {
+    "a client that is not closed": """
+client = Client(url, backend=backend)
+client.publish(name, 1)
+print([record.data for record in client.read(name)])
+""",
+    "a tail of a client without a name": """
+Client(url, backend=backend).publish(name, 1)
+print([next(Client(url, backend=backend).tail(name)).data])
+""",
+    "a publisher of a client without a name": """
+with Client(url, backend=backend).publisher(name, linger_s=60) as publisher:
+    publisher.send(1)
+print([record.data for record in Client(url, backend=backend).read(name)])
+""",
+    "a worker whose handlers ran in threads": """
+stop = threading.Event()
+client = Client(url, backend=backend)
+client.configure(name, type="queue")
+client.publish(name, 1)
+client.work(name, lambda job: (print([job.data]), stop.set()), stop=stop)
+""",
+    "a thread that goes on behind the main one": """
+client = Client(url, backend=backend)
+def later():
+    threading.main_thread().join()
+    client.publish(name, 1)
+    print([record.data for record in client.read(name)])
+threading.Thread(target=later).start()
+""",
+    "a client used by an exit handler": """
+client = Client(url, backend=backend)
+client.publish(name, 1)
+atexit.register(lambda: print([record.data for record in client.read(name)]))
+""",
+    "a client that is closed while a call waits": """
+client = Client(url, backend=backend)
+client.publish(name, 1)
+waiting = client.tail(name)
+data = [next(waiting).data]
+threading.Timer(0.3, client.close).start()
+try:
+    next(waiting)
+except RuntimeError as error:
+    assert "this client is closed" in str(error)
+    print(data)
+""",
+    "a tail that is interrupted": """
+client = Client(url, backend=backend)
+client.publish(name, 1)
+tail = client.tail(name)
+data = [next(tail).data]
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    next(tail)
+except KeyboardInterrupt:
+    client.publish(name, 2)
+    assert next(tail).data == 2
+    print(data)
+""",
+    "a client in a child of a fork": """
+client = Client(url, backend=backend)
+client.publish(name, 1)
+child = os.fork()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+else:
+    try:
+        client.publish(name, 2)
+    except RuntimeError as error:
+        assert "before a fork" in str(error)
+    client.close()
+    print([record.data for record in Client(url, backend=backend).read(name)])
+""",
+}
+
+
+@pytest.mark.parametrize("program", PLAIN)
+def test_a_program_without_with_exits_by_itself(shared: Service, program: str) -> None:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": ENVIRONMENT}
+    modules = "import atexit, os, signal, threading\nfrom topics_client import Client\n"
+    running = []
+    for backend in ("asyncio", "trio"):
+        values = f"url, name, backend = {shared.url!r}, {program.replace(' ', '-') + backend!r}, {backend!r}\n"
+        command = [sys.executable, "-X", "dev", "-W", "error", "-c", modules + values + PLAIN[program]]
+        running.append(subprocess.Popen(command, **pipes))
+    try:
+        told = [(*process.communicate(timeout=60), process.returncode) for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    assert told == [("[1]\n", "", 0), ("[1]\n", "", 0)]
+
+
+def metrics(service: Service) -> str:
+    with urlopen(f"{service.url}/metrics") as answer:
+        return str(answer.read(), "utf-8")
+
+
+@both
+def test_what_is_dropped_is_closed_by_the_next_call(shared: Service, backend: str) -> None:
+    before = threading.active_count()
+    with Client(shared.url, backend=backend) as client:
+        client.publish(f"dropped:{backend}", 1)
+        for _ in range(20):
+            assert next(Client(shared.url, backend=backend).tail(f"dropped:{backend}")).data == 1
+        gc.collect()
+        client.state(f"dropped:{backend}")
+        until(lambda: threading.active_count() <= before + 1, "the threads of the dropped clients to end")
+        for _ in range(20):
+            assert next(client.tail(f"dropped:{backend}")).data == 1
+        gc.collect()
+        client.state(f"dropped:{backend}")
+        until(lambda: "\ntopics_sse_connections 0.0\n" in metrics(shared), "the streams of the dropped tails to end")
+
+
 class Chaos:
     """Publishes, tails and works until it is told to stop; then everything is compared."""
 
@@ -321,7 +439,7 @@ def test_kills_lose_and_double_nothing(new_service: Callable[..., Service], back
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     rng = random.Random(seed)
-    service = new_service(shards=2).start()
+    service = new_service(shards=2, TOPICS_RESTART_LIMIT="1000").start()  # by default it gives up after ten
 
     async def main(client: AsyncClient) -> None:
         await client.configure("chaos", durability="fsync")

@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.test_status_page import opened
+from tests.support.doc_blocks import blocks
+from tests.support.doc_blocks import run as run_block
 from tests.support.service import Service, until
 
 ROOT = Path(__file__).parents[2]
@@ -128,6 +130,17 @@ def test_every_example_of_the_page_runs_as_printed(shared: Service, packed: Path
         run(*NODE, "--no-warnings", source.replace(".ts", ".js"), cwd=packed, seconds=20)
 
 
+def test_the_blocks_of_five_minutes_run_as_printed_in_node_and_compile(shared: Service, packed: Path) -> None:
+    found = [block for block in blocks("docs/start.md") if block.kind == "ts"]
+    assert len(found) == 3
+    for block in found:
+        run_block(block, packed, {"127.0.0.1:4000": shared.url.removeprefix("http://")})
+        (packed / f"block{block.line}.mts").write_text(block.text)
+    sources = [f"block{block.line}.mts" for block in found]
+    how = ["--strict", "--noEmit", "--target", "es2022", "--module", "nodenext", "--types", "node"]
+    run(TOOLS / "tsc", *how, "--typeRoots", PACKAGE / "node_modules" / "@types", *sources, cwd=packed)
+
+
 IN_A_PAGE = """(async () => {
     const {Topics} = await import("/index.js");
     const client = new Topics(URL_OF_SERVICE, {key: KEY});
@@ -174,7 +187,7 @@ def test_kills_lose_and_double_nothing(new_service: Callable[..., Service], kill
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails
     rng = random.Random(seed)
-    service = new_service(shards=2).start()
+    service = new_service(shards=2, TOPICS_RESTART_LIMIT="1000").start()  # by default it gives up after ten
     pipe: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen([*NODE, "e2e/chaos.mjs", service.url], cwd=PACKAGE, text=True, **pipe) as chaos:
         assert chaos.stdout is not None

@@ -135,6 +135,7 @@ def test_the_wheel_brings_the_command_and_what_operations_needs(
     wanted = {
         *("systemd/topics.service", "proxy/nginx.conf", "proxy/Caddyfile", "grafana/topics.json"),
         *("prometheus/prometheus.yml", "prometheus/topics.rules.yml"),
+        *("proxy/haproxy.cfg", "proxy/Caddyfile-two-machines", "proxy/nginx-two-machines.conf"),
     }
     assert {str(Path(path).relative_to(target)) for path in written} == wanted
     for name in wanted:

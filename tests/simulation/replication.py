@@ -192,7 +192,7 @@ class Machine:
         self.shipped = 0
         previous, self.disk.nonce = self.disk.nonce, nonce
         self.replica = self.world.flaws.replica(
-            nonce, self.disk.position, TIMING, previous=previous, automatic=self.world.automatic
+            nonce, self.disk.position, TIMING, previous=(previous,), automatic=self.world.automatic
         )
 
     def stop(self, *, power: bool = False, for_s: float = 0.0) -> None:

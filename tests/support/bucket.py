@@ -7,7 +7,9 @@ import socket
 import subprocess
 import sys
 import urllib.error
+import urllib.parse
 import urllib.request
+import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterator
 from threading import Lock
 from types import TracebackType
@@ -74,16 +76,37 @@ class MemoryStore:
         self.objects.pop(name, None)
 
 
+SERVER = """
+import io, sys, threading
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from werkzeug.serving import run_simple
+
+inner, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
+
+def application(environ, start_response):
+    # Before the lock: a machine that is cut off may never send the rest.
+    body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    environ["wsgi.input"] = io.BytesIO(body)
+    with lock:
+        return list(inner(environ, start_response))
+
+run_simple(sys.argv[1], int(sys.argv[2]), application, threaded=True, request_handler=MotoRequestHandler)
+"""
+"""moto with a lock: by itself it looks whether an object exists and creates it in two steps, between which another
+thread may create the same one on a loaded machine; and it fails a read of an object that is replaced meanwhile."""
+
+
 class S3Server:
     """moto's server in a process of its own, with one bucket. A context manager."""
 
-    def __init__(self, bucket: str = "replica") -> None:
+    def __init__(self, bucket: str = "replica", host: str = "127.0.0.1") -> None:
         self.bucket = bucket
+        self._host = host
         self.url = f"s3://{bucket}/topics"
         with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
+            free.bind((host, 0))
             self.port = free.getsockname()[1]
-        self.endpoint = f"http://127.0.0.1:{self.port}"
+        self.endpoint = f"http://{host}:{self.port}"
         self.environment = {
             "AWS_ACCESS_KEY_ID": "test",
             "AWS_SECRET_ACCESS_KEY": "test",
@@ -93,7 +116,7 @@ class S3Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> S3Server:
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        command = [sys.executable, "-c", SERVER, self._host, str(self.port)]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
@@ -108,6 +131,27 @@ class S3Server:
         except (urllib.error.URLError, ConnectionError):
             return False
         return True
+
+    def objects(self, prefix: str) -> dict[str, bytes]:
+        """The objects whose names begin with `prefix`, in the order of their names."""
+        found: dict[str, bytes] = {}
+        after = ""
+        while True:
+            query = urllib.parse.urlencode({"list-type": "2", "prefix": prefix, "start-after": after})
+            listed = ElementTree.fromstring(self._get(f"?{query}"))
+            names = [each.text or "" for each in listed.iter() if each.tag.endswith("}Key")]
+            found |= {name: self._get(f"/{urllib.parse.quote(name)}") for name in names}
+            if not names:
+                return found
+            after = names[-1]
+
+    def _get(self, path: str) -> bytes:
+        # The server looks whether there is a signature, not which.
+        signed = {"Authorization": "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request"}
+        request = urllib.request.Request(f"{self.endpoint}/{self.bucket}{path}", headers=signed)
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            content: bytes = answer.read()
+        return content
 
     def signal(self, number: int) -> None:
         """Send a signal to the server: SIGSTOP makes it silent, SIGCONT brings it back."""

@@ -49,7 +49,7 @@ class BucketScene(Scene):
         self.shard.sync()
         if list(self.path.glob("catalog-*")):
             self.shard.copy()
-            self.shard.shipping.retain()
+            self.shard.copies.retain()
 
     def object(self, name: str) -> Path:
         """The last object whose name begins with `name`, below that of the shard."""

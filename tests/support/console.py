@@ -80,7 +80,7 @@ def furnish(client: Client) -> None:
     client.append("mail", [{"data": {"to": "later@example.org"}, "delay_ms": 600_000}])
     claimed = client.must("POST", "/v0/topics/mail/claim", {"node": "worker-1", "max": 3})["claimed"]
     client.must("POST", "/v0/topics/mail/nack", {"node": "worker-1", "seqs": [job["$seq"] for job in claimed]})
-    client.must("POST", "/v0/topics/mail/claim", {"node": "worker-2", "max": 5})
+    client.must("POST", "/v0/topics/mail/claim", {"node": "worker-2", "max": 5, "lease_ms": 600_000})
     for source, dest in ROUTERS:
         guarantee = "exactly_once" if dest == "ledger" else "at_least_once"
         client.must("PUT", f"/v0/routers/{source}-%3E{dest}", {"source": source, "dest": dest, "guarantee": guarantee})

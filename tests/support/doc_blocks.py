@@ -2,29 +2,39 @@
 
 A page's blocks of shell and Python are run in their order, as printed; only addresses and directories are those of the
 test. A block of JSON is the answer to the block above it. A block that cannot be run has a mark with the reason above
-it, `<!-- not run: … -->`.
+it, `<!-- not run: … -->`. A block that does not end gets a Ctrl-C after what the mark above it says that it prints,
+`<!-- goes on after: … -->`.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 ELSEWHERE = {
     "docs/operations.md": "tests/e2e/test_operations.py",
     "docs/examples.md": "tests/e2e/test_examples_browser.py",
+    "docs/howto/two-machines.md": "tests/e2e/test_two_machines_page.py",
 }
 """Pages that need more than a service, and the tests that run their blocks."""
 RUN = ("sh", "python")
 COMPILED = {"ts": "tests/e2e/test_typescript_client.py"}
 """Kinds of blocks that are compiled first, and the tests that do it and run them."""
 CODE = (*RUN, "json", "bash", "shell", "console", "py", "js", "javascript", "ts", "typescript", "html")
-_BLOCK = re.compile(r"(?:^<!-- not run: (.+?) -->\n)?^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(
+    r"(?:^<!-- not run: (?P<not_run>.+?) -->\n|^<!-- goes on after: (?P<goes_on>.+?) -->\n)?"
+    r"^```(?P<kind>\w+)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
 _CURL = 'curl() { command curl -sS --fail-with-body "$@"; echo; }\n'
 
 
@@ -36,6 +46,8 @@ class Block:
     text: str
     not_run: str
     """Why the block is not run; empty for one that is."""
+    goes_on: str = ""
+    """What a block that does not end has printed when it is stopped; empty for one that ends."""
 
     def __str__(self) -> str:
         return f"{self.page}:{self.line}"
@@ -54,29 +66,51 @@ def blocks(page: str) -> list[Block]:
     """The blocks of code of a page, in order."""
     text = (ROOT / page).read_text()
     return [
-        Block(page, text.count("\n", 0, found.start()) + 1, found[2], found[3], found[1] or "")
+        Block(page, text.count("\n", 0, found.start()) + 1, **found.groupdict(default=""))
         for found in _BLOCK.finditer(text)
-        if found[2] in CODE
+        if found["kind"] in CODE
     ]
 
 
-def run(block: Block, directory: Path, addresses: Mapping[str, str]) -> str:
-    """Run a block in a directory and return its output. `addresses` has those of the page and those to use instead."""
+def run(block: Block, directory: Path, addresses: Mapping[str, str], enter: Sequence[str] = ()) -> str:
+    """Run a block in a directory and return its output. `addresses` has those of the page and those to use instead.
+    `enter` is a command that replaces itself with the command after it."""
     text = block.text
     for printed, real in addresses.items():
         text = text.replace(printed, real)
-    command = ["bash", "-euo", "pipefail", "-c", _CURL + text]
-    if block.kind == "python":
-        command = [sys.executable, "-W", "error", "-c", text]
+    url = f"http://{addresses.get('127.0.0.1:4000', '')}"
+    for default in ("Client()", "Topics()"):
+        text = text.replace(default, f'{default[:-1]}"{url}")')
+    program = directory / f"block{block.line}.mjs"
+    if block.kind == "ts":
+        program.write_text(text)
+    command = {
+        "sh": ["bash", "-euo", "pipefail", "-c", _CURL + text],
+        "python": [sys.executable, "-W", "error", "-u", "-c", text],
+        "ts": ["node", str(program)],
+    }[block.kind]
     environment = {
         "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
         "PYTHONPATH": str(ROOT / "packages" / "topics-client"),
         "HOME": str(directory),
-        "TOPICS_URL": f"http://{addresses['127.0.0.1:4000']}",
+        "TOPICS_URL": url,
     }
-    done = subprocess.run(
-        command, cwd=directory, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, f"{block} ended with {done.returncode}\n{done.stdout}{done.stderr}"
-    assert block.kind != "python" or not done.stderr, f"{block}\n{done.stderr}"
-    return done.stdout
+    pipe: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(
+        [*enter, *command], cwd=directory, env=environment, text=True, process_group=0, **pipe
+    ) as running:
+        stop = threading.Timer(60, os.killpg, (running.pid, signal.SIGKILL))
+        stop.start()
+        assert running.stdout is not None
+        printed = ""
+        while block.goes_on and block.goes_on not in printed and (line := running.stdout.readline()):
+            printed += line
+        if block.goes_on:
+            os.killpg(running.pid, signal.SIGINT)
+        rest, errors = running.communicate()
+        stop.cancel()
+    allowed = (0, 130, -signal.SIGINT) if block.goes_on else (0,)
+    assert running.returncode in allowed, f"{block} ended with {running.returncode}\n{printed}{rest}{errors}"
+    assert block.goes_on in printed, f"{block}\n{printed}{errors}"
+    assert block.kind != "python" or block.goes_on or not errors, f"{block}\n{errors}"
+    return printed + rest

@@ -32,7 +32,7 @@ class Watch:
         self.gate = threading.Event()
         """Nothing is read while this is clear."""
         self.gate.set()
-        self._connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
+        self._connection = http.client.HTTPConnection(service.host, service.port, timeout=60)
         if last_event_id:
             headers["Last-Event-ID"] = last_event_id
         self._connection.request("GET", f"/v0/watch/{wid}{query}", headers=headers)

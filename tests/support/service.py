@@ -76,12 +76,14 @@ class Service:
         shards: int | None = 2,
         port: int = 0,
         enter: Sequence[str] = (),
+        host: str = "127.0.0.1",
         **environment: str,
     ) -> None:
         """Data goes to `directory/data`, the log to `directory/service.log`. `environment` is added to the service's;
         the service sees no `TOPICS_*` variable of the test run itself. `enter` is a command that replaces itself with
-        the command after it, such as `nsenter`."""
+        the command after it, such as `nsenter`. `host` is where the test finds the service."""
         self._enter = list(enter)
+        self.host = host
         self.directory = directory
         self.data_dir = directory / "data"
         self.log_path = directory / "service.log"
@@ -198,7 +200,7 @@ class Service:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     def status(self) -> dict[str, Any]:
         """The status file of the supervisor, {} before there is one."""
@@ -235,7 +237,7 @@ class Service:
 
     def connect(self, timeout_s: float = 10) -> http.client.HTTPConnection:
         """Return a keep-alive connection. The caller closes it."""
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
+        return http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
 
     def request(self, method: str, path: str, body: Any = None, *, timeout_s: float = 10) -> tuple[int, Any]:
         """Send one request on a connection of its own; return `(status, decoded JSON)`. `body` is JSON text or a value

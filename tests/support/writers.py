@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +108,11 @@ def read_all(service: Service, topic: str) -> list[tuple[int, Any]]:
 
 
 def verify(service: Service, writers: Sequence[Writer]) -> int:
+    """As `verify_read`, of a service."""
+    return verify_read(lambda topic: read_all(service, topic), writers)
+
+
+def verify_read(read: Callable[[str], list[tuple[int, Any]]], writers: Sequence[Writer]) -> int:
     """Check that every acked record exists exactly once, under its seq, with its content. Seqs must have no holes, and
     no record may exist twice. Returns the number of acked records."""
     expected: dict[str, dict[int, Any]] = {}
@@ -120,7 +125,7 @@ def verify(service: Service, writers: Sequence[Writer]) -> int:
     for topic, acked in expected.items():
         if not acked:
             continue
-        found = read_all(service, topic)
+        found = read(topic)
         seqs = [seq for seq, _ in found]
         assert seqs == list(range(1, len(seqs) + 1)), f"{topic}: seqs are not contiguous"
         held = dict(found)

@@ -35,8 +35,8 @@ export class Refused extends Error {
 }
 
 export class Unreachable extends Error {
-  constructor() {
-    super("The service does not answer.");
+  constructor(message = "The service does not answer.") {
+    super(message);
     this.status = 0;
     this.code = "unreachable";
   }
@@ -57,10 +57,11 @@ async function ask(method, path, body, headers = {}) {
   } catch {
     throw new Unreachable();
   }
+  if (answer.ok && !/json/.test(answer.headers.get("content-type"))) throw new Unreachable("Something else answers in place of the service.");
   if (answer.ok) return text;
   let error = {code: "unknown", message: `The service answered ${answer.status}.`};
   try {
-    error = JSON.parse(text).error;
+    error = JSON.parse(text).error ?? error;
   } catch {
     // Not from the service: a proxy, say.
   }

@@ -49,13 +49,18 @@ export class View extends HTMLElement {
   // Run now and then every `ms`, one run at a time, and not while the page is hidden.
   async every(ms, run) {
     const {signal} = this.#leaving;
-    while (!signal.aborted) {
+    let timer;
+    signal.addEventListener("abort", () => clearTimeout(timer)); // one for all runs
+    for (;;) {
       if (!document.hidden) await this.attempt(run);
-      await new Promise(resolve => {
-        const timer = setTimeout(resolve, ms);
-        signal.addEventListener("abort", () => clearTimeout(timer));
-      });
+      if (signal.aborted) return;
+      await new Promise(resolve => (timer = setTimeout(resolve, ms)));
     }
+  }
+
+  // Forget what was drawn: the next drawing makes new elements.
+  clear() {
+    render(nothing, this);
   }
 
   // Run and draw. What the service refuses is shown in place of being thrown.

@@ -2628,7 +2628,7 @@ export interface components {
              */
             topics?: {
                 [key: string]: components["schemas"]["WatchStart"] | null;
-            };
+            } | null;
             /**
              * @description an addition to the contract: also all topics whose names begin with this, and those made later, from their first record; at most 256 topics in all
              * @example tenant42:

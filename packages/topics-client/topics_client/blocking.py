@@ -1,19 +1,28 @@
-"""`Client`: the operations of `AsyncClient` for blocking code, through an event loop in a thread of its own."""
+"""`Client`: the operations of `AsyncClient` for blocking code, through an event loop in a thread of its own.
+
+the first call            starts the thread
+`close`, or a `with`      ends it; a call that waits in another thread raises `RuntimeError`
+the client is collected   ends it, when any client makes its next call
+the interpreter exits     does not wait for it: the thread is a daemon
+"""
 
 from __future__ import annotations
 
 import functools
-import json
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import ExitStack
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from contextlib import ExitStack, suppress
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, Unpack, overload
 
-import anyio.from_thread
-import httpx
+import anyio
+from anyio.from_thread import BlockingPortal
 
 from topics_client.client import AsyncClient, OnlyRecords
+from topics_client.connection import URL, ConnectionOptions
 from topics_client.items import Gap, Record, RecordFields, TopicDeleted
 from topics_client.publishing import Publisher
 from topics_client.reading import Gaps, Reading, ReadOptions
@@ -23,7 +32,66 @@ from topics_client.working import Handler, Work
 P = ParamSpec("P")
 T = TypeVar("T")
 I_co = TypeVar("I_co", covariant=True)
-Portal = anyio.from_thread.BlockingPortal
+
+CLOSED = "this client is closed, or was used before a fork: make another one"
+_dropped: deque[Callable[[], Any]] = deque()
+"""Closes what was collected. A finalizer only adds to it: it runs anywhere, so it must not wait for a thread."""
+
+
+class _Loop(threading.Thread):
+    """The event loop of a client. It does not refer to the client, so that this can be collected."""
+
+    def __init__(self, client: AsyncClient, backend: str) -> None:
+        super().__init__(name="topics-client", daemon=True)
+        self._client, self._backend = client, backend
+        self._lock = threading.Lock()
+        self._portal: Future[BlockingPortal] = Future()
+
+    def run(self) -> None:
+        try:
+            anyio.run(self._serve, backend=self._backend)
+        except BaseException as error:
+            self._portal.set_exception(error)  # there is no such backend
+
+    async def _serve(self) -> None:
+        async with self._client, BlockingPortal() as portal:
+            self._portal.set_result(portal)
+            await portal.sleep_until_stopped()
+
+    @property
+    def portal(self) -> BlockingPortal:
+        with self._lock:
+            if not (self.ident or self._portal.done()):
+                self.start()
+        portal = self._portal.result()
+        if not self.is_alive():
+            raise RuntimeError(CLOSED)
+        return portal
+
+    def call(self, function: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
+        with suppress(IndexError):
+            while True:
+                _dropped.popleft()()
+        future = self.portal.start_task_soon(functools.partial(function, *args, **options))
+        try:
+            return future.result()
+        except CancelledError:
+            raise RuntimeError(CLOSED) from None
+        finally:
+            future.cancel()  # an interrupt ends the call, too
+
+    def soon(self, function: Callable[..., Any], *args: Any) -> None:
+        """Begin a call, unless the loop has ended."""
+        with suppress(RuntimeError):
+            self.portal.start_task_soon(function, *args)
+
+    def close(self) -> None:
+        with self._lock:
+            if not (self.ident or self._portal.done()):
+                self._portal.set_exception(RuntimeError(CLOSED))
+        if not self._portal.exception():
+            self.soon(self._portal.result().stop, True)
+            self.join()
 
 
 def _blocking(
@@ -32,34 +100,27 @@ def _blocking(
     """The blocking form of a method, with its parameters and its answer."""
 
     def call(self: Client, /, *args: P.args, **options: P.kwargs) -> T:
-        answer: T = self.portal.call(functools.partial(method, self.client, *args, **options))
-        return answer
+        return self._loop.call(method, self.client, *args, **options)
 
-    functools.update_wrapper(call, method)
-    return call
+    return functools.update_wrapper(call, method)
 
 
 class _Items(Generic[I_co]):
-    """The blocking form of an iterator."""
+    """The blocking form of an iterator. It is closed when it is collected, and keeps its client from that."""
 
-    def __init__(self, portal: Portal, items: AsyncIterator[I_co]) -> None:
-        self._portal = portal
+    def __init__(self, client: Client, items: Any) -> None:
+        self._client = client
         self._items = items
+        weakref.finalize(self, _dropped.append, functools.partial(client._loop.soon, items.aclose))
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> I_co:
-        found = self._portal.call(self._next)
-        if not found:
+        found: I_co | None = self._client._loop.call(anext, self._items, None)
+        if found is None:
             raise StopIteration
-        return found[0]
-
-    async def _next(self) -> list[I_co]:
-        try:
-            return [await anext(self._items)]
-        except StopAsyncIteration:
-            return []
+        return found
 
 
 class BlockingReading(_Items[I_co]):
@@ -90,29 +151,29 @@ class BlockingTail(_Items[I_co]):
         return self._items.positions
 
     def commit(self) -> None:
-        self._portal.call(self._items.commit)
+        self._client._loop.call(self._items.commit)
 
     def __enter__(self) -> Self:
-        self._portal.call(self._items.__aenter__)
+        self._client._loop.call(self._items.__aenter__)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._portal.call(self._items.aclose)
+        self._client._loop.call(self._items.aclose)
 
 
 class BlockingPublisher:
     """As `Publisher`."""
 
-    def __init__(self, portal: Portal, publisher: Publisher) -> None:
-        self._portal = portal
+    def __init__(self, client: Client, publisher: Publisher) -> None:
+        self._client = client
         self._publisher = publisher
-        self._context = portal.wrap_async_context_manager(publisher)  # in one task, as its timer needs
+        self._context = client._loop.portal.wrap_async_context_manager(publisher)  # in one task, as its timer needs
 
     def send(self, data: Any, **fields: Unpack[RecordFields]) -> None:
-        self._portal.call(functools.partial(self._publisher.send, data, **fields))
+        self._client._loop.call(self._publisher.send, data, **fields)
 
     def flush(self) -> None:
-        self._portal.call(self._publisher.flush)
+        self._client._loop.call(self._publisher.flush)
 
     @property
     def published(self) -> int:
@@ -130,38 +191,32 @@ def _publisher(
     method: Callable[Concatenate[AsyncClient, P], Publisher],
 ) -> Callable[Concatenate[Client, P], BlockingPublisher]:
     def call(self: Client, /, *args: P.args, **options: P.kwargs) -> BlockingPublisher:
-        return BlockingPublisher(self.portal, method(self.client, *args, **options))
+        return BlockingPublisher(self, method(self.client, *args, **options))
 
     return functools.update_wrapper(call, method)
 
 
 class Client:
-    """A client for blocking code. Use it as a context manager; threads may share it. Parameters as of `AsyncClient`."""
+    """A client for blocking code; threads may share it. Parameters as of `AsyncClient`.
+
+    `close`, or its end as a context manager, frees its thread and its connections; a program that exits needs neither.
+    """
 
     def __init__(
-        self,
-        url: str = "http://127.0.0.1:4000",
-        key: str | None = None,
-        *,
-        patience_s: float = 60.0,
-        loads: Callable[[bytes | str], Any] = json.loads,
-        transport: httpx.AsyncBaseTransport | None = None,
-        backend: str = "asyncio",
+        self, url: str = URL, key: str | None = None, *, backend: str = "asyncio", **options: Unpack[ConnectionOptions]
     ) -> None:
-        with ExitStack() as parts:
-            self.portal = parts.enter_context(anyio.from_thread.start_blocking_portal(backend))
-            self.client = AsyncClient(url, key, patience_s=patience_s, loads=loads, transport=transport)
-            parts.callback(self.portal.call, self.client.aclose)
-            self._parts = parts.pop_all()
+        self.client = AsyncClient(url, key, **options)
+        self._loop = _Loop(self.client, backend)
+        weakref.finalize(self, _dropped.append, self._loop.close)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._parts.__exit__(*error)
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
-        self._parts.close()
+        self._loop.close()
 
     publish = _blocking(AsyncClient.publish)
     publisher = _publisher(AsyncClient.publisher)
@@ -192,7 +247,7 @@ class Client:
     @overload
     def read(self, topic: str, *, gaps: Gaps, **options: Unpack[ReadOptions]) -> BlockingReading[Record | Gap]: ...
     def read(self, topic: str, *, gaps: Gaps = "raise", **options: Unpack[ReadOptions]) -> BlockingReading[Any]:
-        return BlockingReading(self.portal, self.client.read(topic, gaps=gaps, **options))
+        return BlockingReading(self, self.client.read(topic, gaps=gaps, **options))
 
     @overload
     def tail(
@@ -201,18 +256,14 @@ class Client:
     @overload
     def tail(self, topics: Topics = (), *, gaps: Gaps, **options: Unpack[TailOptions]) -> BlockingTail[Item]: ...
     def tail(self, topics: Topics = (), *, gaps: Gaps = "raise", **options: Unpack[TailOptions]) -> BlockingTail[Any]:
-        return BlockingTail(self.portal, self.client.tail(topics, gaps=gaps, **options))
+        return BlockingTail(self, self.client.tail(topics, gaps=gaps, **options))
 
     def work(
-        self,
-        queue: str | Work,
-        handler: Handler | None = None,
-        *,
-        stop: threading.Event | None = None,
-        **options: Any,
+        self, queue: str | Work, handler: Handler | None = None, *, stop: threading.Event | None = None, **options: Any
     ) -> None:
         """Work on a queue until `stop` is set or, in the main thread, SIGTERM or SIGINT. Handlers run in threads."""
-        worker = self.portal.call(functools.partial(self.client.worker, queue, handler, **options))
+        portal = self._loop.portal
+        worker = portal.call(functools.partial(self.client.worker, queue, handler, **options))
         worker.signals = ()  # the event loop is not in the main thread
         ended = threading.Event()
         awaited = stop or threading.Event()
@@ -220,10 +271,11 @@ class Client:
             if threading.current_thread() is threading.main_thread():
                 for number in (signal.SIGTERM, signal.SIGINT):
                     parts.callback(signal.signal, number, signal.signal(number, lambda *_: awaited.set()))
-            running = self.portal.start_task_soon(worker.run)
+            running = portal.start_task_soon(worker.run)
             running.add_done_callback(lambda _: ended.set())
             while not ended.wait(0 if awaited.is_set() else 0.1):
                 if awaited.is_set():
-                    self.portal.call(worker.stop)
+                    self._loop.soon(worker.stop)
                     break
-            running.result()
+            with suppress(CancelledError):  # a `close` is a stop
+                running.result()

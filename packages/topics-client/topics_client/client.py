@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Literal, Self, Unpack, cast, overload
 
-import httpx
-
-from topics_client.connection import Connection, segment
+from topics_client.connection import URL, Connection, ConnectionOptions, segment
 from topics_client.items import (
     CursorState,
     Gap,
-    Job,
-    Leases,
     Match,
     NewRecord,
     Published,
@@ -24,15 +20,15 @@ from topics_client.items import (
     TopicDeleted,
     TopicState,
 )
-from topics_client.publishing import BATCH_BYTES, BATCH_RECORDS, Publisher, batches, new_key, publish_all
+from topics_client.publishing import Publisher, PublishOptions
 from topics_client.reading import Gaps, Reading, ReadOptions
 from topics_client.tailing import Item, Tail, TailOptions, Topics
-from topics_client.working import Handler, Work, Worker
+from topics_client.working import Handler, Leasing, Work, Worker
 
 OnlyRecords = Literal["raise"]
 
 
-class AsyncClient:
+class AsyncClient(Leasing):
     """A client of one service. Use it as a context manager, in one event loop.
 
     `key` is an API key. `patience_s` is how long a request is repeated while the service is away or busy; keep it below
@@ -40,16 +36,8 @@ class AsyncClient:
     functools, numbers keep their digits. `transport` replaces that of httpx, in tests for example.
     """
 
-    def __init__(
-        self,
-        url: str = "http://127.0.0.1:4000",
-        key: str | None = None,
-        *,
-        patience_s: float = 60.0,
-        loads: Callable[[bytes | str], Any] = json.loads,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        self.connection = Connection(url, key, patience_s=patience_s, transport=transport, loads=loads)
+    def __init__(self, url: str = URL, key: str | None = None, **options: Unpack[ConnectionOptions]) -> None:
+        self.connection = Connection(url, key, **options)
         self._call = self.connection.call
 
     async def __aenter__(self) -> Self:
@@ -70,47 +58,25 @@ class AsyncClient:
         *,
         records: Iterable[NewRecord | Mapping[str, Any]] | None = None,
         tag: str | None = None,
-        node: str | None = None,
         meta: Mapping[str, Any] | None = None,
         delay_ms: int | None = None,
         idempotency_key: str | None = None,
-        create: bool | None = None,
-        config: TopicConfig | None = None,
-        disable_backpressure: bool | None = None,
-        batch_records: int = BATCH_RECORDS,
-        batch_bytes: int = BATCH_BYTES,
+        **options: Unpack[PublishOptions],
     ) -> Published:
         """Append one record with `data`, or all of `records` in batches, one after the other.
 
         Each batch is written once, all of it or nothing. With an `idempotency_key` of the caller, the whole publish can
         be repeated with the same records. Raises `ValueError` if `records` is empty.
         """
-        one = [NewRecord(data, tag, None, meta, delay_ms)]
-        options = {"node": node, "create": create, "config": config, "disable_backpressure": disable_backpressure}
-        parts = batches(one if records is None else records, idempotency_key or new_key(), batch_records, batch_bytes)
-        done = await publish_all(self.connection, topic, parts, options)
-        if done is None:
-            raise ValueError("there are no records to publish")
-        return done
+        given = [NewRecord(data, tag, None, meta, delay_ms)] if records is None else records
+        return await Publisher(self.connection, topic, **options).publish(given, idempotency_key)
 
-    def publisher(
-        self,
-        topic: str,
-        *,
-        node: str | None = None,
-        create: bool | None = None,
-        config: TopicConfig | None = None,
-        disable_backpressure: bool | None = None,
-        batch_records: int = BATCH_RECORDS,
-        batch_bytes: int = BATCH_BYTES,
-        linger_s: float | None = None,
-    ) -> Publisher:
+    def publisher(self, topic: str, *, linger_s: float | None = None, **options: Unpack[PublishOptions]) -> Publisher:
         """A context manager that gathers records into batches: `await publisher.send(data)`. Its end flushes.
 
         With `linger_s`, a batch that is not full is written that long after its first record.
         """
-        options = {"node": node, "create": create, "config": config, "disable_backpressure": disable_backpressure}
-        return Publisher(self.connection, topic, options, (batch_records, batch_bytes), linger_s)
+        return Publisher(self.connection, topic, linger_s=linger_s, **options)
 
     @overload
     def read(self, topic: str, *, gaps: OnlyRecords = "raise", **options: Unpack[ReadOptions]) -> Reading[Record]: ...
@@ -211,30 +177,6 @@ class AsyncClient:
         if handler is None:
             raise TypeError("a worker needs a handler")
         return Worker(self, Work(queue, handler, **options))
-
-    async def claim(
-        self, queue: str, node: str, *, max: int = 1, lease_ms: int | None = None, wait_ms: int = 0
-    ) -> list[Job]:
-        """Lease up to `max` jobs to `node`; with `wait_ms`, wait for some if there are none."""
-        body = {"node": node, "max": max, "lease_ms": lease_ms, "wait_ms": wait_ms}
-        told = await self._call("POST", f"/v0/topics/{segment(queue)}/claim", body)
-        return [Job.of(queue, each) for each in told["claimed"]]
-
-    async def ack(self, queue: str, node: str, jobs: Sequence[Job]) -> Leases:
-        """Complete jobs. `skipped` has those whose lease had ended, or that were acked before."""
-        return await self._leases("ack", queue, node, jobs, {})
-
-    async def nack(self, queue: str, node: str, jobs: Sequence[Job], *, delay_ms: int = 0) -> Leases:
-        """Give jobs back, to be claimed again after `delay_ms`."""
-        return await self._leases("nack", queue, node, jobs, {"delay_ms": delay_ms})
-
-    async def extend(self, queue: str, node: str, jobs: Sequence[Job], *, lease_ms: int) -> Leases:
-        """Hold jobs for `lease_ms` from now on."""
-        return await self._leases("extend", queue, node, jobs, {"lease_ms": lease_ms})
-
-    async def _leases(self, name: str, queue: str, node: str, jobs: Sequence[Job], more: Mapping[str, Any]) -> Leases:
-        body = {"node": node, "seqs": [job.seq for job in jobs], "lease_ids": [job.lease_id for job in jobs], **more}
-        return cast(Leases, await self._call("POST", f"/v0/topics/{segment(queue)}/{name}", body))
 
     async def peek(self, queue: str, *, first_seq: int | None = None, max: int | None = None) -> list[dict[str, Any]]:
         """Look at jobs and their states without leasing any."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 from urllib.parse import quote
 
 import anyio
@@ -21,6 +21,7 @@ import httpx
 
 from topics_client.errors import TopicsError, Unavailable, error_of
 
+URL = "http://127.0.0.1:4000"
 TIMEOUT_S = 90.0
 """Longer than the service's own request timeout, after which it answers 503."""
 CONNECT_TIMEOUT_S = 10.0
@@ -68,6 +69,12 @@ class _Body(httpx.AsyncByteStream):
         raise StopAsyncIteration
 
 
+class ConnectionOptions(TypedDict, total=False):
+    patience_s: float
+    loads: Callable[[bytes | str], Any]
+    transport: httpx.AsyncBaseTransport | None
+
+
 class Connection:
     """Requests to one service."""
 
@@ -76,9 +83,9 @@ class Connection:
         url: str,
         key: str | None,
         *,
-        patience_s: float,
-        transport: httpx.AsyncBaseTransport | None,
-        loads: Callable[[bytes | str], Any],
+        patience_s: float = 60.0,
+        loads: Callable[[bytes | str], Any] = json.loads,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.patience_s = patience_s
         self.loads = loads

@@ -9,36 +9,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from topics_client.items import Gap
 
-
 __all__ = [
-    "BatchTooLarge",
-    "CursorNotFound",
-    "Forbidden",
-    "GapError",
-    "HeadersTooLarge",
-    "Internal",
-    "InvalidRequest",
-    "MethodNotAllowed",
-    "NotAQueue",
-    "NotAcceptable",
-    "NotFound",
-    "NotReady",
-    "PayloadTooLarge",
-    "RecordTooLarge",
-    "RequestTimeout",
-    "RouterCycle",
-    "RouterNotFound",
-    "ShuttingDown",
-    "Throttled",
-    "TopicExistsIncompatible",
-    "TopicFull",
-    "TopicNotEmpty",
-    "TopicNotFound",
-    "TopicsError",
-    "Unauthorized",
-    "Unavailable",
+    "BatchTooLarge", "CursorNotFound", "Forbidden", "GapError", "HeadersTooLarge", "Internal", "InvalidRequest",
+    "MethodNotAllowed", "NotAQueue", "NotAcceptable", "NotFound", "NotReady", "PayloadTooLarge", "RecordTooLarge",
+    "RequestTimeout", "RouterCycle", "RouterNotFound", "ShuttingDown", "Throttled", "TopicExistsIncompatible",
+    "TopicFull", "TopicNotEmpty", "TopicNotFound", "TopicsError", "Unauthorized", "Unavailable",
     "UnsupportedMediaType",
-]
+]  # fmt: skip
 
 
 class TopicsError(Exception):

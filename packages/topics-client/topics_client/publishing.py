@@ -10,16 +10,15 @@ import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 import anyio
 import anyio.abc
 
 from topics_client.connection import Connection, segment
 from topics_client.errors import TopicsError
-from topics_client.items import NewRecord, Published, RecordFields
+from topics_client.items import NewRecord, Published, RecordFields, TopicConfig
 
-BATCH_RECORDS, BATCH_BYTES = 1000, 1 << 20
 FLUSH_S = 10.0
 """How long a publisher that ends by an error or a cancellation takes to flush."""
 
@@ -52,16 +51,11 @@ class Batch:
         return Published(topic, told["first_seq"], told["last_seq"], count, told["created"], told["deduped"])
 
 
-def new_record(given: NewRecord | Mapping[str, Any]) -> NewRecord:
-    """A record from its fields. Raises `TypeError` for fields that records do not have."""
-    return given if isinstance(given, NewRecord) else NewRecord(**given)
-
-
 def batches(records: Iterable[NewRecord | Mapping[str, Any]], key: str, most: int, most_bytes: int) -> Iterator[Batch]:
     """Batches of records. The key of the first is `key`, those of the next `key:1`, `key:2` and so on."""
     batch, number = Batch(key), 0
     for record in records:
-        encoded = new_record(record).encoded()
+        encoded = (record if isinstance(record, NewRecord) else NewRecord(**record)).encoded()
         if not batch.takes(encoded, most, most_bytes):
             yield batch
             number += 1
@@ -69,16 +63,6 @@ def batches(records: Iterable[NewRecord | Mapping[str, Any]], key: str, most: in
             batch.takes(encoded, most, most_bytes)
     if batch.records:
         yield batch
-
-
-async def publish_all(
-    connection: Connection, topic: str, of: Iterable[Batch], options: Mapping[str, Any]
-) -> Published | None:
-    """Append one batch after the other; None if there are none. An error leaves the batches before it written."""
-    done: Published | None = None
-    for batch in of:
-        done = _with(done, await batch.append(connection, topic, options))
-    return done
 
 
 def _with(done: Published | None, part: Published) -> Published:
@@ -93,6 +77,17 @@ def new_key() -> str:
     return uuid.uuid4().hex
 
 
+class PublishOptions(TypedDict, total=False):
+    """`node` is that of the writer. `create` and `config` are for a topic that does not exist."""
+
+    node: str | None
+    create: bool | None
+    config: TopicConfig | None
+    disable_backpressure: bool | None
+    batch_records: int
+    batch_bytes: int
+
+
 class Publisher:
     """A context manager that gathers records into batches and flushes at its end.
 
@@ -105,16 +100,21 @@ class Publisher:
         self,
         connection: Connection,
         topic: str,
-        options: Mapping[str, Any],
-        most: tuple[int, int],
-        linger_s: float | None,
+        *,
+        node: str | None = None,
+        create: bool | None = None,
+        config: TopicConfig | None = None,
+        disable_backpressure: bool | None = None,
+        batch_records: int = 1000,
+        batch_bytes: int = 1 << 20,
+        linger_s: float | None = None,
     ) -> None:
         self.topic = topic
         self.done: Published | None = None
         """What the service has acknowledged."""
         self._connection = connection
-        self._options = options
-        self._most = most
+        self._options = {"node": node, "create": create, "config": config, "disable_backpressure": disable_backpressure}
+        self._most = batch_records, batch_bytes
         self._linger_s = linger_s
         self._open = Batch(new_key())
         self._full: deque[Batch] = deque()
@@ -127,6 +127,14 @@ class Publisher:
     def published(self) -> int:
         """Number of records that the service has acknowledged."""
         return 0 if self.done is None else self.done.count
+
+    async def publish(self, records: Iterable[NewRecord | Mapping[str, Any]], key: str | None) -> Published:
+        """Append records in batches, one after the other. An error leaves the batches before it written."""
+        for batch in batches(records, key or new_key(), *self._most):
+            self.done = _with(self.done, await batch.append(self._connection, self.topic, self._options))
+        if self.done is None:
+            raise ValueError("there are no records to publish")
+        return self.done
 
     async def send(self, data: Any, **fields: Unpack[RecordFields]) -> None:
         """Add a record. If its batch is full, write that."""

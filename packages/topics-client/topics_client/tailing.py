@@ -32,9 +32,9 @@ Topics = str | Sequence[str] | Mapping[str, int | None]
 
 
 class TailOptions(TypedDict, total=False):
-    prefix: str | None
     """Options of a tail. `node` is that of the reader, whose own records are left out."""
 
+    prefix: str | None
     from_seq: int | None
     cursor: str | None
     commit: Commit
@@ -254,9 +254,13 @@ class Tail(Generic[I_co]):
 
     def _take(self, event: str, told: Any) -> None:
         """Take one frame: its items and the new position of its topic."""
-        topic = told.get("topic", "")
+        topic, code = told.get("topic", ""), told.get("code")
+        if event == "error" and code in (404, 410):
+            raise NotFound(str(told.get("error")))  # the session is gone
+        if event == "error" and code != 429:
+            raise Unavailable(f"the stream ends with {code}: {told.get('error')}")
         if event == "error":
-            _check(told)
+            log.info("the service slows the tail down: %s", told.get("error"))
         elif topic not in self._received and not self._prefix:
             return
         elif event == "record":
@@ -269,14 +273,3 @@ class Tail(Generic[I_co]):
             self._received[topic] = gap.seq
         elif event == "topic-deleted":
             self._deleted(topic)
-
-
-def _check(told: Mapping[str, Any]) -> None:
-    """An error frame: 429 is advice, 404 and 410 tell that the session is gone, all others that the stream ends."""
-    code, text = told.get("code"), str(told.get("error", ""))
-    if code in (404, 410):
-        raise NotFound(text)
-    if code == 429:
-        log.info("the service slows the tail down: %s", text)
-    else:
-        raise Unavailable(f"the stream ends with {code}: {text}")

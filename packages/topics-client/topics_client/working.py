@@ -18,18 +18,16 @@ import random
 import signal
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import anyio
 import anyio.to_thread
 
+from topics_client.connection import Connection, segment
 from topics_client.errors import TopicsError
-from topics_client.items import Job
-
-if TYPE_CHECKING:
-    from topics_client.client import AsyncClient
+from topics_client.items import Job, Leases
 
 log = logging.getLogger("topics_client")
 
@@ -66,6 +64,36 @@ def worker(queue: str, **options: Any) -> Callable[[Handler], Work]:
     return lambda handler: Work(queue, handler, **options)
 
 
+class Leasing:
+    """The operations on leases of jobs, which a client inherits."""
+
+    connection: Connection
+
+    async def claim(
+        self, queue: str, node: str, *, max: int = 1, lease_ms: int | None = None, wait_ms: int = 0
+    ) -> list[Job]:
+        """Lease up to `max` jobs to `node`; with `wait_ms`, wait for some if there are none."""
+        body = {"node": node, "max": max, "lease_ms": lease_ms, "wait_ms": wait_ms}
+        told = await self.connection.call("POST", f"/v0/topics/{segment(queue)}/claim", body)
+        return [Job.of(queue, each) for each in told["claimed"]]
+
+    async def ack(self, queue: str, node: str, jobs: Sequence[Job]) -> Leases:
+        """Complete jobs. `skipped` has those whose lease had ended, or that were acked before."""
+        return await self._leases("ack", queue, node, jobs, {})
+
+    async def nack(self, queue: str, node: str, jobs: Sequence[Job], *, delay_ms: int = 0) -> Leases:
+        """Give jobs back, to be claimed again after `delay_ms`."""
+        return await self._leases("nack", queue, node, jobs, {"delay_ms": delay_ms})
+
+    async def extend(self, queue: str, node: str, jobs: Sequence[Job], *, lease_ms: int) -> Leases:
+        """Hold jobs for `lease_ms` from now on."""
+        return await self._leases("extend", queue, node, jobs, {"lease_ms": lease_ms})
+
+    async def _leases(self, name: str, queue: str, node: str, jobs: Sequence[Job], more: Mapping[str, Any]) -> Leases:
+        body = {"node": node, "seqs": [job.seq for job in jobs], "lease_ids": [job.lease_id for job in jobs], **more}
+        return cast(Leases, await self.connection.call("POST", f"/v0/topics/{segment(queue)}/{name}", body))
+
+
 @dataclass
 class _Held:
     job: Job
@@ -76,7 +104,7 @@ class _Held:
 class Worker:
     """One run of a `Work`. `run` ends after `stop`, or by an error that no repetition mends."""
 
-    client: AsyncClient
+    client: Leasing
     work: Work
     signals: Sequence[signal.Signals] = (signal.SIGTERM, signal.SIGINT)
     done: int = 0

@@ -59,8 +59,9 @@ def status(url: UrlArgument = None, as_json: JsonOption = False) -> None:
         if as_json:
             say(found)
         elif found["kind"] == "report":
+            term = f"term {found['term']} of {found['holder'] or 'nobody'}"
             typer.echo(
-                f"{found['shard']}: term {found['term']}, frames up to {found['last_frame']} of "
+                f"{found['shard']}: {term}{', ended' if found['ended'] else ''}, frames up to {found['last_frame']} of "
                 f"{_time(found['last_ms'])} in {found['parts']} parts, {found['manifests']} manifests"
             )
             for problem in found["problems"]:

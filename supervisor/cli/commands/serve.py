@@ -12,7 +12,8 @@ from proto.process.core_dumps import leave_no_core
 from supervisor.cli.terminal import HELP_OPTIONS, complain
 from supervisor.config import settings as settings_module
 from supervisor.config.keys import KeysError, obtain
-from supervisor.process.service import EXIT_USAGE
+from supervisor.process.datadir import MANIFEST
+from supervisor.process.service import EXIT_FAILED, EXIT_USAGE
 from supervisor.process.service import serve as serve_until_stopped
 
 
@@ -48,7 +49,16 @@ def serve(
     except (settings_module.SettingsError, KeysError) as error:
         complain(str(error))
         raise typer.Exit(EXIT_USAGE) from None
-    raise typer.Exit(serve_until_stopped(settings, keys, _announce, complain))
+    fresh = None
+    if settings.bucket and not (settings.data_dir / MANIFEST).exists():
+        from supervisor.backup.join import JoinError, join
+
+        try:
+            fresh = join(settings)
+        except JoinError as error:
+            complain(str(error))
+            raise typer.Exit(EXIT_FAILED) from None
+    raise typer.Exit(serve_until_stopped(settings, keys, _announce, complain, fresh))
 
 
 def _announce(line: str) -> None:

@@ -117,7 +117,7 @@ def test_a_read_goes_on_when_retention_has_removed_what_it_was_to_read(scene: Bu
         scene.shard.call("delete_records", "t", {"match": "nothing"})
         scene.shard.clock.advance(86_400_000)
         scene.checkpoint()
-        scene.shard.shipping.retain()
+        scene.shard.copies.retain()
     gone = {name for name in planned if not (scene.bucket / name).exists()}
     assert any("/log/" in name for name in gone)
     assert records(pieces) == before
@@ -134,16 +134,18 @@ def test_a_fence_has_no_records_and_ends_nothing(scene: BucketScene) -> None:
     assert scene.read() == scene.served()
 
 
-def test_an_end_has_no_records_and_ends_nothing(scene: BucketScene) -> None:
+def test_an_end_has_no_records_and_ends_nothing(scene: BucketScene, monkeypatch: pytest.MonkeyPatch) -> None:
     """The part that a holder creates last when it gives its term up."""
     grown(scene)
+    scene.settle()
+    scene.shard.role.end()
     name = scene.object("log/")
-    head, _ = parts.decode(name.read_bytes(), int(name.name))
-    number = head.number + 1
-    end = parts.Part(number, 3, head.term, head.nonce, head.last_no + 1, head.last_no)
-    (name.parent / f"{number:020d}").write_bytes(parts.encode(end))
-    assert scene.plan()
-    scene.shard.shipping._part = number
+    assert parts.decode(name.read_bytes(), int(name.name))[0].kind == parts.END
+    with monkeypatch.context() as ended:
+        ended.setattr(scene, "settle", lambda: None)  # nothing can be shipped
+        assert scene.read() == scene.served()
+    scene.shard.shard.close()
+    scene.shard = scene.shard.restarted()
     scene.shard.append("t", 63)
     assert scene.read() == scene.served()
 

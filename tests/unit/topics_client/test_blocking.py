@@ -16,7 +16,7 @@ OTHERWISE = {"aclose", "work", "worker"}
 
 
 def public(kind: type) -> set[str]:
-    return {name for name in vars(kind) if not name.startswith("_")}
+    return {name for name in dir(kind) if not name.startswith("_")}
 
 
 def test_each_method_is_there_with_its_parameters() -> None:

@@ -23,6 +23,8 @@ class TopicLive extends View {
   #last = null; // the last seq that came
   #state = "connecting";
   #soon = null;
+  #run = 0; // of #open: only the latest goes on
+  #next = null; // its timer
   topic = "";
 
   begin() {
@@ -37,23 +39,29 @@ class TopicLive extends View {
   end() {
     this.#source?.close();
     clearTimeout(this.#soon);
+    clearTimeout(this.#next);
     this.#soon = null;
   }
 
   async #open() {
     if (this.left) return;
+    clearTimeout(this.#next);
+    const run = (this.#run += 1);
+    const late = () => this.left || run !== this.#run;
     this.#say("connecting");
     await this.attempt(async () => {
       if (!this.#wid) {
         const start = this.#last === null ? {tail: true} : {from_seq: this.#last};
         const asked = {topics: {[this.topic]: start}, include_tags: true, limit: 200, max_batch_bytes: 128 << 10};
-        this.#wid = (await post("/v0/watch", asked)).stream_url;
+        const {stream_url} = await post("/v0/watch", asked);
+        if (late()) return;
+        this.#wid = stream_url;
       }
       const source = await stream(this.#wid);
-      if (this.left) source.close();
+      if (late()) source.close();
       else this.#follow(source);
     });
-    if (this.error) this.#again(this.error.status);
+    if (this.error && !late()) this.#again(this.error.status);
   }
 
   #follow(source) {
@@ -82,7 +90,7 @@ class TopicLive extends View {
     this.#tries += 1;
     if (this.#tries > 2) this.#wid = null;
     this.#say("reconnecting");
-    setTimeout(() => this.#open(), AGAIN_MS);
+    this.#next = setTimeout(() => this.#open(), AGAIN_MS);
   }
 
   #tries = 0;

@@ -21,7 +21,9 @@ class TopicView extends View {
   set topic(topic) {
     if (topic === this.#topic) return;
     [this.#topic, this.#state, this.#rate] = [topic, null, null];
-    if (this.isConnected) this.attempt(() => this.#load());
+    if (!this.isConnected) return;
+    this.clear(); // tabs hold what they know of the topic before
+    this.attempt(() => this.#load());
   }
 
   set at(tab) {

@@ -91,8 +91,9 @@ class TopicsList extends View {
 
   #turn(by) {
     if (this.#walks) this.#page += by;
-    else if (by > 0) this.#cursors.push(this.#next);
-    else this.#cursors.pop();
+    else if (by < 0) this.#cursors.pop();
+    else if (this.#next === null) return; // a second click, before the page is here
+    else [this.#cursors, this.#next] = [[...this.#cursors, this.#next], null];
     this.attempt(() => this.#load());
     this.querySelector("table")?.scrollIntoView({block: "nearest"});
   }

@@ -73,6 +73,23 @@ def test_the_examples_fit() -> None:
         Draft202012Validator(schema).validate(example)
 
 
+@pytest.mark.parametrize(
+    ("body", "fits"),
+    [
+        ({"topics": {"a": None}}, True),
+        ({"prefix": "a"}, True),
+        ({"topics": {}, "prefix": "a"}, True),
+        ({"topics": {}}, False),
+        ({"topics": {}, "prefix": None}, False),
+        ({}, False),
+    ],
+)
+def test_a_watch_names_topics_or_a_prefix(body: dict[str, Any], fits: bool) -> None:
+    schemas = whole()["components"]["schemas"]
+    schema = {"$ref": "#/components/schemas/WatchRequest", "components": {"schemas": schemas}}
+    assert Draft202012Validator(schema).is_valid(body) is fits
+
+
 def test_only_what_every_answer_has_is_required() -> None:
     schemas = whole()["components"]["schemas"]
     for name in ("ClaimedJob", "PeekedJob", "Record"):

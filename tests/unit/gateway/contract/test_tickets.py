@@ -111,6 +111,13 @@ async def test_tickets_run_out_and_are_bounded_per_key(monkeypatch: pytest.Monke
         assert (await ticket(there, "/v0/ws")).status == 200
 
 
+async def test_a_ticket_is_not_given_for_what_is_no_name_of_a_session() -> None:
+    async with staged() as there:
+        assert (await ticket(there, await watched(there))).status == 200
+        refused = await ticket(there, await watched(there) + "*")
+        assert (refused.status, refused.json["error"]["detail"]["field"]) == (400, "path")
+
+
 async def test_without_keys_a_ticket_is_given_and_changes_nothing() -> None:
     async with stage() as there:
         await start_real(there, Harness())

@@ -63,6 +63,17 @@ def there() -> There:
     return There(Harness())
 
 
+async def test_a_dead_letter_is_counted_when_its_record_is_gone_and_not_before(there: There) -> None:
+    here = worn(Harness())
+    here.shard.commits.sync_now()
+    assert await here.shard.mover.carry(there)
+    state = here.call("state", "q")
+    assert (state["count"], state["queue"]["dead_lettered"]) == (2, 0)
+    here.shard.commits.sync_now()
+    state = here.call("state", "q")
+    assert (state["count"], state["queue"]["dead_lettered"]) == (1, 1)
+
+
 async def test_a_job_delivered_too_often_is_moved_with_its_tag_data_and_meta(there: There) -> None:
     here = worn(Harness())
     assert here.call("state", "q")["queue"] == {"ready": 0, "in_flight": 1, "dead_lettered": 0}

@@ -39,7 +39,7 @@ class Bench:
     """A replica, what it has asked and told, and a clock that only the test moves."""
 
     def __init__(self, *, position: Position = BEGIN, previous: str = "", automatic: bool = True) -> None:
-        self.replica = Replica("me", position, TIMING, previous=previous, automatic=automatic)
+        self.replica = Replica("me", position, TIMING, previous=(previous,), automatic=automatic)
         self.now = 100.0
         self.open: list[Request] = []
         self.told: list[Output] = []

@@ -1,0 +1,175 @@
+"""Objects: carries the requests of the replication protocol out on a store. Blocks; each request is one attempt.
+
+    request       objects                                               answer
+    Look          terms/, alive/<newest>, heads of manifests/           Seen
+    CreateTerm    terms/<term>                                          DONE or TAKEN
+    Renew         alive/<term>                                          DONE
+    CreatePart    log/<part>                                            DONE or TAKEN
+    ReadPart      log/<part>                                            Part, or ABSENT
+
+An error of the store is answered UNKNOWN, whatever it was: the protocol asks again. Nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from proto.format.frame import Buffer
+from shardd.replication import parts
+from shardd.replication.attach import Mismatch, Term
+from shardd.replication.log_reader import Frames
+from shardd.replication.manifests import Head, Heads, ManifestError
+from shardd.replication.messages import (
+    Answer,
+    CreatePart,
+    CreateTerm,
+    Kind,
+    Look,
+    Part,
+    Position,
+    ReadPart,
+    Renew,
+    Request,
+    Result,
+    Seen,
+)
+from shardd.replication.names import ShardNames, number_of
+from shardd.replication.outage import Outage
+from shardd.replication.parts import PartError
+from shardd.replication.store import Absent, Exists, Store, StoreError
+
+_KINDS = {Kind.FRAMES: parts.FRAMES, Kind.FENCE: parts.FENCE, Kind.END: parts.END}
+_NAMES = {number: kind for kind, number in _KINDS.items()}
+
+
+KEPT = 3
+
+
+class Objects:
+    """One shard's objects, for one process."""
+
+    def __init__(
+        self, store: Store, index: int, nonce: str, machine: str, address: str, now_ms: Callable[[], int]
+    ) -> None:
+        self.store = store
+        self.names = ShardNames(index)
+        self.heads = Heads(store, self.names)
+        self._nonce = nonce
+        self._machine = machine
+        self._address = address
+        self._terms: dict[int, Term] = {}
+        """The newest term that was read."""
+        self._now_ms = now_ms
+        self._found: dict[int, memoryview] = {}
+        """Frames of the parts that were read last, by number."""
+        self.frames_of: Callable[[Part], Frames] = _no_frames
+        """The frames of a part that is to be created."""
+        self.outage = Outage()
+
+    def carry(self, request: Request) -> Answer:
+        """Raises `Mismatch` for an object that was changed by hand."""
+        try:
+            answer = self._carry(request)
+        except StoreError as error:
+            self.outage.failed(error)
+            return Result.UNKNOWN
+        except (PartError, ManifestError, msgspec.DecodeError) as error:
+            raise Mismatch(
+                f"{self.store.url}: {self.names.prefix}: {error}. Put the object back, or use another prefix; `topics "
+                "replica verify` checks the others"
+            ) from None
+        self.outage.answered()
+        return answer
+
+    def _carry(self, request: Request) -> Answer:
+        match request:
+            case Look():
+                return self._look()
+            case CreateTerm(term, _):
+                made = Term(term, self._nonce, self._machine, self._now_ms(), self._address)
+                return self._create(self.names.term(term), msgspec.json.encode(made))
+            case Renew(term, counter):
+                self.store.put(self.names.alive(term), b"%d" % counter)
+                return Result.DONE
+            case CreatePart(part):
+                return self._create(self.names.part(part.number), self._encoded(part))
+            case ReadPart(number):
+                return self._read(number)
+        raise AssertionError(request)
+
+    def _create(self, name: str, data: Buffer) -> Result:
+        try:
+            self.store.create(name, data)
+        except Exists:
+            return Result.TAKEN
+        return Result.DONE
+
+    def _encoded(self, part: Part) -> bytes:
+        """The same bytes for the same part, since frames in a log do not change."""
+        nonce = bytes.fromhex(part.nonce)
+        header = parts.Part(part.number, _KINDS[part.kind], part.term, nonce, part.first_no, part.last_no)
+        if part.kind is not Kind.FRAMES:
+            return parts.encode(header)
+        frames = self.frames_of(part)
+        return parts.encode(header._replace(first_ms=frames.first_ms, last_ms=frames.last_ms), frames.data)
+
+    def _read(self, number: int) -> Part | Result:
+        try:
+            data = self.store.get(self.names.part(number))
+        except Absent:
+            return Result.ABSENT
+        header, frames = parts.decode(data, number)
+        kind = _NAMES[header.kind]
+        part = Part(number, kind, header.term, header.nonce.hex(), header.first_no, header.last_no)
+        # A read that was given up may end later, so one number is not enough.
+        kept = list(self._found.items())[1 - KEPT :]
+        self._found = {**dict(kept), number: frames}
+        return part
+
+    def frames(self, part: Part) -> memoryview:
+        """Frames of a part that was read just now."""
+        return self._found[part.number]
+
+    def _look(self) -> Seen:
+        term = self.newest_term()
+        if term is None:
+            return Seen(0, "", None, self._newest_manifest())
+        try:
+            alive = int(bytes(self.store.get(self.names.alive(term.term))))
+        except (Absent, ValueError):
+            alive = None
+        return Seen(term.term, term.nonce, alive, self._newest_manifest())
+
+    def newest_term(self) -> Term | None:
+        """Raises `StoreError`."""
+        known = max(self._terms, default=0)
+        after = self.names.term(known - 1) if known else ""
+        listed = [number for each in self.store.list(self.names.terms, after) if (number := number_of(each.name))]
+        newest = max(listed, default=0)
+        if not newest:
+            return None
+        if newest not in self._terms:
+            found = msgspec.json.decode(self.store.get(self.names.term(newest)), type=Term)
+            self._terms = {newest: found}
+        return self._terms[newest]
+
+    @property
+    def holder(self) -> str:
+        """Address of the machine of the newest term that was read."""
+        term = self._terms.get(max(self._terms, default=0))
+        return "" if term is None else term.address or term.machine
+
+    def newest_head(self) -> Head | None:
+        """Raises `StoreError`, `ManifestError`."""
+        ordered = self.heads.ordered()
+        return ordered[-1][1] if ordered else None
+
+    def _newest_manifest(self) -> Position:
+        head = self.newest_head()
+        return Position() if head is None else Position(head.first_part - 1, head.frame_no)
+
+
+def _no_frames(part: Part) -> Frames:
+    raise AssertionError(f"part {part.number} is to be created by a shard that is not open")

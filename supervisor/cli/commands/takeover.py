@@ -1,0 +1,62 @@
+"""`topics takeover`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from typing import Annotated, Any
+
+import typer
+
+from supervisor.cli.terminal import DataDirOption, Status, complain, fail
+from supervisor.config import settings as settings_module
+from supervisor.process import rundir
+
+POLL_S = 0.1
+WITHIN_S = 60.0
+
+
+def takeover(
+    data_dir: DataDirOption = None,
+    within: Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait for it.")] = WITHIN_S,
+) -> None:
+    """Have the standby that runs on this machine take over, whether or not the holder lives.
+
+    With TOPICS_REPLICATION=sync, nothing acknowledged as `fsync` is lost: the holder that is replaced can acknowledge
+    nothing more. With `async`, what it had not shipped is lost, and so is what it acknowledges until it notices: stop
+    it first, if it still runs.
+    Exit status: 0 this machine holds the shards, 1 not possible, 2 wrong settings.
+    """
+    try:
+        settings = settings_module.load({"data_dir": data_dir})
+    except settings_module.SettingsError as error:
+        fail(str(error), Status.USAGE)
+    if not settings.bucket:
+        fail("there are standbys with TOPICS_BUCKET only", Status.USAGE)
+    path = rundir.choose(settings.runtime_dir, os.environ, settings.data_dir) / rundir.STATUS
+    try:
+        found = json.loads(path.read_text())
+        if found["ready"]:
+            typer.echo("this machine holds the shards already")
+            return
+        os.kill(found["pid"], signal.SIGUSR1)
+    except (OSError, ValueError, KeyError):
+        fail(f"no service runs here for {settings.data_dir} ({path} says nothing); start it first", Status.FAILED)
+    until = time.monotonic() + within
+    while time.monotonic() < until:
+        time.sleep(POLL_S)
+        if _status(path)["ready"]:
+            typer.echo("this machine holds the shards now")
+            return
+    complain(f"not taken over within {within:g} s; `topics status` and the service's log tell why")
+    raise typer.Exit(Status.FAILED)
+
+
+def _status(path: Any) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {"ready": False}
+    return found

@@ -1,0 +1,122 @@
+"""Machines without processes that have one shard each and share a store: its role, its files, and the shard if open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from proto.model.limits import Limits
+from proto.model.replication import Replication
+from shardd.replication.attach import FORMAT, Service, check_service
+from shardd.replication.log_reader import LogReader
+from shardd.replication.objects import Objects
+from shardd.replication.role import Role
+from shardd.standby.closed_log import ClosedLog
+from shardd.storage.disk import RealDisk
+from tests.support.bucket import MemoryStore
+from tests.support.harness import FakeClock, Harness
+from tests.support.shipped import CREATED_MS, SMALL, TIMING
+
+
+class Time:
+    """A monotonic clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Machine:
+    """One machine. Its role runs in `nursery` until `stop`."""
+
+    def __init__(
+        self,
+        nursery: trio.Nursery,
+        store: MemoryStore,
+        directory: Path,
+        name: str,
+        time: Time,
+        index: int = 0,
+        replication: Replication = Replication.SYNC,
+    ) -> None:
+        self.store = store
+        self.path = directory / name / f"shard-{index:02d}"
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.name = name
+        self.time = time
+        self.index = index
+        self.replication = replication
+        self.incarnation = 0
+        self.running = 0
+        """Processes whose threads may still use the directory."""
+        self.harness: Harness | None = None
+        self._nursery = nursery
+        self.start()
+
+    def start(self) -> None:
+        """Start a process."""
+        self.incarnation += 1
+        nonce = f"{self.name}{self.incarnation}".encode().hex().zfill(32)
+        objects = Objects(self.store, self.index, nonce, self.name, f"http://{self.name}", lambda: 0)
+        limits = Limits(**SMALL)
+        self.local = ClosedLog(RealDisk(), self.path, objects, self.index, limits)
+        service = Service(FORMAT, CREATED_MS, 2)
+
+        def check() -> None:
+            check_service(self.store, service, objects.names.prefix)
+
+        self.role = Role(
+            nonce,
+            objects,
+            self.local,
+            TIMING,
+            check,
+            leads=self.index == 0,
+            replication=self.replication,
+            now=self.time,
+        )
+        self._scope = trio.CancelScope()
+        self._nursery.start_soon(self._run, self.role, self._scope)
+
+    async def _run(self, role: Role, scope: trio.CancelScope) -> None:
+        self.running += 1
+        with scope:
+            await role.run()
+        self.running -= 1
+
+    def stop(self) -> None:
+        """End the process, as a kill does."""
+        self._scope.cancel()
+        self.harness = None
+
+    async def open(self) -> Harness:
+        """Open the shard when it may be, and ship what its log has more."""
+        with trio.fail_after(5):
+            await self.role.held.wait()
+        assert self.role.error is None, self.role.error
+        self.harness = Harness(RealDisk(), FakeClock(), self.path, **SMALL)
+        log = self.harness.shard.log
+        reader = LogReader(RealDisk(), self.path / "wal")
+        reader.seek(self.role.position.frame_no + 1, log.synced_no)
+        self.role.ship(log, reader)
+        with trio.fail_after(5):
+            await self.role.caught_up(log)
+        return self.harness
+
+    async def write(self, topic: str, *data: Any) -> None:
+        """Append, sync and ship. Returns when the bucket has it, or the role is over."""
+        assert self.harness is not None
+        self.harness.append(topic, *data)
+        self.harness.shard.commits.sync_now()
+        self.role.synced()
+        with trio.fail_after(5):
+            await self.role.caught_up(self.harness.shard.log)
+
+    def contents(self) -> dict[str, Any]:
+        assert self.harness is not None
+        shard = self.harness.shard
+        return {name: [r["data"] for r in self.harness.everything(name)] for name in sorted(shard.directory.visible)}

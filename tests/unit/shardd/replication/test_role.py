@@ -1,0 +1,398 @@
+"""The role: the protocol carried out on a store and the files of a shard, with a clock that the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from proto.ipc.control import ShardState
+from proto.model.replication import Replication
+from shardd.replication import parts, role
+from shardd.replication.attach import Mismatch
+from shardd.replication.names import SERVICE, ShardNames
+from shardd.replication.store import Refused, Unreachable
+from shardd.storage.disk import RealDisk
+from tests.support.bucket import MemoryStore
+from tests.support.harness import FakeClock, Harness
+from tests.support.roles import TIMING, Machine, Time
+from tests.support.shipped import SMALL
+
+NAMES = ShardNames(0)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(role, "TURN_S", 0.005)
+    monkeypatch.setattr(role, "RETRY_S", 0.005)
+    monkeypatch.setattr(role, "ALONE_AFTER_S", 0.05)
+
+
+class Pair:
+    def __init__(self, nursery: trio.Nursery, directory: Path) -> None:
+        self.store = MemoryStore()
+        self.time = Time()
+        self.nursery = nursery
+        self.directory = directory
+
+    def machine(self, name: str, index: int = 0, replication: Replication = Replication.SYNC) -> Machine:
+        return Machine(self.nursery, self.store, self.directory, name, self.time, index, replication)
+
+    def kinds(self) -> list[tuple[int, int]]:
+        """Term and kind of each part."""
+        found = sorted(name for name in self.store.objects if name.startswith(NAMES.log))
+        heads = [parts.header(self.store.objects[name], at) for at, name in enumerate(found, 1)]
+        return [(each.term, each.kind) for each in heads]
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        with trio.fail_after(5):
+            while not condition():  # noqa: ASYNC110 — worker threads make it true
+                await trio.sleep(0.002)
+
+    async def silence(self) -> None:
+        """Let the time to live pass, with looks in between."""
+        for _ in range(5):
+            self.time.now += TIMING.time_to_live / 3
+            calls = len(self.store.calls)
+            await self.until(lambda calls=calls: len(self.store.calls) > calls + 3)  # type: ignore[misc]
+
+
+async def test_a_first_start_holds_the_shard_behind_a_fence_of_its_own(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one")
+        await one.open()
+        await one.write("a", 1, 2)
+        assert pair.kinds() == [(1, parts.FENCE), (1, parts.FRAMES)]
+        assert one.role.serving()
+        pair.time.now += TIMING.silence + 0.1
+        assert not one.role.serving()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_restart_takes_its_own_term_over_at_once(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one")
+        await one.open()
+        await one.write("a", 1)
+        one.stop()
+        one.start()
+        await one.open()
+        await one.write("a", 2)
+        assert one.contents() == {"a": [1, 2]}
+        assert [term for term, kind in pair.kinds() if kind == parts.FENCE] == [1, 2]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_standby_follows_and_takes_over_after_the_time_to_live(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one")
+        await one.open()
+        await one.write("a", 1)
+        two = pair.machine("two")
+        await one.write("a", 2)
+        await pair.until(lambda: two.local.last_no == one.role.position.frame_no)
+        assert two.role.holder == "http://one"
+        assert not two.role.held.is_set()
+        one.stop()
+        await pair.silence()
+        await two.open()
+        assert two.contents() == {"a": [1, 2]}
+        await two.write("a", 3)
+        assert pair.kinds()[-1] == (2, parts.FRAMES)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_replaced_holder_is_over_and_its_differing_tail_is_set_aside(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one")
+        await one.open()
+        await one.write("a", 1)
+        two = pair.machine("two")
+        await pair.until(lambda: two.role.holder)
+        two.role.take_over()
+        await two.open()
+        await two.write("a", "of two")
+        await one.write("a", "of one")
+        assert "another machine" in one.role.reason
+        assert not one.role.serving()
+        one.stop()
+        one.start()
+        await pair.until(lambda: list(one.path.glob("aside-*")))
+        await pair.until(lambda: one.local.last_no == two.role.position.frame_no)
+        two.stop()
+        await pair.silence()
+        await one.open()
+        assert one.contents() == {"a": [1, "of two"]}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_drained_holder_is_replaced_without_a_wait(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one")
+        harness = await one.open()
+        two = pair.machine("two")
+        await pair.until(lambda: two.role.holder)
+        harness.append("a", 1)
+        harness.shard.commits.sync_now()
+        await one.role.drain(harness.shard.log)
+        assert not one.role.reason
+        pair.time.now += 0.001
+        await two.open()
+        assert two.contents() == {"a": [1]}
+        assert pair.kinds()[-2:] == [(1, parts.END), (2, parts.FENCE)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_shard_besides_shard_0_goes_with_it(tmp_path: Path) -> None:
+    def led(phase: str, holder: str = "") -> list[ShardState]:
+        return [ShardState(0, phase, holder=holder), ShardState(1)]
+
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", 1)
+        await one.open()  # there is no term yet
+        two = pair.machine("two", 1)
+        await pair.until(lambda: two.role.holder)
+        one.stop()
+        await pair.silence()
+        assert not two.role.held.is_set()
+        two.role.follow(led("replay"))
+        await two.open()
+        two.role.follow(led("down"))
+        assert not two.role.over.is_set()
+        two.role.follow(led("standby", "http://one"))
+        assert two.role.over.is_set()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_shard_besides_shard_0_waits_for_it_also_if_its_own_term_has_ended(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", 1)
+        harness = await one.open()
+        two = pair.machine("two", 1)
+        await pair.until(lambda: two.role.holder)
+        harness.append("a", 1)
+        harness.shard.commits.sync_now()
+        await one.role.drain(harness.shard.log)
+        await pair.silence()
+        assert not two.role.held.is_set()
+        two.role.follow([ShardState(0, "replay"), ShardState(1)])
+        await two.open()
+        assert two.contents() == {"a": [1]}
+        nursery.cancel_scope.cancel()
+
+
+async def test_nothing_is_held_while_the_bucket_is_away(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        pair.store.fault = lambda operation, name: Unreachable("away")
+        one = pair.machine("one")
+        await pair.until(lambda: len(pair.store.calls) > 3)
+        assert not one.role.held.is_set()
+        pair.store.fault = lambda operation, name: None
+        await one.open()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_lost_answer_ships_nothing_twice(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one")
+        await one.open()
+        create = pair.store.create
+        answers = iter([Unreachable("reset"), Unreachable("reset")])
+
+        def deaf(name: str, data: bytes) -> None:
+            create(name, data)
+            if "/log/" in name and (error := next(answers, None)):
+                raise error
+
+        pair.store.create = deaf  # type: ignore[method-assign,assignment]
+        await one.write("a", 1)
+        await one.write("a", 2)
+        assert one.role.position.frame_no == one.harness.shard.log.synced_no  # type: ignore[union-attr]
+        assert [kind for _, kind in pair.kinds()] == [parts.FENCE, *[parts.FRAMES] * (len(pair.kinds()) - 1)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_directory_that_was_wiped_follows_from_the_begin(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one")
+        await one.open()
+        for number in range(20):
+            await one.write("a", number)
+        one.stop()
+        again = pair.machine("again")
+        again.role.take_over()
+        await again.open()
+        assert again.contents() == {"a": list(range(20))}
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_bucket_of_another_service_is_refused(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        pair.store.objects[SERVICE] = b'{"format":1,"service":7,"shards":2}'
+        one = pair.machine("one")
+        await one.role.held.wait()
+        assert isinstance(one.role.error, Mismatch)
+        nursery.cancel_scope.cancel()
+
+
+async def test_credentials_that_are_refused_at_a_start_end_it_with_the_reason(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        pair.store.fault = lambda operation, name: Refused("the store refused the credentials")
+        one = pair.machine("one")
+        with trio.fail_after(5):
+            await one.role.held.wait()
+        assert isinstance(one.role.error, Refused)
+        nursery.cancel_scope.cancel()
+
+
+# Where nothing waits for the bucket
+
+
+ASYNC = Replication.ASYNC
+
+
+async def test_a_silent_term_is_left_alone_until_an_operator_says_so(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", replication=ASYNC)
+        await one.open()
+        await one.write("a", 1)
+        two = pair.machine("two", replication=ASYNC)
+        await pair.until(lambda: two.role.holder)
+        one.stop()
+        await pair.silence()
+        assert not two.role.held.is_set()
+        two.role.take_over()
+        await two.open()
+        assert two.contents() == {"a": [1]}
+        assert two.local.skips, "the machine before may have used seqs that are not in the bucket"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_drained_holder_leaves_no_seqs_in_doubt(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", replication=ASYNC)
+        harness = await one.open()
+        two = pair.machine("two", replication=ASYNC)
+        await pair.until(lambda: two.role.holder)
+        harness.append("a", 1)
+        harness.shard.commits.sync_now()
+        await one.role.drain(harness.shard.log)
+        pair.time.now += 0.001
+        await two.open()
+        assert two.contents() == {"a": [1]}
+        assert not two.local.skips
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_machine_that_held_the_shard_opens_it_alone_and_ships_when_the_bucket_is_back(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", replication=ASYNC)
+        await one.open()
+        await one.write("a", 1)
+        one.stop()
+        pair.store.fault = lambda operation, name: Unreachable("away")
+        one.start()
+        with trio.fail_after(5):
+            await one.role.held.wait()
+        assert not one.role.claimed.is_set()
+        harness = Harness(RealDisk(), FakeClock(), one.path, **SMALL)
+        harness.append("a", 2)
+        harness.shard.commits.sync_now()
+        pair.store.fault = lambda operation, name: None
+        pair.time.now += TIMING.time_to_live
+        with trio.fail_after(5):
+            await one.role.claimed.wait()
+        harness.shard.close()
+        await one.open()
+        two = pair.machine("two", replication=ASYNC)
+        await pair.until(lambda: two.role.holder)
+        two.role.take_over()
+        await two.open()
+        assert two.contents() == {"a": [1, 2]}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_machine_that_is_alone_and_was_replaced_ends_and_sets_its_tail_aside(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", replication=ASYNC)
+        await one.open()
+        await one.write("a", 1)
+        one.stop()
+        two = pair.machine("two", replication=ASYNC)
+        await pair.until(lambda: two.role.holder)
+        two.role.take_over()
+        await two.open()
+        await two.write("a", "of two")
+        fault = pair.store.fault
+        two.stop()
+        pair.store.fault = lambda operation, name: Unreachable("away")
+        one.start()
+        with trio.fail_after(5):
+            await one.role.held.wait()
+        harness = Harness(RealDisk(), FakeClock(), one.path, **SMALL)
+        harness.append("a", "of one, alone")
+        harness.shard.commits.sync_now()
+        pair.store.fault = fault
+        pair.time.now += TIMING.time_to_live
+        with trio.fail_after(5):
+            await one.role.over.wait()
+        assert "another machine" in one.role.reason
+        await pair.until(lambda: not one.running)
+        one.start()
+        await pair.until(lambda: list(one.path.glob("aside-*")))
+        await pair.until(lambda: one.role.holder)
+        assert not one.role.held.is_set(), "it is a standby now, also if the bucket goes away again"
+        one.stop()
+        await pair.until(lambda: not one.running)
+        pair.store.fault = lambda operation, name: Unreachable("away")
+        one.start()
+        await trio.sleep(4 * role.ALONE_AFTER_S)
+        assert not one.role.held.is_set()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_candidate_that_died_before_it_held_the_shard_goes_on_at_once(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        pair.store.fault = lambda operation, name: Unreachable("away") if "/log/" in name else None
+        one = pair.machine("one", replication=ASYNC)
+        await pair.until(lambda: [name for name in pair.store.objects if "/terms/" in name])
+        one.stop()
+        pair.store.fault = lambda operation, name: None
+        one.start()
+        await one.open()
+        assert not one.local.skips
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_shard_does_not_follow_one_that_was_opened_without_a_term(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", 1, ASYNC)
+        await one.open()
+        two = pair.machine("two", 1, ASYNC)
+        await pair.until(lambda: two.role.holder)
+        two.role.follow([ShardState(0, "ready"), ShardState(1)])
+        await pair.silence()
+        assert not two.role.held.is_set()
+        two.role.follow([ShardState(0, "ready", term=2), ShardState(1)])
+        await two.open()
+        nursery.cancel_scope.cancel()

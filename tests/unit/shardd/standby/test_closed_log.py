@@ -1,0 +1,187 @@
+"""The closed log: what a standby has on its disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from proto.model.limits import Limits
+from shardd.checkpoint.slices import exhaust
+from shardd.offline.verify import verify
+from shardd.replication import role
+from shardd.replication.attach import Mark, Mismatch, write_mark
+from shardd.replication.messages import Apply, Kind, Part, Position, ReadPart, Restore, Result
+from shardd.replication.objects import Objects
+from shardd.shard import open_shard
+from shardd.standby.closed_log import ClosedLog
+from shardd.storage import catalog
+from shardd.storage.disk import RealDisk
+from tests.support.bucket import MemoryStore
+from tests.support.harness import FakeClock, Harness
+from tests.support.roles import Machine, Time
+from tests.support.shipped import SMALL, Shipped, contents
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(role, "TURN_S", 0.005)
+
+
+@pytest.fixture
+def holder() -> Shipped:
+    return Shipped(MemoryStore(), **SMALL, shards=2).attach()
+
+
+class Files:
+    """A standby's directory, and the parts that it applies."""
+
+    def __init__(self, store: MemoryStore, path: Path, **limits: int) -> None:
+        self.path = path / "shard-00"
+        self.path.mkdir(exist_ok=True)
+        self.clock = FakeClock()
+        self.limits = Limits(**(SMALL | limits))
+        self.objects = Objects(store, 0, "00" * 16, "two", "http://two", lambda: 0)
+        self.closed = ClosedLog(RealDisk(), self.path, self.objects, 0, self.limits)
+        self.position = self.closed.open()
+
+    def follow(self) -> Result:
+        """Apply parts until there are none, or one differs."""
+        while True:
+            part = self.objects.carry(ReadPart(self.position.part + 1))
+            if not isinstance(part, Part):
+                return Result.DONE
+            if part.kind is Kind.FRAMES:
+                answer = self.closed.carry(Apply(part))
+                if answer is not Result.DONE:
+                    assert isinstance(answer, Result)
+                    return answer
+                self.closed.fold()
+            self.position = Position(part.number, max(self.position.frame_no, part.last_no))
+
+    def opened(self) -> Harness:
+        self.closed.close()
+        return Harness(RealDisk(), self.clock, self.path, **SMALL)
+
+
+def written(holder: Shipped, count: int, begin: int = 0) -> None:
+    for number in range(begin, begin + count):
+        holder.append("a", "x" * 50, number)
+        holder.append("b", number)
+        holder.sync()
+        holder.ship()
+
+
+def test_what_is_applied_is_what_the_holder_has(holder: Shipped, tmp_path: Path) -> None:
+    standby = Files(holder.store, tmp_path)
+    written(holder, 5)
+    assert standby.follow() is Result.DONE
+    written(holder, 5, 5)
+    again = Files(holder.store, tmp_path)  # a process that kept no position compares
+    assert again.follow() is Result.DONE
+    assert contents(again.opened()) == contents(holder)
+    assert verify(RealDisk(), again.path, again.clock, again.limits).problems == []
+
+
+def test_a_standby_makes_checkpoints_so_that_its_log_stays_short(holder: Shipped, tmp_path: Path) -> None:
+    standby = Files(holder.store, tmp_path, checkpoint_bytes=4096)
+    holder.call("configure", "seqs", {"durability": "disk"})
+    for begin in range(0, 200, 20):
+        written(holder, 20, begin)
+        holder.append("seqs", begin)
+    holder.sync()
+    holder.ship()
+    assert standby.follow() is Result.DONE
+    assert catalog.numbers(RealDisk(), standby.path)
+    held = sum(path.stat().st_size for path in (standby.path / "wal").iterdir())
+    assert held < 5 * 4096 < sum(len(data) for name, data in holder.store.objects.items() if "/log/" in name)
+    found = exhaust(open_shard(RealDisk(), standby.clock, standby.path, standby.limits, restarted=False))
+    assert found.directory.visible["seqs"].next_seq == holder.shard.directory.visible["seqs"].next_seq
+    assert contents(standby.opened())["a"] == contents(holder)["a"]
+
+
+def test_a_log_that_differs_is_said_to(holder: Shipped, tmp_path: Path) -> None:
+    standby = Files(holder.store, tmp_path)
+    written(holder, 2)
+    standby.follow()
+    shard = standby.opened()
+    shard.append("a", "of its own")
+    shard.shard.commits.sync_now()
+    shard.shard.close()
+    written(holder, 2, 2)
+    again = Files(holder.store, tmp_path)
+    assert again.follow() is Result.DIFFERS
+
+
+def test_a_restore_sets_the_directory_aside_and_takes_the_newest_manifest(holder: Shipped, tmp_path: Path) -> None:
+    written(holder, 30)
+    holder.shard.checkpoint_now()
+    holder.copy()
+    written(holder, 5, 30)
+    for name in sorted(name for name in holder.store.objects if "/log/" in name)[:20]:
+        holder.store.delete(name)
+    other = Harness(RealDisk(), FakeClock(), tmp_path / "shard-00", **SMALL)
+    other.append("mine", "of its own")
+    other.shard.commits.sync_now()
+    other.shard.close()
+    write_mark(RealDisk(), tmp_path / "shard-00", Mark(holder.store.url, "l", part=0))
+    standby = Files(holder.store, tmp_path)
+    position = standby.closed.carry(Restore())
+    assert isinstance(position, Position)
+    (aside,) = standby.path.glob("aside-*")
+    assert list((aside / "wal").iterdir())
+    standby.position = position
+    assert standby.follow() is Result.DONE
+    assert contents(standby.opened()) == contents(holder)
+
+
+def test_a_restore_that_died_is_made_again(holder: Shipped, tmp_path: Path) -> None:
+    written(holder, 3)
+    (tmp_path / "shard-00" / "topics").mkdir(parents=True)
+    (tmp_path / "shard-00" / "topics" / "half").write_bytes(b"?")
+    write_mark(RealDisk(), tmp_path / "shard-00", Mark(holder.store.url, "l", incomplete=True))
+    standby = Files(holder.store, tmp_path)
+    assert standby.position == Position()
+    assert not (standby.path / "topics").exists()
+    assert standby.follow() is Result.DONE
+    assert contents(standby.opened()) == contents(holder)
+
+
+async def test_a_machine_that_retention_has_passed_takes_over_from_a_manifest(holder: Shipped, tmp_path: Path) -> None:
+    written(holder, 30)
+    holder.shard.checkpoint_now()
+    holder.copy()
+    for name in sorted(name for name in holder.store.objects if "/log/" in name)[:-1]:
+        holder.store.delete(name)
+    async with trio.open_nursery() as nursery:
+        machine = Machine(nursery, holder.store, tmp_path, "two", Time())
+        machine.role.take_over()
+        harness = await machine.open()
+        assert contents(harness) == contents(holder)
+        nursery.cancel_scope.cancel()
+
+
+def test_a_directory_that_never_met_the_bucket_must_have_its_last_frame(holder: Shipped, tmp_path: Path) -> None:
+    written(holder, 3)
+    other = Harness(RealDisk(), FakeClock(), tmp_path / "shard-00", **SMALL)
+    other.append("a", "of its own")
+    other.shard.commits.sync_now()
+    with pytest.raises(Mismatch, match="older than the bucket, or both were written to independently"):
+        Files(holder.store, tmp_path)
+    for number in range(10):
+        other.append("a", number)
+    other.shard.commits.sync_now()
+    other.shard.close()
+    with pytest.raises(Mismatch, match="older than the bucket, or both were written to independently"):
+        Files(holder.store, tmp_path)
+
+
+def test_a_read_that_ends_late_takes_no_frames_away(holder: Shipped, tmp_path: Path) -> None:
+    standby = Files(holder.store, tmp_path)
+    written(holder, 2)
+    found = [standby.objects.carry(ReadPart(number)) for number in (2, 1)]
+    assert isinstance(found[0], Part)
+    assert isinstance(found[1], Part)
+    assert standby.closed.carry(Apply(found[1])) is Result.DONE
+    assert standby.closed.carry(Apply(found[0])) is Result.DONE
