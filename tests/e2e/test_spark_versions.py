@@ -1,9 +1,9 @@
 """Claims about the package as a user installs it, alone, with each minor version of Spark: batch, filters, streams.
 
-    pytest -m "spark or long" tests/e2e/test_spark_versions.py
+    pytest -m long tests/e2e/test_spark_versions.py
 
-makes an environment for each below that of the tests, once; only the oldest is not `long`. TOPICS_SPARK_PYTHON names
-the Python of an existing environment with pyspark, to be used in place of the oldest.
+makes an environment for each below that of the tests, once. TOPICS_SPARK_PYTHON names the Python of an existing
+environment with pyspark, to be used in place of the oldest.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ import pytest
 from tests.support.service import Service
 from tests.support.spark import ROOT, Spark, SparkError
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
-OLDEST, *LATER = "4.0", "4.1", "4.2", "4"
-"""The last one is the newest of all."""
+VERSIONS = OLDEST, *_, NEWEST = "4.0", "4.1", "4.2", "4"
 CODE = """
 import os, pyspark, pyspark_topics
 version = pyspark.__version__
@@ -49,7 +48,7 @@ def environment(version: str) -> str:
     python, whole = home / "env" / "bin" / "python", home / "whole"
     with (home / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not whole.exists() or version == LATER[-1]:
+        if not whole.exists() or version == NEWEST:
             subprocess.run([sys.executable, "-m", "venv", str(home / "env")], check=True)
             packages = [f"pyspark=={version}.*", "pyarrow>=18", "xxhash"]
             subprocess.run([*pip(str(python)), "--upgrade", *packages], check=True)
@@ -61,7 +60,7 @@ def pip(python: str) -> list[str]:
     return [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
 
 
-@pytest.fixture(scope="module", params=[OLDEST, *(pytest.param(each, marks=pytest.mark.long) for each in LATER)])
+@pytest.fixture(scope="module", params=VERSIONS)
 def python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     given = os.environ.get("TOPICS_SPARK_PYTHON") if request.param == OLDEST else None
     made = given or environment(request.param)
