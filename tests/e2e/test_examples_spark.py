@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_examples_browser import COMMANDS, example
+from tests.e2e.test_examples_browser import COMMANDS, START_S, example
 from tests.e2e.test_spark_flights import HEADER
 from tests.support.console import accessible
+from tests.support.service import until
 from tests.support.spark import ROOT
 
 pytestmark = pytest.mark.spark
@@ -68,7 +69,8 @@ def test_the_page_shows_the_report_of_each_day_that_is_over_once(tmp_path: Path)
     with example("spark-report", tmp_path, f"--csv {tmp_path}/flights.csv.zip --speed 5") as running:
         page = running.open()
         over = len(DAYS) - 1
-        page.shows(f"document.getElementById('count').textContent === '{3 * over}'")
+        reports = "document.getElementById('count')?.textContent"
+        until(lambda: page.js(reports) == str(3 * over), "the reports", START_S)
         rows = page.js("[...document.querySelectorAll('tbody tr')].map(row => [...row.cells].map(c => c.innerText))")
         assert [row[0] for row in rows] == [f"2013-07-{day:02}" for day in reversed(DAYS[:over])]
         for day, row in zip(reversed(DAYS[:over]), rows, strict=True):
