@@ -38,7 +38,8 @@ check: $(VENV)/.test
 test: $(VENV)/.test
 	@tools/check.sh $(BIN) whole $(ARGS)
 
-long: $(VENV)/.fuzz
+long: $(VENV)/.fuzz $(VENV)/.demo
+	@tools/install-lake.sh $(VENV)/lake || true
 	@$(BIN)/python -m pytest -m long $(ARGS)
 
 demo: $(VENV)/.demo
@@ -67,7 +68,7 @@ lock: $(VENV)/.made
 	@$(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --extra otel --upgrade \
 	    --custom-compile-command "make lock" pyproject.toml --output-file requirements.lock
 
-bench-spark: $(VENV)/.test
+bench-spark bench-lake: $(VENV)/.test
 
 bench: $(VENV)/.bench
 	@tools/install-ops.sh bench || true # a system that is missing is left out

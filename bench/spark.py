@@ -48,6 +48,18 @@ def body(topic: int, first: int, count: int) -> bytes:
     return b'{"records":[' + b",".join(records) + b"]}"
 
 
+def post(port: int, topic: str, write: bytes, connection: http.client.HTTPConnection | None = None) -> None:
+    """Send a write, over a connection of its own unless there is one."""
+    used = connection or http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    used.request("POST", f"/v0/topics/{topic}", write, {"Content-Type": "application/json"})
+    response = used.getresponse()
+    answer = response.read()
+    if connection is None:
+        used.close()
+    if response.status not in (200, 201):
+        raise SystemExit(f"the service answered {response.status}: {answer[:300]!r}")
+
+
 def load(port: int, records: int) -> None:
     """All topics, two writers."""
 
@@ -56,13 +68,7 @@ def load(port: int, records: int) -> None:
         for topic in topics:
             for first in range(0, records // TOPICS, PER_WRITE):
                 count = min(PER_WRITE, records // TOPICS - first)
-                connection.request(
-                    "POST", f"/v0/topics/bench{topic}", body(topic, first, count), {"Content-Type": "application/json"}
-                )
-                response = connection.getresponse()
-                answer = response.read()
-                if response.status not in (200, 201):
-                    raise SystemExit(f"the service answered {response.status}: {answer[:300]!r}")
+                post(port, f"bench{topic}", body(topic, first, count), connection)
         connection.close()
 
     writers = [threading.Thread(target=write, args=(range(start, TOPICS, 2),)) for start in range(2)]

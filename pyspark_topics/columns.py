@@ -21,9 +21,6 @@ selects columns; others are not transferred to Spark. Spark has no other way to 
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -38,9 +35,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pyspark_topics.headers import HEADERS
 from pyspark_topics.options import Options
 
-HEADER = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
 _HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 TYPES: dict[str, tuple[Any, Any]] = {
     "key": (BinaryType(), pa.binary()),
@@ -52,13 +49,12 @@ TYPES: dict[str, tuple[Any, Any]] = {
     "timestampType": (IntegerType(), pa.int32()),
     "node": (StringType(), pa.string()),
     "tag": (StringType(), pa.string()),
-    "headers": (_HEADERS, pa.list_(pa.field("element", HEADER))),
+    "headers": (_HEADERS, HEADERS),
     "gap_to": (LongType(), pa.int64()),
     "gap_reason": (StringType(), pa.string()),
     "meta": (BinaryType(), pa.binary()),
 }
 EVERYTHING = StructType([StructField(name, spark) for name, (spark, _) in TYPES.items()])
-LOG_APPEND_TIME = 1
 _ALWAYS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "node", "tag")
 
 
@@ -81,37 +77,3 @@ def arrow_schema(schema: StructType) -> Any:
                 + ", ".join(f"{name} {spark.simpleString()}" for name, (spark, _) in TYPES.items())
             )
     return pa.schema([pa.field(c.name, TYPES[c.name][1], nullable=c.nullable) for c in schema.fields])
-
-
-def headers(meta: Any) -> Any:
-    """The column `headers` for an array of meta (JSON objects, binary, with nulls). Each distinct meta is parsed
-    once."""
-    encoded = meta.dictionary_encode()
-    apart = pa.array(map(_members, encoded.dictionary.to_pylist()), TYPES["headers"][1])
-    return apart.take(encoded.indices)
-
-
-_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder(parse_int=len, parse_float=len).scan_once  # type: ignore[attr-defined]
-"""Scans the value at a position and returns it with the position of its end; only the end is used."""
-_SPACE = re.compile(r"[ \t\n\r]*")
-
-
-def _members(meta: bytes) -> list[tuple[str, bytes]]:
-    """Name and JSON text of each member of an object. All scanning is done in C."""
-    text = meta.decode()
-    found: list[tuple[str, bytes]] = []
-    at = _skip(text, _skip(text, 0) + 1)
-    while text[at] != "}":
-        name, at = _scan(text, at)
-        start = _skip(text, _skip(text, at) + 1)
-        _, end = _scan(text, start)
-        found.append((name, text[start:end].encode()))
-        at = _skip(text, end)
-        if text[at] == ",":
-            at = _skip(text, at + 1)
-    return found
-
-
-def _skip(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at

@@ -21,14 +21,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import InputPartition
 
 from pyspark_topics import offsets
 from pyspark_topics.client import Client, Diff, Endpoint, ServiceError, Unavailable
-from pyspark_topics.columns import LOG_APPEND_TIME, headers
 from pyspark_topics.errors import log
+from pyspark_topics.headers import headers
 from pyspark_topics.offsets import Gap, Offsets, Position
 from pyspark_topics.options import Options
+from pyspark_topics.partition import InputPartition
+from pyspark_topics.rows import LOG_APPEND_TIME
 
 DIFF_RECORDS = 1000
 DIFF_BYTES = 8 << 20
@@ -52,7 +53,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class Task(InputPartition):  # type: ignore[misc]  # pyspark is untyped to mypy here
+class Task(InputPartition):
     """Ranges that one task reads."""
 
     ranges: tuple[Range, ...]
@@ -99,25 +100,33 @@ class Feed:
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[Task]:
         """Tasks of a batch. Raises `offsets.DataLoss`."""
-        # A topic recreated after `end` was chosen has no records of this batch.
-        earliest = {
+        earliest = self._earliest_before(end)
+        offsets.report(self._gaps(start, end, earliest), self._fail)
+        return [
+            Task(tuple(Range(topic, end[topic].epoch, *seqs) for topic, *seqs in shares if topic in earliest))
+            for shares in offsets.shares(offsets.unread(start, end, {}), TASK_RECORDS, self.options.min_partitions)
+        ]
+
+    def gaps(self, start: Offsets, end: Offsets) -> list[Gap]:
+        return self._gaps(start, end, self._earliest_before(end))
+
+    def _earliest_before(self, end: Offsets) -> Offsets:
+        """`earliest` without the topics recreated after `end` was chosen, which have no records before it."""
+        return {
             topic: at
             for topic, at in self.earliest().items()
             if topic not in end or not (at.epoch and end[topic].epoch and at.epoch != end[topic].epoch)
         }
+
+    def _gaps(self, start: Offsets, end: Offsets, earliest: Offsets) -> list[Gap]:
         gaps = offsets.vanished(start, end, earliest)
-        unread = offsets.unread(start, end, {})
         with self.endpoint.client() as client:
-            for topic, (first, stop) in unread.items():
+            for topic, (first, stop) in offsets.unread(start, end, {}).items():
                 if topic in earliest and first < earliest[topic].seq:
                     lost = self._gap(client, topic, first)
                     if lost is not None:
                         gaps.append(lost._replace(last=min(lost.last, stop - 1)))
-        offsets.report(gaps, self._fail)
-        return [
-            Task(tuple(Range(topic, end[topic].epoch, *seqs) for topic, *seqs in shares if topic in earliest))
-            for shares in offsets.shares(unread, TASK_RECORDS, self.options.min_partitions)
-        ]
+        return gaps
 
     @property
     def _fail(self) -> bool:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import InputPartition
 
 from pyspark_topics import offsets, plan
 from pyspark_topics.directory import places
 from pyspark_topics.offsets import Gap, Offsets, Position
 from pyspark_topics.options import EARLIEST, LATEST, BadOption, Bound, Options, all_there
+from pyspark_topics.partition import InputPartition
 from pyspark_topics.plan import Piece, Range, Survey
 from pyspark_topics.rows import Counters
 from pyspark_topics.snapshot import Key
@@ -23,7 +23,7 @@ from pyspark_topics.topic import Topic
 from pyspark_topics.where import ALL, MAX_I64, Where
 
 
-class FilePartition(InputPartition):  # type: ignore[misc]  # pyspark is untyped to mypy here
+class FilePartition(InputPartition):
     """Pieces that one task reads: a segment, a file of a shard's log, a part of one, or several small ones."""
 
     def __init__(self, pieces: list[Piece]) -> None:
@@ -39,7 +39,7 @@ class Loss:
     gap: Gap
 
 
-class LossPartition(InputPartition):  # type: ignore[misc]
+class LossPartition(InputPartition):
     """All rows that report losses."""
 
     def __init__(self, losses: list[Loss]) -> None:
@@ -50,7 +50,7 @@ class LossPartition(InputPartition):  # type: ignore[misc]
 def batch(options: Options, where: Where, counters: Counters) -> list[InputPartition]:
     """The tasks of a batch read. Raises `BadOption`, `DataLoss`, and as `plan.survey` does."""
     found = plan.survey(
-        places(options.paths, options.cold), options.topics, where, fail=options.fail_on_data_loss, counters=counters
+        places(options.paths, options.cold), options.topics, where, fail=options.fail_on_damage, counters=counters
     )
     if where == ALL:  # a filter may exclude existing topics
         all_there(options.topics, {topic.name for topic in found.topics})
@@ -167,6 +167,21 @@ def _share(share: offsets.Share, topics: Mapping[str, Topic], pieces: Mapping[Ke
     return sorted(found, key=lambda piece: piece.rows[topic.ident].low)
 
 
+def _same(found: Survey, end: Offsets) -> dict[str, Topic]:
+    """The topics but for those recreated after `end` was chosen, which have no records before it."""
+    return {
+        topic.name: topic
+        for topic in found.topics
+        if topic.name not in end or not offsets.recreated(end[topic.name], Position(topic.head + 1, topic.epoch))
+    }
+
+
+def _lost(topics: Mapping[str, Topic], unread: Mapping[str, tuple[int, int]], found: Survey) -> Iterator[Gap]:
+    for name, (low, stop) in unread.items():
+        if name in topics:
+            yield from _gaps(topics[name], low, stop - 1, found)
+
+
 class Files:
     """The source of a stream over directories."""
 
@@ -176,7 +191,7 @@ class Files:
 
     def _survey(self) -> Survey:
         options = self._options
-        found = plan.survey(places(options.paths, options.cold), options.topics, fail=options.fail_on_data_loss)
+        found = plan.survey(places(options.paths, options.cold), options.topics, fail=options.fail_on_damage)
         names = [topic.name for topic in found.topics]
         if len(set(names)) < len(names):
             twice = next(name for name in sorted(names) if names.count(name) > 1)
@@ -217,23 +232,13 @@ class Files:
 
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         found = self._survey()
-        topics = {topic.name: topic for topic in found.topics}
-        # A topic recreated after `end` was chosen has no records of this batch.
-        known = {
-            name: topic
-            for name, topic in topics.items()
-            if name not in end or not offsets.recreated(end[name], Position(topic.head + 1, topic.epoch))
-        }
-        gaps = offsets.vanished(start, end, known)
-        losses = []
+        known = _same(found, end)
         unread = offsets.unread(start, end, {})
-        for name, (low, stop) in unread.items():
-            if (topic := known.get(name)) is not None:
-                missing = _gaps(topic, low, stop - 1, found)
-                losses += [Loss(topic.shard.number, gap) for gap in missing]
-                gaps += missing
+        losses = [Loss(known[gap.topic].shard.number, gap) for gap in _lost(known, unread, found)]
         options = self._options
-        offsets.report(gaps, options.fail_on_data_loss)
+        offsets.report(
+            [*offsets.vanished(start, end, known), *(loss.gap for loss in losses)], options.fail_on_data_loss
+        )
         pieces = _by_topic(found.pieces)
         partitions: list[InputPartition] = [
             FilePartition([piece for share in shares for piece in _share(share, known, pieces)])
@@ -242,6 +247,11 @@ class Files:
         if options.tombstones and losses:
             partitions.append(LossPartition(losses))
         return partitions
+
+    def gaps(self, start: Offsets, end: Offsets) -> list[Gap]:
+        found = self._survey()
+        known = _same(found, end)
+        return [*offsets.vanished(start, end, known), *_lost(known, offsets.unread(start, end, {}), found)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read(partition, self._schema)

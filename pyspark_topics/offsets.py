@@ -85,6 +85,9 @@ class Source(Protocol):
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[Any]:
         """`InputPartition`s, one per task. Known gaps are passed to `report`."""
 
+    def gaps(self, start: Offsets, end: Offsets) -> list[Gap]:
+        """Gaps that a read from `start` to `end` meets if it begins now. Later ones are larger, never smaller."""
+
     def read(self, partition: Any) -> Iterator[Any]:
         """The `pyarrow.RecordBatch`es of one partition. Called on an executor, possibly several times."""
 

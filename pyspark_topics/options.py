@@ -12,6 +12,7 @@
     startingTimestamp         ms since 1970, for all topics; startingOffsetsByTimestamp: {"orders": 1700000000000}
     endingTimestamp           likewise, exclusive; endingOffsetsByTimestamp. Batch only
     failOnDataLoss            "true" (the default), "false"
+    failOnDamage              whether damaged files are errors; default: as failOnDataLoss
     includeHeaders            "true": column `headers`
     includeTombstones         "true": rows, and columns, for seqs that were lost
     minPartitions             split files until there are as many tasks
@@ -35,8 +36,8 @@ from typing import Any
 NAMES = tuple(
     """
     path paths coldPath url token subscribe subscribePattern assign startingOffsets endingOffsets startingTimestamp
-    startingOffsetsByTimestamp endingTimestamp endingOffsetsByTimestamp failOnDataLoss includeHeaders includeTombstones
-    minPartitions maxOffsetsPerTrigger maxBytesPerTrigger consumerGroup
+    startingOffsetsByTimestamp endingTimestamp endingOffsetsByTimestamp failOnDataLoss failOnDamage includeHeaders
+    includeTombstones minPartitions maxOffsetsPerTrigger maxBytesPerTrigger consumerGroup
     """.split()  # noqa: SIM905 - as a list it would be a page
 )
 EARLIEST, LATEST = -2, -1
@@ -114,6 +115,7 @@ class Options:
     starting: Bound
     ending: Bound
     fail_on_data_loss: bool
+    fail_on_damage: bool
     headers: bool
     tombstones: bool
     min_partitions: int
@@ -140,6 +142,7 @@ def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
         )
     cold = options.directories("coldPath")
     topics = _topics(options)
+    strict = options.flag("failOnDataLoss", True)
     if streaming:
         for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             options.refuse(name, "a stream has no end; leave it out, or use spark.read")
@@ -156,7 +159,8 @@ def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
         topics=topics,
         starting=_bound(options, "starting", LATEST if streaming else EARLIEST, topics, streaming),
         ending=_bound(options, "ending", LATEST, topics, streaming),
-        fail_on_data_loss=options.flag("failOnDataLoss", True),
+        fail_on_data_loss=strict,
+        fail_on_damage=options.flag("failOnDamage", strict),
         headers=options.flag("includeHeaders", False),
         tombstones=options.flag("includeTombstones", False),
         min_partitions=options.number("minPartitions"),

@@ -17,16 +17,18 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_topics import columns as names
 from pyspark_topics import frames
 from pyspark_topics.deletions import Deletions
 from pyspark_topics.frames import DELETED, Head, Records
+from pyspark_topics.headers import headers
 from pyspark_topics.segment import Entry, last_ts
 from pyspark_topics.where import MAX_I64, Where
 
 BATCH_ROWS = 10_000
 """Frames are joined until they have this many records. Larger batches would not make Spark faster."""
 BATCH_BYTES = 16 << 20
+LOG_APPEND_TIME = 1
+"""Kafka's number for a timestamp that is the time of the write to the log."""
 
 _NORMAL = bytes(byte if byte == DELETED else 0 for byte in range(256))
 
@@ -208,10 +210,10 @@ def batch(
         "partition": lambda: pa.repeat(pa.scalar(shard, pa.int32()), total),
         "offset": lambda: seqs,
         "timestamp": lambda: _times(found, counts, ends),
-        "timestampType": lambda: pa.repeat(pa.scalar(names.LOG_APPEND_TIME, pa.int32()), total),
+        "timestampType": lambda: pa.repeat(pa.scalar(LOG_APPEND_TIME, pa.int32()), total),
         "node": lambda: binary(2).view(pa.string()),
         "tag": lambda: binary(1).view(pa.string()),
-        "headers": lambda: names.headers(binary(3)),
+        "headers": lambda: headers(binary(3)),
         "gap_to": lambda: pa.nulls(total, pa.int64()),
         "gap_reason": lambda: pa.nulls(total, pa.string()),
         "meta": lambda: binary(3),

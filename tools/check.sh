@@ -23,6 +23,7 @@ fi
 
 tools/install-ops.sh || true # the tests that need them say so
 tools/install-npm.sh || true
+tools/install-lake.sh "$(dirname "$bin")/lake" || true
 chosen="not long"
 skipped=""
 if java_home=$(tools/find-java.sh); then

@@ -59,9 +59,80 @@ def parser() -> argparse.ArgumentParser:
     audit.add_argument("--path", required=True, metavar="DIR", help="the data directory; the service may run")
     audit.add_argument("--cold-path", default=None, metavar="DIR", help="its cold tier, if it has one")
     audit.set_defaults(run=_audit)
-    for job in (archive, replay, report, audit):
+    lake = jobs.add_parser("lake", help="topics to Delta tables, once each record; goes on with what comes")
+    _lake_options(lake)
+    lake.set_defaults(run=_lake)
+    for job in (archive, replay, report, audit, lake, _describing(jobs)):
         _spark(job, "more_conf")
     return top
+
+
+def _describing(jobs: Any) -> argparse.ArgumentParser:
+    describe: argparse.ArgumentParser = jobs.add_parser(
+        "describe", help="the schema of a topic's values: fields, types, nulls, examples; as a table and as DDL"
+    )
+    describe.add_argument("topic", metavar="TOPIC")
+    _places(describe)
+    describe.add_argument("--limit", type=int, default=0, metavar="N", help="look at so many records (default: all)")
+    form = describe.add_mutually_exclusive_group()
+    form.add_argument("--ddl", dest="form", action="store_const", const="ddl", help="print the DDL alone")
+    form.add_argument("--json", dest="form", action="store_const", const="json", help="print one JSON object alone")
+    describe.set_defaults(run=_describe, form="table")
+    return describe
+
+
+def _lake_options(job: argparse.ArgumentParser) -> None:
+    job.add_argument(
+        "action",
+        nargs="?",
+        choices=["run", "reconcile"],
+        default="run",
+        help="run (default), or reconcile: delete the rows that the service has deleted",
+    )
+    job.add_argument("--dry-run", action="store_true", help="reconcile: only count")
+    job.add_argument("--tag", action="append", default=[], help="reconcile: delete its rows in any case; repeatable")
+    job.add_argument("--vacuum", action="store_true", help="reconcile: remove the files that hold deleted rows at once")
+    _source(job)
+    job.add_argument("--to", required=True, metavar="DIR", help="the lake, on any file system of Spark")
+    job.add_argument("--once", action="store_true", help="end when all that is there now is in the tables")
+    job.add_argument("--every", type=float, default=10.0, metavar="SECONDS", help="time between batches (default 10)")
+    job.add_argument(
+        "--max-records", type=_positive, default=1_000_000, metavar="N", help="records of a batch (default 1000000)"
+    )
+    job.add_argument("--table-per-topic", action="store_true", help="a table for each topic, not one for all")
+    job.add_argument(
+        "--schema", default="", metavar="F|DDL", help="members of the value as columns: 'n bigint, s string'"
+    )
+    job.add_argument("--infer", action="store_true", help="columns for the members that records have, as they come")
+    job.add_argument("--variant", action="store_true", help="also the value as a VARIANT, which Spark 4 reads")
+    job.add_argument(
+        "--compact-to",
+        type=_size,
+        default=128 << 20,
+        metavar="BYTES",
+        help="join small files to such ones, as 64M; 0: not at all (default 128M)",
+    )
+    job.add_argument(
+        "--vacuum-after",
+        type=float,
+        default=None,
+        metavar="HOURS",
+        help="remove files unused for so long; default: none",
+    )
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return int(text)
+
+
+def _size(text: str) -> int:
+    """Bytes, with K, M or G for powers of 1024."""
+    found = re.fullmatch(r"(\d+)([KMG]?)", text.upper())
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: bytes, or with K, M or G")
+    return int(found[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[found[2]]
 
 
 def _spark(parser: argparse.ArgumentParser, conf: str) -> None:
@@ -76,14 +147,18 @@ def _spark(parser: argparse.ArgumentParser, conf: str) -> None:
 
 
 def _source(job: argparse.ArgumentParser, *, required: bool = True) -> None:
+    _places(job, required=required)
+    topics = job.add_mutually_exclusive_group()
+    topics.add_argument("--subscribe", default="", metavar="A,B", help="these topics")
+    topics.add_argument("--subscribe-pattern", default="", metavar="REGEX", help="topics whose whole name matches")
+
+
+def _places(job: argparse.ArgumentParser, *, required: bool = True) -> None:
     either = job.add_mutually_exclusive_group(required=required)
     either.add_argument("--path", default="", metavar="DIR", help="read the files of this data directory")
     either.add_argument("--url", default="", help="read from the service at this address")
     job.add_argument("--cold-path", default="", metavar="DIR", help="the cold tier of the data directory")
     job.add_argument("--token", default=None, help="API key (default: the environment's TOPICS_TOKEN)")
-    topics = job.add_mutually_exclusive_group()
-    topics.add_argument("--subscribe", default="", metavar="A,B", help="these topics")
-    topics.add_argument("--subscribe-pattern", default="", metavar="REGEX", help="topics whose whole name matches")
 
 
 def _service(job: argparse.ArgumentParser) -> None:
@@ -118,6 +193,32 @@ def _archive(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
     return archive.run(
         spark, positions(options | lenient), options, Store(spark, given.to), fail_on_data_loss=not given.allow_loss
     )
+
+
+def _lake(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
+    from pyspark_topics.bucket import Bucket
+    from pyspark_topics.jobs import lake
+    from pyspark_topics.jobs.store import Store
+    from pyspark_topics.lake import typed
+    from pyspark_topics.lake.layout import ONE, PER_TOPIC, About
+    from pyspark_topics.sources import positions
+
+    options = _options(given) | {**lake.LENIENT}
+    if given.action == "reconcile":
+        from pyspark_topics.jobs import lake_reconcile
+
+        return lake_reconcile.run(
+            spark, positions(options), options, Store(spark, given.to), given.tag, given.dry_run, given.vacuum
+        )
+    wanted = About(
+        PER_TOPIC if given.table_per_topic else ONE,
+        source=Bucket(given.path or given.url).shown,
+        infer=given.infer,
+        variant=given.variant,
+    )
+    wanted = typed.evolved(wanted, lake.schema(spark, given.schema) if given.schema else [], strict=True)
+    settings = lake.Settings(given.once, given.every, given.max_records, given.compact_to, given.vacuum_after)
+    return lake.run(spark, positions(options), options, Store(spark, given.to), wanted, settings)
 
 
 def _replay(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
@@ -159,6 +260,16 @@ def _report(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
     return {"groups": len(rows), "records": sum(row["records"] for row in rows)}
 
 
+def _describe(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
+    from pyspark_topics.jobs import describe
+
+    reading = spark.read.format("topics").schema("value binary")
+    frame = reading.options(**_options(given), subscribe=given.topic).load()
+    done = describe.run(frame.limit(given.limit) if given.limit else frame)
+    sys.stdout.write(describe.printed(done, given.form))
+    return {"topic": given.topic, "records": done["records"], "fields": len(done["fields"])}
+
+
 def _audit(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
     from pyspark_topics.jobs import audit
 
@@ -182,12 +293,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = dict(setting.partition("=")[::2] for setting in [*given.conf, *given.more_conf])
     run: Callable[[Any, argparse.Namespace], dict[str, Any]] = given.run
     from pyspark_topics.client import Endpoint, ServiceError
+    from pyspark_topics.lake.layout import LakeError
 
     try:
+        if given.job == "lake":
+            settings = _with_delta(settings, given.master)
         if getattr(given, "url", ""):
             Endpoint.of(_options(given)).reach()  # before Spark starts, which takes seconds
         spark = session(given.job, given.master, settings)
-    except (OSError, ServiceError) as error:
+    except (OSError, ServiceError, LakeError) as error:
         sys.stderr.write(f"topics-spark {given.job}: {error}\n")
         return 2
     failed = ""
@@ -202,8 +316,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if failed:  # after all of Spark's output
         sys.stderr.write(f"topics-spark {given.job}: {failed}\n")
         return 2
-    sys.stdout.write(json.dumps({"job": given.job, **done}) + "\n")
+    if getattr(given, "form", "table") == "table":
+        sys.stdout.write(json.dumps({"job": given.job, **done}) + "\n")
     return 0 if done.get("clean", True) else 1
+
+
+def _with_delta(settings: dict[str, str], master: str) -> dict[str, str]:
+    import pyspark
+
+    from pyspark_topics.lake import delta
+
+    home = os.environ.get("SPARK_HOME") or Path(str(pyspark.__file__)).parent
+    given = {**({"spark.master": master} if master else {}), **settings}
+    return delta.settings(pyspark.__version__, given, Path(home) / "jars")
 
 
 def _sentence(error: Exception) -> str:

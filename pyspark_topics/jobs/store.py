@@ -7,10 +7,12 @@ checkpoints rely too. On local disks that rename is not atomic, so a hard link i
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from pyspark_topics.lake import disk
 
 
 class Store:
@@ -67,11 +69,23 @@ class Store:
         stream.close()
         try:
             if self._local:
-                _link(self._local_path(f"{name}.{unique}.tmp"), self._local_path(name))
+                disk.link(self._local_path(f"{name}.{unique}.tmp"), self._local_path(name))
             else:
                 self._rename_new(made, self._path(name))
         finally:
             self._files.delete(made, False)
+
+    def replace(self, name: str, content: bytes, unique: str) -> None:
+        """Write a file, in place of the one that has its name. Readers see the one or the other."""
+        made = self._path(f"{name}.{unique}.tmp")
+        stream = self._files.create(made, True)
+        stream.write(bytearray(content))
+        stream.close()
+        context = self._hadoop.FileContext.getFileContext(made.toUri(), self._conf)
+        kind = getattr(self._hadoop, "Options$Rename")
+        over = self._gateway.new_array(kind, 1)
+        over[0] = kind.OVERWRITE
+        context.rename(made, self._path(name), over)
 
     def move(self, name: str, to: str) -> None:
         """Rename a file. Does nothing if `name` is gone and `to` exists. Raises `FileNotFoundError` without either."""
@@ -88,6 +102,11 @@ class Store:
         """Remove a file, or a directory with its content."""
         self._files.delete(self._path(name), True)
 
+    def locked(self) -> AbstractContextManager[None]:
+        """Context in which no other process of this machine changes the lake here. On other file systems there is no
+        lock."""
+        return disk.locked(self._local_path("").rstrip("/")) if self._local else nullcontext()
+
     def _path(self, name: str) -> Any:
         return self._hadoop.Path(self.path(name))
 
@@ -103,18 +122,3 @@ class Store:
             if "FileAlreadyExistsException" in str(error):
                 raise FileExistsError(str(target.toString())) from error
             raise
-
-
-def _link(source: str, target: str) -> None:
-    """Sync `source` and hard-link it as `target`. Raises `FileExistsError`."""
-    descriptor = os.open(source, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    os.link(source, target)
-    directory = os.open(os.path.dirname(target), os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)

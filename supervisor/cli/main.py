@@ -54,6 +54,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
     "Data directory": {
         "backup": Entry(f"{_HERE}.backup", "backup", "Back up the data directory."),
         "restore": Entry(f"{_HERE}.backup", "restore", "Make a data directory from a backup or a bucket."),
+        "lake": Entry(f"{_HERE}.lake", "app", "Keep topics as Delta tables, for DuckDB, Polars, pandas and Spark."),
         "replica": Entry(f"{_HERE}.replica", "app", "Check the copy of a service in a bucket."),
         "verify": Entry(f"{_HERE}.offline", "verify", "Check every frame, checksum and index of a stopped service."),
         "reshard": Entry(f"{_HERE}.offline", "reshard", "Distribute the topics over another number of shards."),

@@ -19,6 +19,8 @@ def main() -> None:
         alone(sys.argv[2:], prog_name="topics serve")
     else:
         sys.path.insert(0, str(client_folder()))
+        if sys.argv[1:2] == ["lake"]:
+            sys.path.insert(0, str(readers_folder()))
         from supervisor.cli.main import main as run
 
         run()
@@ -29,3 +31,10 @@ def client_folder() -> Path:
     here = Path(__file__).resolve().parents[2]
     bundled = here / "topics_server" / "client"
     return bundled if bundled.is_dir() else here / "packages" / "topics-client"
+
+
+def readers_folder() -> Path:
+    """The folder with the readers of data directories, `pyspark_topics`: that of the wheel, else the checkout."""
+    here = Path(__file__).resolve().parents[2]
+    bundled = here / "topics_server" / "readers"
+    return bundled if bundled.is_dir() else here

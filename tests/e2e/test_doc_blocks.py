@@ -17,6 +17,7 @@ from tests.support.service import Service
 
 PAGES = [page for page in pages() if page not in ELSEWHERE and any(not block.not_run for block in blocks(page))]
 SAID = {
+    "docs/howto/lake-without-spark.md": "[('hats', 1, 12.0), ('shoes', 2, 37.5)]",
     "docs/start.md": "3 {'from': 'python'}",
     "docs/cookbook.md": '"deduped":true',
     "docs/concepts/topics.md": '"gap_to":1',
@@ -30,12 +31,14 @@ SAID = {
 """What some pages say that comes back."""
 NOT_RUN = {
     "docs/operations.md": 2,
+    "docs/lake.md": 1,
     "docs/spark.md": 3,
     "docs/spark-jobs.md": 2,
     "docs/start.md": 3,
     "docs/howto/browser.md": 1,
     "docs/howto/from-rog.md": 1,
     "docs/howto/from-walrus.md": 1,
+    "docs/howto/lake-without-spark.md": 1,
     "docs/howto/multi-master.md": 1,
 }
 """How many blocks of a page are not run. Each says why, above the block."""
@@ -51,7 +54,14 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, Ser
         Service(tmp_path_factory.mktemp("b")) as second,
     ):
         ports = {"127.0.0.1:4000": first.port, "127.0.0.1:4001": second.port} | listening
-        yield first, second, {printed: f"127.0.0.1:{port}" for printed, port in ports.items()}
+        yield (
+            first,
+            second,
+            {
+                **{printed: f"127.0.0.1:{port}" for printed, port in ports.items()},
+                "./topics-data": str(first.data_dir),
+            },
+        )
 
 
 def cleared(service: Service) -> None:

@@ -38,6 +38,14 @@ def spark() -> Iterator[Spark]:
     session.close()
 
 
+DESCRIBED = [
+    {"n": 1, "x": 1.5, "s": "a", "deep": {"k": [1]}},
+    {"n": None, "x": 2, "s": "b", "mixed": True},
+    {"n": 3, "mixed": "yes"},
+    "no object",
+]
+
+
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
     return subprocess.run(
@@ -340,3 +348,31 @@ def test_an_audit_compares_routers_destinations_with_their_source(spark: Spark, 
     assert "1 copies stand before one of an earlier record" in told
     assert ("note", "routers") in found
     assert "copies are missing; records there are deleted" in told
+
+
+def test_a_topic_is_described_as_its_records_are(service: Service, spark: Spark) -> None:
+    records = [{"data": value} for value in DESCRIBED]
+    assert service.request("POST", "/v0/topics/things", {"records": records})[0] == 201
+    said = spark.run(f"""
+        import contextlib, io
+        from pyspark_topics.jobs.cli import parser
+        given = parser().parse_args(["describe", "things", "--path", {str(service.data_dir)!r}, "--json"])
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            given.run(spark, given)
+        answer = out.getvalue()
+    """)
+    done = json.loads(said)
+    assert (done["records"], done["other"]) == (4, 1)
+    assert done["ddl"] == "`deep` string, `mixed` string, `n` bigint, `s` string, `x` double"
+    by_name = {each["name"]: each for each in done["fields"]}
+    assert by_name["n"] | {"example": ""} == {
+        "name": "n",
+        "ddl": "bigint",
+        "missing": 0,
+        "nulls": 1,
+        "types": {"bigint": 2, "null": 1},
+        "example": "",
+    }
+    assert by_name["x"]["missing"] == 1
+    assert by_name["mixed"]["types"] == {"boolean": 1, "string": 1}
+    assert by_name["deep"]["example"] == '{"k":[1]}'

@@ -154,7 +154,8 @@ def test_the_wheel_has_every_module(wheels: dict[str, Path], fresh: Environment)
     for package in ("gateway", "shardd", "supervisor", "proto", "topics_server"):
         modules = {str(path.relative_to(ROOT)) for path in (ROOT / package).rglob("*.py")}
         there = {str(path.relative_to(fresh.site)) for path in (fresh.site / package).rglob("*.py")}
-        assert modules == {path for path in there if not path.startswith("topics_server/client/")}
+        copies = ("topics_server/client/", "topics_server/readers/")
+        assert modules == {path for path in there if not path.startswith(copies)}
 
 
 def test_the_commands_use_the_client_of_their_wheel(
@@ -169,6 +170,16 @@ def test_the_commands_use_the_client_of_their_wheel(
     fresh.plant("topics-client", {"topics_client/__init__.py": "raise RuntimeError"})
     _, said = run(fresh.topics, "ls", "--url", "http://127.0.0.1:1", "--patience", "0", status=3, cwd=tmp_path)
     assert "does not answer" in said
+
+
+def test_topics_lake_uses_the_readers_of_its_wheel(wheels: dict[str, Path], fresh: Environment, tmp_path: Path) -> None:
+    fresh.install(wheels["server"])
+    copied = fresh.site / "topics_server" / "readers" / "pyspark_topics"
+    for path in [*(ROOT / "pyspark_topics").glob("*.*"), *(ROOT / "pyspark_topics" / "lake").glob("*.py")]:
+        assert (copied / path.relative_to(ROOT / "pyspark_topics")).read_bytes() == path.read_bytes(), path
+    fresh.plant("pyspark-topics", {"pyspark_topics/__init__.py": "raise RuntimeError"})
+    _, said = run(fresh.topics, "lake", "--to", tmp_path / "lake", "--path", tmp_path, status=1, cwd=tmp_path)
+    assert said.startswith(f"topics: {tmp_path}: neither a data directory")
 
 
 def test_the_distributions_share_no_file(wheels: dict[str, Path], fresh: Environment) -> None:

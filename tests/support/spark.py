@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,11 @@ class SparkError(AssertionError):
 
 class Spark:
     """A session with master `local[2]` and further `settings`. `python` may be of another environment, with another
-    Spark."""
+    Spark. `enter` is a command that replaces itself with the command after it, such as `nsenter`."""
 
-    def __init__(self, *, python: str = sys.executable, root: Path | None = ROOT, **settings: str) -> None:
+    def __init__(
+        self, *, python: str = sys.executable, root: Path | None = ROOT, enter: Sequence[str] = (), **settings: str
+    ) -> None:
         # As for an installed package: Spark looks through sys.path for packages called pyspark_*.
         environment = {**os.environ, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
         environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(root) if root else ""}
@@ -57,7 +60,7 @@ class Spark:
             "spark.sql.pyspark.jvmStacktrace.enabled": "false",
         } | {name.replace("__", "."): value for name, value in settings.items()}
         self._process = subprocess.Popen(
-            [python, "-c", SESSION, json.dumps(configuration)],
+            [*enter, python, "-c", SESSION, json.dumps(configuration)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -17,7 +17,7 @@ ALLOWED = {
     "proto": {"proto"},
     "gateway": {"gateway", "proto"},
     "shardd": {"shardd", "proto"},
-    "supervisor": {"supervisor", "proto", "topics_client"},
+    "supervisor": {"supervisor", "proto", "topics_client", "pyspark_topics"},
     "topics_server": {"topics_server", "supervisor"},
     "pyspark_topics": {"pyspark_topics"},
     "packages/topics-client/topics_client": {"topics_client"},
@@ -44,6 +44,7 @@ DOORS = {
         "supervisor/cli/commands/deploy.py",
         "supervisor/cli/commands/doctor.py",
         "supervisor/cli/commands/keys.py",
+        "supervisor/cli/commands/lake.py",
         "supervisor/cli/commands/offline.py",
         "supervisor/cli/commands/publish.py",
         "supervisor/cli/commands/queues.py",
@@ -77,6 +78,7 @@ DOORS = {
     "ctypes": {"proto/process/orphan.py", "proto/process/core_dumps.py", "proto/process/allocator.py"},
     "multiprocessing": set(),
     "asyncio": set(),
+    "deltalake": {"pyspark_topics/lake/deltars.py"},
     "obstore": {"shardd/replication/store.py"},
 }
 """Outside thing → the modules that may import it."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from pyspark_topics.columns import headers, spark_schema
+from pyspark_topics.columns import spark_schema
 from pyspark_topics.datasource import DefaultSource
+from pyspark_topics.headers import headers
 from pyspark_topics.options import EARLIEST, LATEST, BadOption, parse
 
 
@@ -123,3 +124,19 @@ def test_headers_are_the_members_of_meta_as_they_were_written() -> None:
     ]
     huge = b'{"n":' + b"7" * 10_000 + b"}"
     assert headers(pa.array([huge], pa.binary())).to_pylist()[0][0]["value"] == b"7" * 10_000
+
+
+@pytest.mark.parametrize(
+    ("given", "loss", "damage"),
+    [
+        ({}, True, True),
+        ({"failOnDataLoss": "false"}, False, False),
+        ({"failOnDataLoss": "false", "failOnDamage": "true"}, False, True),
+        ({"failOnDamage": "false"}, True, False),
+    ],
+)
+def test_damage_is_an_error_where_loss_is_unless_told_otherwise(
+    given: dict[str, str], loss: bool, damage: bool
+) -> None:
+    options = parse({"path": "/d", **given})
+    assert (options.fail_on_data_loss, options.fail_on_damage) == (loss, damage)

@@ -13,7 +13,7 @@ import pytest
 from pyspark_topics import plan, stream
 from pyspark_topics.columns import EVERYTHING, arrow_schema
 from pyspark_topics.files import Files
-from pyspark_topics.offsets import DataLoss, dump, load
+from pyspark_topics.offsets import DataLoss, Gap, Position, dump, load
 from pyspark_topics.options import BadOption, parse
 from tests.support.bucket_scene import BucketScene
 from tests.support.scene import NAMES, Chance, Scene
@@ -176,6 +176,15 @@ def test_a_gap_fails_with_its_range_and_passes_where_that_is_allowed(scene: Scen
     query.restart(failOnDataLoss="false")
     query.drain()
     assert [row["offset"] for row in query.rows] == [8, 9, 10, 18, 19, 20, 21, 22]
+
+
+def test_the_gaps_of_a_range_are_known_without_a_read(scene: Scene) -> None:
+    scene.shard.append("t", *range(10), config={"cap_records": 5})
+    source = Files(parse({"path": str(scene.path), "failOnDataLoss": "true"}, streaming=True), None)
+    end = source.latest()
+    assert source.gaps({"t": Position(8, end["t"].epoch)}, end) == []
+    scene.shard.append("t", *range(12))
+    assert source.gaps(end, source.latest()) == [Gap("t", 11, 17, "cap")]
 
 
 def test_what_expired_unread_is_a_gap(scene: Scene) -> None:

@@ -1,0 +1,231 @@
+"""Layout of a lake: paths, columns, `lake.json`, and what a commit says of itself. Nothing here imports an engine.
+
+    <lake>/events/                   one table of all topics (form `one`), partitioned by topic and date, or
+    <lake>/topics/<escaped name>/    a table for each topic (form `topic`), partitioned by date
+    <lake>/gaps/                     losses that were met
+    <lake>/_topics/lake.json         `About`, below
+    <lake>/_topics/checkpoint/<n>/   Spark's checkpoint of the query that began behind version n
+    <lake>/_topics/lock              held, as of flock(2), while one process changes the tables; on local disks only
+
+Every commit that a lake makes to a table has in its commit information the member `userMetadata`, a text:
+
+    {"topics": {"version": 7, "positions": {"orders": {"seq": 501, "epoch": 2}}}}
+
+`positions` is where version 7 ends: the next seq of each topic and its epoch (`offsets.dump`). In a table of one topic
+it has this topic alone. Commits of maintenance and of `reconcile` repeat what they find, with `"repeated": true`, so
+that it is there whichever older commits Delta has removed. One that repeats may come after a commit of rows that it did
+not see: the newest commit that does not repeat counts, else the highest version. A commit of rows also has the Delta
+transaction identifier `app_id(lake, ROWS)` with that version, one of gaps `app_id(lake, GAPS)`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from pyspark_topics import offsets
+from pyspark_topics.offsets import Gap, Offsets
+
+FORMAT = 1
+EVENTS, TOPICS, GAPS, ROWS = "events", "topics", "gaps", "rows"
+STATE = "_topics"
+ABOUT = f"{STATE}/lake.json"
+CHECKPOINTS = f"{STATE}/checkpoint"
+LOCK = f"{STATE}/lock"
+ONE, PER_TOPIC = "one", "topic"
+
+COLUMNS: Mapping[str, str] = {
+    "topic": "string",
+    "date": "date",
+    "epoch": "bigint",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "partition": "int",
+    "node": "string",
+    "tag": "string",
+    "value": "string",
+    "meta": "string",
+}
+"""Name → type, as DDL has it. All columns are nullable; `timestamp` has microseconds, in UTC."""
+GAP_COLUMNS: Mapping[str, str] = {
+    "topic": "string",
+    "epoch": "bigint",
+    "first": "bigint",
+    "last": "bigint",
+    "cause": "string",
+    "noticed": "timestamp",
+}
+SKIPPING = ("epoch", "offset", "timestamp")
+"""Columns with statistics in the log of a table."""
+RESCUED = "_rescued"
+VARIANT = "value_variant"
+PARTITIONED: Mapping[str, tuple[str, ...]] = {ONE: ("topic", "date"), PER_TOPIC: ("date",)}
+"""Form → columns that partition its tables. `gaps` is not partitioned."""
+
+_PLAIN = re.compile(r"[^A-Za-z0-9_-]")
+_LONGEST = 200
+
+
+class LakeError(ValueError):
+    """The lake cannot be read or written. The message names the path, the reason and the remedy."""
+
+
+def escaped(topic: str) -> str:
+    """Name of a topic's table, which is no path. A name too long for file systems is cut and ends with a digest."""
+    name = _PLAIN.sub(lambda found: "".join(f"%{byte:02X}" for byte in found[0].encode()), topic)
+    if len(name) <= _LONGEST:
+        return name
+    return f"{name[: _LONGEST - 33]}~{hashlib.sha256(topic.encode()).hexdigest()[:32]}"
+
+
+def table(form: str, topic: str) -> str:
+    """Path of the table of a topic, below the lake."""
+    return EVENTS if form == ONE else f"{TOPICS}/{escaped(topic)}"
+
+
+def ddl(columns: Mapping[str, str]) -> str:
+    """Columns as DDL, each name quoted."""
+    return ", ".join(f"{quoted(name)} {kind}" for name, kind in columns.items())
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def arrow(columns: Mapping[str, str]) -> Any:
+    """Columns, of the types of `COLUMNS`, as an Arrow schema."""
+    import pyarrow as pa
+
+    types = {
+        "string": pa.string(),
+        "date": pa.date32(),
+        "bigint": pa.int64(),
+        "int": pa.int32(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+    }
+    return pa.schema([pa.field(name, types[kind]) for name, kind in columns.items()])
+
+
+def creation(name: str, form: str) -> bytes:
+    """The first commit of the table `name` without rows: its protocol and its schema, without typed columns."""
+    columns, partitioned = (GAP_COLUMNS, ()) if name == GAPS else (COLUMNS, PARTITIONED[form])
+    types = {"bigint": "long", "int": "integer"}
+    schema = [
+        {"name": name, "type": types.get(kind, kind), "nullable": True, "metadata": {}}
+        for name, kind in columns.items()
+    ]
+    now = time.time_ns() // 1_000_000
+    about = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps({"type": "struct", "fields": schema}),
+        "partitionColumns": [*partitioned],
+        # Statistics of texts would stay in the log when their rows are deleted and vacuumed.
+        "configuration": {"delta.dataSkippingStatsColumns": ",".join(name for name in SKIPPING if name in columns)},
+        "createdTime": now,
+    }
+    operation = {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}
+    actions = [
+        {"commitInfo": {**operation, "userMetadata": Mark().dump(), "engineInfo": "topics"}},
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {"metaData": about},
+    ]
+    return b"".join(json.dumps(action).encode() + b"\n" for action in actions)
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """`lake.json`. `lake` is a random id. `source` is where the first run read, for people. `columns` are the typed
+    columns, name → DDL type; `members` has those whose member of the value has another name."""
+
+    form: str = ONE
+    lake: str = field(default_factory=lambda: uuid.uuid4().hex)
+    source: str = ""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    members: Mapping[str, str] = field(default_factory=dict)
+    infer: bool = False
+    variant: bool = False
+
+    def dump(self) -> bytes:
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1).encode() + b"\n"
+
+    @property
+    def all_columns(self) -> dict[str, str]:
+        """Columns of a table of rows, in order."""
+        typed = {**self.columns, RESCUED: "string"} if self.columns or self.infer else {}
+        return {**COLUMNS, **typed, **({VARIANT: "variant"} if self.variant else {})}
+
+
+def about(content: bytes, path: str) -> About:
+    """`lake.json` at `path`. Raises `LakeError`. Members that are not known are left out: older writers keep to
+    `format`."""
+    try:
+        found = json.loads(content)
+        version = found["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise LakeError(f"{path}: it does not describe a lake ({error!r})") from error
+    if version != FORMAT:
+        raise LakeError(f"{path}: format {version!r}, known here: {FORMAT}; update topics")
+    return About(**{name.name: found[name.name] for name in fields(About) if name.name in found})
+
+
+def app_id(lake: str, of: str) -> str:
+    """Delta's application id of a lake's commits of `ROWS` or `GAPS`."""
+    return f"topics-lake/{lake}/{of}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What a commit says of itself; see above. Version 0 is a lake without rows."""
+
+    version: int = 0
+    positions: Offsets = field(default_factory=dict)
+    repeated: bool = field(default=False, compare=False)
+
+    def dump(self) -> str:
+        said: dict[str, Any] = {"version": self.version, "positions": offsets.dump(self.positions)}
+        if self.repeated:
+            said["repeated"] = True
+        return json.dumps({"topics": said}, separators=(",", ":"))
+
+
+def mark(text: str | None) -> Mark | None:
+    """The mark in a commit's `userMetadata`; None if the commit is not a lake's."""
+    try:
+        said = json.loads(text or "")["topics"]
+        return Mark(int(said["version"]), offsets.load(said["positions"]), bool(said.get("repeated", False)))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def same_service(lake: str, known: Offsets, there: Offsets) -> None:
+    """Raise `LakeError` if the source has several topics of the lake, but all of them as later instances: a service
+    has no id to compare."""
+    both = [topic for topic, at in known.items() if topic in there and not at.gone]
+    if len(both) > 1 and all(offsets.recreated(known[topic], there[topic]) for topic in both):
+        raise LakeError(
+            f'{lake}: its {len(both)} topics ("{both[0]}" first) are other ones in this source: the lake is of another '
+            "service. Take another --to"
+        )
+
+
+def gap_rows(gaps: Iterable[Gap], epochs: Mapping[str, int], noticed: Any) -> list[dict[str, Any]]:
+    """Rows of `gaps` in the order of `GAP_COLUMNS`. `epochs` has the epoch of each topic that the seqs belong to,
+    `noticed` is the time of the rows. The last seq of an open gap is null."""
+    return [
+        {
+            "topic": gap.topic,
+            "epoch": epochs.get(gap.topic, 0),
+            "first": gap.first,
+            "last": gap.last or None,
+            "cause": gap.reason,
+            "noticed": noticed,
+        }
+        for gap in gaps
+    ]

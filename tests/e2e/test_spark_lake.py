@@ -1,0 +1,301 @@
+"""Claims about `topics-spark lake`, on a running service and with other readers of the tables."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.test_bucket import metric
+from tests.support import lake
+from tests.support.doc_blocks import blocks, run
+from tests.support.lake import job
+from tests.support.service import Service, until
+from tests.support.spark import Spark, SparkError
+from tests.support.volume import Volume, VolumeError, volume
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A service with a bucket."""
+    (bucket := tmp_path_factory.mktemp("bucket")).mkdir(exist_ok=True)
+    with Service(tmp_path_factory.mktemp("service"), TOPICS_BUCKET=f"file://{bucket}") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Volume | None]:
+    """A volume of 8 MiB that the session sees; None if this machine makes none."""
+    try:
+        with volume(tmp_path_factory.mktemp("small"), 8 << 20) as disk:
+            yield disk
+    except VolumeError:
+        yield None
+
+
+@pytest.fixture(scope="module")
+def spark(small: Volume | None) -> Iterator[Spark]:
+    session = lake.session(small.enter if small else ())
+    yield session
+    session.close()
+
+
+def write(service: Service, topic: str, *values: Any, **more: Any) -> None:
+    records = [{"data": value, "tag": f"t{n % 3}", "node": "n", "meta": {"n": n}} for n, value in enumerate(values)]
+    status, answer = service.request("POST", f"/v0/topics/{topic}", {"records": records, **more})
+    assert status in (200, 201), answer
+
+
+def held(spark: Spark, path: Path, columns: str = "topic, epoch, offset, value") -> list[list[Any]]:
+    """Rows of a table, sorted."""
+    found: list[list[Any]] = spark.run(f"""
+        rows = spark.read.format("delta").load({str(path)!r}).selectExpr(*{columns.split(", ")!r})
+        answer = sorted([list(row) for row in rows.collect()])
+    """)
+    return found
+
+
+DEATH = """
+from pyspark_topics.lake.delta import Delta
+
+def dying(self, frame, name, mark, whole=Delta.append):
+    if {moment!r} == "after":
+        whole(self, frame, name, mark)
+    Delta.append = whole
+    raise RuntimeError("died {moment}")
+
+Delta.append = dying
+"""
+"""Code for a session: the next commit of rows fails once, before or after it was made."""
+
+
+@pytest.mark.parametrize(
+    "way", ["path", pytest.param("url", marks=pytest.mark.long), pytest.param("bucket", marks=pytest.mark.long)]
+)
+def test_each_run_adds_what_is_new_and_every_reader_finds_it(
+    shared: Service, spark: Spark, tmp_path: Path, way: str
+) -> None:
+    place = {"path": shared.data_dir, "url": shared.url, "bucket": shared.environment["TOPICS_BUCKET"]}[way]
+    option = "--url" if way == "url" else "--path"
+    run = ["lake", option, place, "--subscribe-pattern", f"inc.{way}.*", "--to", tmp_path / "l", "--once"]
+    expected = []
+    for number in range(2):
+        for topic in (f"inc.{way}:a", f"inc.{way}:{number}"):
+            first = 1 + sum(name == topic for name, _ in expected)
+            write(shared, topic, *[{"run": number, "n": n} for n in range(50)])
+            expected += [(topic, seq) for seq in range(first, first + 50)]
+        until(lambda: metric(shared, "topics_replica_lag_bytes") == 0, "an end of the lag", 60)
+        said = job(spark, *run)
+        assert (said["records"], said["gaps"]) == (100, 0)
+        assert [(topic, offset) for topic, _, offset, _ in held(spark, tmp_path / "l/events")] == sorted(expected)
+    assert job(spark, *run)["records"] == 0
+    if way == "path":
+        found = [lake.rows(tmp_path / "l/events", engine) for engine in ("deltalake", "duckdb", "polars")]
+        assert [(row[0], int(row[2])) for row in found[0]] == sorted(expected)
+        assert found[0] == found[1] == found[2]
+        assert found[0][0][4:8] == ["n", "t0", '{"run": 0, "n": 0}', '{"n": 0}']
+
+
+def test_what_a_service_deleted_is_deleted_from_every_file_and_nothing_else_is(
+    shared: Service, spark: Spark, tmp_path: Path
+) -> None:
+    place = ["--path", shared.data_dir, "--subscribe-pattern", "forget.*", "--to", tmp_path / "l"]
+    for topic in ("forget:a", "forget:b"):
+        for who in ("secret-7", "other"):
+            records = [{"data": {"who": who, "n": n}, "tag": who} for n in range(20)]
+            assert shared.request("POST", f"/v0/topics/{topic}", {"records": records})[0] in (200, 201)
+    job(spark, "lake", *place, "--once")
+    shared.request("POST", "/v0/topics/forget:a/delete", {"match": "secret-7"})
+    reconcile = ["lake", "reconcile", *place]
+    assert job(spark, *reconcile, "--dry-run") == {"would_delete": 20, "topics": {"forget:a": 20}}
+    assert len(held(spark, tmp_path / "l/events")) == 80
+    assert job(spark, *reconcile, "--vacuum") == {"deleted": 20, "topics": {"forget:a": 20}}
+    kept = held(spark, tmp_path / "l/events", "topic, tag, offset")
+    assert kept == [
+        ["forget:a", "other", seq] if topic == "a" else ["forget:b", "secret-7" if seq <= 20 else "other", seq]
+        for topic, seqs in (("a", range(21, 41)), ("b", [*range(21, 41), *range(1, 21)]))
+        for seq in seqs
+    ]
+    assert job(spark, *reconcile) == {"deleted": 0, "topics": {}}
+    assert job(spark, *reconcile, "--tag", "secret-7", "--vacuum")["topics"] == {"forget:b": 20}
+    files = [path for path in (tmp_path / "l").rglob("*") if path.is_file()]
+    assert files
+    assert [path for path in files if b"secret-7" in path.read_bytes()] == []
+    assert job(spark, "lake", *place, "--once")["records"] == 0
+    assert len(held(spark, tmp_path / "l/events")) == 40
+
+
+@pytest.mark.long
+def test_a_table_for_each_topic_a_variant_and_a_lost_checkpoint(shared: Service, spark: Spark, tmp_path: Path) -> None:
+    place = ["--path", shared.data_dir, "--subscribe-pattern", "per[.:].*", "--to", tmp_path / "l", "--once"]
+    place += ["--table-per-topic", "--variant"]
+    write(shared, "per:a", {"n": 1}, {"n": 2})
+    write(shared, "per.b", 3)
+    assert job(spark, "lake", *place)["records"] == 3
+    shutil.rmtree(tmp_path / "l/_topics/checkpoint")
+    write(shared, "per:a", {"n": 3})
+    assert job(spark, "lake", *place)["records"] == 1
+    assert sorted(path.name for path in (tmp_path / "l/topics").iterdir()) == ["per%2Eb", "per%3Aa"]
+    found = held(spark, tmp_path / "l/topics/per%3Aa", "offset, variant_get(value_variant,'$.n','int')")
+    assert found == [[1, 1], [2, 2], [3, 3]]
+
+
+def test_losses_are_rows_of_gaps(shared: Service, spark: Spark, tmp_path: Path) -> None:
+    run = ["lake", "--path", shared.data_dir, "--subscribe", "lossy", "--to", tmp_path / "l", "--once"]
+    assert shared.request("PUT", "/v0/topics/lossy", {"cap_records": 10})[0] in (200, 201)
+    write(shared, "lossy", *range(5))
+    assert job(spark, *run) == {"version": 1, "records": 5, "gaps": 0}
+    write(shared, "lossy", *range(5, 30))
+    assert job(spark, *run) == {"version": 2, "records": 10, "gaps": 1}
+    assert [row[2] for row in held(spark, tmp_path / "l/events")] == [*range(1, 6), *range(21, 31)]
+    assert held(spark, tmp_path / "l/gaps", "topic, first, last, cause") == [["lossy", 6, 20, "cap"]]
+    shared.request("DELETE", "/v0/topics/lossy")
+    write(shared, "lossy", "again")
+    assert job(spark, *run)["records"] == 1
+    assert held(spark, tmp_path / "l/gaps", "first, last, cause")[1] == [31, None, "recreated"]
+
+
+def test_faults_are_a_sentence_each(shared: Service, spark: Spark, tmp_path: Path) -> None:
+    write(shared, "fault", 1)
+    place = ["lake", "--path", shared.data_dir, "--subscribe", "fault", "--once", "--to"]
+    run = [*place, tmp_path / "l"]
+    job(spark, *run)
+    with pytest.raises(SparkError, match="has one table: run it without --table-per-topic"):
+        job(spark, *run, "--table-per-topic")
+    with pytest.raises(SparkError, match="there is no lake"):
+        job(spark, "lake", "reconcile", *place[1:], tmp_path / "none")
+    with pytest.raises(SparkError, match=r"names the topic .nothing., which does not exist"):
+        job(spark, "lake", "--path", shared.data_dir, "--subscribe", "nothing", "--once", "--to", tmp_path / "m")
+    (tmp_path / "taken/events").mkdir(parents=True)
+    with pytest.raises(SparkError, match="this is not a lake; take another --to"):
+        job(spark, *place, tmp_path / "taken")
+    assert not (tmp_path / "taken/_topics").exists()
+    table = str(tmp_path / "l/events")
+    spark.run(f"spark.read.format('delta').load({table!r}).write.format('delta').mode('append').save({table!r})")
+    with pytest.raises(SparkError, match=r"commit 2 \(WRITE\) was not made by this lake"):
+        job(spark, *run)
+
+
+def test_members_become_columns_and_what_does_not_fit_is_rescued(shared: Service, spark: Spark, tmp_path: Path) -> None:
+    place = ["lake", "--path", shared.data_dir, "--subscribe", "typed", "--once", "--to"]
+    write(
+        shared, "typed", {"n": 1, "at": "2026-01-02T03:04:05Z", "tag": "x"}, {"n": "one", "more": [1]}, 5, {"n": None}
+    )
+    run = [*place, tmp_path / "l", "--schema", "n bigint, at timestamp, tag string"]
+    job(spark, *run)
+    columns = "offset, n, string(at), data_tag, _rescued"
+    expected = [[1, 1, "2026-01-02 03:04:05", "x", None], [2, None, None, None, '{"n":"one"}']]
+    expected += [[3, None, None, None, None], [4, None, None, None, None]]
+    assert held(spark, tmp_path / "l/events", columns) == expected
+    with pytest.raises(SparkError, match="column n is bigint in this lake, and cannot become n string"):
+        job(spark, *place, tmp_path / "l", "--schema", "n string")
+    with pytest.raises(SparkError, match="neither a file nor columns"):
+        job(spark, *place, tmp_path / "m", "--schema", "n bigger")
+    assert not (tmp_path / "m").exists()
+    write(shared, "typed", {"n": 2, "added": 1.5})
+    job(spark, *run, "--infer")
+    assert held(spark, tmp_path / "l/events", "offset, n, added")[-1] == [5, 2, 1.5]
+
+
+@pytest.mark.long
+def test_a_full_disk_leaves_a_table_that_the_next_run_goes_on_with(
+    shared: Service, spark: Spark, small: Volume | None
+) -> None:
+    if small is None:
+        pytest.skip("this machine makes no file system for a test")
+    to = small.inside / "l"
+    run = ["lake", "--path", shared.data_dir, "--subscribe", "full", "--to", to, "--once"]
+    write(shared, "full", 0)
+    job(spark, *run)
+    write(shared, "full", *[secrets.token_hex(1000) for _ in range(100)])
+    small.fill(leave=40_000)
+    with pytest.raises(SparkError, match="no space left on the device"):
+        job(spark, *run)
+    assert [row[2] for row in held(spark, to / "events")] == [1]
+    small.relieve()
+    job(spark, *run)
+    assert [row[2] for row in held(spark, to / "events")] == [*range(1, 102)]
+
+
+def test_a_service_that_goes_away_is_a_sentence_and_leaves_whole_batches(
+    new_service: Callable[..., Service], spark: Spark, tmp_path: Path
+) -> None:
+    service, to = new_service().start(), tmp_path / "l"
+    write(service, "away", *range(900))
+    # `start` leaves the run to a thread of the session; `end` waits for its error.
+    start = f"""
+        import threading
+        from pyspark_topics.jobs import lake
+        from pyspark_topics.jobs.cli import _sentence
+        from pyspark_topics.jobs.store import Store
+        from pyspark_topics.lake.layout import About
+        from pyspark_topics.sources import positions
+
+        def run():
+            options = {{"url": {service.url!r}, "retryTimeoutMs": "1000", **lake.LENIENT}}
+            settings = lake.Settings(every_s=0.1, max_records=100)
+            try:
+                lake.run(spark, positions(options), options, Store(spark, {str(to)!r}), About(), settings)
+            except Exception as error:
+                spark.lake_said = _sentence(error)
+
+        spark.lake_run = threading.Thread(target=run)
+        spark.lake_run.start()
+    """
+    spark.run(start)
+    until(lambda: len(list(to.glob("events/_delta_log/*.json"))) > 2, "a batch", 300)
+    service.kill_group()
+    said = spark.run("spark.lake_run.join(); answer = spark.lake_said")
+    assert f"{service.url}/v0/topics" in said
+    assert "given up after" in said
+    offsets = [row[2] for row in held(spark, to / "events")]
+    assert offsets == [*range(1, len(offsets) + 1)]
+    assert len(offsets) % 100 == 0
+    service.start()
+    job(spark, "lake", "--url", service.url, "--to", to, "--once")
+    assert [row[2] for row in held(spark, to / "events")] == [*range(1, 901)]
+
+
+def test_a_batch_that_died_is_repeated_and_its_rows_are_there_once(
+    shared: Service, spark: Spark, tmp_path: Path
+) -> None:
+    """`test_spark_lake_kills.py` kills processes; here the batch dies at the two sides of its commit."""
+    run = ["lake", "--path", shared.data_dir, "--subscribe", "dies", "--to", tmp_path / "l", "--once"]
+    write(shared, "dies", *range(5))
+    for moment in ("before", "after"):
+        spark.run(DEATH.format(moment=moment))
+        with pytest.raises(SparkError, match=f"died {moment}"):
+            job(spark, *run)
+    write(shared, "dies", *range(5, 8))
+    assert job(spark, *run)["records"] == 3
+    assert [row[2] for row in held(spark, tmp_path / "l/events")] == [*range(1, 9)]
+
+
+def test_the_commands_of_the_page_lead_from_a_service_to_a_query(
+    new_service: Callable[..., Service], spark: Spark, tmp_path: Path
+) -> None:
+    service = new_service().start()
+    addresses = {"127.0.0.1:4000": f"127.0.0.1:{service.port}", "./tables": str(tmp_path / "tables")}
+    python = tmp_path / "lake/bin/python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    (block,) = [block for block in blocks("docs/lake.md") if not block.not_run]
+    for line in block.text.splitlines():
+        if line.startswith("lake/bin/topics-spark "):
+            for printed, real in addresses.items():
+                line = line.replace(printed, real)
+            assert job(spark, *shlex.split(line)[1:])["records"] == 1
+        else:
+            said = run(replace(block, text=line), tmp_path, addresses)
+    assert re.search(r"orders\W+1\b", said)

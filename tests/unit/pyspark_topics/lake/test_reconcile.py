@@ -1,0 +1,125 @@
+"""Claims about `reconcile`: what was deleted in the service goes from the lake, and nothing else does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pyspark_topics.lake import local, reconcile
+from pyspark_topics.lake.layout import ONE, PER_TOPIC, LakeError
+from pyspark_topics.lake.local import Lake
+from tests.support.scene import Scene
+from tests.unit.pyspark_topics.lake.test_local import drain, gaps, put, rows, seen, writer
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    scene = Scene(tmp_path / "scene")
+    for number in range(40):
+        for topic in ("orders", "visits"):
+            put(scene, topic, {"n": number}, f"customer-{number % 10}")
+    scene.checkpoint()
+    return scene
+
+
+def reconciled(scene: Scene, to: Path, tags: tuple[str, ...] = (), **how: bool) -> dict[str, int]:
+    source = local.source({"path": str(scene.path), "coldPath": str(scene.cold)}, reconcile.READ)
+    return reconcile.run(Lake(to), source, tags, **{"dry_run": False, "vacuum": False, **how})
+
+
+def delete(scene: Scene, topic: str, tag: str) -> None:
+    scene.shard.call("delete_records", topic, {"match": ["tag", "Eq", tag]})
+    scene.shard.shard.commits.sync_now()
+
+
+@pytest.mark.parametrize("form", [ONE, PER_TOPIC])
+def test_a_deleted_customer_is_in_no_file_and_nothing_else_is_missing(scene: Scene, tmp_path: Path, form: str) -> None:
+    to = tmp_path / "lake"
+    drain(writer(scene, to, form))
+    for topic in ("orders", "visits"):
+        delete(scene, topic, "customer-0")  # the first records of both
+        delete(scene, topic, "customer-7")
+    before = rows(to, form)
+    assert reconciled(scene, to, dry_run=True, vacuum=True) == {"orders": 8, "visits": 8}
+    assert rows(to, form) == before
+    assert reconciled(scene, to, vacuum=True) == {"orders": 8, "visits": 8}
+    assert seen(to, form) == scene.served()
+    assert len(seen(to, form)) == 64
+    files = [path for path in to.rglob("*") if path.is_file()]
+    assert not [path for path in files if b"customer-7" in path.read_bytes()]
+    tags = {tag for path in files if path.suffix == ".parquet" for tag in pq.read_table(path)["tag"].to_pylist()}
+    assert tags == {f"customer-{number}" for number in (1, 2, 3, 4, 5, 6, 8, 9)}
+    assert reconciled(scene, to) == {}
+    assert drain(writer(scene, to, form)) == 0
+    assert gaps(to) == []
+
+
+def test_what_a_cap_took_stays_and_what_was_deleted_behind_it_goes(scene: Scene, tmp_path: Path) -> None:
+    to = tmp_path / "lake"
+    drain(writer(scene, to))
+    scene.shard.call("configure", "orders", {"cap_records": 30})
+    delete(scene, "orders", "customer-0")
+    assert scene.served()[0][1] == 12
+    scene.shard.call("delete_records", "visits", {"before_seq": 5})
+    scene.shard.shard.commits.sync_now()
+    assert reconciled(scene, to) == {"orders": 3, "visits": 4}
+    kept = [row["offset"] for row in rows(to) if row["topic"] == "orders"]
+    assert kept == [*range(1, 11), *(number for number in range(12, 41) if (number - 1) % 10)]
+
+
+def test_a_tag_goes_whatever_the_service_still_has_of_it(scene: Scene, tmp_path: Path) -> None:
+    to = tmp_path / "lake"
+    drain(writer(scene, to))
+    scene.shard.call("delete_topic", "visits")
+    scene.shard.shard.commits.sync_now()
+    assert reconciled(scene, to, ("customer-3",)) == {"orders": 4, "visits": 4}
+    assert reconciled(scene, to, ("customer-3", "customer-4*")) == {"orders": 4, "visits": 4}
+    assert {row["tag"] for row in rows(to)} == {f"customer-{number}" for number in (0, 1, 2, 5, 6, 7, 8, 9)}
+
+
+def test_rows_of_a_topic_that_was_created_again_stay(scene: Scene, tmp_path: Path) -> None:
+    to = tmp_path / "lake"
+    drain(writer(scene, to))
+    scene.shard.call("delete_topic", "visits")
+    scene.shard.append("visits", 1)
+    scene.shard.shard.commits.sync_now()
+    assert reconciled(scene, to) == {}
+    assert len(rows(to)) == 80
+
+
+def test_windows_and_deletions_of_many_runs_add_up(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconcile, "WINDOW", 7)
+    monkeypatch.setattr(reconcile, "RUNS", 2)
+    to = tmp_path / "lake"
+    drain(writer(scene, to))
+    for number in (1, 2, 5, 9):
+        delete(scene, "orders", f"customer-{number}")
+    assert reconciled(scene, to) == {"orders": 16}
+    assert seen(to) == scene.served()
+
+
+def test_another_service_deletes_nothing(scene: Scene, tmp_path: Path) -> None:
+    to = tmp_path / "lake"
+    drain(writer(scene, to))
+    other = Scene(tmp_path / "other")
+    other.shard.append("first", 1)
+    other.shard.append("second", 1)
+    other.shard.append("visits", 1)
+    other.shard.append("orders", 1)
+    with pytest.raises(LakeError, match="of another service"):
+        reconciled(other, to)
+    assert len(rows(to)) == 80
+
+
+@pytest.mark.parametrize(
+    ("offsets", "runs"),
+    [([], []), ([3], [(3, 3)]), ([1, 2, 3, 7, 9, 10], [(1, 3), (7, 7), (9, 10)]), ([1, 3], [(1, 1), (3, 3)])],
+)
+def test_offsets_are_joined_to_runs(offsets: list[int], runs: list[Any]) -> None:
+    assert reconcile.runs(pa.array(offsets, pa.int64())) == runs
