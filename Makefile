@@ -4,6 +4,7 @@
 # make long        the long sweeps
 # make demo        a year of flights through the real service, killed and restarted (examples/flights)
 # make demo-spark  the same flights through Spark: counted, archived, replayed into another service, audited
+# make spark-sessions  sessions of clicks with state in Spark (examples/spark); also: make spark-join, make spark-report
 # make departures  a live departures board in the browser (examples/browser); also: make chat, make images
 # make bench       the same work beside Redis, JetStream and beanstalkd: tables and plots in docs, in a quarter hour
 # make bench-guard whether a path got slower than bench/guard.json says, measured against a fixed loop
@@ -25,7 +26,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 ARGS ?=
 
-.PHONY: bench run check test long demo demo-spark departures chat images reference site lock clean
+.PHONY: bench run check test long demo demo-spark spark-sessions spark-join spark-report departures chat images reference site lock clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -46,6 +47,9 @@ demo: $(VENV)/.demo
 
 demo-spark: $(VENV)/.demo $(VENV)/.test
 	@JAVA_HOME="$$(tools/find-java.sh)" && export JAVA_HOME && $(BIN)/python examples/flights/spark_demo.py $(ARGS)
+
+spark-sessions spark-join spark-report: $(VENV)/.demo $(VENV)/.test
+	@JAVA_HOME="$$(tools/find-java.sh)" && export JAVA_HOME && exec $(BIN)/python examples/spark/$(@:spark-%=%).py $(ARGS)
 
 reference: $(VENV)/.run
 	@$(BIN)/topics config --markdown > docs/configuration.md

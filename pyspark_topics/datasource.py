@@ -2,23 +2,25 @@
 
 `options` has the options, `columns` the columns. With option `path`, `files` reads the server's files in place; with
 option `url`, `feed` reads from a running service. `writer` writes, always through a service.
+
+Spark starts a Python process to make the source, another one to plan the read, and others for the tasks. Each of them
+imports this module, so what only one of them needs is imported where it is needed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pyspark_topics import files, stream
 from pyspark_topics.columns import arrow_schema, spark_schema
 from pyspark_topics.options import BadOption, parse
-from pyspark_topics.rows import Counters
-from pyspark_topics.sources import source
-from pyspark_topics.where import ALL, conditions
-from pyspark_topics.writer import StreamWriter, Writer
+
+if TYPE_CHECKING:
+    from pyspark_topics.stream import StreamReader
+    from pyspark_topics.writer import StreamWriter, Writer
 
 
 class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped to mypy here
@@ -43,14 +45,21 @@ class DefaultSource(DataSource):  # type: ignore[misc]  # pyspark is untyped to 
         given = dict(self.options)
         return ServiceReader(given, schema) if parse(given).url else Reader(given, schema)
 
-    def streamReader(self, schema: StructType) -> stream.StreamReader:
+    def streamReader(self, schema: StructType) -> StreamReader:
+        from pyspark_topics import stream
+        from pyspark_topics.sources import source
+
         options = parse(self.options, streaming=True)
         return stream.reader(source(self.options, options, arrow_schema(schema)), options)
 
     def writer(self, schema: StructType, overwrite: bool) -> Writer:
+        from pyspark_topics.writer import Writer
+
         return Writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        from pyspark_topics.writer import StreamWriter
+
         return StreamWriter(self.options, schema)
 
 
@@ -70,6 +79,8 @@ class _Push:
         return getattr(DataSourceReader, "pushFilters", None)
 
     def __call__(self, filters: list[Any]) -> Iterable[Any]:
+        from pyspark_topics.where import conditions
+
         self._reader.where = conditions(filters)
         return filters
 
@@ -78,6 +89,9 @@ class Reader(DataSourceReader):  # type: ignore[misc]
     """Batch read of files: planned once on the driver, with about one task per file. Leaves out deleted records."""
 
     def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        from pyspark_topics.rows import Counters
+        from pyspark_topics.where import ALL
+
         self._options = parse(options)
         self._arrow = arrow_schema(schema)
         self.where = ALL
@@ -89,9 +103,13 @@ class Reader(DataSourceReader):  # type: ignore[misc]
         return _Push(self)
 
     def partitions(self) -> list[InputPartition]:
+        from pyspark_topics import files
+
         return files.batch(self._options, self.where, self.counters)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
+        from pyspark_topics import files
+
         yield from files.read(partition, self._arrow)
 
 
@@ -99,10 +117,14 @@ class ServiceReader(DataSourceReader):  # type: ignore[misc]
     """Batch read through a service, in tasks by seqs (`offsets.shares`). Spark applies all filters."""
 
     def __init__(self, given: dict[str, str], schema: StructType) -> None:
+        from pyspark_topics.sources import source
+
         self._options = parse(given)
         self._source = source(given, self._options, arrow_schema(schema))
 
     def partitions(self) -> Sequence[InputPartition]:
+        from pyspark_topics import stream
+
         start = stream.begin(self._source, self._options.starting, self._options.topics)
         return self._source.partitions(start, stream.finish(self._source, self._options.ending, start))
 

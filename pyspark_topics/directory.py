@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pyspark_topics import catalog, replica
+from pyspark_topics import catalog
 from pyspark_topics.catalog import Catalog
 from pyspark_topics.errors import ColdPathMissing, NotADataDirectory, Trimmed
 from pyspark_topics.logfile import LogFile
-from pyspark_topics.options import BadOption, Topics
+from pyspark_topics.options import BUCKETS, SERVICE, BadOption, Topics
 from pyspark_topics.snapshot import Place
 from pyspark_topics.storage import LocalFile
 
@@ -108,9 +108,19 @@ def places(paths: Sequence[str], cold: Sequence[str] = ()) -> list[Place]:
     Cold tiers in `cold` and in `paths` belong to the data directories in the same order. Without data directories they
     are read alone. Buckets hold their cold segments.
     """
-    buckets = [path for path in paths if replica.is_bucket(path)]
-    found: list[Place] = [shard for path in buckets for shard in replica.shards(path)]
+    found: list[Place] = []
+    if buckets := [path for path in paths if is_bucket(path)]:
+        from pyspark_topics import replica  # Arrow's clients of object stores take long to load
+
+        found += [shard for path in buckets for shard in replica.shards(path)]
     return [*found, *_of_directories([path for path in paths if path not in buckets], cold)]
+
+
+def is_bucket(path: str) -> bool:
+    """Whether the path is the URL of a bucket, or the directory of a file:/// bucket."""
+    return path.startswith(BUCKETS) or (
+        (Path(path) / SERVICE).is_file() and not (Path(path) / "manifest.json").exists()
+    )
 
 
 def _of_directories(paths: Sequence[str], cold: Sequence[str]) -> list[Shard]:

@@ -43,6 +43,8 @@ NAMES = tuple(
 EARLIEST, LATEST = -2, -1
 BUCKETS = ("s3://", "s3a://", "gs://", "gcs://", "az://", "abfs://", "abfss://")
 """How the URL of a bucket begins."""
+SERVICE = "service.json"
+"""The object that a bucket has in place of a manifest."""
 
 
 class BadOption(ValueError):

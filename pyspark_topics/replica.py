@@ -43,10 +43,9 @@ from pyspark_topics.bucket import AHEAD, REMEDY, Bucket, Extent, ObjectFile
 from pyspark_topics.catalog import Catalog
 from pyspark_topics.errors import CorruptFile, NotADataDirectory, Trimmed, UnknownFormat, log, tell
 from pyspark_topics.logfile import LogFile
-from pyspark_topics.options import BUCKETS, Topics
+from pyspark_topics.options import SERVICE, Topics
 from pyspark_topics.xxh3 import digest
 
-SERVICE = "service.json"
 FORMAT = VERSION = 1
 CHUNK_BYTES = 4 << 20
 RUN_BYTES = 4 << 20
@@ -56,13 +55,6 @@ PART = struct.Struct("<4sHHQQ16xQQ16xQ8xQ")
 assert PART.size == 96
 MANIFEST = struct.Struct("<4sIQQ")
 _NUMBER = re.compile(r"\d{20}")
-
-
-def is_bucket(path: str) -> bool:
-    """Whether the path is the URL of a bucket, or the directory of a file:/// bucket."""
-    return path.startswith(BUCKETS) or (
-        (Path(path) / SERVICE).is_file() and not (Path(path) / "manifest.json").exists()
-    )
 
 
 def shards(url: str) -> list[ReplicaShard]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pyspark_topics import feed, files
-from pyspark_topics.client import Endpoint
 from pyspark_topics.offsets import Source
 from pyspark_topics.options import Options, parse
 
@@ -14,7 +12,12 @@ from pyspark_topics.options import Options, parse
 def source(given: Mapping[str, str], options: Options, schema: Any) -> Source:
     """The source for parsed `options` (from `given`); `schema` has the columns to read."""
     if options.url:
+        from pyspark_topics import feed
+        from pyspark_topics.client import Endpoint
+
         return feed.Feed(Endpoint.of(given), options, schema)
+    from pyspark_topics import files
+
     return files.Files(options, schema)
 
 

@@ -36,7 +36,7 @@ from shardd.replication.log_reader import Frames, LogGone, LogReader
 from shardd.replication.manifests import ManifestError
 from shardd.replication.messages import Part
 from shardd.replication.progress import Progress
-from shardd.replication.role import PART_BYTES, Role, in_thread
+from shardd.replication.role import Role, in_thread
 from shardd.replication.store import StoreError
 from shardd.storage.catalog import CatalogError
 from shardd.storage.disk import Disk
@@ -100,7 +100,7 @@ class Holder:
         """Called after each sync of the log."""
         self.progress.synced()
         if self._log.synced_no > self.shipped_no:
-            self._role.synced(full=self.progress.lag_bytes >= PART_BYTES)
+            self._role.synced(self.progress.lag_bytes)
 
     def checkpoint_made(self) -> None:
         self._checkpoint.set()

@@ -46,14 +46,13 @@ from shardd.replication.messages import (
     Timing,
 )
 from shardd.replication.objects import Objects
+from shardd.replication.pace import PART_BYTES, Pace
 from shardd.replication.protocol import Replica
 from shardd.replication.states import HOLDERS, State
 from shardd.replication.store import StoreError
 
 TURN_S = 0.1
 """Seconds between two looks of the protocol at the time."""
-PART_BYTES = 4 << 20
-"""A part is created at once when so many bytes wait, whatever the interval."""
 RETRY_S = 1.0
 DRAIN_TIMEOUT = 5.0
 ALONE_AFTER_S = 5.0
@@ -122,8 +121,8 @@ class Role:
         interval_s: float = 0.0,
         now: Callable[[], float] | None = None,
     ) -> None:
-        """`check` asks whether the bucket is this service's. `leads`: the shard is number 0. A part leaves `interval_s`
-        after the one before, or when it is full."""
+        """`check` asks whether the bucket is this service's. `leads`: the shard is number 0. `interval_s`: see
+        `Pace`."""
         self.nonce = nonce
         self.objects = objects
         self.local = local
@@ -131,7 +130,7 @@ class Role:
         self._check = check
         self._leads = leads
         self._waits = replication.awaited
-        self._interval_s = interval_s
+        self._pace = Pace(interval_s, replication.awaited)
         self._now = now or partial(time.clock_gettime, time.CLOCK_BOOTTIME)
         self._by_hand = False
         self._alone = False
@@ -336,10 +335,10 @@ class Role:
 
     # Shipping
 
-    def synced(self, *, full: bool = False) -> None:
-        """Called after each sync of the log. `full`: enough waits for a part of the largest size."""
+    def synced(self, waiting_bytes: int) -> None:
+        """Called after each sync of the log, with the bytes that are not in the bucket."""
         self._news.set()
-        if full:
+        if self._pace.enough(waiting_bytes):
             self._full.set()
 
     def ship(self, log: Log, reader: LogReader) -> None:
@@ -352,21 +351,23 @@ class Role:
 
     async def _ship(self, log: Log, reader: LogReader) -> None:
         assert self.replica is not None
-        last = float("-inf")
         while not self.over.is_set():
             await self._news.wait()
-            with trio.move_on_at(last + self._interval_s):
+            with trio.move_on_at(self._pace.due):
                 await self._full.wait()
             self._news = trio.Event()
             if not self._ending:
                 self._full = trio.Event()
-            last, upto_no = trio.current_time(), log.synced_no
+            self._pace.turn(trio.current_time())
+            upto_no = log.synced_no
             while frames := await self._read(reader, upto_no):
                 self._frames = frames
+                self._pace.begun(trio.current_time(), len(frames.data))
                 self.replica.offer(frames.last_no)
                 self._do(self.replica.tick(self._now()))
                 while self.position.frame_no < frames.last_no and not self.over.is_set():
                     await self._arrived.wait()
+                self._pace.ended(trio.current_time())
 
     async def _read(self, reader: LogReader, upto_no: int) -> Frames | None:
         """The frames of the next part, if there are any up to `upto_no`."""
@@ -401,7 +402,8 @@ class Role:
     async def drain(self, log: Log) -> None:
         """Ship what is synced, and end the term. Gives up after `DRAIN_TIMEOUT`."""
         self._ending = True
-        self.synced(full=True)
+        self._news.set()
+        self._full.set()
         if self.claimed.is_set():
             with trio.move_on_after(DRAIN_TIMEOUT):
                 await self.caught_up(log)

@@ -22,6 +22,9 @@ from tests.support.service import until
 PAGE = "examples.md"
 COMMANDS = {block.text.split()[-1]: block.text for block in blocks(f"docs/{PAGE}")}
 
+START_S = 120
+"""A Spark session takes long to start and to stop on a loaded machine."""
+
 
 class Example:
     """A running example, and its tabs."""
@@ -64,14 +67,14 @@ def example(name: str, directory: Path, arguments: str = "") -> Iterator[Example
             )
         running = Example(process, said, stack, directory)
         try:
-            until(lambda: "\nopen " in running.said or process.poll() is not None, "the example")
+            until(lambda: "\nopen " in running.said or process.poll() is not None, "the example", START_S)
             yield running
             for page in running.tabs:
                 page.js("0")  # hears what came before
                 assert page.errors == []
                 assert all(each.url.startswith("http://127.0.0.1:") for each in page.transfers.values())
             process.terminate()
-            assert process.wait(20) == 0, running.said
+            assert process.wait(START_S) == 0, running.said
         except Exception as error:
             error.add_note(f"{name} said:\n{running.said}")
             for page in running.tabs:

@@ -1,12 +1,14 @@
-"""Claims about the package as a user installs it, alone, with the oldest and the newest Spark: batch, filters, streams.
+"""Claims about the package as a user installs it, alone, with each minor version of Spark: batch, filters, streams.
 
     pytest -m long tests/e2e/test_spark_versions.py
 
-makes an environment for each. TOPICS_SPARK_PYTHON names the Python of an existing environment with pyspark.
+makes an environment for each below that of the tests, once. TOPICS_SPARK_PYTHON names the Python of an existing
+environment with pyspark, to be used in place of the oldest.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -21,7 +23,7 @@ from tests.support.spark import ROOT, Spark, SparkError
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
-VERSIONS = ["4.0.*", "4.*"]
+VERSIONS = OLDEST, *_, NEWEST = "4.0", "4.1", "4.2", "4"
 CODE = """
 import os, pyspark, pyspark_topics
 version = pyspark.__version__
@@ -39,21 +41,32 @@ def stream(options):
 """
 
 
+def environment(version: str) -> str:
+    """The Python of an environment with this version of pyspark, made if it is not there."""
+    home = Path(sys.prefix) / "spark" / version
+    home.mkdir(parents=True, exist_ok=True)
+    python, whole = home / "env" / "bin" / "python", home / "whole"
+    with (home / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not whole.exists() or version == NEWEST:
+            subprocess.run([sys.executable, "-m", "venv", str(home / "env")], check=True)
+            packages = [f"pyspark=={version}.*", "pyarrow>=18", "xxhash"]
+            subprocess.run([*pip(str(python)), "--upgrade", *packages], check=True)
+            whole.touch()
+    return str(python)
+
+
+def pip(python: str) -> list[str]:
+    return [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+
+
 @pytest.fixture(scope="module", params=VERSIONS)
 def python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    home = tmp_path_factory.mktemp("venv")
-    if given := os.environ.get("TOPICS_SPARK_PYTHON"):
-        if request.param != VERSIONS[0]:
-            pytest.skip("TOPICS_SPARK_PYTHON names one environment")
-        made, packages = given, ["--no-deps"]
-    else:
-        subprocess.run([sys.executable, "-m", "venv", str(home / "env")], check=True)
-        made, packages = str(home / "env" / "bin" / "python"), [f"pyspark=={request.param}"]
-    pip = [made, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    target = home / "package"
-    subprocess.run([*pip, "--target", str(target), "--no-deps", str(ROOT / "packages" / "pyspark-topics")], check=True)
-    if "--no-deps" not in packages:
-        subprocess.run([*pip, *packages, "pyarrow>=18", "xxhash"], check=True)
+    given = os.environ.get("TOPICS_SPARK_PYTHON") if request.param == OLDEST else None
+    made = given or environment(request.param)
+    target = tmp_path_factory.mktemp("package")
+    package = str(ROOT / "packages" / "pyspark-topics")
+    subprocess.run([*pip(made), "--target", str(target), "--no-deps", package], check=True)
     return f"{made}:{target}"
 
 
@@ -77,7 +90,7 @@ def loaded(shared: Service) -> Service:
 def test_the_package_is_the_installed_one_and_reads(spark: Spark, python: str, loaded: Service, tmp_path: Path) -> None:
     version, place = spark.run(CODE.format(path="", work="") + "answer = [version, place]")
     assert place.startswith(python.partition(":")[2])
-    print(f"Spark {version}")  # noqa: T201 - which version "the newest" was
+    print(f"Spark {version}")  # noqa: T201 - which version the newest of a minor version was
     rows = spark.query(
         loaded.data_dir,
         "select topic, count(*) n, sum(cast(cast(value as string) as int)) total, min(timestampType) kind, "

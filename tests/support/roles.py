@@ -12,6 +12,7 @@ from proto.model.replication import Replication
 from shardd.replication.attach import FORMAT, Service, check_service
 from shardd.replication.log_reader import LogReader
 from shardd.replication.objects import Objects
+from shardd.replication.pace import PART_BYTES
 from shardd.replication.role import Role
 from shardd.standby.closed_log import ClosedLog
 from shardd.storage.disk import RealDisk
@@ -112,7 +113,7 @@ class Machine:
         assert self.harness is not None
         self.harness.append(topic, *data)
         self.harness.shard.commits.sync_now()
-        self.role.synced()
+        self.role.synced(PART_BYTES)
         with trio.fail_after(5):
             await self.role.caught_up(self.harness.shard.log)
 

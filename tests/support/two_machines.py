@@ -355,10 +355,12 @@ class TwoMachines:
             if not name:
                 return
             service = self.pair.machines[name]
-            pids = [service.child(children)["pid"]] if children else service.pids()
-            stopped = [os.pidfd_open(pid) for pid in pids if pid]
-            for each in stopped:
-                signal.pidfd_send_signal(each, signal.SIGSTOP)
+            pids = [_pid(service, children)] if children else service.pids()
+            stopped = []
+            for pid in filter(None, pids):
+                with suppress(ProcessLookupError):
+                    stopped.append(os.pidfd_open(pid))
+                    signal.pidfd_send_signal(stopped[-1], signal.SIGSTOP)
             yield seconds
             for each in stopped:
                 try:
@@ -378,8 +380,9 @@ class TwoMachines:
 
     def shard_killed(self) -> Fault:
         with self._machine() as name:
-            if name:
-                self.pair.machines[name].kill_child(f"shard-0{self.rng.randrange(SHARDS)}")
+            if name and (pid := _pid(self.pair.machines[name], f"shard-0{self.rng.randrange(SHARDS)}")):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
                 yield self._moment()
 
     def _cut(self, *middles: str) -> Fault:
@@ -488,6 +491,12 @@ class TwoMachines:
         for writer in self.safe:
             for record, machine in writer.by.items():
                 assert found.get(record) == machine, f"{record}: acknowledged by {machine}, held by {found.get(record)}"
+
+
+def _pid(service: Service, child: str) -> int | None:
+    """The pid of a child; None before it was started."""
+    found: int | None = service.status().get("children", {}).get(child, {}).get("pid")
+    return found
 
 
 def _pause(seconds: float) -> None:

@@ -78,3 +78,27 @@ def test_the_project_leaves_the_package_to_its_own_distribution_and_agrees_with_
     (others,) = re.findall(r"^NAMES = (.*)$", (ROOT / "setup.py").read_text(), re.M)
     assert not packages & set(ast.literal_eval(others))
     assert not alone["project"]["scripts"].keys() & whole["project"]["scripts"].keys()
+
+
+LOADED = """
+import json, sys
+from pyspark_topics.datasource import DefaultSource
+source = DefaultSource({"path": sys.argv[1]})
+schema = source.schema()
+made = sorted(sys.modules)
+source.reader(schema).partitions()
+print(json.dumps([made, sorted(sys.modules)]))
+"""
+
+
+def test_each_process_of_spark_loads_what_it_needs(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.shard.append("t", 1)
+    scene.settle()
+    command = [sys.executable, "-c", LOADED, scene.options["path"]]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr
+    making, planning = (set(modules) for modules in json.loads(done.stdout))
+    elsewhere = {f"pyspark_topics.{name}" for name in ("writer", "client", "feed", "stream", "bucket", "replica")}
+    assert not making & (elsewhere | {"pyspark_topics.files", "pyspark_topics.rows", "pyarrow.compute", "pyarrow.fs"})
+    assert not planning & (elsewhere - {"pyspark_topics.stream"} | {"pyarrow.fs"})
