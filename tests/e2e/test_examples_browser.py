@@ -53,18 +53,22 @@ class Example:
         return page
 
 
+def recipe(name: str, arguments: str) -> list[str]:
+    """What `make` runs for the command of the page, without what it installs. Also below another `make`."""
+    given = ["--dry-run", "--no-print-directory", f"VENV={Path(sys.executable).parents[1]}", f"ARGS={arguments}"]
+    command = [*shlex.split(COMMANDS[name]), *given]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=True).stdout
+    return ["sh", "-c", said.splitlines()[-1]]
+
+
 @contextmanager
 def example(name: str, directory: Path, arguments: str = "") -> Iterator[Example]:
-    """Run what `make` runs for the command of the page, without what it installs."""
-    made = f"VENV={Path(sys.executable).parents[1]}"
-    command = [*shlex.split(COMMANDS[name]), "--dry-run", "--no-print-directory", made, f"ARGS=--port 0 {arguments}"]
-    recipe = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=True).stdout
+    """Run an example on a free port."""
+    command = recipe(name, f"--port 0 {arguments}")
     with ExitStack() as stack:
         said = directory / "said"
         with said.open("wb") as output:
-            process = subprocess.Popen(
-                ["sh", "-c", recipe.splitlines()[-1]], cwd=ROOT, stdout=output, stderr=output, start_new_session=True
-            )
+            process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True)
         running = Example(process, said, stack, directory)
         try:
             until(lambda: "\nopen " in running.said or process.poll() is not None, "the example", START_S)

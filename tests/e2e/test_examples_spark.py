@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import random
-import shlex
 import subprocess
-import sys
 import zipfile
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_examples_browser import COMMANDS, START_S, example
+from tests.e2e.test_examples_browser import START_S, example, recipe
 from tests.e2e.test_spark_flights import HEADER
 from tests.support.console import accessible
 from tests.support.service import until
@@ -50,12 +48,8 @@ def made_up(path: Path) -> Counter[tuple[int, str]]:
 )
 def test_what_spark_finds_is_what_plain_python_finds(name: str, proof: str, tmp_path: Path) -> None:
     made_up(tmp_path / "flights.csv.zip")
-    arguments = f"ARGS=--csv {tmp_path}/flights.csv.zip"
-    command = [*shlex.split(COMMANDS[name]), "--dry-run", f"VENV={Path(sys.executable).parents[1]}", arguments]
-    recipe = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=20, check=True).stdout
-    done = subprocess.run(
-        ["sh", "-c", recipe.splitlines()[-1]], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
-    )
+    command = recipe(name, f"--csv {tmp_path}/flights.csv.zip")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     last = done.stdout.splitlines()[-1]
     assert last.startswith("PROOF ")
