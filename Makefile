@@ -39,7 +39,7 @@ test: $(VENV)/.test
 	@tools/check.sh $(BIN) whole $(ARGS)
 
 long: $(VENV)/.fuzz $(VENV)/.demo
-	@tools/install-lake.sh $(VENV)/lake || true
+	@tools/install-lake.sh $(VENV)/lake delta && tools/install-lake.sh $(VENV)/iceberg iceberg || true
 	@$(BIN)/python -m pytest -m long $(ARGS)
 
 demo: $(VENV)/.demo

@@ -1,13 +1,14 @@
-"""Speed of the lake: topics into Delta tables, compared with the same records from JSON Lines into Delta by Spark.
+"""Speed of the lake: topics into tables, compared with the same records from JSON Lines into Delta by Spark.
 
-    make bench-lake                       a table, in about three minutes
+    make bench-lake                       a table, in about four minutes
     python bench/lake.py --json           the same as JSON
     python bench/lake.py --records N --batches N --dir DIR
 
 Needs Java, and what tools/install-lake.sh installs. A service takes the records (400 000 by default, 200 bytes of data
 each, eight topics) and continues to run. `topics-spark lake` reads its files; a streaming query of Spark reads the same
 rows from JSON Lines, in the same session (`local[2]`), into a table with the same partitions. Both run three times, in
-turn, and the table shows the fastest run. `topics lake` follows, alone.
+turn, and the table shows the fastest run. `topics lake` runs before, alone, and `topics-spark lake --format iceberg`
+after, with a Spark for it (which takes all records in one batch, as Spark before 4.2 does).
 
 Two loads: all records in four batches, and small batches of 1000 records each. The last column is the number of files
 that readers of the table open then, with the files that are joined between batches.
@@ -24,7 +25,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lake_in_spark import LINES, Load, timed
+from lake_in_spark import ICEBERG, LINES, Load, timed
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -35,6 +36,7 @@ LARGE, SMALL = "bench", "small"
 LARGE_BATCHES = 4
 SMALL_RECORDS = 1000
 LOCAL = "topics lake"
+HOMES = {"delta": HERE / ".venv/lake", "iceberg": HERE / ".venv/iceberg"}
 
 
 def prepare(port: int, folder: Path, loads: list[Load]) -> None:
@@ -83,14 +85,20 @@ def without_spark(data: Path, folder: Path, loads: list[Load]) -> list[dict[str,
 def checked(row: dict[str, Any]) -> dict[str, Any]:
     """A measured row with the number of files of its table. Ends the program if a record is missing, or there twice."""
     from deltalake import DeltaTable
+    from pyiceberg.table import StaticTable
 
-    table = DeltaTable(f"{row['table']}/events")
-    offsets = table.to_pyarrow_dataset().to_table(columns=["topic", "offset"])
+    path = f"{row['table']}/events"
+    if row["way"] == ICEBERG:
+        iceberg = StaticTable.from_metadata(path)
+        offsets, files = iceberg.scan(selected_fields=("topic", "offset")).to_arrow(), len(iceberg.inspect.data_files())
+    else:
+        delta = DeltaTable(path)
+        offsets, files = delta.to_pyarrow_dataset().to_table(columns=["topic", "offset"]), len(delta.file_uris())
     each = row["records"] // TOPICS
     distinct = len(offsets.group_by(["topic", "offset"]).aggregate([]))
     if not row["records"] == len(offsets) == distinct or max(offsets["offset"].to_pylist()) != each:
         raise SystemExit(f"{row['way']}: {len(offsets)} rows of {row['records']} records, {distinct} distinct")
-    return {**row, "files": len(table.file_uris())}
+    return {**row, "files": files} | ({"batches": 1} if row["way"] == ICEBERG else {})
 
 
 def table(found: list[dict[str, Any]]) -> Table:
@@ -121,16 +129,19 @@ def main() -> None:
     unit = 2 * TOPICS * LARGE_BATCHES
     large = Load(LARGE, given.records // unit * unit, LARGE_BATCHES)
     loads = [large, Load(SMALL, SMALL_RECORDS // (2 * TOPICS) * 2 * TOPICS * given.batches, given.batches)]
-    subprocess.run([HERE / "tools/install-lake.sh", HERE / ".venv/lake"], check=True)
+    for tables, home in HOMES.items():
+        subprocess.run([HERE / "tools/install-lake.sh", home, tables], check=True)
     with tempfile.TemporaryDirectory(prefix="topics-bench-", dir=given.dir) as name:
         folder = Path(name)
         with Server(folder / "data", 2) as server:
             prepare(server.port, folder, loads)
             plan = json.dumps([asdict(each) for each in loads])
-            here = [HERE / ".venv/lake/bin/python", HERE / "bench/lake_in_spark.py", folder / "data", folder, plan]
             environment = {**os.environ, "PYTHONPATH": str(HERE), "SPARK_LOCAL_IP": "127.0.0.1"}
-            done = subprocess.run(here, env=environment, stdout=subprocess.PIPE, check=True)
-            found = json.loads(done.stdout.splitlines()[-1]) + without_spark(folder / "data", folder, loads)
+            found = without_spark(folder / "data", folder, loads)
+            for tables, home in HOMES.items():
+                command = [home / "bin/python", HERE / "bench/lake_in_spark.py", tables, folder / "data", folder, plan]
+                done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
+                found += json.loads(done.stdout.splitlines()[-1])
             found = [checked(row) for row in found]
     if given.json:
         print(json.dumps(found))

@@ -1,6 +1,6 @@
-"""What bench/lake.py measures in Spark, in the environment of tools/install-lake.sh.
+"""What bench/lake.py measures in Spark, in the environments of tools/install-lake.sh.
 
-    python bench/lake_in_spark.py DATA_DIR FOLDER LOADS
+    python bench/lake_in_spark.py delta|iceberg DATA_DIR FOLDER LOADS
 
 prints the measured runs as JSON.
 """
@@ -18,7 +18,8 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parents[1]
 RUNS = 3
-SPARK, LINES = "topics-spark lake", "JSON Lines → Delta, Spark"
+DELTA = "delta"
+SPARK, ICEBERG, LINES = "topics-spark lake", "topics-spark lake, Iceberg", "JSON Lines → Delta, Spark"
 SCHEMA = "topic string, offset bigint, timestamp timestamp, tag string, value string"
 
 
@@ -35,21 +36,21 @@ class Load:
         return self.records // self.batches
 
 
-def by_spark(data: Path, folder: Path, loads: list[Load]) -> list[dict[str, Any]]:
+def by_spark(tables: str, data: Path, folder: Path, loads: list[Load]) -> list[dict[str, Any]]:
     from pyspark.sql import SparkSession
 
     from pyspark_topics import DefaultSource
     from pyspark_topics.jobs import lake
     from pyspark_topics.jobs.store import Store
-    from pyspark_topics.lake import delta
+    from pyspark_topics.lake import formats
     from pyspark_topics.lake.layout import About
     from pyspark_topics.sources import positions
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    jars = ",".join(map(str, (HERE / ".venv/lake/jars").glob("*.jar")))
+    jars = ",".join(map(str, (Path(sys.prefix) / "jars").glob("*.jar")))
     given = {"spark.master": "local[2]", "spark.jars": jars, "spark.ui.enabled": "false", "spark.driver.memory": "3g"}
     builder = SparkSession.builder.config("spark.ui.showConsoleProgress", "false")
-    for name, value in delta.settings("4.2", given, folder).items():
+    for name, value in formats.settings(tables, "", given, folder).items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
@@ -58,7 +59,7 @@ def by_spark(data: Path, folder: Path, loads: list[Load]) -> list[dict[str, Any]
     def topics(each: Load, to: Path) -> None:
         options = {"path": str(data), "subscribePattern": f"{each.name}.*", **lake.LENIENT}
         settings = lake.Settings(once=True, max_records=each.batch)
-        lake.run(spark, positions(options), options, Store(spark, str(to)), About(), settings)
+        lake.run(spark, positions(options), options, Store(spark, str(to)), About(tables=tables), settings)
 
     def lines(each: Load, to: Path) -> None:
         stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 2).json(str(folder / each.name))
@@ -66,7 +67,10 @@ def by_spark(data: Path, folder: Path, loads: list[Load]) -> list[dict[str, Any]
         writer = writer.partitionBy("topic", "date").option("checkpointLocation", str(to / "checkpoint"))
         writer.trigger(availableNow=True).start(str(to / "events")).awaitTermination()
 
-    found = timed({SPARK: topics, LINES: lines}, folder, loads)
+    ways: dict[str, Callable[[Load, Path], None]] = (
+        {SPARK: topics, LINES: lines} if tables == DELTA else {ICEBERG: topics}
+    )
+    found = timed(ways, folder, loads)
     spark.stop()
     return found
 
@@ -76,8 +80,8 @@ def timed(ways: dict[str, Callable[[Load, Path], None]], folder: Path, loads: li
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for run in range(RUNS):
         for each in loads:
-            for way, bring in ways.items():
-                to = folder / f"{way.partition(' ')[0]}-{each.name}-{run}"
+            for number, (way, bring) in enumerate(ways.items()):
+                to = folder / f"{Path(sys.prefix).name}-{number}-{each.name}-{run}"
                 started = time.perf_counter()
                 bring(each, to)
                 seconds = time.perf_counter() - started
@@ -88,5 +92,5 @@ def timed(ways: dict[str, Callable[[Load, Path], None]], folder: Path, loads: li
 
 
 if __name__ == "__main__":
-    data, folder, plan = sys.argv[1:]
-    print(json.dumps(by_spark(Path(data), Path(folder), [Load(**each) for each in json.loads(plan)])))
+    tables, data, folder, plan = sys.argv[1:]
+    print(json.dumps(by_spark(tables, Path(data), Path(folder), [Load(**each) for each in json.loads(plan)])))

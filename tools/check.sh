@@ -23,7 +23,7 @@ fi
 
 tools/install-ops.sh || true # the tests that need them say so
 tools/install-npm.sh || true
-tools/install-lake.sh "$(dirname "$bin")/lake" || true
+tools/install-lake.sh "$(dirname "$bin")/lake" delta && tools/install-lake.sh "$(dirname "$bin")/iceberg" iceberg || true
 chosen="not long"
 skipped=""
 if java_home=$(tools/find-java.sh); then

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark_topics.jobs.session import session
+from pyspark_topics.lake.layout import DELTA, ICEBERG
 
 _ERROR = re.compile(r"[A-Za-z_][\w.$]*(?:Error|Exception): ")
 """Exception name at the begin of a traceback's last line."""
@@ -59,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     audit.add_argument("--path", required=True, metavar="DIR", help="the data directory; the service may run")
     audit.add_argument("--cold-path", default=None, metavar="DIR", help="its cold tier, if it has one")
     audit.set_defaults(run=_audit)
-    lake = jobs.add_parser("lake", help="topics to Delta tables, once each record; goes on with what comes")
+    lake = jobs.add_parser("lake", help="topics to Delta or Iceberg tables, once each record; goes on with what comes")
     _lake_options(lake)
     lake.set_defaults(run=_lake)
     for job in (archive, replay, report, audit, lake, _describing(jobs)):
@@ -94,6 +95,7 @@ def _lake_options(job: argparse.ArgumentParser) -> None:
     job.add_argument("--vacuum", action="store_true", help="reconcile: remove the files that hold deleted rows at once")
     _source(job)
     job.add_argument("--to", required=True, metavar="DIR", help="the lake, on any file system of Spark")
+    job.add_argument("--format", default=DELTA, choices=[DELTA, ICEBERG], help="of the tables (default delta)")
     job.add_argument("--once", action="store_true", help="end when all that is there now is in the tables")
     job.add_argument("--every", type=float, default=10.0, metavar="SECONDS", help="time between batches (default 10)")
     job.add_argument(
@@ -208,13 +210,21 @@ def _lake(spark: Any, given: argparse.Namespace) -> dict[str, Any]:
         from pyspark_topics.jobs import lake_reconcile
 
         return lake_reconcile.run(
-            spark, positions(options), options, Store(spark, given.to), given.tag, given.dry_run, given.vacuum
+            spark,
+            positions(options),
+            options,
+            Store(spark, given.to),
+            given.tag,
+            given.dry_run,
+            given.vacuum,
+            given.format,
         )
     wanted = About(
         PER_TOPIC if given.table_per_topic else ONE,
         source=Bucket(given.path or given.url).shown,
         infer=given.infer,
         variant=given.variant,
+        tables=given.format,
     )
     wanted = typed.evolved(wanted, lake.schema(spark, given.schema) if given.schema else [], strict=True)
     settings = lake.Settings(given.once, given.every, given.max_records, given.compact_to, given.vacuum_after)
@@ -297,7 +307,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         if given.job == "lake":
-            settings = _with_delta(settings, given.master)
+            settings = _with_format(settings, given)
         if getattr(given, "url", ""):
             Endpoint.of(_options(given)).reach()  # before Spark starts, which takes seconds
         spark = session(given.job, given.master, settings)
@@ -321,14 +331,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if done.get("clean", True) else 1
 
 
-def _with_delta(settings: dict[str, str], master: str) -> dict[str, str]:
+def _with_format(settings: dict[str, str], given: argparse.Namespace) -> dict[str, str]:
     import pyspark
 
-    from pyspark_topics.lake import delta
+    from pyspark_topics.lake import formats
 
     home = os.environ.get("SPARK_HOME") or Path(str(pyspark.__file__)).parent
-    given = {**({"spark.master": master} if master else {}), **settings}
-    return delta.settings(pyspark.__version__, given, Path(home) / "jars")
+    known = {**({"spark.master": given.master} if given.master else {}), **settings}
+    return formats.settings(given.format, pyspark.__version__, known, Path(home) / "jars")
 
 
 def _sentence(error: Exception) -> str:

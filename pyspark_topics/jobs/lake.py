@@ -1,4 +1,5 @@
-"""`topics-spark lake`: topics into Delta tables, by one streaming query. `pyspark_topics.lake.layout` has the layout.
+"""`topics-spark lake`: topics into Delta or Iceberg tables, by one streaming query. For the layout see
+`pyspark_topics.lake.layout`.
 
 Steps of a batch, and the state if the driver dies in the step:
 
@@ -28,10 +29,10 @@ from typing import Any
 
 from pyspark_topics import offsets
 from pyspark_topics.jobs.store import Store
-from pyspark_topics.lake import checkpoint, layout, typed
+from pyspark_topics.lake import checkpoint, formats, layout, typed
 from pyspark_topics.lake.checkpoint import Checkpoint
-from pyspark_topics.lake.delta import Delta
 from pyspark_topics.lake.layout import ABOUT, EVENTS, GAPS, ONE, PER_TOPIC, About, LakeError, Mark, same_service
+from pyspark_topics.lake.sink import Sink
 from pyspark_topics.offsets import Gap, Offsets, Source
 from pyspark_topics.options import all_there, parse
 
@@ -42,8 +43,8 @@ LENIENT: Mapping[str, str] = {"failOnDataLoss": "false", "failOnDamage": "true"}
 """Options of the read: losses are rows of `gaps`, damage is an error."""
 INFER_FROM = 10_000
 """Records of a batch that are looked at for new members."""
-_CONFLICT = re.compile(r"Concurrent\w+Exception|DELTA_CONCURRENT_\w+")
-"""Delta's refusal of a commit because of another one."""
+_CONFLICT = re.compile(r"Concurrent\w+Exception|DELTA_CONCURRENT_\w+|CommitFailedException|\bValidationException")
+"""Refusal of a commit because of another one, by Delta or Iceberg."""
 COMPACT_EVERY = 10
 """Batches between two looks for small files."""
 VACUUM_EVERY_S = 3600.0
@@ -74,7 +75,7 @@ def run(
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     source.reach()
     about = evolve(store, describe(store, wanted), wanted)
-    sink = Delta(store, about)
+    sink = formats.sink(store, about)
     at = position(store, sink, about)
     latest = source.latest()
     all_there(parse(options, streaming=True).topics, {**latest, **at.positions})
@@ -86,13 +87,16 @@ def run(
     if about.form == ONE:
         sink.create(EVENTS)
     batches = Batches(source, store, about, sink, found, settings)
-    query = _query(spark, options, latest, found, batches, settings)
-    try:
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        query.stop()
-    except Exception as error:
-        raise explained(store.root, batches.failure or error) from None
+    # Spark before 4.2 ends behind a batch that it repeats, as if there were no later records.
+    for _ in range(2 if settings.once and found.unfinished() else 1):
+        query = _query(spark, options, latest, found, batches, settings)
+        try:
+            query.awaitTermination()
+        except KeyboardInterrupt:
+            query.stop()
+            break
+        except Exception as error:
+            raise explained(store.root, batches.failure or error) from None
     with store.locked():
         batches.maintain(spark, last=True)
     return {"version": at.version + batches.written, "records": batches.records, "gaps": batches.gaps}
@@ -112,6 +116,7 @@ def describe(store: Store, wanted: About) -> About:
     if found.form != wanted.form:
         has, way = ("one table", "without") if found.form == ONE else ("a table for each topic", "with")
         raise LakeError(f"{store.root} has {has}: run it {way} --table-per-topic, or take another --to")
+    layout.same_format(store.root, found, wanted.tables)
     if wanted.variant and not found.variant:
         raise LakeError(f"{store.root} was begun without --variant; take another --to")
     return found
@@ -148,7 +153,7 @@ def schema(spark: Any, given: str) -> list[tuple[str, str]]:
     return [(field.name, field.dataType.simpleString()) for field in found.fields]
 
 
-def position(store: Store, sink: Delta, about: About) -> Mark:
+def position(store: Store, sink: Sink, about: About) -> Mark:
     """Up to where the tables of rows go together. Raises `LakeError` if something else wrote to one."""
     if about.form == ONE:
         return sink.at(EVENTS).mark
@@ -206,7 +211,7 @@ class Batches:
     source: Source
     store: Store
     about: About
-    sink: Delta
+    sink: Sink
     checkpoint: Checkpoint
     settings: Settings
     records: int = 0

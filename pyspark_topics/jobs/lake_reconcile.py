@@ -19,9 +19,9 @@ from typing import Any
 
 from pyspark_topics.jobs.lake import position
 from pyspark_topics.jobs.store import Store
-from pyspark_topics.lake import layout
-from pyspark_topics.lake.delta import Delta
+from pyspark_topics.lake import formats, layout
 from pyspark_topics.lake.layout import ABOUT, EVENTS, GAPS, ONE, LakeError
+from pyspark_topics.lake.sink import Sink
 from pyspark_topics.offsets import Offsets, Source
 
 READ = "topic string, offset long"
@@ -35,13 +35,16 @@ def run(
     tags: Sequence[str],
     dry_run: bool,
     vacuum: bool,
+    tables: str,
 ) -> dict[str, Any]:
-    """Delete, or with `dry_run` count. Returns the number of rows by topic. Raises `LakeError`."""
+    """Delete, or with `dry_run` count. Returns the number of rows by topic. `tables` is the format of the
+    tables that the session can write. Raises `LakeError`."""
     if not store.exists(ABOUT):
         raise LakeError(f"{store.root}: there is no lake (no {ABOUT}); topics-spark lake makes one")
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     about = layout.about(store.read(ABOUT), store.path(ABOUT))
-    sink = Delta(store, about)
+    layout.same_format(store.root, about, tables)
+    sink = formats.sink(store, about)
     source.reach()
     end = source.latest()
     layout.same_service(store.root, position(store, sink, about).positions, end)
@@ -60,7 +63,7 @@ def run(
 
 
 def _deleted(
-    spark: Any, source: Source, sink: Delta, name: str, rows: Any, end: Offsets, dry_run: bool
+    spark: Any, source: Source, sink: Sink, name: str, rows: Any, end: Offsets, dry_run: bool
 ) -> dict[str, int]:
     """Do steps 3 and 4 for one table, of whose rows `rows` have no record. Returns the number of rows by topic."""
     rows = rows.persist()

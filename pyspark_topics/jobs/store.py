@@ -20,10 +20,10 @@ class Store:
 
     def __init__(self, spark: Any, root: str) -> None:
         self._gateway = spark.sparkContext._gateway
-        self._jvm = spark._jvm
-        self._hadoop = self._jvm.org.apache.hadoop.fs
-        self._conf = spark._jsc.hadoopConfiguration()
-        files = self._hadoop.Path(root).getFileSystem(self._conf)
+        self.jvm = spark._jvm
+        self._hadoop = self.jvm.org.apache.hadoop.fs
+        self.configuration = spark._jsc.hadoopConfiguration()
+        files = self._hadoop.Path(root).getFileSystem(self.configuration)
         self._files = files
         self.root = str(files.makeQualified(self._hadoop.Path(root)).toString()).rstrip("/")
         self._local = files.getScheme() == "file"
@@ -56,7 +56,7 @@ class Store:
     def read(self, name: str) -> bytes:
         stream = self._files.open(self._path(name))
         try:
-            return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+            return bytes(self.jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
         finally:
             stream.close()
 
@@ -81,7 +81,7 @@ class Store:
         stream = self._files.create(made, True)
         stream.write(bytearray(content))
         stream.close()
-        context = self._hadoop.FileContext.getFileContext(made.toUri(), self._conf)
+        context = self._hadoop.FileContext.getFileContext(made.toUri(), self.configuration)
         kind = getattr(self._hadoop, "Options$Rename")
         over = self._gateway.new_array(kind, 1)
         over[0] = kind.OVERWRITE
@@ -114,7 +114,7 @@ class Store:
         return unquote(urlsplit(self.root).path) + "/" + name
 
     def _rename_new(self, source: Any, target: Any) -> None:
-        context = self._hadoop.FileContext.getFileContext(target.toUri(), self._conf)
+        context = self._hadoop.FileContext.getFileContext(target.toUri(), self.configuration)
         none = self._gateway.new_array(getattr(self._hadoop, "Options$Rename"), 0)
         try:
             context.rename(source, target, none)

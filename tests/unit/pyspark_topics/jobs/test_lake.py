@@ -9,7 +9,7 @@ import pytest
 
 from pyspark_topics.jobs import lake, lake_reconcile
 from pyspark_topics.jobs.cli import parser
-from pyspark_topics.lake import delta
+from pyspark_topics.lake import delta, formats, layout
 from pyspark_topics.lake.history import Table
 from pyspark_topics.lake.layout import About, LakeError, Mark
 from pyspark_topics.offsets import Gap, Offsets, Position
@@ -23,6 +23,7 @@ from pyspark_topics.offsets import Gap, Offsets, Position
             "no space left on the device. Nothing of the batch",
         ),
         ("[DELTA_CONCURRENT_TRANSACTION] x", "another run wrote to the same table"),
+        ("org.apache.iceberg.exceptions.CommitFailedException: x", "another run wrote to the same table"),
         ("io.delta.exceptions.ConcurrentAppendException: x", "another run wrote to the same table"),
     ],
 )
@@ -47,6 +48,20 @@ def test_a_spark_without_delta_is_told_which_one_is_needed_and_a_delta_of_ones_o
     assert "spark.jars.packages" not in delta.settings("4.3.0", {"spark.jars": "/d.jar"}, tmp_path)
     (tmp_path / "delta-spark_2.13-5.0.0.jar").touch()
     assert "spark.jars.packages" not in delta.settings("4.3.0", {}, tmp_path)
+
+
+@pytest.mark.parametrize(("version", "artifact"), [("4.0.1", "4.0_2.13:1.11.0"), ("4.1.4", "4.1_2.13:1.12.0")])
+def test_each_spark_has_its_iceberg(version: str, artifact: str, tmp_path: Path) -> None:
+    made = formats.settings("iceberg", version, {}, tmp_path)
+    assert made["spark.jars.packages"] == f"org.apache.iceberg:iceberg-spark-runtime-{artifact}"
+    with pytest.raises(LakeError, match=r"Iceberg needs Spark 4\.0 or 4\.1, this is 4\.2\.1: pip install"):
+        formats.settings("iceberg", "4.2.1", {}, tmp_path)
+
+
+def test_a_lake_of_the_other_format_is_refused() -> None:
+    layout.same_format("/l", About(), "delta")
+    with pytest.raises(LakeError, match="/l has Iceberg tables: take topics-spark lake --format iceberg"):
+        layout.same_format("/l", About(tables="iceberg"), "delta")
 
 
 def test_a_lake_is_not_fed_from_another_service() -> None:

@@ -128,6 +128,10 @@ def test_a_checkpoint_belongs_to_tables_that_are_where_its_batches_end(disk: Dis
     assert checkpoint.find(store, ONE) == made
     planned(disk, made, {"a": Position(9, 1)}, {"a": Position(12, 1)})
     assert made.planned() == 1
+    disk.create(f"{made.name}/commits/0", b"v1\n{}", "")
+    assert made.unfinished()
+    disk.create(f"{made.name}/commits/1", b"v1\n{}", "")
+    assert not made.unfinished()
     # Batch 0 is version 2, batch 1 version 3, which the tables may have or not.
     assert checkpoint.find(store, TWO) == made
     assert checkpoint.find(store, Mark(3, {"a": Position(12, 1)})) == made
