@@ -31,6 +31,9 @@ ARTIFACTS = {
     (4, 2): f"io.delta:delta-spark_2.13:{VERSION}",
 }
 """Spark → Delta for it."""
+UNUSED = "io.unitycatalog:*,io.delta:delta-kernel-*"
+"""What Delta's description asks for and a table known by its path does not need. With it would come a Hadoop, a Parquet
+and a Jackson of other versions than Spark's own."""
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 
 
@@ -48,8 +51,10 @@ def settings(version: str, given: Mapping[str, str], jars: Path) -> dict[str, st
     }
     if sink.local(given):
         made |= {"spark.databricks.delta.snapshotPartitions": "2", "spark.sql.shuffle.partitions": "8"}
-    return made | sink.session(
-        version, given, jars, artifacts=ARTIFACTS, jar="delta-spark*.jar", needs=needs, remedy=remedy
+    return (
+        made
+        | {"spark.jars.excludes": UNUSED}
+        | sink.session(version, given, jars, artifacts=ARTIFACTS, jar="delta-spark*.jar", needs=needs, remedy=remedy)
     )
 
 

@@ -39,6 +39,7 @@ def test_known_causes_are_a_sentence(text: str, said: str) -> None:
 def test_each_spark_has_its_delta(version: str, artifact: str, tmp_path: Path) -> None:
     made = delta.settings(version, {"a": "b"}, tmp_path)
     assert made["spark.jars.packages"] == f"io.delta:delta-spark{artifact}:4.4.0"
+    assert made["spark.jars.excludes"] == "io.unitycatalog:*,io.delta:delta-kernel-*"
     assert made["a"] == "b"
 
 
