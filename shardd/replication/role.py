@@ -54,6 +54,8 @@ from shardd.replication.store import StoreError
 TURN_S = 0.1
 """Seconds between two looks of the protocol at the time."""
 RETRY_S = 1.0
+READ_AT_ONCE = 256 << 10
+"""Bytes of a log that were synced last and are still in memory: reading them takes less time than a thread."""
 DRAIN_TIMEOUT = 5.0
 ALONE_AFTER_S = 5.0
 REPLACED = "another machine has taken the shard over"
@@ -130,6 +132,7 @@ class Role:
         self._check = check
         self._leads = leads
         self._waits = replication.awaited
+        self._waiting_bytes = READ_AT_ONCE + 1
         self._pace = Pace(interval_s, replication.awaited)
         self._now = now or partial(time.clock_gettime, time.CLOCK_BOOTTIME)
         self._by_hand = False
@@ -338,6 +341,7 @@ class Role:
     def synced(self, waiting_bytes: int) -> None:
         """Called after each sync of the log, with the bytes that are not in the bucket."""
         self._news.set()
+        self._waiting_bytes = waiting_bytes
         if self._pace.enough(waiting_bytes):
             self._full.set()
 
@@ -360,7 +364,7 @@ class Role:
                 self._full = trio.Event()
             self._pace.turn(trio.current_time())
             upto_no = log.synced_no
-            while frames := await self._read(reader, upto_no):
+            while reader.next_no <= upto_no and (frames := await self._read(reader, upto_no)):
                 self._frames = frames
                 self._pace.begun(trio.current_time(), len(frames.data))
                 self.replica.offer(frames.last_no)
@@ -373,6 +377,8 @@ class Role:
         """The frames of the next part, if there are any up to `upto_no`."""
         while True:
             try:
+                if self._waiting_bytes <= READ_AT_ONCE:
+                    return reader.take(upto_no, PART_BYTES)
                 frames: Frames | None = await in_thread(partial(reader.take, upto_no, PART_BYTES))
                 return frames
             except OSError as error:
