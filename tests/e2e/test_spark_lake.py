@@ -134,7 +134,7 @@ def test_each_run_adds_what_is_new_and_every_reader_finds_it(
     assert found[0][4:8] == ["n", "t0", '{"run": 0, "n": 0}', '{"n": 0}']
 
 
-@pytest.mark.parametrize("tables", ["delta", "iceberg"])
+@pytest.mark.parametrize("tables", ["delta", pytest.param("iceberg", marks=pytest.mark.long)])
 def test_what_a_service_deleted_is_deleted_from_every_file_and_nothing_else_is(
     shared: Service, spark: Spark, tmp_path: Path, tables: str
 ) -> None:
