@@ -44,7 +44,10 @@ def made_up(path: Path) -> Counter[tuple[int, str]]:
 
 @pytest.mark.parametrize(
     ("name", "proof"),
-    [("spark-sessions", "sessions of"), ("spark-join", "did not, each told once")],
+    [
+        ("spark-sessions", "sessions of"),
+        pytest.param("spark-join", "did not, each told once", marks=pytest.mark.long),
+    ],
 )
 def test_what_spark_finds_is_what_plain_python_finds(name: str, proof: str, tmp_path: Path) -> None:
     made_up(tmp_path / "flights.csv.zip")
