@@ -118,6 +118,7 @@ async def test_polls_that_are_all_answered_at_once_get_their_room_one_after_the_
         await until(lambda: there.gateway.budget.used == 0)
 
 
+@pytest.mark.slow
 async def test_a_client_that_trickles_its_answer_is_left() -> None:
     full = b'{"x":"%b"}' % (b"x" * (32 * MIB))
     limits = {"body_timeout_ms": 1000, "min_download_rate": 50_000_000}

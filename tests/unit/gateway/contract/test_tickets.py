@@ -166,6 +166,7 @@ async def ends(socket: Socket, code: int, error: str) -> None:
     event = await socket.next()
     assert isinstance(event, CloseConnection)
     assert event.code == code
+    await socket.say(event.response())  # else the gateway waits for it
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,7 @@ async def test_an_open_stream_keeps_its_connection() -> None:
         assert (status, answer[:12]) == (200, b'{"late":true')
 
 
+@pytest.mark.slow
 async def test_a_stream_whose_body_never_comes_makes_room() -> None:
     async with prepared(max_connections=2) as there, AsyncExitStack() as opened:
         for _ in range(2):

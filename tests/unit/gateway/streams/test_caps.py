@@ -109,6 +109,7 @@ async def test_a_slot_is_free_again_however_the_stream_ends(kind: str, end: Ends
         await until(lambda: not streams.held_by(key("one")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_client_that_does_not_read_loses_its_slot(kind: str) -> None:
     async with full(kind, slow_consumer_timeout_ms=200, buffer_grace_ms=100) as (there, holder):

@@ -105,6 +105,7 @@ async def test_what_waits_is_handed_over_in_order_as_answers_come() -> None:
         assert [request.topic for request in held] == [f"t{number}" for number in range(13)]
 
 
+@pytest.mark.slow
 async def test_a_write_that_never_left_says_that_it_was_not_done_and_is_booked_no_more() -> None:
     limits = {"memory_bytes": 4 * MIB, "request_timeout_ms": 1000, "max_total_bytes": 1 << 30, "max_body_bytes": MIB}
     async with stage(lambda request: [], **limits) as there:
