@@ -21,9 +21,12 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from proto.format.frame import Buffer
+from shardd.replication.names import SERVICE
+from shardd.storage.disk import RealDisk, identity
 
 SCHEMES = ("s3", "gs", "az", "file")
 CONNECT_TIMEOUT = "5s"
@@ -133,6 +136,10 @@ class BucketStore:
         self._obstore: Any = obstore
         self._errors: Any = obstore.exceptions
         self._is_directory = url.startswith("file:")
+        self._known_root = (0, 0)
+        """Device and inode of the directory that was used last."""
+        self._is_marked = False
+        """Whether `service.json` was read or created."""
         more: dict[str, Any] = {}
         if not self._is_directory:
             more["client_options"] = {"timeout": TIMEOUT, "connect_timeout": CONNECT_TIMEOUT, "allow_http": True}
@@ -178,20 +185,39 @@ class BucketStore:
 
     def _call(self, name: str, call: Callable[[], Any], writes: bool = False) -> Any:
         """Run a call. Raises `StoreError` for its errors."""
+        root = self._root() if self._is_directory else None
+        error: Exception | None = None
+        answer: Any = None
         try:
-            if self._is_directory:
-                self._store = self._directory()
-            return call()
-        except (OSError, ValueError, self._errors.BaseError) as error:
+            answer = call()
+        except (OSError, ValueError, self._errors.BaseError) as caught:
+            error = caught
+        if self._is_directory and self._root() != root:
+            # What was found says nothing, and what was written may be anywhere.
+            raise UnknownOutcome(f"{self.url}: {name}: the directory was replaced by another one during the call")
+        if error is not None:
             raise self._translated(name, error, writes) from None
+        self._is_marked = self._is_marked or name == SERVICE
+        return answer
 
-    def _directory(self) -> Any:
-        """The store of a directory. Raises `MissingBucket` if it is gone: obstore would list it as empty, and create it
-        for a write, on the disk below an unmounted file system."""
+    def _root(self) -> tuple[int, int]:
+        """Which directory the URL names. Raises `MissingBucket` if none, or one without `service.json` where there was
+        one with it: obstore would list it as empty and create it for a write, on the disk below an unmounted file
+        system."""
         try:
-            return self._obstore.store.from_url(self.url)
-        except self._errors.BaseError:
+            if self._store is None:
+                self._store = self._obstore.store.from_url(self.url)
+            path = Path(self._store.prefix)
+            root = identity(path)
+            lost = root != self._known_root and self._is_marked and SERVICE not in RealDisk().list(path)
+        except (FileNotFoundError, NotADirectoryError, self._errors.BaseError):
             raise MissingBucket(f"{self.url}: the directory does not exist; create or mount it") from None
+        except OSError as error:
+            raise self._translated("", error, False) from None
+        if lost:
+            raise MissingBucket(f"{self.url}: the directory has lost {SERVICE}; mount the one that had it")
+        self._known_root = root
+        return root
 
     def _translated(self, name: str, error: Exception, writes: bool) -> StoreError:
         text = str(error)

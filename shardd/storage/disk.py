@@ -32,6 +32,13 @@ def is_full(error: OSError) -> bool:
     return error.errno in (ENOSPC, EDQUOT)
 
 
+def identity(path: Path) -> tuple[int, int]:
+    """Device and inode of a file or directory: the same after it was renamed, another one if something else has its
+    name. Raises OSError."""
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
+
+
 class File(Protocol):
     """A file opened for appending."""
 

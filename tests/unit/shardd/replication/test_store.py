@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
+import obstore
 import pytest
 
+from shardd.replication.names import SERVICE
 from shardd.replication.store import (
     Absent,
     Exists,
@@ -127,6 +131,57 @@ def test_a_directory_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
     assert not folder.exists()
     folder.mkdir()
     store.create("a", b"")
+
+
+def test_a_directory_that_goes_during_a_call_is_not_taken_for_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, gone = tmp_path / "bucket", tmp_path / "gone"
+    folder.mkdir()
+    store = open_store(f"file://{folder}")
+    store.create(SERVICE, b"{}")
+    store.create("terms/1", b"")
+    calls: dict[str, Callable[[], object]] = {
+        "list": lambda: list(store.list("terms/")),
+        "get": lambda: store.get("terms/1"),
+        "put": lambda: store.create("terms/2", b""),
+    }
+    for operation, call in calls.items():
+        plain: Any = getattr(obstore, operation)
+
+        def goes(*arguments: Any, plain: Any = plain, **options: Any) -> Any:
+            folder.rename(gone)
+            return plain(*arguments, **options)
+
+        monkeypatch.setattr(obstore, operation, goes)
+        with pytest.raises(MissingBucket, match="mount"):
+            call()
+        monkeypatch.setattr(obstore, operation, plain)
+        with pytest.raises(MissingBucket, match="mount"):
+            store.get("terms/1")
+        shutil.rmtree(folder, ignore_errors=True)  # what a write left in the wrong place
+        gone.rename(folder)
+    assert [each.name for each in store.list("terms/")] == ["terms/1"]
+
+
+def test_a_write_to_a_directory_that_is_replaced_meanwhile_is_not_taken_for_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "bucket"
+    folder.mkdir()
+    store = open_store(f"file://{folder}")
+    store.create(SERVICE, b"{}")
+    plain = obstore.put
+
+    def goes(*arguments: Any, **options: Any) -> Any:
+        folder.rename(tmp_path / "gone")
+        folder.mkdir()
+        (folder / SERVICE).touch()
+        return plain(*arguments, **options)
+
+    monkeypatch.setattr(obstore, "put", goes)
+    with pytest.raises(UnknownOutcome, match="replaced"):
+        store.create("terms/1", b"")
 
 
 @pytest.mark.parametrize("url", ["ftp://bucket", "bucket", "s3:bucket"])
