@@ -11,16 +11,15 @@ from shardd.topic.topic import Topic
 
 
 def key_of(body: str | None, header: str | None) -> bytes:
-    """The idempotency key of a write, b"" for none. The body's key takes precedence over the header's."""
-    key = header if body is None else body
-    if not key:
-        return b""
-    if len(key) > MAX_IDEMPOTENCY_KEY_CHARS:
-        raise invalid(
-            f"the idempotency key has {len(key)} characters, at most {MAX_IDEMPOTENCY_KEY_CHARS} are allowed",
-            field="idempotency_key",
-        )
-    return key.encode()
+    """The idempotency key of a write, b"" for none. The body's key takes precedence over the header's, which must be
+    valid all the same."""
+    for each in (body, header):
+        if each is not None and len(each) > MAX_IDEMPOTENCY_KEY_CHARS:
+            raise invalid(
+                f"the idempotency key has {len(each)} characters, at most {MAX_IDEMPOTENCY_KEY_CHARS} are allowed",
+                field="idempotency_key",
+            )
+    return ((header if body is None else body) or "").encode()
 
 
 def check_delays(delays: list[int] | None, config: TopicConfig, name: str) -> None:

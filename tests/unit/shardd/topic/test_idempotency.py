@@ -95,10 +95,11 @@ class TestWrites:
 
     @pytest.mark.parametrize("key", ["é" * 256, "x" * 256])
     def test_a_key_has_up_to_256_characters(self, shard: Harness, key: str) -> None:
-        """Characters, not bytes."""
+        """Characters, not bytes; also in a header that the body's key goes before."""
         write(shard, key)
         assert write(shard, key)["deduped"] is True
-        for options in ({"key": key + "y"}, {"key": None, "idempotency_key": key + "y"}):
+        long = key + "y"
+        for options in ({"key": long}, {"key": None, "idempotency_key": long}, {"key": key, "idempotency_key": long}):
             with pytest.raises(TopicsError) as caught:
                 write(shard, **options)
             assert caught.value.code == ErrorCode.INVALID_REQUEST
