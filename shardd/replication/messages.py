@@ -62,6 +62,8 @@ class Seen:
     manifest: Position
     """Where a restore from the newest manifest goes on: behind the last frame in its files, and behind the last part
     that it does not need. The beginning if there is none."""
+    replaced: int | None = None
+    """Counter of the `alive` object of the term that the look asked for."""
 
 
 class Result(Enum):
@@ -83,7 +85,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Look(Request):
-    """Find the newest term, its `alive` counter and the newest manifest. Answer: `Seen`."""
+    """Find the newest term, its `alive` counter and the newest manifest; also the counter of term `replaced`, unless
+    that is 0. Answer: `Seen`."""
+
+    replaced: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,6 +99,9 @@ class CreateTerm(Request):
     abrupt: bool = False
     """Whether it replaces a holder on another machine whose term has no end: that one may have acknowledged, and shown
     to readers, what the log lacks."""
+    living: bool = False
+    """Whether that holder may still answer. The term's owner knows for how long; another process does not, so the term
+    is its directory's own only when the shard is held."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,6 +185,12 @@ class Timing:
     def silence(self) -> float:
         """After this long without a renewal a holder is silent."""
         return self.time_to_live * 2 / 3
+
+    @property
+    def handover(self) -> float:
+        """A candidate waits for this long for the holder that it replaces to be silent: `silence`, and a quarter more,
+        since the clock of one machine may run faster than that of another one."""
+        return self.silence * 5 / 4
 
 
 DEFAULT_TIMING = Timing()

@@ -85,9 +85,9 @@ class Objects:
 
     def _carry(self, request: Request) -> Answer:
         match request:
-            case Look():
-                return self._look()
-            case CreateTerm(term, _):
+            case Look(replaced):
+                return self._look(replaced)
+            case CreateTerm(term):
                 made = Term(term, self._nonce, self._machine, self._now_ms(), self._address)
                 return self._create(self.names.term(term), msgspec.json.encode(made))
             case Renew(term, counter):
@@ -132,15 +132,18 @@ class Objects:
         """Frames of a part that was read just now."""
         return self._found[part.number]
 
-    def _look(self) -> Seen:
+    def _look(self, replaced: int) -> Seen:
         term = self.newest_term()
         if term is None:
             return Seen(0, "", None, self._newest_manifest())
+        alive = self._alive(term.term)
+        return Seen(term.term, term.nonce, alive, self._newest_manifest(), self._alive(replaced) if replaced else None)
+
+    def _alive(self, term: int) -> int | None:
         try:
-            alive = int(bytes(self.store.get(self.names.alive(term.term))))
+            return int(bytes(self.store.get(self.names.alive(term))))
         except (Absent, ValueError):
-            alive = None
-        return Seen(term.term, term.nonce, alive, self._newest_manifest())
+            return None
 
     def newest_term(self) -> Term | None:
         """Raises `StoreError`."""

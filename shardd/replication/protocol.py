@@ -25,9 +25,15 @@ Rules on which safety rests. Each has a variant in `tests/simulation` that break
 5. Frames count as shipped, and are acknowledged, only when their part is ours by rule 1.
 6. A holder answers only within two thirds of the time to live after it began a renewal that was followed by a look
    which showed no later term.
+7. Where terms are taken over automatically, a candidate creates its fence only when the holder that it replaces is
+   silent by rule 6. The renewals of that holder fail from the creation of the candidate's term on; if none was written
+   between the first look that showed its last counter and a look after that creation, its silence counts from the
+   former. A term that ended, and one of the same directory, has no holder any more.
 """
 
 from __future__ import annotations
+
+import math
 
 from shardd.replication.messages import (
     DEFAULT_TIMING,
@@ -69,8 +75,8 @@ class Replica:
     ) -> None:
         """`nonce` is new at each start of a process. `position` is as far as the local shard is known to equal the
         bucket's log. `previous` are the nonces that the same data directory used last: a term of theirs is over.
-        With `automatic` False a term that is only silent is not taken over; with `follows` none of another machine is,
-        unless `take_over` says so."""
+        With `automatic` False a term that is only silent is not taken over, and holders answer without a term, too;
+        with `follows` no term of another machine is taken over, unless `take_over` says so."""
         self.state = State.STANDBY
         self.nonce = nonce
         self.position = position
@@ -80,6 +86,7 @@ class Replica:
         self._timing = timing
         self._previous = previous
         self._automatic = automatic and not follows
+        self._waits = automatic
         self._follows = follows
         self._by_hand = False
         self._log: Request | None = None
@@ -95,6 +102,12 @@ class Replica:
         self._ended_term = 0
         self._taken_term = 0
         """The newest term of another replica, and of no process of this directory, that was taken to be over."""
+        self._replaced: Seen | None = None
+        """The last look before the present claim, if it showed a holder that may still answer."""
+        self._silent_at = 0.0
+        """When that holder is silent."""
+        self._gives_way = False
+        """Whether this replica was a holder when it saw a later term."""
         self._offered = 0
         self._part: Part | None = None
         """The part that is being created. It stays the same until it is ours or lost."""
@@ -176,7 +189,9 @@ class Replica:
             return Apply(self._found)
         if self.state is State.STANDBY:
             return self._next_of_standby(now)
-        if self.state in (State.CLAIMING, State.CHECKING):
+        if self.state is State.CLAIMING:
+            return Look(self._replaced.term if self._replaced else 0)
+        if self.state is State.CHECKING:
             return Look()
         if self._part is None:
             self._part = self._wanted()
@@ -191,7 +206,8 @@ class Replica:
             if self.seen.nonce not in ("", self.nonce, *self._previous):
                 self._taken_term = self.seen.term
             self._move(Event.CLAIM)
-            return CreateTerm(self.seen.term + 1, self._taken_term > self._ended_term)
+            abrupt = self._taken_term > self._ended_term
+            return CreateTerm(self.seen.term + 1, abrupt, self._replaced is not None)
         if now >= self._look_at:
             self._look_at = now + self._timing.renewal
             return Look()
@@ -243,19 +259,26 @@ class Replica:
     def _looked(self, seen: Seen, now: float) -> list[Output]:
         """A term is dead if it did not change from the end of one look to the beginning of another, for the time to
         live."""
+        replaced, since = self._replaced, self._unchanged_since
         self._observe(seen, now)
         dead = self._asked_at - self._unchanged_since >= self._timing.time_to_live
-        ended = seen.term == self._ended_term and not self._follows
-        known = ended or seen.nonce in (self.nonce, *self._previous)
-        self._over = seen.term == 0 or known or self._by_hand or (self._automatic and dead)
-        if self.state is State.CLAIMING:
-            if seen.nonce != self.nonce:
-                return self._lost(over=self._over)
+        ended = seen.term == self._ended_term
+        known = seen.nonce in (self.nonce, *self._previous)
+        gone = seen.term == 0 or known or (ended and not self._follows)
+        self._over = gone or self._by_hand or (self._automatic and dead)
+        if self.state is State.CLAIMING and seen.nonce == self.nonce:
+            if replaced is not None:
+                unchanged = seen.replaced == replaced.alive
+                self._silent_at = (since if unchanged else now) + self._timing.handover
             self.term = seen.term
             self._life_at = now
             self._move(Event.OURS)
         elif self.state is State.CHECKING:
             return self._checked(seen)
+        else:
+            self._replaced = seen if self._waits and not (gone or ended) else None
+            if self.state is State.CLAIMING:
+                return self._lost(over=self._over)
         return []
 
     def _observe(self, seen: Seen, now: float) -> None:
@@ -321,6 +344,14 @@ class Replica:
             return
         self._read_at = now + self._timing.follow
         self._restore = self.seen is not None and self._outdated(self.seen, self.position.part + 1)
+        if self.state is State.FENCING and self._may_answer(now):
+            self._doubt = True
+            self._log_at = self._read_at
+
+    def _may_answer(self, now: float) -> bool:
+        """Whether the holder that is being replaced may still answer requests."""
+        replaced = self._replaced
+        return replaced is not None and replaced.term != self._ended_term and now < self._silent_at
 
     def _restored(self, position: Position) -> None:
         self.position = position
@@ -341,7 +372,7 @@ class Replica:
         if part.kind is Kind.END:
             self._move(Event.ENDED)
             self._log = self._life = None
-            return [Ended(deposed=False)]
+            return [self._ended(deposed=self._gives_way)]
         return [Shipped(part.last_no)]
 
     # Answers about being alive
@@ -356,9 +387,21 @@ class Replica:
         elif isinstance(answer, Seen):
             if not self._ours(answer.term, answer.nonce):
                 self._observe(answer, now)
-                return self._lost()
+                return self._give_way(answer)
             self._answers_until = self._renewed_at + self._timing.silence
             self._life_at = self._renewed_at + self._timing.renewal
+        return []
+
+    def _give_way(self, seen: Seen) -> list[Output]:
+        """Another replica has the term. A holder that is replaced answers nothing any more. It ships what is left and
+        ends its own term, so that the candidate has all and need not wait; the fence may come first. A holder that
+        answers without a term ends at once."""
+        if self.state not in HOLDERS or seen.term < self.term or not self._waits:
+            return self._lost()
+        self._answers_until = None
+        self._life_at = math.inf
+        self._gives_way = True
+        self.drain()
         return []
 
     def _lost(self, *, over: bool = False) -> list[Output]:
@@ -372,8 +415,11 @@ class Replica:
         self.term = 0
         self._answers_until = None
         if self.state is State.DEPOSED:
-            return [Ended(deposed=True, by_term=self.seen.term if self.seen else 0)]
+            return [self._ended(deposed=True)]
         return []
+
+    def _ended(self, *, deposed: bool) -> Ended:
+        return Ended(deposed, self.seen.term if deposed and self.seen else 0)
 
     def _move(self, event: Event) -> None:
         """The only place where the state changes."""

@@ -198,7 +198,7 @@ class Role:
             if self.replica is not None:
                 self.replica.stand_back()
             if self.held.is_set():
-                self._end(f"shard 0 is held by {states[0].holder}, which takes the other shards too")
+                self._leave(f"shard 0 is held by {states[0].holder}, which takes the other shards too")
 
     # The protocol
 
@@ -293,6 +293,15 @@ class Role:
             elif isinstance(each, Ended):
                 self._end(REPLACED if each.deposed else "")
 
+    def _leave(self, reason: str) -> None:
+        """End the role. With `sync`, end the term first if there is one, so that its next owner need not wait."""
+        if self.replica is None or self.replica.state not in HOLDERS or not self._waits:
+            self._end(reason)
+            return
+        self.reason = self.reason or reason
+        self.replica.drain()
+        self._wake.set()
+
     def _end(self, reason: str) -> None:
         self.reason = self.reason or reason
         self.over.set()
@@ -325,7 +334,7 @@ class Role:
 
     def _note_claim(self, request: CreateTerm) -> None:
         # A holder that waits for the bucket has acknowledged and shown nothing that the bucket lacks.
-        self.local.claim(self.nonce, skips=request.abrupt and not self._waits)
+        self.local.claim("" if request.living else self.nonce, skips=request.abrupt and not self._waits)
 
     async def _hold(self) -> None:
         """Make the directory this process's before the shard is opened."""

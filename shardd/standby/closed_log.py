@@ -253,7 +253,8 @@ class ClosedLog:
         self._since_kept = 0
 
     def claim(self, nonce: str, *, skips: bool) -> None:
-        """The process of this nonce is going to create a term. Raises OSError."""
+        """The process of this nonce is going to create a term, which is over when that process is; `""` for a term of
+        which this is not said before the shard is held. Raises OSError."""
         skips = (skips and not self.from_backup) or self._mark.skips
         self._mark_as(claimed=nonce, skips=skips, unshipped=self.from_backup or self._mark.unshipped)
 

@@ -82,3 +82,10 @@ class TakesAnyPart(Replica):
 
     def _read(self, part: Part) -> list[Output]:
         return self._created() if self.state is State.HOLDING else super()._read(part)
+
+
+class NoWait(Replica):
+    """Creates its fence at once, also in the place of a holder that may still answer."""
+
+    def _may_answer(self, now: float) -> bool:
+        return False

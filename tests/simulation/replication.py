@@ -7,7 +7,8 @@ a log is a list of entries, a part is a slice of it, a stop is a call. `run` ret
                 an earlier holder acknowledges late is in the log of a later one
     one         no two processes acknowledge in the name of one term
     seqs        no seq of a `disk` topic names two records, although such records may be lost
-    silence     a holder that was replaced answers reads for two thirds of the time to live at most
+    silence     a holder that was replaced answers nothing. On a copied directory, and where terms are not taken over
+                automatically, it answers reads for two thirds of the time to live at most
     alive       when all faults are over, a machine holds the shard soon, even one with an empty disk
 """
 
@@ -116,9 +117,10 @@ class Store:
         self.manifests: dict[int, tuple[Position, list[Entry]]] = {}
         """Last frame in the files → where to go on behind them, and what is in them."""
 
-    def look(self) -> Seen:
+    def look(self, replaced: int) -> Seen:
         term = max(self.terms, default=0)
-        return Seen(term, self.terms.get(term, ""), self.alive.get(term), self.newest_manifest()[0])
+        alive = self.alive.get
+        return Seen(term, self.terms.get(term, ""), alive(term), self.newest_manifest()[0], alive(replaced))
 
     def create_term(self, term: int, nonce: str) -> Result:
         if term in self.terms and not self.flaws.ignores_condition:
@@ -151,11 +153,13 @@ class Store:
 
 @dataclass
 class Disk:
-    """What a directory has; `position` and `nonce` are written now and then, the log always."""
+    """What a directory has; `position` is written now and then, the nonces before a term is created and when the shard
+    is held, the log always."""
 
     log: list[Entry] = field(default_factory=list)
     position: Position = BEGIN
-    nonce: str = ""
+    held: str = ""
+    claimed: str = ""
     restored: bool = False
     """Whether frames of another machine are in it."""
 
@@ -190,9 +194,9 @@ class Machine:
         nonce = f"{self.name}.{self.incarnation}"
         self.synced = len(self.disk.log)
         self.shipped = 0
-        previous, self.disk.nonce = self.disk.nonce, nonce
+        previous = self.disk.held, self.disk.claimed
         self.replica = self.world.flaws.replica(
-            nonce, self.disk.position, TIMING, previous=(previous,), automatic=self.world.automatic
+            nonce, self.disk.position, TIMING, previous=previous, automatic=self.world.automatic
         )
 
     def stop(self, *, power: bool = False, for_s: float = 0.0) -> None:
@@ -253,6 +257,7 @@ class Machine:
         if not (self.world.flaws.keeps_boot and not self.disk.restored):
             self.next_seq = max(self.next_seq, self.ceiling + 1)
         self.disk.restored = False
+        self.disk.held = self.replica.nonce
         self.synced = len(log)
 
     def acknowledge(self, upto_no: int) -> None:
@@ -272,6 +277,8 @@ class Machine:
             if isinstance(each, Apply):
                 self.answer(each, self.apply(each.part))
             elif isinstance(each, Request):
+                if isinstance(each, CreateTerm):
+                    self.disk.claimed = "" if each.living else self.replica.nonce
                 self.world.send(self, each)
             elif isinstance(each, Hold):
                 self.hold(each.term)
@@ -349,6 +356,8 @@ class World:
         """The newest term that was held, and since when."""
         self.newest_since = 0.0
         self.holds = 0
+        self.copied = False
+        """Whether two machines had the same directory."""
         self.machines = [Machine(self, name, Disk()) for name in "abc"[: self.rng.choice((2, 3))]]
 
     # Chance and time
@@ -431,8 +440,8 @@ class World:
         def execute() -> Answer:
             nonlocal found
             match request:
-                case Look():
-                    return self.store.look()
+                case Look(replaced):
+                    return self.store.look(replaced)
                 case CreateTerm(term):
                     return self.store.create_term(term, nonce)
                 case Renew(term, counter):
@@ -488,7 +497,7 @@ class World:
 
     def read_by(self, machine: Machine) -> None:
         assert machine.replica is not None
-        longest = TIMING.silence / (1 - DRIFT)
+        longest = 0 if self.automatic and not self.copied else TIMING.silence / (1 - DRIFT)
         if machine.replica.term < self.newest and self.now - self.newest_since > longest:
             raise Violation(f"silence: {machine.name} reads {self.now - self.newest_since:.1f} s after its term")
 
@@ -514,6 +523,7 @@ class World:
                     machine.stop(for_s=0.5)
                     machine.disk = Disk()
                 elif len(self.machines) < 5:  # a second service on a copy of the directory
+                    self.copied = True
                     copy = Machine(self, "abcdefg"[len(self.machines)], machine.disk.copy())
                     self.machines.append(copy)
                     self.at(self.now, partial(self.turns, copy))

@@ -37,8 +37,13 @@ FLAWS = {
     "a term is no boot of its own": Flaws(keeps_boot=True),
     "a holder is never silent": Flaws(broken.NeverSilent),
     "a renewal proves that there is no later term": Flaws(broken.RenewsBlindly),
+    "a holder that is replaced is not waited for": Flaws(broken.NoWait),
 }
-BEGIN_AT = {"a fence's number is not checked": 95, "fences are removed": 250}
+BEGIN_AT = {
+    "a fence's number is not checked": 95,
+    "fences are removed": 250,
+    "a holder that is replaced is not waited for": 150,
+}
 """Seeds shortly before one that shows the flaw: it needs a machine that is stopped at the right moment, for long."""
 
 

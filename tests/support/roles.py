@@ -14,6 +14,7 @@ from shardd.replication.log_reader import LogReader
 from shardd.replication.objects import Objects
 from shardd.replication.pace import PART_BYTES
 from shardd.replication.role import Role
+from shardd.replication.states import State
 from shardd.standby.closed_log import ClosedLog
 from shardd.storage.disk import RealDisk
 from tests.support.bucket import MemoryStore
@@ -107,6 +108,15 @@ class Machine:
         with trio.fail_after(5):
             await self.role.caught_up(log)
         return self.harness
+
+    async def take_over(self) -> Harness:
+        """Take the shard over by an operator's word, let the time pass that a holder may still answer, and open it."""
+        self.role.take_over()
+        with trio.fail_after(5):
+            while self.role.replica is None or self.role.replica.state in (State.STANDBY, State.CLAIMING):  # noqa: ASYNC110
+                await trio.sleep(0.002)
+        self.time.now += TIMING.handover
+        return await self.open()
 
     async def write(self, topic: str, *data: Any) -> None:
         """Append, sync and ship. Returns when the bucket has it, or the role is over."""

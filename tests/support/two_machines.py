@@ -164,6 +164,7 @@ class Rover(Writer):
         super().__init__(self.door, name, topics, seed, durability)  # type: ignore[arg-type]
         self.by: dict[str, str] = {}
         """The machine that acknowledged a record, by its id."""
+        self.given: dict[str, set[int]] = {topic: set() for topic in topics}
 
     def _write(self, connection: http.client.HTTPConnection) -> None:
         machine = self.door.at
@@ -183,6 +184,9 @@ class Rover(Writer):
             raise ConnectionError("the next one is sent elsewhere")
         acked = self.acked[answer.topic]
         self.by |= {acked[seq]["id"]: machine for seq in answer.body["seqs"]}
+        given = self.given[answer.topic]
+        assert not given.intersection(answer.body["seqs"]), f"a seq was acknowledged before: {answer}"
+        given.update(answer.body["seqs"])
         self._stop_requested.wait(0.06)
 
 
@@ -457,8 +461,11 @@ class TwoMachines:
         assert verify_read(self._read, self.safe) > 0
         for writer in self.writers:
             for topic, acked in writer.acked.items():
-                sent = [int(acked[seq]["id"].partition("/")[2]) for seq in sorted(acked)]
-                assert sent == sorted(sent), f"{topic}: {writer.name} was acknowledged out of order"
+                ids = [acked[seq]["id"] for seq in sorted(acked)]
+                sent = [int(each.partition("/")[2]) for each in ids]
+                rows = [(seq, each, writer.by[each]) for seq, each in zip(sorted(acked), ids, strict=True)]
+                wrong = [rows[max(at - 3, 0) : at + 3] for at in range(1, len(sent)) if sent[at] < sent[at - 1]]
+                assert not wrong, f"{topic}: {writer.name} was acknowledged out of order: {wrong}"
         for topic in DISK:
             held = dict(self._read(topic))
             for writer in self.fast:
@@ -513,12 +520,16 @@ def schedule(directory: Path, seed: int, steps: Sequence[Sequence[str]] | int, t
         chance = day.rng
         if isinstance(steps, int):
             steps = [chance.sample(names, chance.choice((1, 1, 2))) for _ in range(steps)]
-        day.begin()
-        for step in steps:
-            day.happen(*step)
-            if chance.random() < 0.8:
-                day.heal()
-        day.end()
+        try:
+            day.begin()
+            for step in steps:
+                day.happen(*step)
+                if chance.random() < 0.8:
+                    day.heal()
+            day.end()
+        except AssertionError as error:
+            error.add_note(f"seed {seed}, {steps}; so far: {'; '.join(day.happened)}")
+            raise
         for service in machines.machines.values():
             assert "Traceback" not in service.log_text(), service.log_tail()
         acks = sum(writer.acks for writer in day.writers)

@@ -47,8 +47,7 @@ async def test_the_bucket_has_the_checkpoint_of_earlier_data_before_the_shard_se
         await begun(machine)
         assert manifests.numbers(store, ShardNames(0))
         other = Machine(nursery, store, tmp_path, "two", Time())
-        other.role.take_over()
-        await other.open()
+        await other.take_over()
         assert other.contents() == {"a": list(range(30))}
         nursery.cancel_scope.cancel()
 

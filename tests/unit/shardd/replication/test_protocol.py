@@ -52,6 +52,9 @@ class Bench:
     def asked(self, kind: type[R]) -> R:
         return next(each for each in self.open if isinstance(each, kind))
 
+    def open_parts(self) -> list[Request]:
+        return [each for each in self.open if isinstance(each, CreatePart)]
+
     def answer(self, kind: type[Request], answer: Answer) -> None:
         request = self.asked(kind)
         self.open.remove(request)
@@ -247,6 +250,7 @@ def test_the_old_holders_last_parts_are_applied_before_the_fence(bench: Bench) -
     bench.see(4, "other", 17)
     bench.answer(CreateTerm, Result.DONE)
     bench.see(5, "me")
+    bench.wait(TIMING.handover)
     bench.answer(ReadPart, Result.ABSENT)
     assert bench.asked(CreatePart).part == Part(2, Kind.FENCE, 5, "me", 9, 8)
     bench.answer(CreatePart, Result.TAKEN)
@@ -254,6 +258,49 @@ def test_the_old_holders_last_parts_are_applied_before_the_fence(bench: Bench) -
     bench.answer(Apply, Result.DONE)
     bench.answer(ReadPart, Result.ABSENT)
     assert bench.asked(CreatePart).part == Part(3, Kind.FENCE, 5, "me", 13, 12)
+
+
+@pytest.mark.parametrize(("counter", "since_claim"), [(17, 4.5), (18, TIMING.handover)])
+def test_a_holder_is_replaced_when_it_is_silent(bench: Bench, counter: int, since_claim: float) -> None:
+    bench.see(4, "other", 17)
+    bench.wait(TIMING.handover - 4.5)
+    bench.answer(ReadPart, Result.ABSENT)
+    bench.replica.take_over()
+    bench.wait(0)
+    bench.see(4, "other", 17)
+    assert bench.asked(CreateTerm).living
+    bench.answer(CreateTerm, Result.DONE)
+    assert bench.asked(Look).replaced == 4
+    bench.answer(Look, Seen(5, "me", None, BEGIN, counter))
+    bench.wait(since_claim - 0.1)
+    bench.answer(ReadPart, frames(1, 1, 8, term=4))
+    bench.answer(Apply, Result.DONE)
+    bench.answer(ReadPart, Result.ABSENT)
+    assert not bench.open_parts(), "it may still answer, and ship"
+    bench.wait(TIMING.follow)
+    bench.answer(ReadPart, Result.ABSENT)
+    assert bench.asked(CreatePart).part == Part(2, Kind.FENCE, 5, "me", 9, 8)
+
+
+def test_a_holder_that_ends_its_term_meanwhile_is_not_waited_for(bench: Bench) -> None:
+    bench.replica.take_over()
+    bench.see(4, "other", 17)
+    bench.answer(CreateTerm, Result.DONE)
+    bench.answer(Look, Seen(5, "me", None, BEGIN, 18))
+    bench.answer(ReadPart, Part(1, Kind.END, 4, "other", 1, 0))
+    bench.answer(ReadPart, Result.ABSENT)
+    assert bench.asked(CreatePart).part.kind is Kind.FENCE
+
+
+def test_a_holder_that_answers_without_a_term_is_not_waited_for() -> None:
+    bench = Bench(automatic=False)
+    bench.replica.take_over()
+    bench.see(4, "other", 17)
+    assert not bench.asked(CreateTerm).living
+    bench.answer(CreateTerm, Result.DONE)
+    bench.see(5, "me")
+    bench.answer(ReadPart, Result.ABSENT)
+    assert bench.asked(CreatePart).part.kind is Kind.FENCE
 
 
 def test_a_fence_of_a_later_term_makes_a_candidate_a_standby(bench: Bench) -> None:
@@ -338,11 +385,47 @@ def test_time_counts_from_the_begin_of_a_renewal(holder: Bench) -> None:
     assert not holder.replica.serving(holder.now + 1)
 
 
-def test_a_holder_that_sees_a_later_term_is_deposed(holder: Bench) -> None:
+def test_a_holder_that_sees_a_later_term_is_silent_ships_what_is_left_and_ends_its_term(holder: Bench) -> None:
+    holder.ship(3)
+    holder.replica.offer(5)
     holder.wait(3)
     holder.answer(Renew, Result.DONE)
     holder.see(2, "other")
+    assert not holder.replica.serving(holder.now)
+    holder.answer(CreatePart, Result.DONE)
+    assert holder.asked(CreatePart).part == frames(3, 4, 5, nonce="me")
+    holder.answer(CreatePart, Result.DONE)
+    assert holder.asked(CreatePart).part == Part(4, Kind.END, 1, "me", 6, 5)
+    holder.answer(CreatePart, Result.DONE)
     assert holder.told[-1] == Ended(deposed=True, by_term=2)
+
+
+def test_a_holder_that_finds_the_fence_before_it_has_ended_its_term_is_deposed(holder: Bench) -> None:
+    holder.wait(3)
+    holder.answer(Renew, Result.DONE)
+    holder.see(2, "other")
+    holder.wait(60)
+    assert not [each for each in holder.open if isinstance(each, Renew)]
+    holder.answer(CreatePart, Result.TAKEN)
+    holder.answer(ReadPart, Part(2, Kind.FENCE, 2, "other", 1, 0))
+    assert holder.told[-1] == Ended(deposed=True, by_term=2)
+
+
+def test_a_holder_that_answers_without_a_term_ends_when_it_sees_a_later_one() -> None:
+    bench = Bench(automatic=False)
+    bench.hold()
+    bench.wait(3)
+    bench.answer(Renew, Result.DONE)
+    bench.see(2, "other")
+    assert bench.told[-1] == Ended(deposed=True, by_term=2)
+
+
+def test_a_candidate_that_sees_a_later_term_is_a_standby(bench: Bench) -> None:
+    bench.claim()
+    bench.answer(Renew, Result.DONE)
+    look = bench.open[-1]
+    bench.replica.answered(look, Seen(2, "other", 1, BEGIN), bench.now)
+    assert bench.replica.state is State.STANDBY
 
 
 # The end

@@ -40,9 +40,9 @@ class Pair:
     def machine(self, name: str, index: int = 0, replication: Replication = Replication.SYNC) -> Machine:
         return Machine(self.nursery, self.store, self.directory, name, self.time, index, replication)
 
-    def kinds(self) -> list[tuple[int, int]]:
+    def kinds(self, names: ShardNames = NAMES) -> list[tuple[int, int]]:
         """Term and kind of each part."""
-        found = sorted(name for name in self.store.objects if name.startswith(NAMES.log))
+        found = sorted(name for name in self.store.objects if name.startswith(names.log))
         heads = [parts.header(self.store.objects[name], at) for at, name in enumerate(found, 1)]
         return [(each.term, each.kind) for each in heads]
 
@@ -115,8 +115,7 @@ async def test_a_replaced_holder_is_over_and_its_differing_tail_is_set_aside(tmp
         await one.write("a", 1)
         two = pair.machine("two")
         await pair.until(lambda: two.role.holder)
-        two.role.take_over()
-        await two.open()
+        await two.take_over()
         await two.write("a", "of two")
         await one.write("a", "of one")
         assert "another machine" in one.role.reason
@@ -168,7 +167,21 @@ async def test_a_shard_besides_shard_0_goes_with_it(tmp_path: Path) -> None:
         two.role.follow(led("down"))
         assert not two.role.over.is_set()
         two.role.follow(led("standby", "http://one"))
-        assert two.role.over.is_set()
+        with trio.fail_after(5):
+            await two.role.over.wait()
+        assert "shard 0 is held by http://one" in two.role.reason
+        assert pair.kinds(ShardNames(1))[-1] == (2, parts.END), "the next holder need not wait"
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_shard_besides_shard_0_that_answers_without_a_term_goes_at_once(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", 1, ASYNC)
+        await one.open()
+        pair.store.fault = lambda operation, name: Unreachable("away")
+        one.role.follow([ShardState(0, "standby", holder="http://two"), ShardState(1)])
+        assert one.role.over.is_set()
         nursery.cancel_scope.cancel()
 
 
@@ -232,8 +245,7 @@ async def test_a_directory_that_was_wiped_follows_from_the_begin(tmp_path: Path)
             await one.write("a", number)
         one.stop()
         again = pair.machine("again")
-        again.role.take_over()
-        await again.open()
+        await again.take_over()
         assert again.contents() == {"a": list(range(20))}
         nursery.cancel_scope.cancel()
 
@@ -276,8 +288,7 @@ async def test_a_silent_term_is_left_alone_until_an_operator_says_so(tmp_path: P
         one.stop()
         await pair.silence()
         assert not two.role.held.is_set()
-        two.role.take_over()
-        await two.open()
+        await two.take_over()
         assert two.contents() == {"a": [1]}
         assert two.local.skips, "the machine before may have used seqs that are not in the bucket"
         nursery.cancel_scope.cancel()
@@ -323,8 +334,7 @@ async def test_a_machine_that_held_the_shard_opens_it_alone_and_ships_when_the_b
         await one.open()
         two = pair.machine("two", replication=ASYNC)
         await pair.until(lambda: two.role.holder)
-        two.role.take_over()
-        await two.open()
+        await two.take_over()
         assert two.contents() == {"a": [1, 2]}
         nursery.cancel_scope.cancel()
 
@@ -338,8 +348,7 @@ async def test_a_machine_that_is_alone_and_was_replaced_ends_and_sets_its_tail_a
         one.stop()
         two = pair.machine("two", replication=ASYNC)
         await pair.until(lambda: two.role.holder)
-        two.role.take_over()
-        await two.open()
+        await two.take_over()
         await two.write("a", "of two")
         fault = pair.store.fault
         two.stop()
@@ -380,6 +389,27 @@ async def test_a_candidate_that_died_before_it_held_the_shard_goes_on_at_once(tm
         one.start()
         await one.open()
         assert not one.local.skips
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_candidate_that_died_while_it_waited_for_a_holders_silence_waits_again(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one")
+        await one.open()
+        await one.write("a", 1)
+        two = pair.machine("two")
+        two.role.take_over()
+        await pair.until(lambda: NAMES.term(2) in pair.store.objects)
+        two.stop()
+        await pair.until(lambda: not two.running)
+        assert not two.local.previous
+        two.start()
+        await pair.until(lambda: two.role.holder)
+        assert not two.role.held.is_set()
+        await pair.silence()
+        await two.open()
+        assert two.contents() == {"a": [1]}
         nursery.cancel_scope.cancel()
 
 

@@ -156,8 +156,7 @@ async def test_a_machine_that_retention_has_passed_takes_over_from_a_manifest(ho
         holder.store.delete(name)
     async with trio.open_nursery() as nursery:
         machine = Machine(nursery, holder.store, tmp_path, "two", Time())
-        machine.role.take_over()
-        harness = await machine.open()
+        harness = await machine.take_over()
         assert contents(harness) == contents(holder)
         nursery.cancel_scope.cancel()
 
