@@ -96,6 +96,8 @@ def open_shard(
         raise RecoveryError(str(error)) from error
     yield from _read_back(scan(disk, path / "wal", outcome, after_no), directory, checkpoints)
     directory.recovered(clock.now_ms(), disk.boot_id() if restarted else None)
+    if not restarted:
+        checkpoints.go_on_elsewhere()
     clock.on_jump(directory.jumped)
     checkpoints.quarantine.recovered()
     return Shard(disk, clock, path, limits, directory, checkpoints, outcome)

@@ -106,6 +106,10 @@ class Checkpoints:
         """Trim the log only up to the frame that `shipped` returns, which is called in the checkpoint's thread."""
         self._inventory.shipped = shipped
 
+    def go_on_elsewhere(self) -> None:
+        """Another process goes on with the shard: checkpoints keep the seqs that it has reserved."""
+        self._planner.elsewhere = True
+
     @property
     def garbage(self) -> bool:
         """True if the next checkpoints can remove files."""

@@ -22,11 +22,14 @@ class Planner:
         self._clock = clock
         self._limits = limits
         self._inventory = inventory
+        self.elsewhere = False
+        """Whether another process goes on with the shard: seqs that it has reserved stay reserved."""
 
     def planning(self, synced: Callable[[], int], last: bool = False) -> Generator[None, None, Plan]:
         """Step 1 in slices, between which the shard may go on. `synced` returns the number of the last synced frame.
 
         `last`: the shard stops after this checkpoint, so it also writes leases that are not in the log."""
+        last = last and not self.elsewhere
         now = self._clock.now_ms()
         directory = self._directory
         plan = Plan(
@@ -90,7 +93,7 @@ class Planner:
     def _plan_topic(self, whole: Plan, topic: Topic, now: int, synced_no: int, last: bool) -> None:
         if topic.unloaded is None:
             self._inventory.let_go(topic.drop_dead())
-        if topic.logged_no <= synced_no:
+        if topic.logged_no <= synced_no and not self.elsewhere:
             topic.reserved_in = ""
         plan = self._planned(topic, now, last, synced_no if synced_no > whole.frame_no else None)
         whole.topics.append(plan)

@@ -34,6 +34,11 @@ def holder() -> Shipped:
     return Shipped(MemoryStore(), **SMALL, shards=2).attach()
 
 
+class Rebooted(RealDisk):
+    def boot_id(self) -> str:
+        return "another boot"
+
+
 class Files:
     """A standby's directory, and the parts that it applies."""
 
@@ -99,6 +104,22 @@ def test_a_standby_makes_checkpoints_so_that_its_log_stays_short(holder: Shipped
     found = exhaust(open_shard(RealDisk(), standby.clock, standby.path, standby.limits, restarted=False))
     assert found.directory.visible["seqs"].next_seq == holder.shard.directory.visible["seqs"].next_seq
     assert contents(standby.opened())["a"] == contents(holder)["a"]
+
+
+@pytest.mark.parametrize("durability", ["disk", "ephemeral"])
+def test_a_checkpoint_of_a_standby_keeps_the_seqs_that_the_holder_has_reserved(
+    holder: Shipped, tmp_path: Path, durability: str
+) -> None:
+    standby = Files(holder.store, tmp_path, checkpoint_bytes=4096)
+    holder.call("configure", "seqs", {"durability": durability})
+    holder.append("seqs", 1)
+    written(holder, 30)
+    assert standby.follow() is Result.DONE
+    assert catalog.numbers(RealDisk(), standby.path)
+    given = holder.append("seqs", "acknowledged, and in no part")["last_seq"]
+    standby.closed.close()
+    taken_over = Harness(Rebooted(), standby.clock, standby.path, **SMALL)
+    assert taken_over.append("seqs", "of the next holder")["first_seq"] > given
 
 
 def test_a_log_that_differs_is_said_to(holder: Shipped, tmp_path: Path) -> None:
