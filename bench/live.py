@@ -173,7 +173,7 @@ def resident(server: Server) -> int:
     for pid in server.children():
         if b"gateway" in (Path("/proc") / str(pid) / "cmdline").read_bytes():
             status = (Path("/proc") / str(pid) / "status").read_text()
-            return int(re.search(r"VmRSS:\s+(\d+)", status)[1])  # type: ignore[index]
+            return int(re.search(r"VmRSS:\s+(\d+)", status)[1])  # type: ignore[index] - every process has it
     raise RuntimeError("there is no gateway")
 
 

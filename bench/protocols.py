@@ -123,12 +123,12 @@ def drive(
                 if now >= until:
                     waiting -= 1
                     continue
-                raw.sendall(next(stream))  # type: ignore[call-overload]
+                raw.sendall(next(stream))  # type: ignore[call-overload] - an entry has a socket, texts and numbers
                 entry[2], entry[3] = b"", now
         return len(latencies), time.perf_counter() - started, latencies
     finally:
         for entry in connections.values():
-            entry[0].close()  # type: ignore[attr-defined]
+            entry[0].close()  # type: ignore[attr-defined] - as above
         poll.close()
 
 

@@ -8,11 +8,13 @@ A table says in its properties up to where it goes:
 
 Steps of an append, and what a death in each leaves:
 
-    1 Spark writes the rows, as a staged snapshot    a snapshot that no reader sees; `vacuum` removes it
-    2 publish it and set both properties, in one     before it: as above. After it: the version is whole
+    1 add columns that the rows have and the table   an empty column, which the next run fills
+      lacks
+    2 Spark writes the rows, as a staged snapshot    a snapshot that no reader sees; `vacuum` removes it
+    3 publish it and set both properties, in one     before it: as above. After it: the version is whole
       commit of the table's metadata
 
-Step 2 is refused if the table has any other snapshot than the one that the rows were staged upon, and its commit if
+Step 3 is refused if the table has any other snapshot than the one that the rows were staged upon, and its commit if
 another one came between. Snapshots of maintenance have `topics-lake` in their summary. One of others that only removes
 rows or joins files is passed over; any other is an error, as the lake no longer knows which rows are its own. Source:
 https://iceberg.apache.org/spec/#snapshots and, for staged ones, https://iceberg.apache.org/docs/latest/branching/

@@ -393,9 +393,9 @@ class Replica:
         return []
 
     def _give_way(self, seen: Seen) -> list[Output]:
-        """Another replica has the term. A holder that is replaced answers nothing any more. It ships what is left and
-        ends its own term, so that the candidate has all and need not wait; the fence may come first. A holder that
-        answers without a term ends at once."""
+        """Another replica has the term. A holder that is replaced answers nothing any more. It ships what was offered
+        and ends its own term, so that the candidate need not wait; the fence may come first. A holder that answers
+        without a term ends at once."""
         if self.state not in HOLDERS or seen.term < self.term or not self._waits:
             return self._lost()
         self._answers_until = None
