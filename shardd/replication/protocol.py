@@ -76,7 +76,8 @@ class Replica:
         """`nonce` is new at each start of a process. `position` is as far as the local shard is known to equal the
         bucket's log. `previous` are the nonces that the same data directory used last: a term of theirs is over.
         With `automatic` False a term that is only silent is not taken over, and holders answer without a term, too;
-        with `follows` no term of another machine is taken over, unless `take_over` says so."""
+        with `follows` no term of another machine is taken over, nor, if `automatic`, one of the same directory, unless
+        `take_over` says so."""
         self.state = State.STANDBY
         self.nonce = nonce
         self.position = position
@@ -119,7 +120,8 @@ class Replica:
 
     def serving(self, now: float) -> bool:
         """Whether requests may be answered. Ask immediately before each answer: the process may have been stopped."""
-        return self.state in HOLDERS and self._answers_until is not None and now < self._answers_until
+        ends = self._part is not None and self._part.kind is Kind.END  # it may be there before its answer is
+        return self.state in HOLDERS and not ends and self._answers_until is not None and now < self._answers_until
 
     def offer(self, upto_no: int) -> None:
         """Frames up to `upto_no` are synced. The next part may have all of them; the caller bounds a part by offering
@@ -263,20 +265,22 @@ class Replica:
         self._observe(seen, now)
         dead = self._asked_at - self._unchanged_since >= self._timing.time_to_live
         ended = seen.term == self._ended_term
-        known = seen.nonce in (self.nonce, *self._previous)
-        gone = seen.term == 0 or known or (ended and not self._follows)
-        self._over = gone or self._by_hand or (self._automatic and dead)
+        earlier = seen.nonce in self._previous
+        none = seen.term == 0 or seen.nonce == self.nonce  # one of this process that it has not held
+        own = (ended and not self._follows) or (earlier and not (self._follows and self._waits))
+        self._over = none or own or self._by_hand or (self._automatic and dead)
         if self.state is State.CLAIMING and seen.nonce == self.nonce:
             if replaced is not None:
                 unchanged = seen.replaced == replaced.alive
                 self._silent_at = (since if unchanged else now) + self._timing.handover
             self.term = seen.term
             self._life_at = now
+            self._by_hand = False  # a later term is another operator's word
             self._move(Event.OURS)
         elif self.state is State.CHECKING:
             return self._checked(seen)
         else:
-            self._replaced = seen if self._waits and not (gone or ended) else None
+            self._replaced = seen if self._waits and seen.term and not (earlier or ended) else None
             if self.state is State.CLAIMING:
                 return self._lost(over=self._over)
         return []
@@ -296,7 +300,6 @@ class Replica:
             self._move(Event.MISPLACED)
             return []
         self._passed(fence)
-        self._by_hand = False
         self._move(Event.PLACED)
         return [Hold(self.term)]
 

@@ -224,10 +224,13 @@ class Role:
         if not self._held_last:
             await self._patiently(self._check)
         position = await self._patiently(self.local.open)
-        own = self._leads or not self._waits
-        previous = self.local.previous if own else ()
         self.replica = Replica(
-            self.nonce, position, self._timing, previous=previous, automatic=self._waits, follows=not self._leads
+            self.nonce,
+            position,
+            self._timing,
+            previous=self.local.previous,
+            automatic=self._waits,
+            follows=not self._leads,
         )
         if self._by_hand or (self._leads and self.local.from_backup):
             self.replica.take_over()
@@ -426,6 +429,7 @@ class Role:
                     self.replica.drain()
                     self._do(self.replica.tick(self._now()))
                     await self.over.wait()
+                if self.replica is not None and self.replica.state is State.DRAINED:
                     return
         _log.error("term_not_ended", reason=self.reason or "the bucket did not answer in time")
 

@@ -527,9 +527,10 @@ class World:
                     copy = Machine(self, "abcdefg"[len(self.machines)], machine.disk.copy())
                     self.machines.append(copy)
                     self.at(self.now, partial(self.turns, copy))
-            case _:
-                if machine.replica is not None:
-                    machine.replica.take_over()
+            case _:  # an operator, or several at once
+                for each in [machine] if rng.random() < 0.7 else self.machines:
+                    if each.replica is not None:
+                        each.replica.take_over()
 
     def turns(self, machine: Machine) -> None:
         if machine not in self.machines:
@@ -544,27 +545,41 @@ class World:
             self.after(1.0, self.fates)
 
     def settle(self) -> None:
-        """All faults end; only a machine with an empty disk is left."""
+        """All faults end; only a machine with an empty disk is left, and an operator who has it take over. What others
+        have sent may still arrive: even a term."""
         self.settled = True
         for machine in self.machines:
             machine.incarnation += 1
         last = Machine(self, "z", Disk())
         self.machines = [last]
         last.start()
-        assert last.replica is not None
-        last.replica.take_over()
+        self.insist(last)
         self.turns(last)
 
-    def run(self) -> None:
+    def insist(self, machine: Machine) -> None:
+        if machine.replica is not None and not machine.holds:
+            machine.replica.take_over()
+            self.after(2 * TIMING.time_to_live, lambda: self.insist(machine))
+
+    def begin(self) -> None:
         for machine in self.machines:
             self.at(self.rng.random(), partial(self.turns, machine))
-        self.at(2.0, self.fates)
-        self.at(SETTLED_AT, self.settle)
-        while self.events and self.events[0][0] < ENDS_AT:
+
+    def pass_time(self, until: float, enough: Callable[[], bool] = lambda: False) -> bool:
+        """Let everything happen that is to happen until then. Returns whether it was `enough` before."""
+        while self.events and self.events[0][0] < until:
             self.now, _, call = heapq.heappop(self.events)
             call()
-            if self.settled and self.machines[0].serving():
-                return
+            if enough():
+                return True
+        return False
+
+    def run(self) -> None:
+        self.begin()
+        self.at(2.0, self.fates)
+        self.at(SETTLED_AT, self.settle)
+        if self.pass_time(ENDS_AT, lambda: self.settled and self.machines[0].serving()):
+            return
         raise Violation("alive: no machine holds the shard when all faults are over")
 
 

@@ -15,7 +15,7 @@ import pytest
 from shardd.replication.protocol import Replica
 from shardd.replication.states import TRANSITIONS, Event, State
 from tests.simulation import broken_replicas as broken
-from tests.simulation.replication import Flaws, run
+from tests.simulation.replication import TIMING, Disk, Flaws, Machine, World, run
 
 DEFAULT_SEED = 0
 FEW = 120
@@ -78,6 +78,22 @@ def caught(name: str, first: int, most: int) -> int:
 def test_nothing_acknowledged_is_lost_and_every_transition_is_met(moves: Counter[tuple[State, Event]]) -> None:
     sweep(first_seed(), FEW)
     assert {(state, event) for state, row in TRANSITIONS.items() for event in row} - RARE <= moves.keys()
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_operators_at_every_machine_at_once_leave_one_holder_soon(seed: int) -> None:
+    world = World(seed)
+    world.automatic = world.settled = True  # and nothing fails
+    world.machines = [Machine(world, name, Disk()) for name in "abc"]
+    world.begin()
+    assert world.pass_time(8, lambda: any(each.serving() for each in world.machines))
+    world.pass_time(9)
+    for each in world.machines:
+        assert each.replica is not None
+        each.replica.take_over()
+    first = world.newest
+    done = world.pass_time(9 + 3 * TIMING.time_to_live, lambda: world.newest > first)
+    assert done or any(each.serving() for each in world.machines)
 
 
 @pytest.mark.parametrize("name", FLAWS)

@@ -38,8 +38,10 @@ R = TypeVar("R", bound=Request)
 class Bench:
     """A replica, what it has asked and told, and a clock that only the test moves."""
 
-    def __init__(self, *, position: Position = BEGIN, previous: str = "", automatic: bool = True) -> None:
-        self.replica = Replica("me", position, TIMING, previous=(previous,), automatic=automatic)
+    def __init__(
+        self, *, position: Position = BEGIN, previous: str = "", automatic: bool = True, follows: bool = False
+    ) -> None:
+        self.replica = Replica("me", position, TIMING, previous=(previous,), automatic=automatic, follows=follows)
         self.now = 100.0
         self.open: list[Request] = []
         self.told: list[Output] = []
@@ -292,6 +294,55 @@ def test_a_holder_that_ends_its_term_meanwhile_is_not_waited_for(bench: Bench) -
     assert bench.asked(CreatePart).part.kind is Kind.FENCE
 
 
+def test_a_term_of_the_same_directory_is_not_waited_for_by_a_shard_that_follows() -> None:
+    bench = Bench(previous="me before", follows=True)
+    bench.see(4, "me before", 17)
+    assert bench.replica.state is State.STANDBY
+    bench.replica.take_over()
+    bench.wait(0)
+    bench.answer(ReadPart, Result.ABSENT)
+    bench.see(4, "me before", 17)
+    assert not bench.asked(CreateTerm).living
+    bench.answer(CreateTerm, Result.DONE)
+    bench.see(5, "me")
+    bench.answer(ReadPart, Result.ABSENT)
+    assert bench.asked(CreatePart).part.kind is Kind.FENCE
+
+
+def test_a_holder_is_waited_for_also_if_the_own_term_was_created_late(bench: Bench) -> None:
+    bench.see(4, "other", 17)
+    bench.wait(TIMING.time_to_live)
+    bench.answer(ReadPart, Result.ABSENT)
+    bench.see(4, "other", 17)
+    bench.answer(CreateTerm, Result.UNKNOWN)
+    bench.wait(TIMING.retry)
+    bench.answer(Look, Seen(4, "other", None, BEGIN, 18))  # it lives; and then the term is created after all
+    bench.wait(TIMING.renewal)
+    bench.see(5, "me")
+    bench.answer(CreateTerm, Result.DONE)
+    bench.answer(Look, Seen(6, "me", None, BEGIN, None))
+    bench.answer(ReadPart, Result.ABSENT)
+    assert not bench.open_parts()
+    bench.wait(TIMING.handover)
+    bench.answer(ReadPart, Result.ABSENT)
+    assert bench.asked(CreatePart).part.kind is Kind.FENCE
+
+
+def test_a_candidate_that_another_operator_replaces_gives_up(bench: Bench) -> None:
+    bench.replica.take_over()
+    bench.see(4, "other", 17)
+    bench.answer(CreateTerm, Result.DONE)
+    bench.answer(Look, Seen(5, "me", None, BEGIN, 17))
+    bench.answer(Renew, Result.DONE)
+    look = bench.open[-1]
+    bench.open.clear()
+    bench._take(bench.replica.answered(look, Seen(6, "third", 1, BEGIN), bench.now))
+    bench.wait(TIMING.renewal)
+    bench.see(6, "third", 1)
+    assert bench.replica.state is State.STANDBY
+    assert not [each for each in bench.open if isinstance(each, CreateTerm)]
+
+
 def test_a_holder_that_answers_without_a_term_is_not_waited_for() -> None:
     bench = Bench(automatic=False)
     bench.replica.take_over()
@@ -437,11 +488,12 @@ def test_a_drained_holder_ships_what_is_left_and_ends_its_term(holder: Bench) ->
     holder.replica.drain()
     holder.answer(CreatePart, Result.DONE)
     assert holder.asked(CreatePart).part == frames(3, 4, 5, nonce="me")
+    assert holder.replica.serving(holder.now)
     holder.answer(CreatePart, Result.DONE)
     assert holder.asked(CreatePart).part == Part(4, Kind.END, 1, "me", 6, 5)
+    assert not holder.replica.serving(holder.now), "another machine may have seen the end before its answer comes"
     holder.answer(CreatePart, Result.DONE)
     assert holder.told[-1] == Ended(deposed=False)
-    assert not holder.replica.serving(holder.now)
 
 
 def test_a_part_that_is_open_when_a_term_is_lost_is_not_created_again(bench: Bench) -> None:

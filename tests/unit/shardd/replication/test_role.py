@@ -403,9 +403,9 @@ async def test_a_candidate_that_died_while_it_waited_for_a_holders_silence_waits
         await pair.until(lambda: NAMES.term(2) in pair.store.objects)
         two.stop()
         await pair.until(lambda: not two.running)
-        assert not two.local.previous
         two.start()
         await pair.until(lambda: two.role.holder)
+        assert not two.local.previous
         assert not two.role.held.is_set()
         await pair.silence()
         await two.open()
