@@ -28,7 +28,8 @@ Rules on which safety rests. Each has a variant in `tests/simulation` that break
 7. Where terms are taken over automatically, a candidate creates its fence only when the holder that it replaces is
    silent by rule 6. The renewals of that holder fail from the creation of the candidate's term on; if none was written
    between the first look that showed its last counter and a look after that creation, its silence counts from the
-   former. A term that ended, and one of the same directory, has no holder any more.
+   former. A term that ended, and one of the same directory, has no holder any more: a holder is silent from the moment
+   on at which it creates its end.
 """
 
 from __future__ import annotations
@@ -388,8 +389,8 @@ class Replica:
             self._life = Look()
             return [self._life]
         elif isinstance(answer, Seen):
+            self._observe(answer, now)
             if not self._ours(answer.term, answer.nonce):
-                self._observe(answer, now)
                 return self._give_way(answer)
             self._answers_until = self._renewed_at + self._timing.silence
             self._life_at = self._renewed_at + self._timing.renewal

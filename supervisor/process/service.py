@@ -216,8 +216,7 @@ class Service:
                 self._reload_wanted.set()
             elif number == signal.SIGUSR1:
                 self._log.warning("taking_over", reason="an operator asks for it")
-                for shard in self._shards:
-                    await shard.tell(TakeOver())
+                await self._shards[0].tell(TakeOver())  # the others go with it
             elif not self._ending.is_set():
                 self._end(EXIT_OK, name)
             elif number == signal.SIGINT:

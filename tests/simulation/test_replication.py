@@ -40,7 +40,7 @@ FLAWS = {
     "a holder that is replaced is not waited for": Flaws(broken.NoWait),
 }
 BEGIN_AT = {
-    "a fence's number is not checked": 95,
+    "a fence's number is not checked": 300,
     "fences are removed": 250,
     "a holder that is replaced is not waited for": 150,
 }
