@@ -9,6 +9,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,13 @@ class Stage:
         return status
 
     def received(self, name: str) -> list[Any]:
-        """Messages that a child received, each as [type, fields, pid, environment]. A kill may have cut one short."""
-        lines = (self.path / f"{name}.log").read_text().splitlines()
-        return [json.loads(line) for line in lines if line.endswith("]")]
+        """Messages that a child received, each as [type, fields, pid, environment]. A kill may have cut one short, and
+        the last one may be half there."""
+        found = []
+        for line in (self.path / f"{name}.log").read_text().splitlines():
+            with suppress(json.JSONDecodeError):
+                found.append(json.loads(line))
+        return found
 
     def told_phases(self) -> list[list[str]]:
         """Phases of the shards in the order sent to the gateway."""
@@ -183,6 +188,21 @@ async def test_children_are_told_what_they_need_and_nothing_else(stage: Stage, m
     assert [state["endpoint"] for state in last[1]["states"]] == [
         f"ipc://{stage.runtime.path}/shard-{index:02d}.1.sock" for index in (0, 1)
     ]
+
+
+async def test_an_operators_takeover_is_told_to_shard_0_with_which_the_others_go(stage: Stage) -> None:
+    def told(name: str) -> list[str]:
+        return [entry[0] for entry in stage.received(name)]
+
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, stage.service(), [])
+            await stage.ready.wait()
+            signal_self(signal.SIGUSR1)
+            await eventually(lambda: "TakeOver" in told("shard-0"))
+            signal_self(signal.SIGINT)
+    assert told("shard-1")[-1] == "Stop"
+    assert "TakeOver" not in told("shard-1")
 
 
 async def test_a_child_that_dies_is_started_again_with_a_new_endpoint(stage: Stage) -> None:
