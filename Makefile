@@ -1,6 +1,6 @@
 # make run         serve 127.0.0.1:4000, data in ./topics-data (TOPICS_* variables change that)
 # make check       lint, types and the fast tests, in about a minute on two free cores
-# make test        all checks and tests, as CI runs them
+# make test        all checks and tests but the long ones, as CI runs them; what they need is installed where it may be
 # make long        the long sweeps
 # make demo        a year of flights through the real service, killed and restarted (examples/flights)
 # make demo-spark  the same flights through Spark: counted, archived, replayed into another service, audited
@@ -23,7 +23,7 @@
 
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := tools/pip-install.sh $(BIN)/python
 ARGS ?=
 
 .PHONY: bench run check test long demo demo-spark spark-sessions spark-join spark-report departures chat images reference site lock clean

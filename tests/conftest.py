@@ -13,6 +13,7 @@ import pytest
 import structlog
 from hypothesis import settings
 
+from tests.support.programs import java_home, leave_out
 from tests.support.service import ALIVE, Service
 
 
@@ -57,6 +58,22 @@ def _plain_tracebacks() -> None:
     if not structlog.is_configured():
         console = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
         structlog.configure(processors=[*structlog.get_config()["processors"][:-1], console])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("spark"):
+        os.environ["JAVA_HOME"] = java_home() or leave_out("Java 17 or later")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """tools/check.sh, which may run pytest more than once, makes one line of what was left out, and of why."""
+    path = os.environ.get("TESTS_LEFT_OUT")
+    if path and not hasattr(terminalreporter.config, "workerinput"):
+        with open(path, "a") as file:
+            for report in terminalreporter.stats.get("skipped", []):
+                reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else "something"
+                print(reason.removeprefix("Skipped: "), file=file)
 
 
 @pytest.hookimpl(wrapper=True)

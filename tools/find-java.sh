@@ -1,6 +1,7 @@
 #!/bin/sh
 # Prints a JAVA_HOME of Java >= 17, which Spark needs: the one that is there, else the distribution's headless runtime
-# where it can be installed (apt-get as root, and only where CI is set). Exit status 1 and an explanation when there is none.
+# where it may be installed (as root, with apt-get); with `look`, only one that is there. Exit status 1 and an explanation
+# when there is none.
 set -u
 
 # Prints the home of the java command $1 if it is new enough.
@@ -21,12 +22,9 @@ find_java() {
 }
 
 find_java && exit 0
-if [ -n "${CI:-}" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-    echo "Spark needs Java >= 17: installing the distribution's headless runtime" >&2
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq >&2 || true
+if [ "${1:-}" != look ]; then
     for package in openjdk-17-jre-headless openjdk-21-jre-headless default-jre-headless; do
-        apt-get install -y -qq --no-install-recommends "$package" >&2 || continue
+        "$(dirname "$0")/apt-install.sh" Spark "$package" || continue
         find_java && exit 0
     done
 fi

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Installs what tests run besides Python, where it is missing and can be had (apt-get as root): systemd-analyze, promtool,
-# nginx, caddy, haproxy, iproute2, openssl, curl, venv, chromium, node, npm; with `bench`, the systems that `make bench` compares with. It installs only where CI is set: elsewhere it names what is missing. Nothing
-# is started. Exit status 1 and the names of what is still missing.
+# Installs what tests run besides Python, where it is missing and may be had (as root, with apt-get): systemd-analyze,
+# promtool, nginx, caddy, haproxy, iproute2, openssl, curl, venv, chromium, node, npm; with `bench`, the systems that
+# `make bench` compares with. It asks nothing, takes no rights that it does not have, and starts nothing, now or when the
+# machine starts. Exit status 1 and the names of what is still missing.
 set -u
 
 what=${1:-tests}
@@ -20,13 +21,9 @@ missing() {
 
 packages=$(missing)
 [ -z "$packages" ] && exit 0
-if [ -n "${CI:-}" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-    echo "installing what $what need: $packages" >&2
-    export DEBIAN_FRONTEND=noninteractive RUNLEVEL=1
-    apt-get update -qq >&2 || true
-    for package in $packages; do apt-get install -y -qq --no-install-recommends "$package" >&2 || true; done
-fi
+# shellcheck disable=SC2086
+"$(dirname "$0")/apt-install.sh" "the $what" $packages
 packages=$(missing)
 [ -z "$packages" ] && exit 0
-echo "The $what need packages that are not there. Debian, Ubuntu: apt-get install $packages" >&2
+echo "The $what need packages that are not there. Debian, Ubuntu, as root: apt-get install $packages" >&2
 exit 1

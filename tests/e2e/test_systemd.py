@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +19,7 @@ from proto.model.names import shard_of
 from shardd.clock import SystemClock
 from shardd.storage.disk import RealDisk
 from tests.support.harness import Harness
+from tests.support.programs import tool
 from tests.support.service import Service, Watched, until
 
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "topics.service"
@@ -190,12 +190,6 @@ def test_ready_fed_reloaded_hung_ended_started_again_and_drained(manager: Manage
         assert again.process.wait(20) == 0
 
 
-def tool() -> str:
-    found = shutil.which("systemd-analyze")
-    assert found, "systemd-analyze is missing: tools/install-ops.sh installs it (Debian's package systemd)"
-    return found
-
-
 def test_the_unit_is_what_systemd_understands(tmp_path: Path) -> None:
     """The unit is checked with the program's path on this machine, because its installation is not the unit's part."""
     copy = tmp_path / "topics.service"
@@ -203,13 +197,17 @@ def test_the_unit_is_what_systemd_understands(tmp_path: Path) -> None:
         UNIT.read_text().replace("/opt/topics/bin/topics", "/bin/true").replace("/opt/topics/README.md", "/")
     )
     done = subprocess.run(
-        [tool(), "verify", "--man=no", str(copy)], capture_output=True, text=True, timeout=60, check=False
+        [tool("systemd-analyze"), "verify", "--man=no", str(copy)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (done.returncode, [line for line in done.stderr.splitlines() if "topics" in line]) == (0, [])
 
 
 def test_the_unit_is_hardened() -> None:
     """The exposure is at most 2.0 of 10, which systemd calls OK. --threshold counts in tenths."""
-    command = [tool(), "security", "--offline=true", "--threshold=20", "--no-pager", str(UNIT)]
+    command = [tool("systemd-analyze"), "security", "--offline=true", "--threshold=20", "--no-pager", str(UNIT)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -20,6 +20,7 @@ import pytest
 from tests.e2e.test_status_page import opened
 from tests.support.doc_blocks import blocks
 from tests.support.doc_blocks import run as run_block
+from tests.support.programs import leave_out
 from tests.support.service import Service, until
 
 ROOT = Path(__file__).parents[2]
@@ -51,8 +52,7 @@ def _built() -> None:
     """The client, compiled as `npm run build` does: with --strict, and without the types of Node."""
     done = subprocess.run([ROOT / "tools" / "install-npm.sh"], capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
-        assert not os.environ.get("CI"), done.stderr
-        pytest.skip(done.stderr.strip())
+        leave_out(done.stderr.strip().rpartition("\n")[2])
     shutil.rmtree(PACKAGE / "dist", ignore_errors=True)
     run(TOOLS / "tsc")
 

@@ -13,13 +13,13 @@ from typing import Any
 import duckdb
 import polars
 import pyarrow.compute as pc
-import pytest
 from deltalake import DeltaTable
 from pyarrow.dataset import dataset
 from pyiceberg.table import StaticTable
 
 from pyspark_topics.lake import formats
 from pyspark_topics.lake.layout import DELTA, ICEBERG
+from tests.support.programs import leave_out
 from tests.support.spark import ROOT, Spark
 
 os.environ["POLARS_ICEBERG_PLANNER"] = "pyiceberg"  # Polars warns otherwise
@@ -90,7 +90,7 @@ def python(tables: str) -> str:
 def jars(tables: str = DELTA) -> str:
     found = sorted(map(str, (HOMES[tables] / "jars").glob("*.jar")))
     if not found:
-        pytest.skip("tools/install-lake.sh has not made the environment of the lake's tests")
+        leave_out("Spark with Delta Lake and Iceberg from PyPI and Maven Central (tools/install-lake.sh)")
     return ",".join(found)
 
 

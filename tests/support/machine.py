@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.programs import leave_out, tool
+
 ROOT = Path(__file__).parents[2]
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _MAKE = """
@@ -101,7 +103,12 @@ class Machine:
 @contextmanager
 def machine() -> Iterator[Machine]:
     """Make a machine with a copy of the project at /root/topics, and remove it with its processes afterwards. Raises
-    `MachineError`."""
+    `MachineError`. A test is left out where a package is not installed that a page installs."""
+    for program in ("nginx", "openssl", "curl"):
+        tool(program)
+    new = "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))"
+    if subprocess.run(["/usr/bin/python3", "-c", new], capture_output=True, check=False).returncode:
+        leave_out("python3-venv of Python 3.11 or later")
     with tempfile.TemporaryDirectory(prefix="topics-m") as directory:
         holder = subprocess.Popen(
             ["unshare", "--mount", "--pid", "--net", "--fork", "--kill-child", "sh", "-c", _MAKE, "sh", directory],

@@ -44,7 +44,11 @@ def test_every_package_says_that_it_is_typed(package: str) -> None:
 
 
 def test_hosted_ci_and_our_own_run_make_test() -> None:
-    assert re.search(r"^ +- run: make test$", (ROOT / ".github/workflows/ci.yml").read_text(), re.MULTILINE)
+    assert re.search(
+        r"^ +- run: sudo --preserve-env=PATH,JAVA_HOME,CI make test$",
+        (ROOT / ".github/workflows/ci.yml").read_text(),
+        re.MULTILINE,
+    )
     assert "exec make test" in (ROOT / ".ci" / "run").read_text()
 
 
