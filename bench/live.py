@@ -59,17 +59,20 @@ class Watchers:
 
     def open(self, topics: Sequence[str], count: int) -> None:
         for _ in range(count):
-            status, made = self.server.request("POST", "/v0/watch", {"topics": {t: {"tail": True} for t in topics}})
-            assert status == 200, made
-            sock = socket.create_connection(("127.0.0.1", self.server.port))
-            sock.sendall(f"GET {made['stream_url']} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-            sock.setblocking(False)
-            self.selector.register(sock, selectors.EVENT_READ)
-            self.sockets.append(sock)
-            self.read(0)
+            self.stream({"topics": {t: {"tail": True} for t in topics}})
         expected = count * len(topics)
         self.until(lambda: self.caught_up >= expected, f"{expected} topics caught up")
         self.caught_up = 0
+
+    def stream(self, asked: object) -> None:
+        status, made = self.server.request("POST", "/v0/watch", asked)
+        assert status == 200, made
+        sock = socket.create_connection(("127.0.0.1", self.server.port))
+        sock.sendall(f"GET {made['stream_url']} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        sock.setblocking(False)
+        self.selector.register(sock, selectors.EVENT_READ)
+        self.sockets.append(sock)
+        self.read(0)
 
     def read(self, wait_s: float) -> None:
         for entry, _ in self.selector.select(wait_s):
@@ -168,6 +171,48 @@ def flat_out(server: Server, watchers: Watchers, topic: str, count: int, seconds
     return Row("one topic, flat out", count, p50, p99, round(watchers.deliveries / took))
 
 
+def beside_prefixes(server: Server, count: int, names: int, seconds: float) -> Row:
+    """The latency of another client's writes while `count` streams watch nested prefixes and a topic that begins with
+    all of them comes and goes. `names` other topics begin with them too."""
+    longest = "a" * count
+    for n in range(names):
+        server.request("PUT", f"/v0/topics/{longest}{n:03}", {})
+    watchers = Watchers(server)
+    for size in range(1, count + 1):
+        watchers.stream({"prefix": longest[:size], "tail": True})
+    stop, rounds = threading.Event(), [0]
+
+    def churn() -> None:
+        while not stop.is_set():
+            server.request("PUT", f"/v0/topics/{longest}", {})
+            server.request("DELETE", f"/v0/topics/{longest}")
+            rounds[0] += 1
+
+    def drain() -> None:
+        while not stop.is_set():
+            watchers.read(0.05)
+
+    threads = [threading.Thread(target=churn), threading.Thread(target=drain)] if count else []
+    for thread in threads:
+        thread.start()
+    writer = Writer(server.port)
+    latencies = []
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        before = time.perf_counter_ns()
+        writer.send("one")
+        writer.receive()
+        latencies.append((time.perf_counter_ns() - before) / 1e6)
+        time.sleep(0.005)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    writer.close()
+    watchers.close()
+    p50, p99 = quantiles(latencies)
+    return Row(f"writes beside prefixes, {names} topics", count, p50, p99, round(rounds[0] / seconds))
+
+
 def resident(server: Server) -> int:
     """Resident memory of the gateway in KiB."""
     for pid in server.children():
@@ -227,6 +272,7 @@ def run(seconds: float, shards: int) -> list[Row]:
         rows.append(Row("256 topics each, to catch up", 100, seconds=round(time.monotonic() - began, 2)))
         rows.append(paced(server, watchers, names, 100, seconds, "256 topics each, paced"))
         watchers.close()
+        rows += [beside_prefixes(server, count, names, seconds) for count, names in ((0, 0), (250, 0), (250, 255))]
     return rows
 
 

@@ -39,6 +39,7 @@ from proto.process.core_dumps import leave_no_core
 from proto.process.garbage_collector import calm, search
 from proto.process.log import configure
 from proto.process.orphan import die_with_parent
+from proto.process.recursion import allow_old_records
 
 TIDY_S = 5.0
 OLD_SEARCHES = 10
@@ -253,6 +254,7 @@ def run() -> int:
     """Run the process and return its exit status."""
     die_with_parent()
     leave_no_core()
+    allow_old_records()
     configure("gateway")
     # A terminal's Ctrl-C and a service manager's SIGTERM reach the whole group; only the supervisor acts on them.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -12,6 +12,7 @@ from msgspec import UNSET
 from proto.api.answers import Damage, TopicEntry, TopicState
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import Figures, ListTopics, Page, State, Stats
+from proto.process.faults import faults
 from shardd.changes.transactions import Respond, to_json
 from shardd.clock import Clock
 from shardd.delivery.parked_reads import Reads
@@ -132,6 +133,7 @@ class Inspect:
             "cursor_lag": lags[:most],
             "cursor_lag_truncated": len(lags) > most,
             "parked_reads": len(self.reads),
+            "internal_errors": dict(faults.counts),
             "watch_sessions": len(self.directory.sessions),
             "clock": asdict(self.clock.statistics()),
             "disk": {"free_bytes": self.space.free_bytes, "refused_total": self.space.refused_total},

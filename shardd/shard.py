@@ -22,6 +22,7 @@ from proto.model.errors import TopicsError, not_ready, topic_not_found
 from proto.model.limits import Limits
 from shardd.changes import seq_reservation
 from shardd.changes.allowance import Allowance
+from shardd.changes.containment import Answering
 from shardd.changes.patience import Patience
 from shardd.changes.transactions import Respond, Staging, to_json
 from shardd.checkpoint.checkpoint import Checkpoints
@@ -256,6 +257,7 @@ class Shard:
             operations.State: inspect.state,
             operations.ListTopics: inspect.list,
             operations.Stats: inspect.stats,
+            operations.WatchNames: self.names.list,
         }
 
     def _replica_figures(self) -> Mapping[str, Any] | None:
@@ -293,7 +295,7 @@ class Shard:
             operations.Diff: self._diff,
             operations.Feed: self._feed,
             operations.Pull: self._pull,
-            operations.WatchNames: self.names.read,
+            operations.NameChanges: self.names.changes,
         }
 
     def _lease_operations(self) -> WaitingOperations:
@@ -343,10 +345,13 @@ class Shard:
 
     @property
     def checkpoint_due(self) -> bool:
-        """True if a checkpoint should be made: enough has been logged or copied since the last one, a router request
-        waits for one, or one may free space that is needed."""
+        """True if a checkpoint should be made: enough has been logged or copied since the last one, it would write
+        enough, a router request waits for one, or one may free space that is needed."""
         return self.restored and (
-            self.logged_bytes >= self._limits.checkpoint_bytes or bool(self.routing.unsaved) or self.may_free_space
+            self.logged_bytes >= self._limits.checkpoint_bytes
+            or self.space.due
+            or bool(self.routing.unsaved)
+            or self.may_free_space
         )
 
     @property
@@ -465,9 +470,10 @@ class Shard:
         if kind is operations.Ping:
             respond(Reply(request.id))
             return
-        respond = partial(_answer, request, respond)
         if self.patience is not None:
             respond = self.patience.watch(request, respond)
+        respond = Answering(partial(_answer, request, respond))
+        mark = self.commits.staged_total
         try:
             self._staging.check_deadline(request)
             if not self.restored and kind not in _BEFORE_RESTORED:
@@ -485,6 +491,9 @@ class Shard:
             respond(Reply(request.id, error=error))
         except SegmentError as error:
             respond(Reply(request.id, error=damaged(error)))
+        except Exception as fault:
+            self._staging.containment.contain(fault, request, respond, mark)
+            self.cancel(caller, request.id)
 
     def _look_at_files(self, name: str) -> None:
         """Check the files of a topic that is unchecked or quarantined. Raises `503` if they are damaged."""
@@ -565,7 +574,7 @@ class Shard:
     def counters(self) -> tuple[int, int, int]:
         """Number of topics, live records and live bytes, including those that this shard is about to add by itself."""
         topics, records, size = self.directory.counters()
-        return topics + self.allowance.pending_topics, records, size + self.allowance.pending_bytes
+        return topics + self.allowance.pending_topics, records, size + self._staging.promises.apart
 
     def status(self) -> Status:
         """The status that every packet to an asker carries."""

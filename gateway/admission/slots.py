@@ -1,5 +1,7 @@
 """Slots: how many requests in flight or event streams may be open at once, in all and per key.
 
+Where there are several keys, one of them gets at most half of what there is for all: see `fair`.
+
 A slot is taken where the request begins and released in the `finally` of the server that ends the response. So every
 end of a response returns the slot.
 """
@@ -7,6 +9,7 @@ end of a response returns the slot.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from proto.model.errors import ErrorCode, TopicsError
@@ -37,10 +40,19 @@ class Slot:
             self._slots = None
 
 
-class Slots:
-    """The open slots. `total` bounds all, `per_key` those of each key. Without keys, only `total` applies."""
+def fair(total: int, per_key: int, several: bool) -> int:
+    """The most that one key may hold of a cap of `total`, with a limit of `per_key`; 0 means no limit. With `several`
+    keys, that is at most half of the cap, so that none takes the last one from the others."""
+    shares = [each for each in (per_key, max(total // 2, 1) if total and several else 0) if each]
+    return min(shares, default=0)
 
-    def __init__(self, total: Bound | None, per_key: Bound) -> None:
+
+class Slots:
+    """The open slots. `total` bounds all, `per_key` those of each key. Without keys, only `total` applies. `several`
+    tells whether there is more than one key."""
+
+    def __init__(self, total: Bound | None, per_key: Bound, several: Callable[[], bool] = lambda: False) -> None:
+        self._several = several
         self.open = 0
         self._total = total
         self._per_key = per_key
@@ -52,7 +64,9 @@ class Slots:
         if self._total is not None:
             _check(self._total, self.open)
         if digest:
-            _check(self._per_key, self._by_key[digest])
+            total = 0 if self._total is None else self._total.most
+            most = fair(total, self._per_key.most, self._several())
+            _check(Bound(self._per_key.limit, most), self._by_key[digest])
             self._by_key[digest] += 1
         self.open += 1
         return Slot(self, digest)

@@ -52,11 +52,15 @@ class Allowance:
         self._left = float(most)
         self._at = 0.0
 
-    def spend(self, now: float) -> bool:
-        """Take one token if there is one; return whether there was. `now` is in seconds on the monotonic clock."""
+    def spend(self, now: float, tokens: int = 1) -> bool:
+        """Take tokens if there are as many; return whether there were. `now` is in seconds on the monotonic clock."""
         self._left = min(self._left + (now - self._at) * self._per_s, self._most) if self._at else self._most
         self._at = now
-        if self._left < 1:
+        if self._left < tokens:
             return False
-        self._left -= 1
+        self._left -= tokens
         return True
+
+    def earn(self, tokens: int) -> None:
+        """Put tokens back, up to `most` of them."""
+        self._left = min(self._left + tokens, self._most)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
-import structlog
 import trio
 from msgspec import Struct
 
@@ -39,7 +38,7 @@ from gateway.contract.auth import (
 from gateway.contract.operations import OPERATIONS, Body, Operation, QueryValue
 from gateway.contract.origins import Origins
 from gateway.contract.routes import Routes, defaults, parse_query
-from gateway.contract.tickets import TTL_S, Tickets
+from gateway.contract.tickets import TTL_S, Tickets, check_form
 from gateway.http import upgrade
 from gateway.http.chunked_body import too_large
 from gateway.http.gzip_coding import MAX_RATIO, SMALLEST_ANSWER, accepts_gzip, deflated, inflated
@@ -59,10 +58,11 @@ from proto.model.body import Form
 from proto.model.errors import ErrorCode, TopicsError, invalid, shutting_down
 from proto.model.keys import Key
 from proto.model.limits import DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES, Limits
-from proto.model.names import WATCH_SESSION, check_router, check_topic, is_router
+from proto.model.names import WATCH_SESSION, check_router, check_topic, is_cursor, is_router
 from proto.model.surrogates import apply
 from proto.process import trace
 from proto.process.driven import in_task
+from proto.process.faults import faults
 
 if TYPE_CHECKING:
     from gateway.http.websocket import WebSocket
@@ -83,7 +83,6 @@ _AT_ONCE = frozenset({"health", "ready", "openapi", "asyncapi"})
 """The gateway's own operations that wait for nothing. All others of them run in a task."""
 
 A = TypeVar("A")
-_log: Any = structlog.get_logger()
 _TICKET = Form(TicketRequest)
 _Options = dict[str, QueryValue]
 _Handler = Callable[[Request, Key, _Options, float], Awaitable[Response]]
@@ -136,6 +135,7 @@ class Api:
         self.streams = Slots(
             Bound("max_sse_connections", limits.max_sse_connections),
             Bound("max_sse_connections_per_key", limits.max_sse_connections_per_key),
+            lambda: keyring.several,
         )
         self.unproven = Slots(Bound("max_unauthenticated_sockets", MAX_UNPROVEN), Bound("", 0))
         self.tickets = Tickets(keyring, limits.max_tickets_per_key)
@@ -209,8 +209,7 @@ class Api:
                 )
             raise
         except Exception:
-            _log.exception("request_failed", operation=name)
-            response = _failure(responses.internal(), plan, request, started)
+            response = _failure(faults.failed(name), plan, request, started)
         self._served[name, response.status] += 1
         if len(response.body) >= SMALLEST_ANSWER:
             request.hold_answer().set(len(response.body))
@@ -363,14 +362,16 @@ class Api:
                     await self.quota.call(Configure(if_absent=True), topic, b"")
 
     def _admit(self, operation: Operation, request: Request) -> Key:
-        """Return the request's key after checking its scope and taking a slot. Raises `401`, `403`, `429`."""
+        """Return the request's key after checking its scope and taking a slot. Raises `400`, `401`, `403`, `429`."""
         if operation.scope is None:
             if operation.probe and self._probe_auth:
                 self._keyring.identify(request.header(b"authorization"))
             return EVERYBODY
         authorization = request.header(b"authorization")
+        ticket = parameter(request.query, "ticket") if operation.streams else ""
+        if ticket:
+            check_form(ticket)
         if operation.streams and not authorization and not self._keyring.open:
-            ticket = parameter(request.query, "ticket")
             token = parameter(request.query, "token")
             if ticket:
                 return self._admitted(self.tickets.redeem(ticket, request.path), operation, request)
@@ -500,7 +501,7 @@ class Api:
 
     async def _list_cursors(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         size = pagination.page_size(int(options["page_size"]))
-        after = pagination.decode_cursor(str(options["cursor"]), bool) if options["cursor"] else ""
+        after = pagination.decode_cursor(str(options["cursor"]), is_cursor) if options["cursor"] else ""
         reply = await self._shards.call(CursorList(size, after), str(options["topic"]))
         if reply.error is not None:
             raise reply.error

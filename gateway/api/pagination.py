@@ -21,7 +21,7 @@ _decode_entries = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _ANY_ALPHABET = str.maketrans("+/ ", "-_-")
 
 
-class _Cursor(msgspec.Struct):
+class _Cursor(msgspec.Struct, forbid_unknown_fields=True):
     after: str
 
 
@@ -41,14 +41,14 @@ def encode_cursor(after: str) -> str:
 def decode_cursor(cursor: str, valid: Callable[[str], bool] = is_topic) -> str:
     """Return the name after which the next page begins. Accepts both base64 alphabets, with or without padding.
 
-    Raises `400` unless the name is `valid`."""
+    Raises `400` for any other text than `encode_cursor` makes, and unless the name is `valid`."""
     text = cursor.translate(_ANY_ALPHABET).rstrip("=")
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
         after = _decode_cursor(raw).after
-    except (binascii.Error, ValueError):
+    except (binascii.Error, ValueError, RecursionError):
         raise bad_cursor() from None
-    if not valid(after):
+    if encode_cursor(after).rstrip("=") != text or not valid(after):
         raise bad_cursor()
     return after
 

@@ -104,8 +104,8 @@ class Routers:
                     retry_after_ms=RETRY_AFTER_MS,
                 )
             others = [other.config for other_name, other in known.items() if other_name != name]
-            check_fan_in(config, others)
-            check_cycle(config, others)
+            check_fan_in(config, others, key)
+            check_cycle(config, others, key)
             made: list[str] = []
             try:
                 await self._make_topics(config, made, create_dest=patch.create_dest is not False)

@@ -36,6 +36,11 @@ class Keyring:
     def open(self) -> bool:
         return self._keys is None
 
+    @property
+    def several(self) -> bool:
+        """Whether there are keys that could take something from each other."""
+        return self._keys is not None and len(self._keys) > 1
+
     def replace(self, keys: Sequence[Key]) -> None:
         """Replace all keys. Streams and waiting requests of removed or changed keys end."""
         self._keys = keys

@@ -21,6 +21,7 @@ from proto.model.errors import STATUS, ErrorCode
 from proto.model.keys import ALL_SCOPES
 from proto.model.limits import MAX_IDEMPOTENCY_KEY_CHARS, Limits
 from proto.model.names import ROUTER, TOPIC, WATCH_SESSION
+from proto.model.unknown_fields import MAX_NAMED
 
 Codes = frozenset[ErrorCode]
 
@@ -254,7 +255,9 @@ def _added(operations: Iterable[Operation], schemas: dict[str, Schema]) -> None:
             schema["properties"]["ignored"] = {
                 "type": "array",
                 "items": {"type": "string"},
-                "description": "fields of the body that the service does not know; absent if there are none",
+                "maxItems": MAX_NAMED,
+                "description": "fields of the body that the service does not know, at any level of it; at most "
+                f"{MAX_NAMED}, absent if there are none",
             }
 
 

@@ -72,8 +72,3 @@ def failure(error: TopicsError, started: float | None, figures: dict[str, float]
     if error.code is ErrorCode.METHOD_NOT_ALLOWED and error.detail is not None:
         headers.append((b"allow", ", ".join(error.detail["allow"]).encode()))
     return Response(error.status, body, JSON, tuple(headers), figures=figures)
-
-
-def internal() -> TopicsError:
-    """The error for a bug of the gateway. It tells the client no details; the log has them."""
-    return TopicsError(ErrorCode.INTERNAL, "internal error; the server's log has the cause")

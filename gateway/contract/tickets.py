@@ -9,6 +9,8 @@ address with `?ticket=…`:
            ├─its key gone, or changed─────────► 401
            └─the gateway started again────────► 401; the page requests another one
 
+A text that is no ticket by its form was not issued by any gateway and is 400, with or without keys.
+
 The gateway keeps a ticket as its SHA-256, in memory only. A ticket is valid for one path, so it grants less than its
 key. The number of unused tickets of each key is limited.
 """
@@ -16,6 +18,7 @@ key. The number of unused tickets of each key is limited.
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 from collections import Counter
 from dataclasses import dataclass
@@ -23,10 +26,18 @@ from time import monotonic
 
 from gateway.admission.slots import cap_reached
 from gateway.contract.auth import Keyring, unauthorized
+from proto.model.errors import invalid
 from proto.model.keys import Key
 
 TTL_S = 60.0
 TICKET_BYTES = 24
+_FORM = re.compile(r"ticket_[A-Za-z0-9_-]{32}", re.ASCII)
+
+
+def check_form(ticket: str) -> None:
+    """Check that a text has the form of tickets. Raises `400 invalid_request`."""
+    if _FORM.fullmatch(ticket) is None:
+        raise invalid("this is no ticket: ask for one with POST /v0/tickets", field="ticket")
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,7 @@ def _checked(fields: _Fields, method: str, version: str) -> Head:
     keep_alive = b"close" not in options and (version == "1.1" or b"keep-alive" in options)
     return Head(
         method,
-        _origin_form(fields.target),
+        origin_form(fields.target),
         headers,
         _length(headers, version),
         keep_alive,
@@ -175,7 +175,8 @@ def _length(headers: dict[bytes, bytes], version: str) -> int:
     return int(length)
 
 
-def _origin_form(target: bytes) -> str:
+def origin_form(target: bytes) -> str:
+    """The path and query of a request's target. Raises `400`."""
     if target[:1] != b"/":
         scheme, colon, rest = target.partition(b"://")
         if not colon or scheme.lower() not in (b"http", b"https"):

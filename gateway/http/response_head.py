@@ -40,18 +40,34 @@ class _Date:
 
     def __init__(self) -> None:
         self._second = 0
+        self._value = b""
         self._line = b""
 
     def line(self) -> bytes:
         second = int(time())
         if second != self._second:
             self._second = second
-            self._line = f"date: {formatdate(second, usegmt=True)}\r\n".encode()
+            self._value = formatdate(second, usegmt=True).encode()
+            self._line = b"date: %b\r\n" % self._value
         return self._line
+
+    def value(self) -> bytes:
+        self.line()
+        return self._value
 
 
 _date = _Date()
 _plain = _Plain()
+
+
+def fields(response: Response) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a response over HTTP/2, without its status."""
+    found = [(b"date", _date.value())]
+    if response.status != HTTPStatus.NO_CONTENT:
+        found.append((b"content-type", response.content_type))
+        if response.live is None:
+            found.append((b"content-length", b"%d" % len(response.body)))
+    return found + list(response.headers)
 
 
 def head(response: Response, keep: bool, *, http_1_0: bool = False) -> bytes:

@@ -26,6 +26,7 @@ from time import monotonic
 
 import trio
 from wsproto import ConnectionType, WSConnection
+from wsproto.connection import ConnectionState
 from wsproto.events import AcceptConnection, BytesMessage, CloseConnection, Event, Ping, Pong, TextMessage
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
@@ -143,7 +144,7 @@ class WebSocket:
 
     async def _pong(self, ping: Ping) -> None:
         with trio.move_on_after(self._stuck_s):
-            await self._write(self._connection.send(ping.response()))
+            await self._write_control(ping.response())
             return
         raise ClientGone
 
@@ -222,7 +223,12 @@ class WebSocket:
                 raise ClientGone
             asked = True
             with trio.move_on_after(self._ping_s):
-                await self._write(self._connection.send(Ping()))
+                await self._write_control(Ping())
+
+    async def _write_control(self, event: Ping | Pong) -> None:
+        """Send a ping or pong, unless either side has closed: a ping and the close behind it may come in one piece."""
+        if self._connection.state is ConnectionState.OPEN:
+            await self._write(self._connection.send(event))
 
     async def _write(self, data: bytes) -> None:
         async with self._sending:

@@ -28,6 +28,7 @@ _QUEUE_METRICS = (
     ("topics_topic_queue_dead_lettered", "Jobs that went to the dead-letter topic per queue."),
     ("topics_topic_queue_dead_lettering", "Dead letters per queue that are on their way, or wait until they may go."),
     ("topics_topic_queue_oldest_waiting_ms", "For how long the oldest claimable job has been there, per queue."),
+    ("topics_topic_queue_delayed", "Jobs per queue that are held back until their time."),
 )
 _QUEUE_COUNTERS = {"topics_topic_queue_dead_lettered"}
 _WAL_COUNTERS = (
@@ -85,7 +86,7 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("topics_routers", "Routers.", _total(stats, "routers"))
     yield GaugeMetricFamily(
         "topics_routers_waiting",
-        "Routers that wait because the cap over all topics is reached.",
+        "Routers that wait: for room in their destination, under the cap over all topics, or on the disk.",
         _total(stats, "routers_waiting"),
     )
     yield CounterMetricFamily(
@@ -102,12 +103,28 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield from _disk_families([shard["disk"] for shard in stats if "disk" in shard])
     yield from _replica_families([shard.get("replica") for shard in stats])
     yield from _request_families(snapshot)
+    yield _internal_errors(snapshot)
     for protocol in snapshot.protocols:
         yield from _protocol_families(protocol)
     yield from _topic_families(stats, snapshot.max_topics)
     yield from _cursor_families(stats, snapshot.max_topics)
     yield from _wal_families([shard.get("wal", {}) for shard in stats])
     yield _fsync_family([shard["fsync_us"] for shard in stats if "fsync_us" in shard])
+
+
+def _internal_errors(snapshot: Snapshot) -> Metric:
+    family = CounterMetricFamily(
+        "topics_internal_errors_total",
+        "Exceptions that failed one request, reader or task.",
+        labels=["process", "operation"],
+    )
+    processes = {"gateway": snapshot.internal_errors}
+    for index, shard in enumerate(snapshot.shard_stats):
+        processes[f"shard-{index:02d}"] = shard.get("internal_errors", {})
+    for process, counts in processes.items():
+        for operation, count in sorted(counts.items()):
+            family.add_metric([process, operation], count)
+    return family
 
 
 def _total(maps: Iterable[Mapping[str, Any]], key: str) -> float:

@@ -17,6 +17,7 @@ from proto.ipc.link import Pending
 from proto.ipc.operations import Figures, Stats
 from proto.model.errors import TopicsError
 from proto.model.keys import Key
+from proto.process.faults import faults
 
 TEXT = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -48,6 +49,8 @@ class Snapshot:
     incarnations: list[int]
     protocols: Sequence[Protocol] = ()
     hangs: Sequence[int] = ()
+    internal_errors: Mapping[str, int] = field(default_factory=faults.counts.copy)
+    """Of the gateway, by operation."""
     uptime_ms: int = field(default_factory=uptime_ms)
 
 

@@ -16,7 +16,6 @@ from collections import Counter
 from typing import Any, TypeVar
 
 import msgspec
-import structlog
 import trio
 
 from gateway.shards.client import Shards
@@ -27,6 +26,7 @@ from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
 from proto.model.names import RULE, is_topic
 from proto.model.surrogates import apply
+from proto.process.faults import faults
 from proto.wire import rog
 from proto.wire.byte_parser import Steps
 from proto.wire.rog import Ack, Command, Create, Fetch, Publish
@@ -36,7 +36,6 @@ A = TypeVar("A")
 META = b'{"encoding":"base64"}'
 MAX_REMEMBERED = 100_000
 
-_log: Any = structlog.get_logger()
 _to_json = msgspec.json.Encoder().encode
 _text = msgspec.json.Decoder(str).decode
 
@@ -167,8 +166,7 @@ class RogSession:
         except TopicsError as error:
             answer = rog.failure(error.message)
         except Exception:
-            _log.exception("rog_command_failed")
-            answer = rog.failure("Internal error; the log of the service has the details")
+            answer = rog.failure(faults.failed("rog").message.capitalize())
         self._rog.commands[type(command).__name__.lower(), result] += 1
         return answer
 

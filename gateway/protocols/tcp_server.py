@@ -25,6 +25,7 @@ from gateway.admission.in_flight import Flight
 from gateway.admission.transfer_rate import Pace, due
 from proto.model.errors import TopicsError
 from proto.model.limits import Limits
+from proto.process.faults import faults
 from proto.wire.byte_parser import ProtocolError, Skip, Steps
 
 RECEIVE_BYTES = 64 << 10
@@ -75,7 +76,7 @@ class TcpConnection:
         except OSError:
             pass  # the client is gone
         except Exception:
-            _log.exception("connection_failed")
+            faults.failed("connection")
         finally:
             self._raw.close()
 

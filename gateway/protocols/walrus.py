@@ -9,10 +9,8 @@ run of `walrus_segment_entries` seqs; a full segment is sealed.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import msgspec
-import structlog
 
 from gateway.shards.client import Shards
 from gateway.shards.quota import Quota
@@ -23,6 +21,7 @@ from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import Limits
 from proto.model.names import shard_of
 from proto.model.surrogates import apply
+from proto.process.faults import faults
 from proto.wire import walrus
 from proto.wire.byte_parser import Steps
 from proto.wire.walrus import EMPTY, MAX_FRAME_BYTES, OK, Command, Get, Put, Register, State
@@ -32,7 +31,6 @@ UNKNOWN_TOPIC = "unknown topic"
 RETRY = "NotLeaderForPartition"
 """The error after which Walrus clients try again in a moment."""
 
-_log: Any = structlog.get_logger()
 _to_json = msgspec.json.Encoder().encode
 _text = msgspec.json.Decoder(str).decode
 
@@ -129,9 +127,8 @@ class WalrusSession:
             result = "error"
             text = walrus.failure(_explained(error))
         except Exception:
-            _log.exception("walrus_command_failed")
             result = "error"
-            text = walrus.failure("internal error; the log of the service has the details")
+            text = walrus.failure(faults.failed("walrus").message)
         self._walrus.commands[type(command).__name__.lower(), result] += 1
         return walrus.encode(text)
 

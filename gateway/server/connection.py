@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Protocol
 
-import structlog
 import trio
 
 from gateway.admission.body_budget import FREE_BYTES, Budget, Hold, Kind
@@ -35,6 +34,7 @@ from gateway.server.reactor import Drive
 from proto.model.errors import ErrorCode, TopicsError, invalid
 from proto.model.limits import MAX_HEADER_BYTES, Limits
 from proto.process.driven import Driven, in_driver, in_task, readable, turn, writable
+from proto.process.faults import faults
 
 RECEIVE_BYTES = 64 << 10
 CHUNKED_BYTES = 16 << 10
@@ -49,7 +49,6 @@ FIRST_GROWTH_BYTES, GROWTH = 256 << 10, 4
 GATHER_BYTES = 64 << 10
 """Bytes. Larger bodies are sent without a copy; joining smaller ones with the head is cheaper."""
 
-_log: Any = structlog.get_logger()
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -180,7 +179,7 @@ class Connection:
             self.phase = "idle"  # the client is gone, so no response can be sent
         except Exception:
             self.phase = "idle"
-            _log.exception("connection_failed")
+            faults.failed("connection")
 
     def close(self) -> None:
         if self._owned:

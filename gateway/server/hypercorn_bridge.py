@@ -1,14 +1,15 @@
-"""The bridge to Hypercorn: serves HTTP/2 with prior knowledge, and pages. The one module that imports Hypercorn.
+"""What the HTTP/1.1 front hands over: pages to Hypercorn, HTTP/2 to `gateway.server.http2_server`. The one module that
+imports Hypercorn.
 
-Hypercorn and Quart take a good part of a second and 30 MB to load. The first connection that needs them loads them, in
-a thread.
+Hypercorn and Quart take a good part of a second and 30 MB to load, h2 a tenth of that. The first connection that needs
+them loads them, in a thread.
 """
 
 from __future__ import annotations
 
 import socket
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 import trio
@@ -16,25 +17,31 @@ import trio
 from gateway.admission.body_budget import Budget
 from gateway.admission.in_flight import Flight
 from gateway.api.dispatch import Api
-from gateway.server.asgi import AsgiApi
+from gateway.http.messages import Request, Response
+from gateway.server.asgi import CountedPages, Pages, page
 from gateway.server.http2_connection import Carried
 from gateway.server.page_paths import is_page
 from proto.model.limits import MAX_HEADER_BYTES, Limits
+
+if TYPE_CHECKING:
+    from gateway.server.http2_server import Http2Server
 
 _log: Any = structlog.get_logger()
 
 
 class _Replayed:
-    """A stream that yields the bytes already read before those still to come. It has the methods that Hypercorn needs;
-    the missing `do_handshake` tells Hypercorn that this is not TLS.
+    """A stream that yields the bytes already read. It has the methods that Hypercorn needs; the missing `do_handshake`
+    tells Hypercorn that this is not TLS.
 
-    With `last`, bytes after the request are discarded, and the client's end of file is held back until the response is
-    sent. A client may shut down its sending side after the request and then read (`nc -N`). Hypercorn would take that
-    for a client that is gone and drop the response."""
+    Bytes after the request are discarded, and the client's end of file is held back until the response is sent. A
+    client may shut down its sending side after the request and then read (`nc -N`). Hypercorn would take that for a
+    client that is gone and drop the response.
 
-    def __init__(self, raw: socket.socket, read: bytes, *, last: bool) -> None:
+    Hypercorn waits without end for a client that does not read, so a send may take `pause_s`."""
+
+    def __init__(self, raw: socket.socket, read: bytes, pause_s: float) -> None:
         self._read = read
-        self._last = last
+        self._pause_s = pause_s
         self._answered = trio.Event()
         self._stream = trio.SocketStream(trio.socket.from_stdlib_socket(raw))
         self.socket = self._stream.socket
@@ -44,19 +51,18 @@ class _Replayed:
             await trio.lowlevel.checkpoint()
             read, self._read = self._read, b""
             return read
-        data = await self._stream.receive_some(max_bytes)
-        while data and self._last:
-            data = await self._stream.receive_some(max_bytes)
-        if self._last:
-            await self._answered.wait()
+        while data := await self._stream.receive_some(max_bytes):
+            pass
+        await self._answered.wait()
         return data
 
     async def send_all(self, data: bytes) -> None:
         try:
-            await self._stream.send_all(data)
-        except trio.BrokenResourceError:
+            with trio.fail_after(self._pause_s):
+                await self._stream.send_all(data)
+        except (trio.BrokenResourceError, trio.TooSlowError):
             self._answered.set()  # the client is gone, so no response is awaited
-            raise
+            raise trio.BrokenResourceError from None
 
     async def send_eof(self) -> None:
         await self._stream.send_eof()
@@ -73,11 +79,14 @@ class HypercornHandover:
         self._limits = limits
         self._budget = budget
         self._loading = trio.Lock()
+        self._draining = False
+        self._http2: Http2Server | None = None
+        self._pages: Pages | None = None
         self._server: Any = None
         self._app: Any = None
         self._context: Any = None
         self._state: Any = None
-        self._configs: dict[bool, Any] = {}
+        self._config: Any = None
         self._broken: tuple[type[Exception], ...] = ()
 
     def owns(self, path: str) -> bool:
@@ -90,46 +99,59 @@ class HypercornHandover:
                 await trio.to_thread.run_sync(self._load)
 
     def _load(self) -> None:
-        pages = import_module("gateway.server.pages").WebPages()
-        app = AsgiApi(self._api, self._flight, self._limits, self._budget, pages)
-        self._app = import_module("hypercorn.app_wrappers").ASGIWrapper(app)
+        self._pages = import_module("gateway.server.pages").WebPages()
+        self._app = import_module("hypercorn.app_wrappers").ASGIWrapper(CountedPages(self._flight, self._pages))
         self._context = import_module("hypercorn.trio.worker_context").WorkerContext(None)
         self._state = import_module("hypercorn.typing").ConnectionState
-        self._configs = {http2: self._config(http2) for http2 in (False, True)}
-        self._broken = (
-            import_module("h11").ProtocolError,
-            import_module("h2.exceptions").H2Error,
-            import_module("wsproto.utilities").ProtocolError,
-        )
+        self._config = self._configured()
+        self._broken = (import_module("h11").ProtocolError, import_module("wsproto.utilities").ProtocolError)
         self._server = import_module("hypercorn.trio.tcp_server").TCPServer
 
-    def _config(self, http2: bool) -> Any:
+    def _configured(self) -> Any:
         config = import_module("hypercorn.config").Config()
         config.accesslog = None
         config.include_server_header = False
         config.keep_alive_timeout = self._limits.idle_timeout_ms / 1000
         config.h11_max_incomplete_size = MAX_HEADER_BYTES
-        config.h2_max_header_list_size = MAX_HEADER_BYTES
-        # One page per HTTP/1.1 connection: Hypercorn would parse the next request by other rules than the gateway's.
-        config.keep_alive_max_requests = 1_000_000_000 if http2 else 0
+        # One page per connection: Hypercorn would parse the next request by other rules than the gateway's.
+        config.keep_alive_max_requests = 0
         return config
+
+    async def http2(self) -> Http2Server:
+        """The server of HTTP/2 connections. The first one loads h2, in a thread."""
+        async with self._loading:
+            if self._http2 is None:
+                module = await trio.to_thread.run_sync(import_module, "gateway.server.http2_server")
+                self._http2 = module.Http2Server(
+                    self._api, self._flight, self._limits, self._budget, self._page, self.owns
+                )
+                if self._draining:
+                    self._http2.drain()
+            return self._http2
+
+    async def _page(self, request: Request) -> Response:
+        await self.prepare()
+        assert self._pages is not None
+        return await page(self._pages, request)
 
     async def drain(self) -> None:
         """Refuse new HTTP/2 streams and close connections as they become idle."""
+        self._draining = True
+        if self._http2 is not None:
+            self._http2.drain()
         if self._server is not None:
             await self._context.terminated.set()
 
     async def serve(self, raw: socket.socket, read: bytes, carried: Carried | None) -> None:
-        http2 = carried is not None
         try:
+            if carried is not None:
+                await (await self.http2()).serve(raw, read, carried)
+                return
             await self.prepare()
-            stream = _Replayed(raw, read, last=not http2)
-            # HTTP/2 has many requests to a connection, the pages have one.
-            await self._server(
-                self._app, self._configs[http2], self._context, self._state({"carried": carried}), stream
-            )
+            pause_s = self._limits.body_timeout_ms / 1000
+            await self._server(self._app, self._config, self._context, self._state({}), _Replayed(raw, read, pause_s))
         except* self._broken as group:
             # On bytes that are not HTTP, the libraries below Hypercorn raise in the middle of a response.
-            _log.debug("protocol_broken", http2=http2, error=repr(group.exceptions[0]))
+            _log.debug("protocol_broken", http2=False, error=repr(group.exceptions[0]))
         finally:
             raw.close()  # Hypercorn leaves it open when cancelled

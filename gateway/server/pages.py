@@ -17,6 +17,7 @@ from gateway.server.asgi import Receive, Scope, Send
 from gateway.server.console_files import ConsoleFiles, File
 from gateway.server.page_paths import is_page
 from gateway.server.status_page import HTML, POLICY
+from proto.process.faults import faults
 
 
 def _page(content: str | bytes, content_type: str, policy: str) -> QuartResponse:
@@ -99,4 +100,4 @@ async def _refused(error: Any) -> QuartResponse:
         return _as_quart(responses.failure(method_not_allowed(request.method, sorted(error.valid_methods or [])), None))
     if error.code == 404:
         return _as_quart(responses.failure(unknown_path(request.path), None))
-    return _as_quart(responses.failure(responses.internal(), None))
+    return _as_quart(responses.failure(faults.failed("page"), None))

@@ -16,6 +16,11 @@ Seqs restart when a topic is deleted and created again:
 
 A deletion that a client was told of also begins a generation: a client that returns with an earlier id was not told.
 Once there is a generation, the map holds it as `$generation`, which cannot be a topic's name.
+
+An id that no stream could have made is refused with 400 wherever it comes: numbers that are no integers from 0 to
+2^63 - 1, names that are none, a name or mark twice, base64 that would be written in another way, the wrong number of
+seqs, or topics none of which the stream has. An EventSource does not connect again after a 400. It never sends such an
+id, since it only repeats what it was sent. An old id of the stream is no such id, whatever became of its topics.
 """
 
 from __future__ import annotations
@@ -25,10 +30,15 @@ import binascii
 import hashlib
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
+from proto.model.errors import TopicsError, invalid
+from proto.model.names import is_topic
+
+MAX_POSITION = 2**63 - 1
+"""The largest number in an id."""
 MAX_MAP_TOPICS = 64
 MAX_MAP_BYTES = 4 << 10
 """Larger maps become tokens, because proxies and this server limit the header that brings ids back."""
@@ -40,6 +50,7 @@ _GENERATION = "$generation"
 _TOKEN = "c."
 _MARKED = "p."
 _MARK_BYTES = 6
+_BLANKS = b" \t\r\n"
 
 _encode_json = msgspec.json.Encoder().encode
 _decode_json = msgspec.json.Decoder(dict[str, int]).decode
@@ -103,36 +114,84 @@ class Id(NamedTuple):
     unknown: frozenset[bytes]
 
 
-def decode(text: str, topics: Iterable[str]) -> Id | None:
-    """Return an id, or None for an invalid one. `topics` are those of its session."""
-    form = text[:2] if text.startswith((_TOKEN, _MARKED)) else ""
-    text = text[len(form) :].rstrip("=")
+def check(text: str, field: str) -> None:
+    """Check an id without its stream. Raises `400 invalid_request`."""
+    if _read(text) is None:
+        raise _impossible(field)
+
+
+def decode(text: str, topics: Iterable[str], prefix: str | None = None, field: str = "cursor") -> Id:
+    """Return an id. `topics` and `prefix` are those of its stream. Raises `400 invalid_request` for one that no stream
+    of them could have made."""
     names = sorted(topics)
+    read = _read(text)
+    if read is None:
+        raise _impossible(field)
+    generation, keys, values = read
+    if keys is None:
+        if len(values) != len(names):
+            raise _impossible(field)
+        return Id(generation, dict(zip(names, values, strict=True)), frozenset())
+    found = dict[str | bytes, int](zip(keys, values, strict=True))
+    seqs = {name: found[key] for name in names for key in (name, mark(name)) if key in found}
+    named = [key for key in keys if isinstance(key, str)]
+    if not seqs and (prefix is None or (named and not any(name.startswith(prefix) for name in named))):
+        raise _impossible(field)
+    marks = frozenset(mark(key) if isinstance(key, str) else key for key in keys)
+    return Id(generation, seqs, marks - frozenset(map(mark, names)))
+
+
+_Read = tuple[int, list[str] | list[bytes] | None, list[int]]
+"""The generation, names or marks of the topics or None for all of the stream, and their seqs."""
+
+
+def _read(text: str) -> _Read | None:
+    """Return what an id says, None if no stream could have made it."""
+    form = text[:2] if text.startswith((_TOKEN, _MARKED)) else ""
+    text = text[len(form) :]
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        if form == _TOKEN:
-            generation, *values = _decode_list(raw)
-            return Id(generation, dict(zip(names, values, strict=True)), frozenset())
-        if form == _MARKED:
-            generation, marks, values = _decode_marked(raw)
-            each = [marks[at : at + _MARK_BYTES] for at in range(0, len(marks), _MARK_BYTES)]
-            marked = dict(zip(each, values, strict=True))
-            seqs = {name: marked[mark(name)] for name in names if mark(name) in marked}
-        else:
-            seqs = _decode_json(raw)
-            generation = seqs.pop(_GENERATION, 0)
-            marked = {mark(name): seq for name, seq in seqs.items()}
-        return Id(generation, seqs, frozenset(marked) - frozenset(map(mark, names)))
+        written = base64.urlsafe_b64encode(raw).decode()
+        if text not in (written, written.rstrip("=")):
+            return None
+        generation, keys, values = _content(form, raw)
     except (binascii.Error, ValueError, msgspec.MsgspecError):
         return None
+    twice = keys is not None and len(set[Any](keys)) < len(keys)
+    possible = not twice and all(0 <= each <= MAX_POSITION for each in (generation, *values))
+    return (generation, keys, values) if possible else None
 
 
-def rewound(positions: Mapping[str, Position], text: str, *, growing: bool = False) -> dict[str, Position]:
+def _content(form: str, raw: bytes) -> _Read:
+    """Raises `ValueError` for bytes that would be written in another way."""
+    if form == _TOKEN:
+        listed = _decode_list(raw)
+        if not listed or _encode_list(listed) != raw:
+            raise ValueError
+        return listed[0], None, listed[1:]
+    if form == _MARKED:
+        marked = _decode_marked(raw)
+        generation, marks, values = marked
+        if _encode_list(marked) != raw or len(marks) != _MARK_BYTES * len(values):
+            raise ValueError
+        return generation, [marks[at : at + _MARK_BYTES] for at in range(0, len(marks), _MARK_BYTES)], values
+    seqs = _decode_json(raw)
+    # A client may put such a map together itself, with blanks.
+    if _encode_json(seqs) != raw.translate(None, _BLANKS):
+        raise ValueError
+    generation = seqs.pop(_GENERATION, 0)
+    if not all(map(is_topic, seqs)):
+        raise ValueError
+    return generation, list(seqs), list(seqs.values())
+
+
+def _impossible(field: str) -> TopicsError:
+    return invalid(f"{field} is not the id of a frame of a watch over these topics", field=field)
+
+
+def rewound(positions: Mapping[str, Position], found: Id, *, growing: bool = False) -> dict[str, Position]:
     """Return the positions, moved back to those in an id. Never moves one forward, because the session knows what was
-    sent. An invalid id changes nothing. `growing`: a topic that the id does not hold came later."""
-    found = decode(text, positions) if text else None
-    if found is None:
-        return dict(positions)
+    sent. `growing`: a topic that the id does not hold came later."""
     result = dict(positions)
     for name, position in positions.items():
         seq = found.seqs.get(name)

@@ -6,15 +6,15 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-import structlog
 import trio
 
 from gateway.admission.body_budget import Budget
 from gateway.contract.auth import Keyring, check_name
 from gateway.http.messages import Gone, Request, Response, Write
 from gateway.shards.client import Shards
-from gateway.streams.prefix_feed import PrefixFeeds
-from gateway.streams.sse import CONTENT_TYPE, HEADERS, RETRY, EventStream, check_accept, error_frame
+from gateway.streams import event_ids
+from gateway.streams.prefix_feeds import PrefixFeeds
+from gateway.streams.sse import CONTENT_TYPE, HEADERS, LAST_EVENT_ID, RETRY, EventStream, check_accept, error_frame
 from gateway.streams.stream import Stream
 from gateway.streams.subscription import Item
 from gateway.streams.topic_feed import TopicFeeds
@@ -29,12 +29,11 @@ from proto.api.requests import WatchRequest
 from proto.model.errors import ErrorCode, TopicsError, shutting_down
 from proto.model.keys import Key
 from proto.model.limits import Limits
+from proto.process.faults import faults
 
 TICK_S = 0.2
 ESTABLISH_S = 10.0
 """How long the opening of a stream waits for a shard that is starting."""
-
-_log: Any = structlog.get_logger()
 
 
 class Live:
@@ -44,7 +43,7 @@ class Live:
         self.shards = shards
         self.feeds = TopicFeeds(shards, limits, budget)
         self.names = PrefixFeeds(shards, limits)
-        self.sessions = Sessions(shards, limits)
+        self.sessions = Sessions(shards, limits, keyring)
         self.streams: dict[Stream, None] = {}
         self._draining = False
 
@@ -62,7 +61,7 @@ class Live:
                         stream.tick(now)
                     except Exception:
                         # A bug in one stream must not end the others.
-                        _log.exception("stream_failed")
+                        faults.failed("stream")
                         stream.abort()
 
     async def watch(self, asked: WatchRequest, key: Key, *, lenient: bool) -> dict[str, Any]:
@@ -79,12 +78,17 @@ class Live:
         }
 
     async def open(self, wid: str, request: Request, key: Key) -> Response:
-        """Return the response that streams a session. Raises `400`, `401`, `403`, `404`, `406`, `503`."""
-        check_accept(request.header(b"accept"))
+        """Return the response that streams a session. Raises `400`, `401`, `403`, `404`, `503`, and `406` if nothing
+        else is wrong."""
+        last_event_id = request.header(b"last-event-id").decode("latin-1")
+        if last_event_id:
+            event_ids.check(last_event_id, LAST_EVENT_ID)
         opened = await self._found(wid, key)
         for name in opened.topics:
             check_name(key, name)  # the key may have changed since the session was made
-        last_event_id = request.header(b"last-event-id").decode("latin-1")
+        if last_event_id:
+            event_ids.decode(last_event_id, opened.topics, opened.prefix, LAST_EVENT_ID)
+        check_accept(request.header(b"accept"))
         return Response(
             200, content_type=CONTENT_TYPE, headers=HEADERS, live=partial(self._events, wid, key, last_event_id)
         )

@@ -1,43 +1,49 @@
-"""The feed of a prefix: the topics whose names begin with it, from a request parked in each shard.
+"""The feed of a prefix: the topics whose names begin with it, from the lists of all shards, for its members.
 
-The reply of a shard is the list of the first topics, with their epochs. The feed keeps the lists and hands what is new
-in them to its members. A shard that is away or restarts changes nothing: the list that it had holds until it gives
-another one.
+A feed gets the list of each shard once, and keeps it up to date with the shard's changes.
+`gateway.streams.prefix_feeds` asks for both. The changes are followed while a list is asked for, so one may be known
+before the answer. It counts if its version is later than the list's:
+
+    the list is asked for          changes are kept with their versions from now on
+    a change comes                 kept; also taken into the list that was there before, if there was one
+    the list comes                 replaces the one before; then the kept changes that are later than it
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
-import structlog
-import trio
-
-from gateway.shards.client import Shards
-from gateway.streams.topic_feed import FIRST_RETRY_S, LAST_RETRY_S
-from proto.ipc.operations import Listed, WatchNames
-from proto.model.errors import TopicsError
-from proto.model.limits import Limits
-from proto.process import trace
-
-GATHER_S = 0.02
-"""The pause between two requests to a shard, so that topics made at the same time come in one list."""
-
-_log: Any = structlog.get_logger()
+from gateway.streams.name_list import NameList
+from proto.ipc.operations import Listed
+from proto.model.keys import Key
 
 
 class Member(Protocol):
-    def listed(self, epochs: Mapping[str, int], gone: Iterable[str]) -> None:
-        """Take in the topics that are new in the list, or were made again, and those that are no longer in it."""
+    """A wildcard, as a feed sees it."""
+
+    @property
+    def key(self) -> Key:
+        """The key of the member's client."""
+
+    def listed(self, epochs: Mapping[str, int], gone: Iterable[str]) -> int:
+        """Take in the topics that are new in the list, or were made again, and those that are no longer in it. Returns
+        the number of topics that are watched now and were not."""
 
 
 class PrefixFeed:
-    def __init__(self, feeds: PrefixFeeds, prefix: str, prefixes: tuple[str, ...]) -> None:
-        self.members: dict[Member, None] = {}
-        self.scope = trio.CancelScope()
-        self.key = (prefix, prefixes)
-        self._feeds = feeds
-        self._lists: list[dict[str, int] | None] = [None] * len(feeds.shards.states)
+    def __init__(self, prefix: str, key: Key, shards: int, most: int, index_of: Callable[[str], int]) -> None:
+        self.prefix = prefix
+        self.prefixes = key.prefixes
+        self.digest = key.digest
+        """That of the key that the feed was made for."""
+        self.members: dict[Member, dict[str, int]] = {}
+        """What each member was not handed yet, by name: the epoch, or 0 for a name that is no longer in the list."""
+        self._most = most
+        self._index_of = index_of
+        self._lists: list[NameList | None] = [None] * shards
+        self._early: list[dict[str, tuple[int, int]] | None] = [None] * shards
+        """While a list is asked for: version and epoch of each name that has changed."""
 
     @property
     def complete(self) -> bool:
@@ -46,80 +52,52 @@ class PrefixFeed:
 
     def epochs(self) -> dict[str, int]:
         """Return the listed topics with their epochs, in the order of their names."""
-        return dict(sorted(each for found in self._lists if found for each in found.items()))
+        return dict(sorted(each for found in self._lists if found for each in found.epochs.items()))
 
     def epoch(self, name: str) -> int | None:
-        found = self._lists[self._feeds.shards.index_of(name)]
-        return None if found is None else found.get(name)
+        """Return the epoch of a listed topic."""
+        found = self._lists[self._index_of(name)]
+        return None if found is None else found.epochs.get(name)
 
-    async def run(self) -> None:
-        trace.begin("")  # the feed serves all its streams, so it must not carry the trace of the first one's request
-        with self.scope:
-            async with trio.open_nursery() as nursery:
-                for index in range(len(self._lists)):
-                    nursery.start_soon(self._follow, index)
+    def asked(self, index: int) -> None:
+        """Called before a shard is asked for its list."""
+        self._early[index] = {}
 
-    async def _follow(self, index: int) -> None:
-        retry_s = FIRST_RETRY_S
-        most = self._feeds.limits.max_watch_topics + 1
-        known: int | None = None
-        while True:
-            try:
-                pending = self._feeds.shards.ask(index, WatchNames(*self.key, most, known))
-                try:
-                    reply = await pending.reply()
-                finally:
-                    pending.abandon()
-                if reply.error is not None:
-                    raise reply.error
-            except TopicsError:
-                await trio.sleep(retry_s)
-                retry_s = min(2 * retry_s, LAST_RETRY_S)
-                continue
-            retry_s = FIRST_RETRY_S
-            assert reply.extra is not None
-            known = reply.extra.digest
-            self._spread(index, reply.extra)
-            await trio.sleep(GATHER_S)
+    def short(self, index: int) -> bool:
+        """Whether a shard has to be asked for its list again, and is not."""
+        known = self._lists[index]
+        return known is not None and known.short and self._early[index] is None
 
-    def _spread(self, index: int, found: Listed) -> None:
-        before = self._lists[index] or {}
-        self._lists[index] = found.epochs
-        fresh = dict(found.epochs.items() - before.items())
-        gone = before.keys() - found.epochs.keys()
-        for member in tuple(self.members):
-            try:
-                member.listed(fresh, gone)
-            except Exception:
-                # A bug in one stream must not keep topics from the others.
-                _log.exception("prefix_feed_failed")
+    def listed(self, index: int, found: Listed) -> None:
+        """Take over the list of a shard."""
+        last = self._lists[index]
+        before = {} if last is None else last.epochs
+        early, self._early[index] = self._early[index] or {}, None
+        known = self._lists[index] = NameList(found.epochs, self._most)
+        for name, (version, epoch) in early.items():
+            if version > found.version:
+                known.change(name, epoch)
+        now = known.epochs
+        self._tell(dict.fromkeys(before.keys() - now.keys(), 0) | dict(now.items() - before.items()))
 
+    def change(self, index: int, name: str, epoch: int, version: int) -> bool:
+        """Take in a name of a shard that has changed, with its epoch, 0 if it was deleted. Returns False if that is
+        nothing new for the members."""
+        if self.prefixes and not name.startswith(self.prefixes):
+            return False
+        early, known = self._early[index], self._lists[index]
+        if early is not None:
+            early[name] = (version, epoch)
+        if known is None:
+            return False
+        before = known.epochs.get(name, 0)
+        changes = dict.fromkeys(known.change(name, epoch), 0)
+        now = known.epochs.get(name, 0)
+        if now != before:
+            changes[name] = now
+        self._tell(changes)
+        return bool(changes)
 
-class PrefixFeeds:
-    """The running feeds, by prefix and the prefixes of the key. `nursery` runs them."""
-
-    def __init__(self, shards: Shards, limits: Limits) -> None:
-        self.shards = shards
-        self.limits = limits
-        self.nursery: trio.Nursery | None = None
-        self._feeds: dict[tuple[str, tuple[str, ...]], PrefixFeed] = {}
-
-    def __len__(self) -> int:
-        return len(self._feeds)
-
-    def join(self, prefix: str, prefixes: tuple[str, ...], member: Member) -> PrefixFeed:
-        """Join the feed of a prefix, making it if needed."""
-        feed = self._feeds.get((prefix, prefixes))
-        if feed is None:
-            assert self.nursery is not None
-            feed = self._feeds[prefix, prefixes] = PrefixFeed(self, prefix, prefixes)
-            self.nursery.start_soon(feed.run)
-        feed.members[member] = None
-        return feed
-
-    def leave(self, feed: PrefixFeed, member: Member) -> None:
-        """Leave a feed; the last member ends it."""
-        feed.members.pop(member, None)
-        if not feed.members and self._feeds.get(feed.key) is feed:
-            del self._feeds[feed.key]
-            feed.scope.cancel()
+    def _tell(self, changes: Mapping[str, int]) -> None:
+        for pending in self.members.values():
+            pending.update(changes)

@@ -32,6 +32,7 @@ from proto.model.keys import Key
 MEDIA = b"text/event-stream"
 CONTENT_TYPE = MEDIA + b"; charset=utf-8"
 HEADERS = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
+LAST_EVENT_ID = "Last-Event-ID"
 RETRY = b"retry: 2000\n\n"
 GATHER_BYTES = 64 << 10
 """Bytes of frames that are sent together."""
@@ -68,12 +69,16 @@ class EventStream(Stream):
         last_event_id: str,
         write: Write,
     ) -> None:
+        # Before anything else: it may raise.
+        found = decode(last_event_id, opened.topics, opened.prefix, LAST_EVENT_ID) if last_event_id else None
         super().__init__(live, key, most_items=live.limits.watch_queue_frames, generation=opened.generation)
         self.wid = wid
         self._write = write
         self._heartbeat_s = opened.heartbeat_ms / 1000
         self._growing = opened.prefix is not None
-        positions = rewound(opened.topics, last_event_id, growing=self._growing)
+        positions = dict(opened.topics)
+        if found is not None:
+            positions = rewound(positions, found, growing=self._growing)
         if self._growing:
             # The client was told that these are deleted. A new topic of the name comes with the prefix.
             positions = {name: position for name, position in positions.items() if position.epoch != TOLD}
@@ -89,7 +94,6 @@ class EventStream(Stream):
             if position != opened.topics[name]:
                 self.progressed(subscription)  # the id set it back; it must stay there if this stream ends at once
         if opened.prefix is not None:
-            found = decode(last_event_id, opened.topics) if last_event_id else None
             self.add_prefix(opened.prefix, opened.options, unknown=found.unknown if found else frozenset())
 
     async def send(self) -> None:

@@ -23,7 +23,7 @@ from gateway.admission.body_budget import Hold, Kind
 from gateway.contract.auth import Keyring, key_is_gone
 from gateway.http.messages import ClientGone, Gone
 from gateway.streams.event_ids import Position
-from gateway.streams.prefix_feed import PrefixFeeds
+from gateway.streams.prefix_feeds import PrefixFeeds
 from gateway.streams.states import OPEN, STREAM, Event, State, StreamEvent, StreamState, after
 from gateway.streams.subscription import Item, Subscription
 from gateway.streams.topic_feed import TopicFeeds, asking, frame_bytes
@@ -182,8 +182,9 @@ class Stream(ABC):
         self.behind(subscription)
 
     def deleted(self, subscription: Subscription) -> None:
+        room = self._limits.max_watch_topics - self.watching() if self.wildcards else 0
         for wildcard in self.wildcards.values():
-            wildcard.deleted(subscription)
+            room -= wildcard.deleted(subscription, room)
 
     def forget(self, name: str) -> None:
         """Forget a deleted topic of a prefix. A subclass with a session may keep it for now."""

@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import structlog
 import trio
 
 from gateway.admission.body_budget import Budget, Hold, Kind
@@ -29,8 +28,7 @@ from proto.ipc.message import Reply
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import MAX_WAIT_MS, Limits
 from proto.process import trace
-
-_log: Any = structlog.get_logger()
+from proto.process.faults import faults
 
 FIRST_RETRY_S, LAST_RETRY_S = 0.02, 1.0
 
@@ -114,7 +112,7 @@ class TopicFeed:
             await self._follow()
         except Exception:
             # A bug in one feed must not end the streams of other topics.
-            _log.exception("feed_failed")
+            faults.failed("feed")
             self._end(lambda member: member.fall_behind())
 
     async def _follow(self) -> None:

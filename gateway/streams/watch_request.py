@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gateway.contract.auth import check_name
 from gateway.shards.client import Shards
-from gateway.streams.event_ids import GONE, Position, decode
+from gateway.streams.event_ids import GONE, MAX_POSITION, Position, check, decode
 from proto.api.requests import WatchRequest, WatchStart
 from proto.ipc.link import Pending
 from proto.ipc.operations import Resolved, WatchNames, WatchResolve
@@ -90,11 +90,13 @@ async def begun(
     """Return the topics of a request, those of its prefix included, and where each begins. Raises `400`, `403`, `404`,
     `503`."""
     listed: Mapping[str, int] = {}
+    if asked.cursor is not None:
+        check(asked.cursor, "cursor")
     if asked.prefix is not None:
         check_prefix(asked.prefix, key)
         listed = await _listed(shards, asked.prefix, key, limits)
     begins = {name: WatchStart(tail=asked.tail) for name in listed if name not in named}
-    starts = from_cursor(named, begins, asked.cursor)
+    starts = from_cursor(named, begins, asked.cursor, asked.prefix)
     if named or asked.prefix is None:
         check_topics(starts, key, limits)
     found = await resolve(shards, starts)
@@ -126,14 +128,12 @@ def check_prefix(prefix: str, key: Key) -> None:
         check_name(key, prefix)
 
 
-def from_cursor(named: Starts, listed: Starts, cursor: str | None) -> Starts:
+def from_cursor(named: Starts, listed: Starts, cursor: str | None, prefix: str | None) -> Starts:
     """Return all starting positions with a cursor applied. Raises `400` for an invalid cursor."""
     starts = {**named, **listed}
     if cursor is None:
         return starts
-    found = decode(cursor, starts)
-    if found is None:
-        raise invalid("cursor is not the id of a frame of a watch over these topics", field="cursor")
+    found = decode(cursor, starts, prefix)
     later = dict.fromkeys(listed, WatchStart())
     return {**starts, **later, **{name: WatchStart(seq) for name, seq in found.seqs.items() if name in starts}}
 
@@ -193,7 +193,8 @@ async def resolve(shards: Shards, starts: Starts) -> dict[str, Found]:
 def _found(start: WatchStart, epoch: int, head: int, earliest: int) -> Found:
     from_seq = head if start.tail else start.from_seq or 0
     # A position ahead of the head belongs to an earlier topic of this name, even if this topic grows beyond it later.
-    return Found(Position(GONE if from_seq > head else epoch, from_seq, 0), from_seq, head, earliest)
+    position = Position(GONE, min(from_seq, MAX_POSITION), 0) if from_seq > head else Position(epoch, from_seq, 0)
+    return Found(position, from_seq, head, earliest)
 
 
 def described(found: Mapping[str, Found]) -> dict[str, dict[str, int]]:

@@ -17,7 +17,8 @@ import msgspec
 import structlog
 import trio
 
-from gateway.admission.slots import cap_reached
+from gateway.admission.slots import cap_reached, fair
+from gateway.contract.auth import Keyring
 from gateway.shards.client import Shards
 from gateway.streams.event_ids import Position
 from gateway.streams.watch_request import Options
@@ -91,8 +92,9 @@ class Opened:
 
 
 class Sessions:
-    def __init__(self, shards: Shards, limits: Limits) -> None:
+    def __init__(self, shards: Shards, limits: Limits, keyring: Keyring) -> None:
         self._shards = shards
+        self._keyring = keyring
         self._most = limits.max_watch_sessions
         self._most_owned = limits.max_watch_sessions_per_key
         self._word_s = min(limits.watch_session_ttl_ms / 4000, 10.0)
@@ -128,9 +130,10 @@ class Sessions:
         bounds: list[tuple[str, int, list[int | None]]] = []
         if self._most:
             bounds.append(("most_sessions", self._most, self._counts))
-        if self._most_owned and key.digest:
+        most_owned = fair(self._most, self._most_owned, self._keyring.several)
+        if most_owned and key.digest:
             counts = self._owned.setdefault(key.digest, [None] * len(self._counts))
-            bounds.append(("most_owned", self._most_owned, counts))
+            bounds.append(("most_owned", most_owned, counts))
         if not bounds:
             self._heard(wid, await self._shards.call(SessionMake(key.digest, shown), wid, body))
             return wid
@@ -143,7 +146,7 @@ class Sessions:
                     name: most - sum(count or 0 for at, count in enumerate(counts) if at != index)
                     for name, most, counts in bounds
                 }
-                asked = SessionMake(key.digest, shown, **caps)
+                asked = SessionMake(key.digest, shown, **caps, most_per_key=most_owned)
                 try:
                     self._heard(wid, await self._shards.call(asked, wid, body), key.digest)
                     return wid

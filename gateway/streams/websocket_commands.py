@@ -21,7 +21,6 @@ from time import perf_counter
 from typing import Any, Protocol
 
 import msgspec
-import structlog
 import trio
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -39,10 +38,13 @@ from gateway.streams.watch_request import begun, described, options_of
 from proto.api.requests import WatchRequest, WatchStart
 from proto.ipc.message import Reply
 from proto.ipc.operations import Append
+from proto.model import nesting
 from proto.model.body import Form, parse
 from proto.model.errors import ErrorCode, TopicsError, invalid
 from proto.model.keys import Key, Scope
 from proto.model.names import check_topic
+from proto.model.unknown_fields import MAX_NAMED
+from proto.process.faults import faults
 
 MAX_REQUEST_ID_BYTES = 1024
 MAX_PARAMETERS_BYTES = 1 << 20
@@ -60,8 +62,9 @@ _APPEND = next(operation for operation in OPERATIONS if operation.name == "appen
 _PASSED_ON = ("records", "node", "idempotency_key", "create", "config", "disable_backpressure")
 """Fields of a publish that go to the shard unchanged."""
 
-_log: Any = structlog.get_logger()
+_IGNORED = b',"ignored":'
 _encode = msgspec.json.Encoder().encode
+_decode_names = msgspec.json.Decoder(list[str]).decode
 
 
 class Socket(Protocol):
@@ -119,7 +122,7 @@ _decode_command = msgspec.json.Decoder(Command).decode
 _PING = Form(Command)
 _SUBSCRIBE = Form(Subscribe)
 _UNSUBSCRIBE = Form(Unsubscribe)
-_PUBLISH = Form(Publish)
+_PUBLISH = Form(Publish, keeps_values=True)
 _AUTH = Form(Auth)
 
 
@@ -222,6 +225,7 @@ class Conversation:
             if command.request_id is not UNSET:
                 if len(command.request_id) > MAX_REQUEST_ID_BYTES:
                     raise invalid(f"request_id may have {MAX_REQUEST_ID_BYTES} bytes", field="request_id")
+                nesting.check(bytes(command.request_id), above=1)
                 request_id = command.request_id
             handler = self._handlers.get(command.op)
             if handler is None:
@@ -232,8 +236,7 @@ class Conversation:
         except TopicsError as error:
             return _failure(error, request_id)
         except Exception:
-            _log.exception("command_failed")
-            return _failure(responses.internal(), request_id)
+            return _failure(faults.failed("websocket"), request_id)
 
     async def _subscribe(self, body: bytes, head: bytes) -> bytes:
         key = self._socket.key
@@ -253,6 +256,9 @@ class Conversation:
         if len(watched | found.keys()) > self._limits.max_watch_topics:
             most = self._limits.max_watch_topics
             raise invalid(f"at most {most} topics can be watched at once", field="topics", max=most)
+        if asked.prefix is not None and len(stream.wildcards.keys() | {asked.prefix}) > self._limits.max_watch_topics:
+            most = self._limits.max_watch_topics
+            raise invalid(f"at most {most} prefixes can be watched at once", field="prefix", max=most)
         options = options_of(asked, self._limits)
         # The answer goes first, because the frames after it are of the topics that it names.
         stream.say(b'{"op":"subscribed"%b,"topics":%b%b}' % (head, _encode(described(found)), _tail(ignored)))
@@ -291,7 +297,7 @@ class Conversation:
         reply = await self._quota.call(write_it, asked.topic, b"{%b}" % write)
         if reply.error is not None:
             raise reply.error
-        return _ack(reply, head, started, _tail(ignored))
+        return _ack(reply, head, started, ignored)
 
     async def _ping(self, body: bytes, head: bytes) -> bytes:
         _, ignored = _PING.read(body)
@@ -324,9 +330,13 @@ def refusal(error: TopicsError) -> bytes:
     return _failure(error, UNSET)
 
 
-def _ack(reply: Reply, head: bytes, started: float, tail: bytes) -> bytes:
+def _ack(reply: Reply, head: bytes, started: float, ignored: list[str]) -> bytes:
+    """The answer to a publish. The shard's answer ends with the names of fields that the shard ignored."""
     figures = responses.performance(started, reply.performance)
-    return b'{"op":"ack"%b,%b%b,"performance":%b}' % (head, reply.body[1:-1], tail, figures)
+    fields, _, further = reply.body[1:-1].partition(_IGNORED)
+    if further:
+        ignored = [*ignored, *_decode_names(further)][:MAX_NAMED]
+    return b'{"op":"ack"%b,%b%b,"performance":%b}' % (head, fields, _tail(ignored), figures)
 
 
 def _head(request_id: Raw | UnsetType) -> bytes:
@@ -334,7 +344,7 @@ def _head(request_id: Raw | UnsetType) -> bytes:
 
 
 def _tail(ignored: list[str]) -> bytes:
-    return b',"ignored":%b' % _encode(ignored) if ignored else b""
+    return _IGNORED + _encode(ignored) if ignored else b""
 
 
 def _failure(error: TopicsError, request_id: Raw | UnsetType) -> bytes:

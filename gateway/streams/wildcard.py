@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from gateway.streams.event_ids import TOLD, mark
-from gateway.streams.prefix_feed import PrefixFeed, PrefixFeeds
+from gateway.streams.prefix_feed import PrefixFeed
+from gateway.streams.prefix_feeds import PrefixFeeds
 from gateway.streams.states import State
 from gateway.streams.subscription import Subscription
 from gateway.streams.watch_request import Options
@@ -52,9 +53,14 @@ class Wildcard:
         self._left_out: set[str] = set()
         self._untold: set[str] = set()
 
+    @property
+    def key(self) -> Key:
+        """The key of the stream's client."""
+        return self._stream.key
+
     def begin(self) -> None:
         """Follow the prefix."""
-        self._feed = self._stream.names.join(self.prefix, self._stream.key.prefixes, self)
+        self._feed = self._stream.names.join(self.prefix, self)
         self.listed(self._feed.epochs(), ())
 
     def end(self) -> None:
@@ -62,40 +68,61 @@ class Wildcard:
             self._stream.names.leave(self._feed, self)
             self._feed = None
 
-    def listed(self, epochs: Mapping[str, int], gone: Iterable[str]) -> None:
-        """Take in the topics that are new in the list, or were made again, and those that are no longer in it."""
+    def listed(self, epochs: Mapping[str, int], gone: Iterable[str]) -> int:
+        """Take in the topics that are new in the list, or were made again, and those that are no longer in it. Returns
+        the number of topics that are watched now and were not."""
         assert self._feed is not None
         self._left_out.difference_update(gone)
         self._untold.difference_update(gone)
-        room = self._most - self._stream.watching()
-        subscriptions = self._stream.subscriptions
-        for name, epoch in sorted(epochs.items()):
-            known = subscriptions.get(name)
-            if known is not None and (known.state is not State.OVER or known.epoch == epoch):
-                continue
-            if room > 0:
-                room -= 1
-                self._left_out.discard(name)
-                self._untold.discard(name)
-                self._stream.join(name, self._options, epoch)
-            elif name not in self._left_out:
-                self._left_out.add(name)
-                self._untold.add(name)
-        if len(subscriptions) > 2 * self._most:
+        fresh = [name for name, epoch in sorted(epochs.items()) if self._is_new(name, epoch)]
+        room = self._most - self._stream.watching() if fresh else 0
+        joined = fresh[: max(room, 0)]
+        for name in joined:
+            self._join(name, epochs[name])
+        self._leave_out(fresh[len(joined) :])
+        if len(self._stream.subscriptions) > 2 * self._most:
             self._tidy(self._feed)
         if self._unknown and self._feed.complete:
             unknown, self._unknown = self._unknown - set(map(mark, self._feed.epochs())), frozenset()
             if unknown:
                 self._stream.forgotten()
+        return len(joined)
 
-    def deleted(self, subscription: Subscription) -> None:
-        """A watched topic was deleted: its new instance may be listed already, and there is room for another one."""
+    def deleted(self, subscription: Subscription, room: int) -> int:
+        """A watched topic was deleted: its new instance may be listed already, and there may be room for another one.
+        `room` is the number of topics that the stream may begin to watch. Returns how many of them it does."""
         if self._feed is None:
-            return
-        if self._left_out:
-            self.listed(self._feed.epochs(), ())
-        elif (epoch := self._feed.epoch(subscription.name)) is not None:
-            self.listed({subscription.name: epoch}, ())
+            return 0
+        name = subscription.name
+        epoch = self._feed.epoch(name)
+        if epoch is not None and self._is_new(name, epoch):
+            self._leave_out([name])
+        joined = 0
+        while joined < room and self._left_out:
+            name = min(self._left_out)
+            self._left_out.discard(name)
+            self._untold.discard(name)
+            epoch = self._feed.epoch(name)
+            if epoch is not None and self._is_new(name, epoch):
+                self._join(name, epoch)
+                joined += 1
+        return joined
+
+    def _is_new(self, name: str, epoch: int) -> bool:
+        """Whether a listed topic is to be watched: it is not watched, and the client was not told that it ended."""
+        known = self._stream.subscriptions.get(name)
+        return known is None or (known.state is State.OVER and known.epoch != epoch)
+
+    def _join(self, name: str, epoch: int) -> None:
+        self._left_out.discard(name)
+        self._untold.discard(name)
+        self._stream.join(name, self._options, epoch)
+
+    def _leave_out(self, names: Iterable[str]) -> None:
+        """Leave topics out, and tell the client of those that were not left out before."""
+        new = set(names) - self._left_out
+        self._left_out |= new
+        self._untold |= new
 
     def _tidy(self, feed: PrefixFeed) -> None:
         """Forget the deleted topics that the list no longer has and whose clients were told."""

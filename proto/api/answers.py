@@ -28,6 +28,18 @@ _Priority = Annotated[int, about("order among topics under load, at this time", 
 _Millis = Annotated[int, about("ms since 1970", examples=[1748450001000])]
 _Ready = Annotated[U64, about("jobs that can be claimed", examples=[840])]
 _InFlight = Annotated[U64, about("jobs that are leased", examples=[2])]
+_Delayed = Annotated[U64, about("jobs that cannot be claimed yet", examples=[0])]
+_DeadLettering = Annotated[
+    U64, about("jobs on their way to another topic, or waiting for room there; no claim gets them", examples=[0])
+]
+_LettersWait = Annotated[
+    str | UnsetType,
+    about(
+        "dead_lettering: what keeps jobs from the other topic, if anything does: the limit that is reached, or the "
+        "error that it answers, as topic_full",
+        examples=["topic_full"],
+    ),
+]
 _Skipped = Annotated[list[U64], about("seqs whose job the worker does not hold", examples=[[]])]
 _Seq = Annotated[U64, about("seq", examples=[480101])]
 _Tag = Annotated[str | UnsetType, about("the tag, if asked for and there is one", examples=["tenant42:job-8800"])]
@@ -84,7 +96,10 @@ class Configured(Struct):
 class QueueState(Struct):
     ready: _Ready
     in_flight: _InFlight
+    delayed: _Delayed
+    dead_lettering: _DeadLettering
     dead_lettered: Annotated[U64, about("jobs that became dead letters since the service started", examples=[0])]
+    waits_for: _LettersWait = UNSET
 
 
 class Damage(Struct):
@@ -299,6 +314,7 @@ class PeekedJob(Struct, gc=False):
     dead_letter: Annotated[
         str | UnsetType, about("dead_lettering: the topic it goes to; for a redrive the queue it came from")
     ] = UNSET
+    waits_for: _LettersWait = UNSET
 
 
 class Peeked(Struct):
@@ -309,7 +325,8 @@ class Peeked(Struct):
     more: _More
     ready: _Ready
     in_flight: _InFlight
-    delayed: Annotated[U64, about("jobs that cannot be claimed yet", examples=[0])]
+    delayed: _Delayed
+    dead_lettering: _DeadLettering
 
 
 class Redriven(Struct):
@@ -358,6 +375,14 @@ class Ticket(Struct):
 # Routers
 
 _Router = Annotated[RouterName, about("the router", examples=["jobs>audit"])]
+_RouterWaits = Annotated[
+    str | UnsetType,
+    about(
+        "what keeps it from copying, if anything does: topic_full or record_too_large of its destination, "
+        "max_total_bytes, disk_free",
+        examples=["topic_full"],
+    ),
+]
 _Forwarded = Annotated[U64, about("records copied since the service started", examples=[104])]
 
 
@@ -369,7 +394,7 @@ class RouterPut(RouterConfig, frozen=True, kw_only=True):
 class RouterState(RouterConfig, frozen=True, kw_only=True):
     router: _Router
     forwarded_total: _Forwarded
-    waits_for: Annotated[str | UnsetType, about("the limit that keeps it from copying, if one does")] = UNSET
+    waits_for: _RouterWaits = UNSET
 
 
 class RouterEntry(Struct):
@@ -378,6 +403,7 @@ class RouterEntry(Struct):
     dest: Annotated[Name, about("copies to this topic", examples=["audit"])]
     guarantee: Annotated[str, about("what a crash may do to copies", enum=["at_least_once", "exactly_once"])]
     forwarded_total: _Forwarded
+    waits_for: _RouterWaits = UNSET
 
 
 class RouterPage(Struct):

@@ -21,7 +21,9 @@ _Head = Annotated[U64, about("seq of the newest record", examples=[480104])]
 _Topics = Annotated[list[Name] | UnsetType, about("the topics that it is about", examples=[["jobs"]])]
 _RetryAfter = Annotated[U64 | UnsetType, about("ms after which the service tries again", examples=[1500])]
 _Id = Annotated[Raw | UnsetType, about("any JSON up to 1024 bytes; the answer has it, too", examples=["p1"])]
-_Ignored = Annotated[list[str] | UnsetType, about("fields of the command that the service does not know")]
+_Ignored = Annotated[
+    list[str] | UnsetType, about("fields of the command that the service does not know, at any level of it; at most 10")
+]
 
 
 class RecordFrame(Struct):

@@ -53,6 +53,8 @@ class ShardState:
     """In phase `standby`, the address of the machine that holds the shard, if one is known to."""
     term: int = 0
     """The term of this machine, if it holds the shard, see docs/design/replication.md."""
+    in_hand: list[list[int]] = field(default_factory=list)
+    """Until the shard serves again: what its last process died over, see `proto.ipc.in_hand`."""
 
     @property
     def progress(self) -> float:
@@ -89,6 +91,8 @@ class Start:
     request_log: bool = False
     hosts: list[str] = field(default_factory=list)
     """Names accepted in a request's Host header when no key is required, besides those of this machine."""
+    in_hand_fd: int = -1
+    """Descriptor of the memory of `proto.ipc.in_hand`."""
     cors_origins: list[str] = field(default_factory=list)
     """Origins of other sites whose pages may use the service (CORS)."""
 

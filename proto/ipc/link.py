@@ -17,7 +17,7 @@ ticks of this process, so that a pause of the asking process is not taken for on
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic
@@ -29,11 +29,13 @@ from proto.ipc.control import ShardState
 from proto.ipc.message import Cancel, Parked, Reply, Request, Status, Taken
 from proto.ipc.operations import Operation, Ping
 from proto.ipc.send_window import SMALL_BYTES, Window
+from proto.ipc.suspects import Suspects
 from proto.ipc.transport import Group, MessageSocket
 from proto.model.errors import TopicsError, not_ready, shutting_down
 from proto.model.limits import MAX_WAIT_MS
 from proto.model.memory_shares import DEFAULT_BYTES, window
 from proto.process import driven, trace
+from proto.process.faults import faults
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -57,11 +59,12 @@ _GRACE_S = 5.0
 class Pending(Generic[A]):
     """Request in flight. Its outcome is a `Reply` or a local `TopicsError`; one `Parked` may precede it."""
 
-    __slots__ = ("_callback", "_outcome", "deadline", "id", "link", "parked")
+    __slots__ = ("_callback", "_outcome", "deadline", "id", "link", "parked", "request")
 
-    def __init__(self, link: Link, ident: int, deadline: float) -> None:
+    def __init__(self, link: Link, request: Request, deadline: float) -> None:
         self.link = link
-        self.id = ident
+        self.request = request
+        self.id = request.id
         self.deadline = deadline
         self.parked = False
         self._outcome: Outcome[A] | None = None
@@ -86,7 +89,7 @@ class Pending(Generic[A]):
             self._callback(outcome)
         except Exception:
             # The other outcomes that arrived in this turn must still be delivered.
-            _log.exception("outcome_not_handled", shard=self.link.state.index, request=self.id)
+            faults.failed("outcome")
 
     def wakes(self, wake: Callable[[], None]) -> None:
         """Call `wake` once, when the next outcome has arrived; `wait` then returns it at once."""
@@ -158,23 +161,25 @@ class Link:
         """Seconds without an answer since the link sent a ping."""
 
     def ask(self, operation: Operation[A], topic: str, body: bytes) -> Pending[A]:
+        if self._owner.suspects:
+            self._owner.suspects.check(self.state.index, operation, topic, body)
         ident = next(self._owner.ids)
         self.first_id = self.first_id or ident
         timeout_s = self._owner.timeout_s
         now = time.monotonic()
-        pending: Pending[A] = Pending(self, ident, now + timeout_s)
-        self.waiting[ident] = pending
         deadline_ns = int((now + timeout_s - min(timeout_s / 5, _GRACE_S)) * 1e9)
         request = Request(ident, operation, topic, body, trace.current(), deadline_ns)
+        pending: Pending[A] = Pending(self, request, now + timeout_s)
         if self._queue or not self._window.fits(len(body)):
             self._queue[ident] = request
         else:
             self._hand_over(request)
+        self.waiting[ident] = pending
         return pending
 
     def _hand_over(self, request: Request) -> None:
-        self._window.sent(request.id, len(request.body))
         self._socket.send(request)
+        self._window.sent(request.id, len(request.body))
 
     def _hand_over_more(self) -> None:
         while self._queue:
@@ -182,7 +187,13 @@ class Link:
             if not self._window.fits(len(request.body)):
                 return
             del self._queue[request.id]
-            self._hand_over(request)
+            try:
+                self._hand_over(request)
+            except Exception:
+                error = faults.failed(request.op, outcome="not_done")
+                pending = self.waiting.pop(request.id, None)
+                if pending is not None:
+                    pending.resolve(error)
 
     def _tell_taken(self) -> None:
         if self._taken * 8 >= self._window.most:
@@ -284,8 +295,13 @@ class Link:
             self.abandon(pending)
             pending.resolve(shutting_down())
 
-    def fail(self) -> None:
-        """Fail every waiter and end `run`. Idempotent."""
+    def fail(self, in_hand: Iterable[Sequence[int]] = ()) -> None:
+        """Fail every waiter and end `run`. Idempotent. `in_hand` are the marks of the requests that the shard died
+        over."""
+        for ident, deadline_ns in in_hand:
+            suspect = self.waiting.get(ident)
+            if suspect is not None and suspect.request.deadline_ns == deadline_ns:
+                self._owner.suspects.died(self.state.index, suspect.request)
         self._closed = True
         self._queue.clear()
         self.scope.cancel()
@@ -331,6 +347,7 @@ class Links:
         self.states = [ShardState(index) for index in range(shards)]
         self.timeout_s = timeout_s
         self.ids: Iterator[int] = count(1)
+        self.suspects = Suspects()
         self.closing = False
         """True once `end_parked` was called: no request may stay parked."""
         self.opened = opened
@@ -369,7 +386,7 @@ class Links:
                     link.state = state
                     continue
                 self._links[state.index] = None
-                link.fail()
+                link.fail(state.in_hand)
             if state.phase in self._phases and self._nursery is not None:
                 fresh = self._links[state.index] = Link(self, state)
                 self._nursery.start_soon(fresh.run)

@@ -345,7 +345,8 @@ class WatchResolve(Operation[Resolved], tag="watch_resolve", frozen=True):
 class Listed(Answer, tag="listed", frozen=True):
     epochs: dict[str, int]
     """The first topics in the order of their names, with their epochs."""
-    digest: int
+    version: int
+    """Version of the shard's names that the list shows."""
 
 
 class WatchNames(Operation[Listed], tag="watch_names", frozen=True):
@@ -353,8 +354,20 @@ class WatchNames(Operation[Listed], tag="watch_names", frozen=True):
     prefixes: Names
     """Names also begin with one of these; empty: any name is listed."""
     most: int
-    known: int | None = None
-    """Park the request as long as the list has this digest."""
+
+
+class ChangedNames(Answer, tag="changed_names", frozen=True):
+    epochs: dict[str, int]
+    """The names that were made or deleted, with their present epochs; 0 for those that are deleted."""
+    version: int
+    """Version of the shard's names that `epochs` shows."""
+    known: bool = True
+    """False if `epochs` is not what has changed: the shard does not know the version asked for."""
+
+
+class NameChanges(Operation[ChangedNames], tag="name_changes", frozen=True):
+    since: int | None
+    """Park the request as long as the shard's names have this version. None asks for the version."""
 
 
 class Sessions(Answer, tag="sessions", frozen=True):
@@ -371,7 +384,9 @@ class SessionMake(Operation[Sessions], tag="session_make", frozen=True):
     most_sessions: int | None = None
     """The most sessions that the shard may hold; None: no cap."""
     most_owned: int | None = None
-    """The most sessions of this owner."""
+    """The most sessions of this owner that the shard may hold, likewise."""
+    most_per_key: int = 0
+    """The most sessions of this owner in all shards, which a refusal names."""
 
 
 class SessionFound(Answer, tag="session_found", frozen=True):
@@ -485,7 +500,8 @@ TABLE = (
     Row(Pull, Pulled, waits=True),
     Row(Feed, Fed, waits=True),
     Row(WatchResolve, Resolved),
-    Row(WatchNames, Listed, waits=True),
+    Row(WatchNames, Listed),
+    Row(NameChanges, ChangedNames, waits=True),
     Row(SessionMake, Sessions),
     Row(SessionOpen, SessionFound),
     Row(SessionMove, SessionsMoved),

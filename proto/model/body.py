@@ -7,10 +7,13 @@ Unknown fields:
 
     in a configuration    refused; the error names the field and its closest known name. A typo must not silently
                           change retention or durability.
-    in any other body     ignored, because clients of later releases may send them; the answer lists them in `ignored`.
-                          Only the top-level fields of the body are examined.
+    in any other body     ignored, because clients of later releases may send them; the answer lists them in `ignored`,
+                          see `proto.model.unknown_fields`.
 
 A body without unknown fields is decoded once.
+
+A body, with all that is in it, may be nested `MAX_LEVELS` deep, see `proto.model.nesting`. The parsers' own bound is
+higher, depends on the caller and was all that earlier releases had: stored records may be deeper.
 """
 
 from __future__ import annotations
@@ -19,7 +22,6 @@ import codecs
 import re
 from collections.abc import Callable
 from difflib import get_close_matches
-from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -27,16 +29,13 @@ from msgspec import Raw, Struct
 
 from proto.model.enum_choices import allowed
 from proto.model.errors import TopicsError, invalid
-from proto.model.surrogates import MAX_MASKED_BYTES, apply
+from proto.model.nesting import check, too_deep
+from proto.model.surrogates import MAX_MASKED_BYTES, Mask, apply
+from proto.model.unknown_fields import MAX_SHOWN, UNKNOWN, Names, strict
 
 T = TypeVar("T")
-MAX_IGNORED = 32
-"""Largest number of names in an answer's `ignored`."""
-MAX_SHOWN = 64
-"""Characters shown of an unknown field's name."""
 MAX_COLONS = 200_000
 """Bodies with more colons are not split into fields, to bound the memory this takes."""
-_UNKNOWN = "Object contains unknown field"
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 _PIECE_BYTES = 1 << 20
@@ -48,51 +47,63 @@ _members = msgspec.json.Decoder(dict[str, Raw]).decode
 def parse(decode: Callable[[bytes], T], body: bytes, most: int = MAX_MASKED_BYTES) -> T:
     """Apply a msgspec decoder to a body. Raises `400 invalid_request`.
 
-    An empty body counts as `{}`. A body with lone surrogate escapes may have up to `most` bytes.
+    An empty body counts as `{}`. A body with lone surrogate escapes may have up to `most` bytes. The caller has the
+    nesting of what it keeps checked.
     """
     try:
-        return _decoded(decode, body, most)
+        return _decoded(decode, body, most)[0]
     except msgspec.DecodeError as error:
         raise _refused(error, decode) from None
 
 
 class Form(Generic[T]):
     """Decoder for bodies of one type. `configuration` is the type of the configuration in the body, if any. It must
-    forbid unknown fields, and may be the body's type itself."""
+    forbid unknown fields, and may be the body's type itself. With `keeps_values`, the caller has the nesting of the
+    values that stay JSON text checked, so that the body is not gone through for it."""
 
-    def __init__(self, kind: type[T], configuration: type[Struct] | None = None) -> None:
+    def __init__(self, kind: type[T], configuration: type[Struct] | None = None, *, keeps_values: bool = False) -> None:
         assert issubclass(kind, Struct)
         self._loose: Callable[[bytes], T] = msgspec.json.Decoder(kind).decode
-        strict: Any = msgspec.defstruct(kind.__name__, [], bases=(kind,), forbid_unknown_fields=True)
-        self._strict: Callable[[bytes], T] = msgspec.json.Decoder(strict).decode
-        self._names = frozenset(kind.__struct_encode_fields__)
+        self._strict: Callable[[bytes], T] = msgspec.json.Decoder(strict(kind)).decode
         self._configuration = configuration
         self._whole = configuration is kind
+        self._names = None if self._whole else Names(kind)
+        self._keeps_values = keeps_values
 
     def read(self, body: bytes, most: int = MAX_MASKED_BYTES) -> tuple[T, list[str]]:
         """The value and the names of ignored fields; `most` as in `parse`. Raises `400 invalid_request`."""
         try:
-            return _decoded(self._strict, body, most), []
+            value, _ = _decoded(self._strict, body, most)
+            if not self._keeps_values:
+                check(body)
+            return value, []
         except msgspec.ValidationError as error:
-            if not str(error).startswith(_UNKNOWN):
+            if not str(error).startswith(UNKNOWN):
                 raise _refused(error, self._strict) from None
         except msgspec.DecodeError as error:
             raise _refused(error, self._strict) from None
         try:
-            value = _decoded(self._loose, body, most)
+            value, mask = _decoded(self._loose, body, most)
         except msgspec.ValidationError as error:
-            if self._configuration is None or not str(error).startswith(_UNKNOWN):
+            if self._configuration is None or not str(error).startswith(UNKNOWN):
                 raise _refused(error, self._loose) from None
             raise self._misspelt(body, self._configuration) from None
         except msgspec.DecodeError as error:  # a syntax error after the unknown field
             raise _refused(error, self._loose) from None
-        unknown = (name[:MAX_SHOWN] for name in _few_members(body) if name not in self._names)
-        return value, list(islice(unknown, MAX_IGNORED))
+        check(body)
+        assert self._names is not None
+        return value, self._names.found(*((body, str) if mask is None else (mask.text, _written(mask))))
 
     def _misspelt(self, body: bytes, configuration: type[Struct]) -> TopicsError:
-        members = _few_members(body)
-        if not self._whole and "config" in members:
-            members = _named(members["config"])
+        """The error for an unknown field of the configuration, or for a syntax error after it."""
+        try:
+            members = _few_members(body)
+            if not self._whole and "config" in members:
+                members = _named(bytes(members["config"]))
+        except msgspec.DecodeError as error:
+            return _refused(error, _members)
+        except RecursionError:
+            return too_deep()
         known = configuration.__struct_encode_fields__
         found = next((name for name in members if name not in known), None)
         return invalid("a configuration names an unknown field") if found is None else unknown_field(found, known)
@@ -118,22 +129,28 @@ def _named(body: bytes) -> dict[str, Raw]:
     members, mask = apply(_members, body)
     if mask is None:
         return members
-    return {mask.undone(name.encode()).decode(): Raw(mask.undone(bytes(member))) for name, member in members.items()}
+    written = _written(mask)
+    return {written(name): Raw(mask.undone(bytes(member))) for name, member in members.items()}
 
 
-def _decoded(decode: Callable[[bytes], T], body: bytes, most: int) -> T:
-    """Raises msgspec's errors, and `400 invalid_request` for invalid UTF-8 or too deep nesting."""
+def _written(mask: Mask) -> Callable[[str], str]:
+    return lambda name: mask.undone(name.encode()).decode()
+
+
+def _decoded(decode: Callable[[bytes], T], body: bytes, most: int) -> tuple[T, Mask | None]:
+    """The value, and the mask if the body needed one. Raises msgspec's errors, and `400 invalid_request` for invalid
+    UTF-8 or nesting that the parser does not take."""
     if not body or body.isspace():
         body = b"{}"
     try:
         if not body.isascii():
             _check_utf8(body)
         value, mask = apply(decode, body, most)
-        return value if mask is None else mask.restored(value)
+        return (value if mask is None else mask.restored(value)), mask
     except UnicodeDecodeError as error:
         raise invalid(f"the body is not UTF-8: {error.reason} at byte {error.start}") from None
     except RecursionError:
-        raise invalid("the body is nested too deeply") from None
+        raise too_deep() from None
 
 
 def _refused(error: msgspec.DecodeError, decode: Callable[[bytes], Any]) -> TopicsError:

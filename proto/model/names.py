@@ -7,6 +7,7 @@ import re
 import xxhash
 
 from proto.model.errors import TopicsError, invalid
+from proto.model.limits import MAX_CURSOR_NAME_BYTES
 
 TOPIC = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}", re.ASCII)
 ROUTER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}", re.ASCII)
@@ -27,6 +28,10 @@ def check_topic(name: str, what: str = "topic name") -> str:
 
 def is_router(name: str) -> bool:
     return ROUTER.fullmatch(name) is not None
+
+
+def is_cursor(name: str) -> bool:
+    return 0 < len(name.encode()) <= MAX_CURSOR_NAME_BYTES
 
 
 def check_router(name: str) -> str:

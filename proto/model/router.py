@@ -6,6 +6,7 @@ The gateway parses a client's body, because only it knows the routers of all sha
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import groupby
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -14,6 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 from proto.model.body import Form
 from proto.model.errors import ErrorCode, TopicsError, invalid
 from proto.model.fields import MATCH, Match, Name, about
+from proto.model.keys import Key
 from proto.model.match import parse_match
 from proto.model.names import check_topic
 
@@ -121,34 +123,40 @@ def path(edges: Iterable[tuple[str, str]], start: str, goal: str) -> list[str] |
     return None
 
 
-def check_cycle(config: RouterConfig, others: Iterable[RouterConfig]) -> None:
-    """Raises `409 router_cycle` if this router would close a cycle and has no `allow_cycle`."""
+def check_cycle(config: RouterConfig, others: Iterable[RouterConfig], key: Key) -> None:
+    """Raises `409 router_cycle` if this router would close a cycle and has no `allow_cycle`. The error names only
+    topics that the key may access."""
     if config.allow_cycle:
         return
     way = path([(other.source, other.dest) for other in others], config.dest, config.source)
     if way is not None:
         cycle = [config.source, *way]
+        shown = " -> ".join(topic for topic, _ in groupby(each if key.covers(each) else "…" for each in cycle))
         raise TopicsError(
             ErrorCode.ROUTER_CYCLE,
-            f"this router would close the cycle {' -> '.join(cycle)}; set allow_cycle if that is meant",
-            {"cycle": cycle},
+            f"this router would close the cycle {shown}; set allow_cycle if that is meant",
+            {"cycle": list(filter(key.covers, cycle))},
         )
 
 
-def fan_in(dest: str, source: str) -> TopicsError:
+def fan_in(dest: str, source: str | None) -> TopicsError:
+    """`409 topic_exists_incompatible` for a destination that has another source; None for one not to be named."""
+    named = {} if source is None else {"source": source}
+    what = "another topic" if source is None else f'"{source}"'
     return TopicsError(
         ErrorCode.TOPIC_EXISTS_INCOMPATIBLE,
-        f'topic "{dest}" already receives what "{source}" gets, and a destination has one source; '
+        f'topic "{dest}" already receives what {what} gets, and a destination has one source; '
         "use another dest, or delete that router first",
-        {"reason": "router_dest_fan_in", "dest": dest, "source": source},
+        {"reason": "router_dest_fan_in", "dest": dest, **named},
     )
 
 
-def check_fan_in(config: RouterConfig, others: Iterable[RouterConfig]) -> None:
-    """Raises `409 topic_exists_incompatible` if the destination has another source."""
+def check_fan_in(config: RouterConfig, others: Iterable[RouterConfig], key: Key) -> None:
+    """Raises `409 topic_exists_incompatible` if the destination has another source. The error names it only if the key
+    may access it."""
     for other in others:
         if other.dest == config.dest and other.source != config.source:
-            raise fan_in(config.dest, other.source)
+            raise fan_in(config.dest, other.source if key.covers(other.source) else None)
 
 
 def router_not_found(name: str) -> TopicsError:

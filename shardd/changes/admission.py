@@ -12,12 +12,15 @@ An update of an existing topic is never refused here.
 
 from __future__ import annotations
 
-from typing import Any
+from bisect import bisect_left
+from typing import Any, NamedTuple
 
+from proto.format.frame import Columns
 from proto.ipc.operations import Growing
 from proto.model.errors import ErrorCode, TopicsError
-from proto.model.limits import Limits
+from proto.model.limits import RECORD_OVERHEAD, Limits
 from proto.model.topic_config import ConfigPatch, TopicConfig
+from shardd.topic.topic import Topic
 
 RETRY_AFTER_MS = 1000
 
@@ -34,25 +37,76 @@ def check_topics(held: int, options: Growing[Any], limits: Limits) -> None:
         )
 
 
-def check_bytes(held: int, needed: int, options: Growing[Any], limits: Limits) -> None:
+def check_bytes(held: int, needed: Growth, options: Growing[Any], limits: Limits) -> None:
     """Raises `429 throttled` if there is no room for `needed` bytes more than `held`."""
     cap = options.most_bytes
-    if cap is not None and needed and held + needed > cap:
+    if cap is not None and needed.most and held + needed.most > cap:
         raise TopicsError(
             ErrorCode.THROTTLED,
-            f"this write needs {needed} bytes more than TOPICS_MAX_TOTAL_BYTES, {limits.max_total_bytes}, has left for "
-            "all topics; delete records or topics first",
-            {"limit": "max_total_bytes", "max": limits.max_total_bytes, "bytes": needed},
+            f"this write needs {needed.most} bytes more than TOPICS_MAX_TOTAL_BYTES, {limits.max_total_bytes}, has "
+            "left for all topics; delete records or topics first",
+            {"limit": "max_total_bytes", "max": limits.max_total_bytes, "bytes": needed.least},
             retry_after_ms=RETRY_AFTER_MS,
         )
 
 
-def growth(size: int, held: int, config: TopicConfig) -> int:
-    """The most bytes that a write of `size` bytes can add to a topic that holds `held` bytes, staged ones included. A
-    topic that evicts does not grow past its cap."""
-    if config.discard == "old" and size <= config.cap_bytes:
-        return min(size, max(config.cap_bytes - held, 0))
-    return size
+class Growth(NamedTuple):
+    """The most bytes that a write adds to what its topic was promised, and the least: 0 if that is not known while
+    other changes of the topic are staged."""
+
+    most: int
+    least: int
+
+
+def growth(topic: Topic | None, config: TopicConfig, size: int, count: int, columns: Columns | None = None) -> Growth:
+    """The growth of a topic by a write of `count` records and `size` bytes, whose `columns` may be given. A topic that
+    evicts holds less than both. `topic` is None if the write creates it.
+
+    Costs nothing per record: at most a search in the batches that the write evicts."""
+    if topic is None:
+        return _of(0, size - _own(config, size, count, columns, count - config.cap_records, size - config.cap_bytes))
+    promised = topic.bytes if topic.promise is None else topic.promise.most
+    held = topic.bytes + topic.pending_bytes
+    if config.discard != "old" or not (config.cap_records or config.cap_bytes):
+        return _of(promised, held + size)
+    if topic.held_at:  # what is staged may change what is evicted, but not that bytes are
+        newest = size if columns is None else _newest(columns)
+        bound = max(config.cap_bytes, newest) if config.cap_bytes else held + size
+        return Growth(max(min(held + size, bound) - promised, 0), 0)
+    lost, over, over_size = topic.evicted_by(config, topic.pending_records + count, topic.pending_bytes + size)
+    after = held + size - lost
+    if not topic.pending_records:
+        return _of(promised, after - _own(config, size, count, columns, over, over_size))
+    if over or over_size:  # staged records are evicted, too
+        newest = size if columns is None else _newest(columns)
+        bound = max(config.cap_bytes, newest) if config.cap_bytes else after
+        return Growth(max(min(after, bound) - promised, 0), 0)
+    return _of(promised, after)
+
+
+def _of(promised: int, after: int) -> Growth:
+    needed = max(after - promised, 0)
+    return Growth(needed, needed)
+
+
+def _newest(columns: Columns) -> int:
+    return columns.size(columns.count - 1, columns.count) + RECORD_OVERHEAD
+
+
+def _own(config: TopicConfig, size: int, count: int, columns: Columns | None, over: int, over_size: int) -> int:
+    """Bytes of the write's own records that it evicts, of which the caps allow `over` records and `over_size` bytes
+    too many."""
+    if config.discard != "old" or columns is None:
+        return 0
+    gone = max(over, 0) if config.cap_records else 0
+    if config.cap_bytes and over_size > 0:
+
+        def lost(end: int) -> int:
+            return columns.size(0, end) + RECORD_OVERHEAD * end
+
+        gone = max(gone, bisect_left(range(count + 1), over_size, key=lost))
+    gone = min(gone, count - 1)
+    return columns.size(0, gone) + RECORD_OVERHEAD * gone
 
 
 def check_patch(patch: ConfigPatch | None, options: Growing[Any]) -> None:

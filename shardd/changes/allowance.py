@@ -53,9 +53,8 @@ class Allowance:
         self._loan: tuple[Hashable, int, Respond] | None = None
         self._wanted = (0, 0)
         self._waiting: list[Waiter] = []
-        self.pending_bytes = 0
-        """Bytes taken and not visible yet."""
         self.pending_topics = 0
+        """Topics taken and not visible yet. Bytes taken are the topics' promises (`shardd.topic.promises`)."""
         self.changed = trio.Event()
         """Set and replaced by a new event at every new loan."""
 
@@ -65,8 +64,8 @@ class Allowance:
 
     @property
     def lent_bytes(self) -> int:
-        """Bytes lent and not visible yet, taken or not."""
-        return self._bytes + self.pending_bytes
+        """Bytes lent and not taken."""
+        return self._bytes
 
     @property
     def lent_topics(self) -> int:
@@ -134,17 +133,16 @@ class Allowance:
         return not self._bound or (enough and (not topics or not self._limits.max_topics or topics <= self._topics))
 
     def take(self, size: int, topics: int = 0) -> None:
-        """Takes from the loan, which must cover it. The caller calls `settled` once it is visible or was not added."""
+        """Takes from the loan, which must cover it. Bytes become the promise of a topic. For topics, the caller calls
+        `settled` once they are visible or were not added."""
         if self._limits.max_total_bytes and self._bound:
             self._bytes -= size
         if self._limits.max_topics and self._bound:
             self._topics -= topics
-        self.pending_bytes += size
         self.pending_topics += topics
 
-    def settled(self, size: int, topics: int = 0) -> None:
-        """Ends a `take`: what was taken is visible, or was not added after all."""
-        self.pending_bytes -= size
+    def settled(self, topics: int) -> None:
+        """Topics that were taken are visible, or were not added after all."""
         self.pending_topics -= topics
 
     def want(self, size: int, topics: int = 0) -> None:

@@ -4,6 +4,9 @@ Two classes acknowledge records that a stop may lose. `ephemeral` loses them on 
 machine stops before the next sync. Topics of these classes reserve seqs ahead in the log. After such a stop, reserved
 seqs count as used.
 
+A stop of an ephemeral topic reports the rest of its block as lost. So its first block is small, and each next one twice
+as large. A busy topic waits for ten syncs more so, once in a process.
+
 An ephemeral topic logs a *ceiling* and continues after it. A `disk` topic logs the ceiling with the machine's boot id.
 The ceiling counts only in another boot: while the machine runs, the kernel keeps all that was written. A checkpoint
 drops the reservation of a topic whose frames are all synced; the topic's next write makes a new one. The
@@ -33,7 +36,9 @@ from shardd.storage.change import Timing
 from shardd.topic.topic import Topic
 
 BLOCK = 65_536
-"""Seqs per reservation."""
+"""Seqs per reservation, at most."""
+FIRST_BLOCK = 64
+"""Seqs of the first reservation of an ephemeral topic in a process. Each next one is twice as large, up to `BLOCK`."""
 TAKEOVER = 1 << 20
 """Seqs that a topic gives up when its records may have been written by a machine that is lost. More than what is
 written to one topic in the time that a part is under way."""
@@ -57,7 +62,8 @@ def ahead(topic: Topic, count: int, staging: Staging) -> None:
     boot = staging.boot_id if durability.reserves_per_boot else ""
     last = topic.next_seq - 1 + count
     if last > topic.ceiling or topic.reserved_in != boot:
-        body = Ceiling(last + BLOCK, boot, topic.next_seq)
+        topic.block = BLOCK if boot else min(max(2 * topic.block, FIRST_BLOCK), BLOCK)
+        body = Ceiling(last + topic.block, boot, topic.next_seq)
         before = topic.ceiling, topic.reserved_in
         topic.ceiling, topic.reserved_in = body.seq, boot
         staging.stage(_Reserved(topic, before, body=body, requires_sync=True))

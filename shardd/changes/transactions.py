@@ -13,14 +13,17 @@ from proto.ipc.message import Message, Reply, Request
 from proto.model.errors import TopicsError, not_ready
 from proto.model.limits import Limits
 from shardd.changes.allowance import Allowance
+from shardd.changes.containment import Containment
 from shardd.changes.events import TopicEvents
 from shardd.clock import Clock
 from shardd.frames import Pin
 from shardd.storage.change import Change, Timing
 from shardd.storage.free_space import Space
 from shardd.storage.group_commit import Commits
+from shardd.storage.indivisible import Undone
 from shardd.topic.directory import Directory
 from shardd.topic.lane import Lane
+from shardd.topic.promises import Promises
 from shardd.topic.topic import Topic
 
 Respond = Callable[[Message], None]
@@ -59,6 +62,8 @@ class Staging:
         allowance: Allowance,
     ) -> None:
         self.allowance = allowance
+        self.containment = Containment(commits)
+        self.promises = Promises()
         self.space = space
         self.boot_id = boot_id
         self.directory = directory
@@ -114,7 +119,10 @@ class Staging:
         """Logs where the lane's copies end. With `exact` False, replay cannot make these copies again."""
         before, lane.unpinned = lane.unpinned, False
         pin = Pin(lane.cursor, lane.head, lane.ts, lane.version, exact, lane.stopped)
-        self.stage(_Pinned(topic, lane, before, body=pin, requires_sync=False))
+        try:
+            self.stage(_Pinned(topic, lane, before, body=pin, requires_sync=False))
+        except Undone as error:
+            raise RuntimeError("the change for which the copies are pinned is not staged yet") from error
 
 
 class _Pinned(TopicChange, eq=False):

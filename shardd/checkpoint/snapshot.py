@@ -157,6 +157,7 @@ REBUILT = {
 """Attributes that a start makes again, and from what."""
 TRANSIENT = frozenset(
     {
+        "block",
         "catalogued",
         "counted_in",
         "holes",
@@ -165,6 +166,7 @@ TRANSIENT = frozenset(
         "moving",
         "pending_bytes",
         "pending_records",
+        "promise",
         "reserving",
         "sync_required_no",
     }

@@ -1,101 +1,108 @@
-"""Name reads: the topics whose names begin with a prefix, answered when they change.
+"""Name reads: the topics whose names begin with a prefix, and the names that have changed since a version.
 
-asked ──► answered          the list differs from the one that the asker knows
+A list of names is answered at once. A request for changes is
+
+asked ──► answered          a topic was made or deleted since its version, or the version is not known
   │
-  └────► parked ──► answered    a topic of the prefix was made or deleted, and the list differs
+  └────► parked ──► answered    a topic was made or deleted
               ├───► answered    `LONGEST_S` have passed
               └───► dropped     the caller disconnected
 
-The reply is the whole list, up to a number of names, and its digest. So an asker that missed replies, or asks a
-restarted shard, has the right list after one reply. Changes of one flush are answered together.
+Each topic that becomes visible or ceases to be adds one to the version. An answer has each changed name once, with what
+is true of it at the answer's version. So the cost of a change does not depend on how many prefixes are watched: the
+asker knows them. The last `KEPT` changes are known. The first version of a process is random, so no asker of an earlier
+process is taken for one of this. Changes of one flush are answered together.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable
-
-import xxhash
+from itertools import islice
+from secrets import randbits
 
 from proto.ipc.message import Message, Parked, Reply, Request
-from proto.ipc.operations import Listed, WatchNames
+from proto.ipc.operations import ChangedNames, Listed, NameChanges, WatchNames
 from shardd.clock import Clock
 from shardd.topic import name_ranges
 from shardd.topic.directory import Directory
 
 LONGEST_S = 60.0
-"""A request parked this long is answered with the same list: its asker may be gone."""
+"""A request parked this long is answered without changes: its asker may be gone."""
+KEPT = 4096
+"""Changes that are kept. An asker that missed more has to list again."""
 
 Respond = Callable[[Message], None]
 _Key = tuple[Hashable, int]
-_Waiting = tuple[Request[WatchNames], Respond, float]
-_Prefixes = tuple[str, ...]
+_Waiting = tuple[Request[NameChanges], Respond, float]
 
 
 class NameReads:
     def __init__(self, clock: Clock, directory: Directory) -> None:
         self._clock = clock
         self._directory = directory
-        self._parked: dict[_Prefixes, dict[_Key, _Waiting]] = {}
-        self._changed: set[_Prefixes] = set()
+        self._parked: dict[_Key, _Waiting] = {}
+        self._version = randbits(60)
+        self._changed: deque[str] = deque(maxlen=KEPT)
+        self._told = self._version
+        """The version at the last `deliver`."""
         directory.renamed = self._renamed
 
     def __len__(self) -> int:
         """Number of parked reads."""
-        return sum(map(len, self._parked.values()))
+        return len(self._parked)
 
-    def read(self, request: Request[WatchNames], caller: Hashable, respond: Respond) -> None:
-        """Answers the list, or parks the request. `caller` names the peer."""
+    def list(self, request: Request[WatchNames], respond: Respond) -> None:
+        """Answers the first topics of a prefix."""
         asked = request.options
-        prefixes = tuple(name_ranges.distinct(asked.prefix, asked.prefixes))
-        found = self._list(prefixes, asked.most)
-        if found.digest != asked.known:
-            respond(Reply(request.id, extra=found))
-            return
-        self._parked.setdefault(prefixes, {})[caller, request.id] = (request, respond, self._clock.monotonic())
-        respond(Parked(request.id))
+        prefixes = name_ranges.distinct(asked.prefix, asked.prefixes)
+        topics, _ = self._directory.range_of(prefixes, asked.most)
+        respond(Reply(request.id, extra=Listed({topic.name: topic.epoch for topic in topics}, self._version)))
 
-    def _list(self, prefixes: _Prefixes, most: int) -> Listed:
-        topics, _ = self._directory.range_of(prefixes, most)
-        epochs = {topic.name: topic.epoch for topic in topics}
-        text = " ".join([f"{name} {epoch}" for name, epoch in epochs.items()])
-        return Listed(epochs, xxhash.xxh3_64_intdigest(text.encode()))
+    def changes(self, request: Request[NameChanges], caller: Hashable, respond: Respond) -> None:
+        """Answers the changes since a version, or parks the request. `caller` names the peer."""
+        since = request.options.since
+        if since == self._version:
+            self._parked[caller, request.id] = (request, respond, self._clock.monotonic())
+            respond(Parked(request.id))
+        else:
+            respond(Reply(request.id, extra=self._since(since)))
+
+    def _since(self, since: int | None) -> ChangedNames:
+        missed = -1 if since is None else self._version - since
+        if not 0 <= missed <= len(self._changed):
+            return ChangedNames({}, self._version, known=False)
+        visible = self._directory.visible
+        names = dict.fromkeys(islice(reversed(self._changed), missed))
+        return ChangedNames(
+            {name: topic.epoch if (topic := visible.get(name)) is not None else 0 for name in names}, self._version
+        )
 
     def _renamed(self, name: str) -> None:
-        for prefixes in self._parked:
-            if name.startswith(prefixes):
-                self._changed.add(prefixes)
+        self._version += 1
+        self._changed.append(name)
 
     def deliver(self) -> None:
-        """Answers the parked reads whose lists have changed."""
-        changed, self._changed = self._changed, set()
-        for prefixes in changed:
-            found: dict[int, Listed] = {}
-            for key, (request, respond, _) in tuple(self._parked.get(prefixes, {}).items()):
-                asked = request.options
-                if asked.most not in found:
-                    found[asked.most] = self._list(prefixes, asked.most)
-                if found[asked.most].digest != asked.known:
-                    self._over(prefixes, key)
-                    respond(Reply(request.id, extra=found[asked.most]))
+        """Answers the parked requests if names have changed since the last call."""
+        if self._told == self._version:
+            return
+        self._told = self._version
+        parked, self._parked = self._parked, {}
+        answers: dict[int | None, ChangedNames] = {}
+        for request, respond, _ in parked.values():
+            since = request.options.since
+            if since not in answers:
+                answers[since] = self._since(since)
+            respond(Reply(request.id, extra=answers[since]))
 
     def expire(self) -> None:
         """Answers the requests that have been parked for `LONGEST_S`."""
         oldest = self._clock.monotonic() - LONGEST_S
-        for prefixes, waiting in tuple(self._parked.items()):
-            for key, (request, respond, since) in tuple(waiting.items()):
-                if since <= oldest:
-                    self._over(prefixes, key)
-                    respond(Reply(request.id, extra=self._list(prefixes, request.options.most)))
+        for key, (request, respond, since) in tuple(self._parked.items()):
+            if since <= oldest:
+                del self._parked[key]
+                respond(Reply(request.id, extra=self._since(request.options.since)))
 
     def cancel(self, caller: Hashable, ident: int) -> None:
         """Drops the parked read of a caller that disconnected. Does nothing if it has none."""
-        for prefixes, waiting in self._parked.items():
-            if (caller, ident) in waiting:
-                self._over(prefixes, (caller, ident))
-                return
-
-    def _over(self, prefixes: _Prefixes, key: _Key) -> None:
-        waiting = self._parked[prefixes]
-        del waiting[key]
-        if not waiting:
-            del self._parked[prefixes]
+        self._parked.pop((caller, ident), None)

@@ -22,12 +22,14 @@ from proto.ipc.message import Message, Parked, Reply, Request
 from proto.ipc.operations import Diff, Feed
 from proto.model.errors import TopicsError, topic_not_found
 from proto.model.limits import Limits
+from proto.process.faults import faults
 from shardd.clock import Clock
 from shardd.delivery.diff import Answer, Read, answer, parse_diff
 from shardd.delivery.scheduler import Scheduler
 from shardd.delivery.stream_reads import StreamRead, stream_answer, stream_read
 from shardd.delivery.strong_reads import Unsynced
 from shardd.storage.errors import SegmentError, damaged
+from shardd.storage.indivisible import indivisible
 from shardd.topic.cursors import cursor_not_found
 from shardd.topic.topic import Topic
 
@@ -110,13 +112,14 @@ class Reads:
         read = _further(read, found)
         since = self._clock.monotonic()
         waiting = _Waiting(topic, read, key, request.id, respond, since)
-        self._parked[key] = waiting
-        of_topic = self._by_topic.get(topic.id)
-        if of_topic is None:
-            of_topic = self._by_topic[topic.id] = {}
-            self._scheduler.attach(topic, self._serve)
-        of_topic[key] = waiting
-        heappush(self._deadlines, (since + read.wait_ms / 1000, next(self._order), waiting))
+        with indivisible:
+            self._parked[key] = waiting
+            of_topic = self._by_topic.get(topic.id)
+            if of_topic is None:
+                of_topic = self._by_topic[topic.id] = {}
+                self._scheduler.attach(topic, self._serve)
+            of_topic[key] = waiting
+            heappush(self._deadlines, (since + read.wait_ms / 1000, next(self._order), waiting))
         if self._deadlines[0][2] is waiting:
             self._scheduler.more()
         respond(Parked(request.id))
@@ -143,7 +146,7 @@ class Reads:
         now = self._clock.now_ms()
         topic.expire(now)
         # Equal reads share one rendered answer, so the cost does not grow with the number of readers.
-        rendered: dict[Read, Answer | SegmentError] = {}
+        rendered: dict[Read, Answer | TopicsError] = {}
         for waiting in list(self._by_topic[topic.id].values()):
             if self.full(waiting.key[0]):
                 continue
@@ -199,12 +202,17 @@ class Reads:
             self._over(waiting)
             waiting.respond(Reply(waiting.ident, error=error))
 
-    def _look(self, topic: Topic, read: Read) -> Answer | SegmentError:
-        """The read's answer, or the error of a damaged file, which concerns only the reads that need this file."""
+    def _look(self, topic: Topic, read: Read) -> Answer | TopicsError:
+        """The read's answer, or its error: a damaged file concerns only the reads that need this file, and a fault only
+        the reads that are equal to this one."""
         try:
             return self._answer(topic, read)
         except SegmentError as error:
-            return error
+            return damaged(error)
+        except Exception:
+            if indivisible.broken:
+                raise
+            return faults.failed("feed" if isinstance(read, StreamRead) else "diff")
 
     def cancel(self, caller: Hashable, ident: int) -> None:
         """Drops a parked read whose caller disconnected. Does nothing if the read is not parked."""
@@ -213,14 +221,15 @@ class Reads:
             self._over(waiting)
 
     def _over(self, waiting: _Waiting) -> None:
-        topic, waiting.topic = waiting.topic, None
-        assert topic is not None
-        del self._parked[waiting.key]
-        of_topic = self._by_topic[topic.id]
-        del of_topic[waiting.key]
-        if not of_topic:
-            del self._by_topic[topic.id]
-            self._scheduler.detach(topic, self._serve)
+        with indivisible:
+            topic, waiting.topic = waiting.topic, None
+            assert topic is not None
+            del self._parked[waiting.key]
+            of_topic = self._by_topic[topic.id]
+            del of_topic[waiting.key]
+            if not of_topic:
+                del self._by_topic[topic.id]
+                self._scheduler.detach(topic, self._serve)
         if len(self._deadlines) > 64 and len(self._deadlines) > 4 * len(self._parked):
             # Most deadlines belong to reads that are over. Without this, cancelled long polls would pile up.
             self._deadlines = sorted(entry for entry in self._deadlines if entry[2].topic is not None)
@@ -234,9 +243,9 @@ def _further(read: Read, found: Answer) -> Read:
     return msgspec.structs.replace(read, from_seq=found.next_from_seq)
 
 
-def _reply(ident: int, found: Answer | SegmentError, throttled_s: float = 0.0) -> Reply:
-    """The reply for an answer or a damaged file. `throttled_s` is how long the answer waited for the topic's turn."""
+def _reply(ident: int, found: Answer | TopicsError, throttled_s: float = 0.0) -> Reply:
+    """The reply for an answer or an error. `throttled_s` is how long the answer waited for the topic's turn."""
     figures = {"throttle_wait_ms": round(throttled_s * 1000, 3)}
-    if isinstance(found, SegmentError):
-        return Reply(ident, performance=figures, error=damaged(found))
+    if isinstance(found, TopicsError):
+        return Reply(ident, performance=figures, error=found)
     return Reply(ident, found.body, performance={"records_scanned": found.scanned, **figures}, extra=found.extra)

@@ -29,9 +29,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 
+from proto.process.faults import faults
 from shardd.clock import Clock
 from shardd.delivery.pressure import Pressure
 from shardd.delivery.priority import WEIGHTS, age_boost, band, effective_priority
+from shardd.storage.indivisible import indivisible
 from shardd.topic.topic import Topic
 
 SLICE = 0.002
@@ -197,10 +199,22 @@ class Scheduler:
             work.move(None)
             self._delays += now - work.ready_at
             self._served += 1
-            self._rounds.spend(chosen, max(sum(deliver(work.topic, work.since) for deliver in (*work.deliveries,)), 1))
+            self._rounds.spend(chosen, max(self._serve(work), 1))
             now = self._clock.monotonic()
         if len(self):
             self.more()
+
+    def _serve(self, work: _Work) -> int:
+        """Calls the work's deliverers. Returns what they cost. One that fails concerns no other."""
+        cost = 0
+        for deliver in (*work.deliveries,):
+            try:
+                cost += deliver(work.topic, work.since)
+            except Exception:
+                if indivisible.broken:
+                    raise
+                faults.failed("deliver")
+        return cost
 
     def take_delay(self) -> float:
         """The delay since the last call, in seconds: the served works' mean wait, or the longest present wait at the

@@ -39,6 +39,7 @@ from shardd.operations.append_request import delays, parse_write
 from shardd.operations.topics import TopicAdded, Topics
 from shardd.storage.batch import Fresh
 from shardd.storage.change import Timing
+from shardd.storage.indivisible import indivisible
 from shardd.topic.idempotency import Waiter
 from shardd.topic.outbox import arrival_key
 from shardd.topic.topic import Topic
@@ -51,8 +52,6 @@ class Writes:
         self._topics = topics
         self._pressure = pressure
         self.fresh = Fresh()
-        self.pending_growth = 0
-        """The most bytes that clients' staged writes add when they commit."""
 
     def append(self, request: Request[Append], respond: Respond) -> None:
         write, columns = parse_write(request, self.staging.limits)
@@ -77,39 +76,43 @@ class Writes:
         data_size = columns.size(0, columns.count)
         size = data_size + RECORD_OVERHEAD * columns.count
         check_room(topic, config, columns.count, size, request.topic)
-        grows_by = self._growth(topic, config, size, request.options)
+        grows_by = self._growth(topic, config, size, columns, request.options)
         self._admit(topic, config, columns.count, data_size, key, write)
-        if letters and not self._lent(grows_by, int(created), request, respond):
-            return
-        if topic is None:
-            topic = self._create(request.topic, config, lent=letters is not None)
         columns.key = key if letters is None else arrival_key(*letters)
-        columns.ts = topic.commit_time(now)
         if held_back is not None:
             columns.due = [now + delay if delay else 0 for delay in held_back]
-        seq_reservation.ahead(topic, columns.count, self.staging)
-        kind = RecordsAdded if letters is None else LettersAdded
-        durability = config.durability
-        requires_sync = durability.acks_synced if letters is None else durability.reaches_device
-        change = kind(
-            topic, self, columns, size, grows_by, durability, created, request, respond, requires_sync=requires_sync
-        )
-        change.assign()
-        self.staging.stage(change)
-        seq_reservation.pushed_out(topic, self.staging)
-
-    def _growth(self, topic: Topic | None, config: TopicConfig, size: int, options: Append) -> int:
-        """The most bytes that a write of `size` bytes adds to the shard, a topic that it creates included. Raises `429`
-        if there is no room for them; for letters, the allowance decides instead."""
-        held = 0 if topic is None else topic.bytes + topic.pending_bytes
-        needed = growth(size, held, config)
-        if options.letters is None:
-            staging = self.staging
+        with indivisible:
+            if letters and not self._lent(grows_by or 0, int(created), request, respond):
+                return
             if topic is None:
-                check_topics(staging.topics_held, options, staging.limits)
-            there = staging.directory.totals.bytes + self.pending_growth + staging.allowance.lent_bytes
+                topic = self._create(request.topic, config, lent=letters is not None)
+            columns.ts = topic.commit_time(now)
+            seq_reservation.ahead(topic, columns.count, self.staging)
+            kind = RecordsAdded if letters is None else LettersAdded
+            durability = config.durability
+            requires_sync = durability.acks_synced if letters is None else durability.reaches_device
+            change = kind(
+                topic, self, columns, size, grows_by, durability, created, request, respond, requires_sync=requires_sync
+            )
+            change.assign()
+            self.staging.stage(change)
+            seq_reservation.pushed_out(topic, self.staging)
+
+    def _growth(
+        self, topic: Topic | None, config: TopicConfig, size: int, columns: Columns, options: Append
+    ) -> int | None:
+        """The most bytes that a write of `size` bytes adds to the shard; None without a cap on them. Raises `429` if
+        there is no room for them, or for the topic that it creates; for letters, the allowance decides instead."""
+        staging = self.staging
+        if topic is None and options.letters is None:
+            check_topics(staging.topics_held, options, staging.limits)
+        if options.most_bytes is None and (options.letters is None or not staging.limits.max_total_bytes):
+            return None
+        needed = growth(topic, config, size, columns.count, columns)
+        if options.letters is None:
+            there = staging.directory.totals.bytes + staging.promises.booked + staging.allowance.lent_bytes
             check_bytes(there, needed, options, staging.limits)
-        return needed
+        return needed.most
 
     def _admit(
         self, topic: Topic | None, config: TopicConfig, count: int, size: int, key: bytes, write: AppendRequest
@@ -175,12 +178,7 @@ class Writes:
             allowance.take(size, topics)
             return True
 
-        def go() -> None:
-            try:
-                self.append(request, respond)
-            except TopicsError as error:
-                refuse(request.id, respond, error)
-
+        go = partial(self.staging.containment.attempt, request, respond, partial(self.append, request, respond))
         allowance.wait(size, topics, go, partial(refuse, request.id, respond))
         return False
 
@@ -192,8 +190,8 @@ class RecordsAdded(TopicChange, eq=False):
     columns: Columns
     size: int
     """Bytes that the topic holds more, without what the write evicts."""
-    grows_by: int
-    """The most bytes that it adds to the shard."""
+    grows_by: int | None
+    """The most bytes that it adds to the shard; None without a cap on them."""
     durability: Durability
     created: bool
     request: Request[Append]
@@ -208,6 +206,8 @@ class RecordsAdded(TopicChange, eq=False):
         topic.next_seq += count
         topic.pending_records += count
         topic.pending_bytes += self.size
+        if self.grows_by is not None:
+            topic.promised(self.writes.staging.promises, self.grows_by, self.apart)
         self.begin()
 
     @property
@@ -224,8 +224,8 @@ class RecordsAdded(TopicChange, eq=False):
         frame = self.frame or encode_batch(columns, topic.id, first_seq)
         topic.pending_records -= columns.count
         topic.pending_bytes -= self.size
-        self.grown()
         self.writes.fresh.keep(topic.add(frame.head, first_seq, columns), columns)
+        self.kept()
         if topic.queue is not None and columns.due is not None:
             topic.queue.schedule(first_seq, columns.due, self.writes.staging.clock.now_ms())
         ts = columns.ts
@@ -244,20 +244,25 @@ class RecordsAdded(TopicChange, eq=False):
         topic.next_seq = self.first_seq
         topic.pending_records -= self.columns.count
         topic.pending_bytes -= self.size
-        self.grown()
+        self.kept()
         refuse(self.request.id, self.respond, error)
         self.end(error)
 
+    def kept(self) -> None:
+        """Ends the booking of the bytes. Called before the answer, whose counters have them."""
+        if self.grows_by is not None:
+            self.topic.kept(self.apart)
+
     # What depends on the sender
 
+    @property
+    def apart(self) -> bool:
+        """Whether no client's request brought the records."""
+        return False
+
     def begin(self) -> None:
-        self.writes.pending_growth += self.grows_by
         if self.columns.key:
             self.topic.keys.begin(self.columns.key)
-
-    def grown(self) -> None:
-        """Ends the booking of the bytes. Called before the answer, whose counters have them."""
-        self.writes.pending_growth -= self.grows_by
 
     def end(self, error: TopicsError | None) -> None:
         """Answers the writes that wait for this one because they have its idempotency key. Called after its answer."""
@@ -275,8 +280,9 @@ class LettersAdded(RecordsAdded, eq=False):
     def begin(self) -> None:
         self.topic.arrivals.pending.add(self._source)
 
-    def grown(self) -> None:
-        self.writes.staging.allowance.settled(self.grows_by)
+    @property
+    def apart(self) -> bool:
+        return True
 
     def end(self, error: TopicsError | None) -> None:
         self.topic.arrivals.pending.discard(self._source)
@@ -296,11 +302,11 @@ class _Lent(TopicAdded, eq=False):
 
     def apply(self, timing: Timing) -> None:
         super().apply(timing)
-        self.allowance.settled(0, 1)
+        self.allowance.settled(1)
 
     def undo(self, error: TopicsError) -> None:
         super().undo(error)
-        self.allowance.settled(0, 1)
+        self.allowance.settled(1)
 
 
 def _tell(waiters: list[Waiter], error: TopicsError | None) -> None:

@@ -19,11 +19,13 @@ from proto.api.requests import AppendOptions, AppendRequest, NewRecord
 from proto.format.frame import Column, Columns, Encoding, constant, optional
 from proto.ipc.message import Request
 from proto.ipc.operations import Append
-from proto.model.body import Form, parse
+from proto.model import nesting
+from proto.model.body import Form
 from proto.model.errors import ErrorCode, TopicsError, invalid
 from proto.model.limits import MAX_META_KEYS, MAX_PUBLISH_DELAY_MS, Limits
 from proto.model.surrogates import MAX_MASKED_BYTES, Mask, apply
 from proto.model.topic_config import ConfigPatch
+from proto.model.unknown_fields import MAX_NAMED
 
 _SMALLEST_META = 5 * (MAX_META_KEYS + 1)
 """Bytes. No object with more than `MAX_META_KEYS` keys is shorter: a key takes at least `"":1,`."""
@@ -45,9 +47,11 @@ _BUILT_ANYWAY = 4
 _BEHIND = re.compile(r"trailing characters \(byte (\d+)\)")
 _COMMA = ord(",")
 _data_of, _meta_of, _tag_of, _node_of, _delay_of = map(attrgetter, ("data", "meta", "tag", "node", "delay_ms"))
-_FORM = Form(AppendRequest, ConfigPatch)
-_OUTLINE = Form(_Outline, ConfigPatch)
-_decode_records = msgspec.json.Decoder(_Records).decode
+_FORM = Form(AppendRequest, ConfigPatch, keeps_values=True)
+_OUTLINE = Form(_Outline, ConfigPatch, keeps_values=True)
+_RECORDS = Form(_Records, keeps_values=True)
+_LEVELS_ABOVE = 3
+"""Of `data` and `meta`: the body, its records and the record."""
 _skip = msgspec.json.Decoder(Raw).decode
 _count_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 
@@ -55,7 +59,8 @@ _count_keys = msgspec.json.Decoder(dict[str, Raw]).decode
 def parse_write(request: Request[Append], limits: Limits) -> tuple[AppendRequest, Columns]:
     """The write, and its records as one batch whose `ts` is still 0.
 
-    With option `stamped`, the engine has added to each `meta`: it may be larger than a client's.
+    With option `stamped`, the engine copies stored records and has added to each `meta`: it may be larger than a
+    client's, and records of earlier releases may be nested deeper.
 
     Raises `400 invalid_request`, `batch_too_large` or `record_too_large`.
     """
@@ -70,8 +75,13 @@ def parse_write(request: Request[Append], limits: Limits) -> tuple[AppendRequest
         raise _batch_too_large(limits.max_batch_records, records=count)
     data = list(map(_data_of, records))
     data_sizes = list(map(len, data))
-    meta, meta_sizes = _meta(list(map(_meta_of, records)), None if stamped else limits)
-    _check_sizes(data_sizes, None if stamped else meta_sizes, limits)
+    metas = list(map(_meta_of, records))
+    meta, meta_sizes = _meta(metas, None if stamped else limits)
+    largest = _check_sizes(data_sizes, None if stamped else meta_sizes, limits)
+    if largest > nesting.most_bytes(_LEVELS_ABOVE) and not stamped:
+        nesting.check_values(data, largest, _LEVELS_ABOVE)
+        if meta_sizes is not None:
+            nesting.check_values(metas, largest, _LEVELS_ABOVE)
     columns = Columns(
         count,
         0,
@@ -98,7 +108,8 @@ def _parse(body: bytes, most: int, masked: int) -> tuple[AppendRequest, list[str
     if records[:1] == b"[" and not has_at_most(records, most):
         raise _batch_too_large(most)
     fields = {name: getattr(outline, name) for name in AppendOptions.__struct_fields__}
-    return AppendRequest(records=parse(_decode_records, b'{"records":%b}' % records, masked).records, **fields), ignored
+    found, further = _RECORDS.read(b'{"records":%b}' % records, masked)
+    return AppendRequest(records=found.records, **fields), [*ignored, *further][:MAX_NAMED]
 
 
 def most_records(body: bytes) -> int:
@@ -153,7 +164,8 @@ def delays(write: AppendRequest) -> list[int] | None:
     return found if any(found) else None
 
 
-def _check_sizes(data: list[int], meta: list[int] | None, limits: Limits) -> None:
+def _check_sizes(data: list[int], meta: list[int] | None, limits: Limits) -> int:
+    """The size of the largest record. Raises `400 record_too_large`."""
     sizes = data if meta is None else list(map(add, data, meta))
     largest = max(sizes)
     if largest > limits.max_record_bytes:
@@ -163,6 +175,7 @@ def _check_sizes(data: list[int], meta: list[int] | None, limits: Limits) -> Non
             f"data and meta of records[{index}] have {largest} bytes, at most {limits.max_record_bytes} are allowed",
             {"index": index, "bytes": largest, "max": limits.max_record_bytes},
         )
+    return largest
 
 
 def _text(values: list[Any], default: str | None, name: str, limit: int) -> Column | None:

@@ -23,6 +23,7 @@ from shardd.changes.transactions import Respond, Staging, performance
 from shardd.frames import CursorMoved
 from shardd.operations.cursors import CursorChange
 from shardd.storage.change import Timing
+from shardd.storage.indivisible import indivisible
 from shardd.topic.cursors import check_count, check_name
 from shardd.topic.topic import Topic
 
@@ -80,11 +81,11 @@ class Consume:
     ) -> None:
         check_count(topic.cursors, topic.moving, name, self._staging.limits.max_cursors_per_topic)
         move = CursorMoved(name, seq, self._staging.clock.now_ms(), False)
-        topic.moving.begin(name, seq)
         requires_sync = topic.assigned_config.durability.acks_synced
-        self._staging.stage(
-            _Consumed(topic, name, before, request, respond, move, found, body=move, requires_sync=requires_sync)
-        )
+        change = _Consumed(topic, name, before, request, respond, move, found, body=move, requires_sync=requires_sync)
+        with indivisible:
+            topic.moving.begin(name, seq)
+            self._staging.stage(change)
 
 
 class _Consumed(CursorChange, eq=False):

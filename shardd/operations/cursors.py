@@ -9,6 +9,7 @@ from proto.model.errors import TopicsError
 from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.frames import CursorDeleted, CursorMoved
 from shardd.storage.change import Timing
+from shardd.storage.indivisible import indivisible
 from shardd.topic.cursors import MOVE, check_count, check_name, check_position, cursor_not_found, page, state
 
 
@@ -62,19 +63,23 @@ class Cursors:
         check_position(asked, topic.head_seq)
         check_count(topic.cursors, topic.moving, name, self._staging.limits.max_cursors_per_topic)
         before = topic.moving.position(name, topic.cursors.get(name))
-        topic.moving.begin(name, asked.seq if asked.force else max(asked.seq, before))
         move = CursorMoved(name, asked.seq, now, bool(asked.force))
         requires_sync = topic.assigned_config.durability.acks_synced
-        self._staging.stage(_Put(topic, name, before, request, respond, move, body=move, requires_sync=requires_sync))
+        change = _Put(topic, name, before, request, respond, move, body=move, requires_sync=requires_sync)
+        with indivisible:
+            topic.moving.begin(name, asked.seq if asked.force else max(asked.seq, before))
+            self._staging.stage(change)
 
     def delete(self, request: Request[CursorDelete], respond: Respond) -> None:
         name = check_name(request.options.cursor)
         topic = self._directory.changing(request.topic)
         before = topic.moving.position(name, topic.cursors.get(name))
-        topic.moving.begin(name, 0)
         body = CursorDeleted(name)
         requires_sync = topic.assigned_config.durability.acks_synced
-        self._staging.stage(_Deleted(topic, name, before, request, respond, body=body, requires_sync=requires_sync))
+        change = _Deleted(topic, name, before, request, respond, body=body, requires_sync=requires_sync)
+        with indivisible:
+            topic.moving.begin(name, 0)
+            self._staging.stage(change)
 
     def get(self, request: Request[CursorGet], respond: Respond) -> None:
         topic = self._directory.find(request.topic)

@@ -14,6 +14,7 @@ from shardd.frames import RecordsDeleted
 from shardd.operations.delete_request import parse_delete
 from shardd.operations.tag_indexing import Indexing
 from shardd.storage.change import Timing
+from shardd.storage.indivisible import indivisible
 from shardd.topic.tag_index import Match
 from shardd.topic.topic import Topic
 
@@ -34,15 +35,15 @@ class Deletes:
         in_time = True
 
         def delete() -> None:
-            if not in_time:
-                try:
-                    self._staging.check_deadline(request)
-                except TopicsError as error:
-                    refuse(request.id, respond, error)
-                    return
+            if in_time:
+                self._delete(topic, what, request, respond)
+                return
+            self._staging.containment.attempt(request, respond, late)
+            self._staging.commits.flush()  # the request's group has been flushed before
+
+        def late() -> None:
+            self._staging.check_deadline(request)
             self._delete(topic, what, request, respond)
-            if not in_time:
-                self._staging.commits.flush()  # the request's group has been flushed before
 
         in_time = self._indexing.after(topic, match, delete, partial(refuse, request.id, respond))
 
@@ -52,13 +53,14 @@ class Deletes:
         before_seq, match, bound = what
         now = self._staging.clock.now_ms()
         topic.expire(now)
-        topic.held_at.append(now)
         durability = topic.assigned_config.durability
         frame = RecordsDeleted(before_seq, match, bound, now + topic.ahead_ms)
         change = _Deleted(topic, frame, now, request, respond, requires_sync=durability.acks_synced)
         if durability.logged or topic.floor <= topic.logged_seq:
             change.body = frame
-        self._staging.stage(change)
+        with indivisible:
+            topic.held_at.append(now)
+            self._staging.stage(change)
 
 
 class _Deleted(TopicChange, eq=False):

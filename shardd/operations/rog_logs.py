@@ -14,6 +14,7 @@ from proto.model.errors import TopicsError
 from shardd.changes.transactions import Respond, Staging, refuse
 from shardd.frames import RogLog
 from shardd.storage.change import Change, Timing
+from shardd.storage.indivisible import indivisible
 
 
 class Logs:
@@ -34,9 +35,11 @@ class Logs:
         if name in self.logs or name in self.coming:
             respond(Reply(request.id))
             return
-        self.coming.add(name)
         definition = RogLog(name, partitions)
-        self._staging.stage_apart(_Defined(self, definition, request, respond, body=definition, requires_sync=True))
+        change = _Defined(self, definition, request, respond, body=definition, requires_sync=True)
+        with indivisible:
+            self.coming.add(name)
+            self._staging.stage_apart(change)
 
 
 class _Defined(Change, eq=False):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from proto.model.errors import TopicsError, topic_not_found
+from proto.process.faults import faults
 from shardd.delivery.scheduler import Scheduler
 from shardd.storage.errors import SegmentError, damaged
 from shardd.topic.directory import Directory
@@ -73,4 +74,6 @@ class Indexing:
             topic.index(STEP if topic.unindexed(op) > AT_ONCE else None, op)
         except SegmentError as error:
             return damaged(error)
+        except Exception:
+            return faults.failed("delete_records")
         return None

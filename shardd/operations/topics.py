@@ -13,6 +13,7 @@ from shardd.changes.admission import check_patch, check_topics
 from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.frames import TopicConfigured, TopicCreated, TopicDeleted
 from shardd.storage.change import Timing
+from shardd.storage.indivisible import indivisible
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Topic
 
@@ -45,22 +46,19 @@ class Topics:
     def _reconfigure(self, topic: Topic, config: TopicConfig, request: Request[Configure], respond: Respond) -> None:
         before = topic.assigned_config, topic.logged_seq, topic.ceiling, topic.reserved_in
         durability = topic.assigned_config.durability
-        topic.assigned_config = config
-        if durability.reserves_per_boot and not config.durability.reserves_per_boot:
-            topic.reserve_nothing()
-        if durability.logged and not config.durability.logged:
-            topic.logged_seq = topic.next_seq - 1
         now = self._staging.clock.now_ms()
-        topic.held_at.append(now)
         # A replay computes the same floors from `now` (what had expired) and `next_seq` (what was never logged).
-        body = TopicConfigured(
-            as_map(config),
-            now + topic.ahead_ms,
-            topic.next_seq,
-            seq_reservation.floor_after(topic, config),
-            topic.evict_floor - 1,
-        )
-        self._staging.stage(_Configured(topic, config, before, now, request, respond, body=body, requires_sync=True))
+        body = TopicConfigured(as_map(config), now + topic.ahead_ms, topic.next_seq, 0, topic.evict_floor - 1)
+        change = _Configured(topic, config, before, now, request, respond, body=body, requires_sync=True)
+        with indivisible:
+            topic.assigned_config = config
+            if durability.reserves_per_boot and not config.durability.reserves_per_boot:
+                topic.reserve_nothing()
+            if durability.logged and not config.durability.logged:
+                topic.logged_seq = topic.next_seq - 1
+            topic.held_at.append(now)
+            body.floor = seq_reservation.floor_after(topic, config)
+            self._staging.stage(change)
 
     def new(self, name: str, config: TopicConfig) -> Topic:
         """A topic that no request has seen, for `create`."""
@@ -71,11 +69,12 @@ class Topics:
     def create(self, change: TopicAdded) -> None:
         """Stages a new topic. It may be written to at once: changes staged on it commit or fail after it."""
         topic = change.topic
-        self._directory.assigned[topic.name] = topic
         body = TopicCreated(topic.name, topic.epoch, as_map(topic.config))
         seq_reservation.first(topic, body, self._staging)
         change.body, change.requires_sync = body, True
-        self._staging.stage(change)
+        with indivisible:
+            self._directory.assigned[topic.name] = topic
+            self._staging.stage(change)
 
     def delete(self, request: Request[DeleteTopic], respond: Respond) -> None:
         topic = self._directory.assigned.get(request.topic)
@@ -91,9 +90,10 @@ class Topics:
                 {"topic": topic.name, "count": count},
             )
         self._staging.check_bucket()
-        del self._directory.assigned[topic.name]
         body = TopicDeleted(topic.name)
-        self._staging.stage(_Deleted(topic, self._staging, request, respond, body=body, requires_sync=True))
+        with indivisible:
+            del self._directory.assigned[topic.name]
+            self._staging.stage(_Deleted(topic, self._staging, request, respond, body=body, requires_sync=True))
 
 
 class TopicAdded(TopicChange, kw_only=True, eq=False):

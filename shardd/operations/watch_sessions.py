@@ -13,6 +13,7 @@ from proto.model.errors import ErrorCode, TopicsError
 from shardd.changes.transactions import Respond, Staging, refuse
 from shardd.frames import WatchSessions
 from shardd.storage.change import Change, Timing
+from shardd.storage.indivisible import indivisible
 from shardd.topic.watch_session import Position, Session, as_map
 
 RETRY_AFTER_MS = 1000
@@ -53,13 +54,15 @@ class SessionControl:
         owner = options.owner
         limits = self._staging.limits
         held, owned = len(self.sessions) + self.making.total(), self.sessions.owned_by(owner) + self.making[owner]
-        _check_cap(owned, options.most_owned, "max_watch_sessions_per_key", limits.max_watch_sessions_per_key)
+        _check_cap(owned, options.most_owned, "max_watch_sessions_per_key", options.most_per_key)
         _check_cap(held, options.most_sessions, "max_watch_sessions", limits.max_watch_sessions)
         session = Session(request.topic, owner, options.options, _decode_topics(request.body))
         session.used_ms = self._staging.clock.now_ms()
-        self.making[owner] += 1
         body = WatchSessions(made=as_map(session))
-        self._staging.stage_apart(_Made(self, session, request, respond, body=body, requires_sync=False))
+        change = _Made(self, session, request, respond, body=body, requires_sync=False)
+        with indivisible:
+            self.making[owner] += 1
+            self._staging.stage_apart(change)
 
     def open(self, request: Request[operations.SessionOpen], respond: Respond) -> None:
         self.collect()
@@ -107,8 +110,9 @@ class SessionControl:
         if not ended:
             return
         # They end before the frame is written; if it is lost, a restart brings them back for another ttl.
-        self.sessions.apply({"ended": ended})
-        self._staging.stage_apart(Change(body=WatchSessions(ended=ended), requires_sync=False))
+        with indivisible:
+            self.sessions.apply({"ended": ended})
+            self._staging.stage_apart(Change(body=WatchSessions(ended=ended), requires_sync=False))
 
     def moved(self, ident: int, unknown: list[str]) -> Reply:
         return Reply(ident, extra=operations.SessionsMoved(len(self.sessions), tuple(unknown)))
@@ -174,7 +178,7 @@ def _check_cap(held: int, cap: int | None, limit: str, most: int) -> None:
     if cap is not None and held + 1 > cap:
         raise TopicsError(
             ErrorCode.THROTTLED,
-            f"there are as many watch sessions as TOPICS_{limit.upper()} allows, {most}; wait until one ends",
+            f"there are as many watch sessions as {limit} allows, {most}; wait until one ends",
             {"limit": limit, "max": most},
             retry_after_ms=RETRY_AFTER_MS,
         )

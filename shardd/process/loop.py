@@ -36,6 +36,7 @@ from proto.ipc.control import (
     Stop,
     TakeOver,
 )
+from proto.ipc.in_hand import InHand
 from proto.ipc.link import Links
 from proto.ipc.message import Cancel, Message, Reply, Request, Status, Taken
 from proto.ipc.transport import ControlLink, Group, MessageSocket
@@ -45,9 +46,11 @@ from proto.model.memory_shares import window
 from proto.process import trace
 from proto.process.allocator import trim_heap
 from proto.process.core_dumps import leave_no_core
+from proto.process.faults import faults
 from proto.process.garbage_collector import calm, search
 from proto.process.log import configure
 from proto.process.orphan import die_with_parent
+from proto.process.recursion import allow_old_records
 from shardd.clock import SystemClock
 from shardd.delivery.pressure import SAMPLE_INTERVAL
 from shardd.process import bucket
@@ -76,13 +79,15 @@ class Server:
         limits: Limits,
         window_bytes: int = 64 << 20,
         serving: Callable[[], bool] | None = None,
+        in_hand: InHand | None = None,
     ) -> None:
         """`serving` says at each moment whether requests may be answered; None: always."""
         self._shard = shard
+        self._in_hand = in_hand or InHand()
         self._interval = limits.checkpoint_interval_ms / 1000
         self._socket = socket
         socket.status = shard.status if serving is None else partial(_status_if, serving, shard.status)
-        send = socket.send if serving is None else partial(_send_if, serving, socket.send)
+        send = self._send if serving is None else partial(_send_if, serving, self._send)
         self._replies = Replies(send, window_bytes, time.monotonic)
         self._deferred: dict[bytes, deque[Request]] = {}
         """Requests of askers whose reply window is full, in order."""
@@ -108,6 +113,13 @@ class Server:
             nursery.start_soon(self._socket.read, self._handle)
             task_status.started()
 
+    def _send(self, message: Message, peer: bytes) -> None:
+        """Send a message. If it is a reply that cannot be encoded, its asker gets `500`; what it tells of was done."""
+        try:
+            self._socket.send(message, peer)
+        except Exception:
+            self._socket.send(Reply(message.id, error=faults.failed("reply", outcome="unknown")), peer)
+
     def _handle(self, group: Group) -> None:
         shard = self._shard
         for peer, packet in group:
@@ -124,12 +136,16 @@ class Server:
                     for each in self._deferred.pop(peer, ()):
                         self._take(each, peer, respond)
                     shard.reads.window_free(peer)
+        self._in_hand.end()
         shard.flush()
+        self._in_hand.clear()
 
     def _take(self, request: Request, peer: bytes, respond: _Respond) -> None:
         if peer in self._deferred or self._replies.full(peer):
             self._deferred.setdefault(peer, deque()).append(request)
-        elif request.traceparent:
+            return
+        self._in_hand.take(request)
+        if request.traceparent:
             self._handle_traced(request, peer, respond)
         else:
             self._shard.handle(request, peer, respond)
@@ -385,7 +401,8 @@ async def _serve(link: ControlLink, start: Start, copy: bucket.Copy, path: Path,
             shard.hold_space()
             _log_cut(shard.outcome)
             socket = MessageSocket.router(start.endpoint)
-            await nursery.start(Server(shard, socket, limits, window_bytes, copy.serving).run)
+            in_hand = InHand(start.in_hand_fd)
+            await nursery.start(Server(shard, socket, limits, window_bytes, copy.serving, in_hand).run)
             await nursery.start(peers.run)
             if copy.holder is not None:
                 nursery.start_soon(_replicate, copy)
@@ -419,4 +436,5 @@ async def _close(shard: Shard, copy: bucket.Copy) -> None:
 def run() -> None:
     die_with_parent()
     leave_no_core()
+    allow_old_records()
     sys.exit(trio.run(main, int(os.environ[CONTROL_FD_VARIABLE])))

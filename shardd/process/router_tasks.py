@@ -18,6 +18,7 @@ import trio
 
 from proto.ipc.operations import Position, Pull, RouterPosition
 from proto.model.errors import ErrorCode, TopicsError
+from proto.process.faults import faults
 from shardd.process.peers import Peers
 from shardd.recovery.quarantine import is_damage
 from shardd.routers.copier import Copier
@@ -25,6 +26,7 @@ from shardd.routers.copy_plan import Pulled
 from shardd.routers.copy_recovery import Restore
 from shardd.routers.source import read
 from shardd.shard import Shard
+from shardd.storage.indivisible import indivisible
 from shardd.topic.lane import Lane
 from shardd.topic.topic import Topic
 
@@ -210,6 +212,10 @@ class Forward:
                 self._shard.flush()
             await trio.sleep(DAMAGED_PAUSE_S if is_damage(error) else ASK_AGAIN_S)
             return None
+        except Exception:
+            faults.failed("copy")
+            await trio.sleep(DAMAGED_PAUSE_S)
+            return None
 
     def _present(self, pull: _SourcePull) -> list[tuple[Topic, Lane]]:
         """The members that still belong to the pull, with their lanes. Removes the others."""
@@ -251,8 +257,15 @@ class Forward:
         if lane.held or lane.cursor < pulled.after or topic.damage is not None:
             return False
         if lane.cursor >= pulled.upto:
+            lane.obstacle = None
             return True
-        return self._copier.copy(topic, pulled)
+        try:
+            return self._copier.copy(topic, pulled)
+        except Exception:
+            if indivisible.broken:
+                raise
+            faults.failed("copy")  # this topic is tried again with growing pauses; the others go on
+            return False
 
     async def _catch_up(self, topic: Topic, pull: _SourcePull) -> None:
         pause = FIRST_PAUSE_S / 2
@@ -270,6 +283,9 @@ class Forward:
                         pulled = await self._pull(lane, lane.cursor, wait=False)
                     except TopicsError:
                         pulled = None  # the source's pull gets the same error and handles it
+                    except Exception:
+                        faults.failed("copy")
+                        pulled = None
                     if pulled is not None and self._exists(topic, pull) and topic.lane is lane:
                         self._copy(topic, pulled)
                         self._shard.flush()

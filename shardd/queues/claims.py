@@ -31,6 +31,7 @@ from proto.ipc.message import Parked, Reply, Request
 from proto.ipc.operations import Claim, Jobs, LettersSent, Worker, WorkOpen, WorkTake
 from proto.model.errors import TopicsError, not_a_queue, topic_not_found
 from proto.model.limits import MAX_BATCH_BYTES
+from proto.process.faults import faults
 from shardd.changes.transactions import Respond, Staging, performance, refuse, to_json
 from shardd.delivery.scheduler import Scheduler
 from shardd.queues.cohorts import Claimer, Cohort, shares
@@ -49,6 +50,7 @@ from shardd.queues.job_requests import (
 from shardd.queues.leases import Leases, LeasesChanged, change_leases
 from shardd.storage.change import Timing
 from shardd.storage.errors import SegmentError
+from shardd.storage.indivisible import indivisible
 from shardd.topic.job_states import State
 from shardd.topic.job_table import Queue
 from shardd.topic.outbox import Transfer
@@ -96,8 +98,9 @@ class Claims:
         topic = self._leases.topic(request)
         queue = self._leases.current(topic)
         stream = request.options.stream
+        claimer = Claimer(self._stream_claim(request), stream, (caller, request.id), request.id, respond)
         queue.streams.setdefault(stream, 0)
-        self._take(topic, Claimer(self._stream_claim(request), stream, (caller, request.id), request.id, respond))
+        self._take(topic, claimer)
 
     def _stream_claim(self, request: Request[Worker[Any]]) -> ClaimRequest:
         options = request.options
@@ -116,9 +119,10 @@ class Claims:
         now = self._clock.monotonic()
         if claimer.patient:
             claimer.deadline = now + claimer.patience_s
-        cohort = self._cohorts.setdefault(topic.id, Cohort(topic))
-        cohort.claimers[claimer.key] = claimer
-        self._by_key[claimer.key] = cohort
+        with indivisible:
+            cohort = self._cohorts.setdefault(topic.id, Cohort(topic))
+            cohort.claimers[claimer.key] = claimer
+            self._by_key[claimer.key] = cohort
         if cohort.due is None and (may or not claimer.patient):
             cohort.due = now + jitter
         claimer.respond(Parked(claimer.ident))
@@ -131,10 +135,10 @@ class Claims:
         if cohort is not None:
             self._leave(cohort, cohort.claimers[key])
         elif key in self._sent:
-            self._take_back(*self._forget(key))
+            self.take_back(*self._forget(key))
 
     def _remember(self, claimer: Claimer, topic: Topic, part: list[ClaimedJob]) -> None:
-        self._sent[claimer.key] = topic, [(job.seq, token_of(job.lease_id)) for job in part]
+        self._sent[claimer.key] = topic, leases_of(part)
         self._jobs_sent += len(part)
         while self._jobs_sent > REMEMBERED:
             self._forget(next(iter(self._sent)))
@@ -144,25 +148,27 @@ class Claims:
         self._jobs_sent -= len(leases)
         return topic, leases
 
-    def _take_back(self, topic: Topic, leases: list[tuple[int, int]]) -> None:
-        """Releases jobs sent to a client that has disconnected. Jobs that it received and changed keep their state."""
+    def take_back(self, topic: Topic, leases: list[tuple[int, int]]) -> None:
+        """Releases jobs that did not reach their client. Jobs that it received and changed keep their state."""
         queue = topic.queue
         if queue is None or self._staging.directory.assigned.get(topic.name) is not topic:
             return
         now = self._clock.now_ms()
         before: Saved = {}
-        for seq, token in leases:
-            job = queue.jobs.get(seq)
-            if job is not None and job.state is State.LEASED and job.token == token:
-                before[seq] = job.saved()
-                job.deliveries -= 1
-                queue.release(seq, job, now, now)
-        change_leases(_TakenBack(topic, staging=self._staging, before=before))
+        with indivisible:
+            for seq, token in leases:
+                job = queue.jobs.get(seq)
+                if job is not None and job.state is State.LEASED and job.token == token:
+                    before[seq] = job.saved()
+                    job.deliveries -= 1
+                    queue.release(seq, job, now, now)
+            change_leases(_TakenBack(topic, staging=self._staging, before=before))
 
     def _leave(self, cohort: Cohort, claimer: Claimer) -> None:
-        del cohort.claimers[claimer.key], self._by_key[claimer.key]
-        if not cohort.claimers:
-            self._cohorts.pop(cohort.topic.id, None)
+        with indivisible:
+            del cohort.claimers[claimer.key], self._by_key[claimer.key]
+            if not cohort.claimers:
+                self._cohorts.pop(cohort.topic.id, None)
 
     def refuse(self, topic: Topic, error: TopicsError) -> None:
         """Answers all waiting claims of the topic with `error`."""
@@ -221,6 +227,11 @@ class Claims:
                     self._serve(topic, list(cohort.claimers.values()), cohort)
                 except SegmentError:
                     continue  # the topic is quarantined, and `refuse` answers its claims
+                except Exception:
+                    if indivisible.broken:
+                        raise
+                    self.refuse(topic, faults.failed("claim"))
+                    continue
             for claimer in [c for c in cohort.claimers.values() if c.deadline <= now]:
                 self._leave(cohort, claimer)
                 self.answer(topic, claimer, [], Timing())
@@ -240,6 +251,12 @@ class Claims:
         if it got jobs."""
         queue = self._leases.current(topic)
         wants = [claimer.wants(queue) for claimer in claimers]
+        with indivisible:
+            return self._lease(topic, queue, claimers, wants, cohort)
+
+    def _lease(
+        self, topic: Topic, queue: Queue, claimers: list[Claimer], wants: list[int], cohort: Cohort | None
+    ) -> int:
         before: Saved = {}
         found, transfers = self._pick(topic, queue, sum(wants), before)
         parts: list[list[ClaimedJob]] = [[] for _ in claimers]
@@ -316,7 +333,11 @@ class _Leased(LeasesChanged, eq=False):
 
     def done(self, timing: Timing) -> None:
         for claimer, part in self.served:
-            self.claims.answer(self.topic, claimer, part, timing, self.targets)
+            try:
+                self.claims.answer(self.topic, claimer, part, timing, self.targets)
+            except Exception:  # the others have their jobs; those of this one are claimable again
+                refuse(claimer.ident, claimer.respond, faults.failed("claim"))
+                self.claims.take_back(self.topic, leases_of(part))
 
     def failed(self, error: TopicsError) -> None:
         for claimer, _ in self.served:
@@ -328,6 +349,11 @@ class _TakenBack(LeasesChanged, eq=False):
 
     def done(self, timing: Timing) -> None:
         self.staging.events.jobs_changed(self.topic)
+
+
+def leases_of(part: Sequence[ClaimedJob]) -> list[tuple[int, int]]:
+    """Seq and token of each job."""
+    return [(job.seq, token_of(job.lease_id)) for job in part]
 
 
 def _seq(job: ClaimedJob) -> int:

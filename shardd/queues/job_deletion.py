@@ -18,8 +18,8 @@ Saved = dict[int, tuple[Any, ...] | None]
 
 
 class JobsDeleted(TopicChange, kw_only=True, eq=False):
-    """The deletion of records by their seqs, which ascend. Jobs among them are DELETING; `before` is their state before
-    that."""
+    """The deletion of records by their seqs, which ascend. Jobs among them are DELETING or ARRIVED; `before` is their
+    state before that."""
 
     staging: Staging
     seqs: list[int]
@@ -43,7 +43,7 @@ class JobsDeleted(TopicChange, kw_only=True, eq=False):
         topic.delete_seqs(self.seqs)
         topic.outbox.gone(self.seqs)
         if queue is not None:
-            queue.dead_lettering -= self.dead_lettered
+            queue.dead_lettered_soon -= self.dead_lettered
             queue.dead_lettered += self.dead_lettered
             for seq in self.seqs:
                 queue.drop(seq)
@@ -54,7 +54,7 @@ class JobsDeleted(TopicChange, kw_only=True, eq=False):
         queue = self.topic.queue
         self.topic.held_at.pop()
         if queue is not None:
-            queue.dead_lettering -= self.dead_lettered
+            queue.dead_lettered_soon -= self.dead_lettered
             for seq, saved in self.before.items():
                 queue.undo(seq, saved)
         self.failed(error)
@@ -67,11 +67,11 @@ def remove(change: JobsDeleted) -> None:
     change.now = staging.clock.now_ms()
     topic.held_at.append(change.now)
     if queue is not None:
-        queue.dead_lettering += change.dead_lettered
+        queue.dead_lettered_soon += change.dead_lettered
     if durability.logged or topic.floor <= topic.logged_seq:
         body = RecordsDeleted(None, None, topic.head_seq + 1, change.now + topic.ahead_ms, change.seqs)
         if change.dead_lettered and queue is not None:
-            body.dead_lettered = queue.dead_lettered + queue.dead_lettering
+            body.dead_lettered = queue.dead_lettered + queue.dead_lettered_soon
         change.body = body
     change.acks_synced = durability.acks_synced
     change.requires_sync = change.requires_sync or durability.acks_synced

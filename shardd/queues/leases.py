@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Any
 
+from msgspec import UNSET
+
 from proto.api import answers
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import Ack, Extend, Nack, WorkClose
@@ -31,6 +33,7 @@ from shardd.queues.job_requests import (
 )
 from shardd.storage.change import Timing
 from shardd.storage.errors import SegmentError
+from shardd.storage.indivisible import Undone, indivisible
 from shardd.topic.job_table import Job, Queue
 from shardd.topic.topic import Topic
 
@@ -66,20 +69,21 @@ class Leases:
         topic, queue = self.look(request)
         before: Saved = {}
         skipped = []
-        for seq, token in zip(asked.seqs, tokens, strict=True):
-            job = queue.ackable(seq, asked.node, token)
-            if job is None:
-                skipped.append(seq)
-            else:
-                before[seq] = job.saved()
-                queue.ack(seq, job)
-        change = _Acked(
-            topic, self, skipped, request, respond, staging=self.staging, seqs=sorted(before), before=before
-        )
-        if before:
-            remove(change)
-        else:
-            change.done(Timing())
+        with indivisible:
+            for seq, token in zip(asked.seqs, tokens, strict=True):
+                job = queue.ackable(seq, asked.node, token)
+                if job is None:
+                    skipped.append(seq)
+                else:
+                    before[seq] = job.saved()
+                    queue.ack(seq, job)
+            change = _Acked(
+                topic, self, skipped, request, respond, staging=self.staging, seqs=sorted(before), before=before
+            )
+            if before:
+                remove(change)
+                return
+        change.done(Timing())
 
     def nack(self, request: Request[Nack], caller: Hashable, respond: Respond) -> None:
         asked, tokens = parse_jobs(NACK, request, self.staging.limits)
@@ -88,14 +92,15 @@ class Leases:
         now = self.staging.clock.now_ms()
         before: Saved = {}
         skipped = []
-        for seq, token in zip(asked.seqs, tokens, strict=True):
-            job = queue.holder(seq, asked.node, token)
-            if job is None:
-                skipped.append(seq)
-            else:
-                before[seq] = job.saved()
-                queue.release(seq, job, now + delay, now)
-        change_leases(_Nacked(topic, self, skipped, request, respond, staging=self.staging, before=before))
+        with indivisible:
+            for seq, token in zip(asked.seqs, tokens, strict=True):
+                job = queue.holder(seq, asked.node, token)
+                if job is None:
+                    skipped.append(seq)
+                else:
+                    before[seq] = job.saved()
+                    queue.release(seq, job, now + delay, now)
+            change_leases(_Nacked(topic, self, skipped, request, respond, staging=self.staging, before=before))
 
     def extend(self, request: Request[Extend], caller: Hashable, respond: Respond) -> None:
         asked, tokens = parse_jobs(EXTEND, request, self.staging.limits)
@@ -104,25 +109,28 @@ class Leases:
         before: Saved = {}
         skipped = []
         ids: dict[str, str] = {}
-        for seq, token in zip(asked.seqs, tokens, strict=True):
-            job = None if seq in before else queue.holder(seq, asked.node, token)
-            if job is None:
-                skipped.append(seq)
-            else:
-                before[seq] = job.saved()
-                queue.extend(seq, job, deadline)
-                ids[str(seq)] = lease_id(job.token)
-        change_leases(_Extended(topic, skipped, ids, deadline, request, respond, staging=self.staging, before=before))
+        with indivisible:
+            for seq, token in zip(asked.seqs, tokens, strict=True):
+                job = None if seq in before else queue.holder(seq, asked.node, token)
+                if job is None:
+                    skipped.append(seq)
+                else:
+                    before[seq] = job.saved()
+                    queue.extend(seq, job, deadline)
+                    ids[str(seq)] = lease_id(job.token)
+            change = _Extended(topic, skipped, ids, deadline, request, respond, staging=self.staging, before=before)
+            change_leases(change)
 
     def work_close(self, request: Request[WorkClose], caller: Hashable, respond: Respond) -> None:
         """Ends a stream: the jobs that it holds are claimable at once."""
         topic, queue = self.look(request)
-        held: dict[int, Job] = {seq: queue.jobs[seq] for seq in queue.close_stream(request.options.stream)}
-        before: Saved = {seq: job.saved() for seq, job in held.items()}
         now = self.staging.clock.now_ms()
-        for seq, job in held.items():
-            queue.release(seq, job, now, now)
-        change_leases(_StreamClosed(topic, request, respond, staging=self.staging, before=before))
+        with indivisible:
+            held: dict[int, Job] = {seq: queue.jobs[seq] for seq in queue.close_stream(request.options.stream)}
+            before: Saved = {seq: job.saved() for seq, job in held.items()}
+            for seq, job in held.items():
+                queue.release(seq, job, now, now)
+            change_leases(_StreamClosed(topic, request, respond, staging=self.staging, before=before))
 
     def counts(self, topic: Topic) -> tuple[int, int]:
         """Ready jobs, and leased ones."""
@@ -131,17 +139,21 @@ class Leases:
 
     def counters(self, topic: Topic) -> answers.QueueState:
         """The `queue` object of a topic's state."""
-        return answers.QueueState(*self.counts(topic), self.current(topic).dead_lettered)
+        counts = self.counts(topic)
+        queue = self.current(topic)
+        waits_for = topic.outbox.reason if queue.dead_lettering else None
+        return answers.QueueState(
+            *counts, queue.delayed, queue.dead_lettering, queue.dead_lettered, UNSET if waits_for is None else waits_for
+        )
 
     def row(self, topic: Topic) -> list[Any]:
         """A queue's row in the statistics."""
         queue = self.current(topic)
-        transfers = 0 if not topic.outbox else len(topic.outbox.transfers)
         try:
             age = longest_wait(topic, queue, self.staging.clock.now_ms())
         except SegmentError:
             age = 0  # the statistics do not fail for one damaged file; requests for its jobs report it
-        return [topic.name, *self.counts(topic), queue.dead_lettered, transfers, age]
+        return [topic.name, *self.counts(topic), queue.dead_lettered, queue.dead_lettering, age, queue.delayed]
 
 
 class LeasesChanged(TopicChange, kw_only=True, eq=False):
@@ -165,22 +177,31 @@ class LeasesChanged(TopicChange, kw_only=True, eq=False):
         queue.unlogged = bool(self.body.forget)
         self.done(timing if self.acks_synced else Timing(timing.write_ms))
 
-    def undo(self, error: TopicsError) -> None:
+    def restore(self) -> None:
+        """Gives the jobs their previous state."""
         queue = self.topic.queue
         assert queue is not None
         for seq, saved in self.before.items():
             queue.undo(seq, saved)
+
+    def undo(self, error: TopicsError) -> None:
+        self.restore()
         self.failed(error)
 
 
 def change_leases(change: LeasesChanged) -> None:
-    """Stages a change of leases that the job table has already, if it is logged. Otherwise it is done at once."""
+    """Stages a change of leases that the job table has already, if it is logged. Otherwise it is done at once, or taken
+    back: then raises `Undone`."""
     queue = change.topic.queue
     assert queue is not None
     config = change.topic.assigned_config
     durability = config.durability
     if not change.before or not durability.logged or (not config.leases_durable and queue.unlogged):
-        change.done(Timing())
+        try:
+            change.done(Timing())
+        except Exception as fault:
+            change.restore()
+            raise Undone("the answer failed") from fault
         return
     change.acks_synced = durability.acks_synced
     if config.leases_durable:

@@ -1,6 +1,6 @@
 """Peek: shows the jobs of a queue without leasing any. It changes nothing.
 
-Jobs come in the order of their seqs, in any state, a page at a time. Jobs that an ack is deleting are left out. Lease
+Jobs come in the order of their seqs, in any state, a page at a time. Jobs whose deletion is staged are left out. Lease
 ids are never shown: otherwise a key that may only read could ack another client's jobs.
 """
 
@@ -15,7 +15,7 @@ from proto.model.limits import DEFAULT_JOBS, MAX_BATCH_BYTES
 from shardd.changes.transactions import Respond, Staging, to_json
 from shardd.queues.job_requests import Found, bound, clamped, fresh
 from shardd.queues.leases import Leases
-from shardd.topic.job_states import DELAYS, State
+from shardd.topic.job_states import DELAYS, GOING, State
 from shardd.topic.job_table import Queue
 from shardd.topic.outbox import Outbox
 
@@ -38,7 +38,7 @@ class Peeking:
 
         def leaving(seq: int) -> bool:
             job = queue.jobs.get(seq)
-            return job is not None and job.state is State.DELETING
+            return job is not None and job.state in GOING
 
         found, after = fresh(topic, max(start, topic.earliest_seq), leaving, most, MAX_BATCH_BYTES)
         body = Peeked(
@@ -50,6 +50,7 @@ class Peeking:
             queue.ready(topic.records),
             queue.in_flight,
             queue.delayed,
+            queue.dead_lettering,
         )
         respond(Reply(request.id, to_json(body)))
 
@@ -66,4 +67,6 @@ def _peeked(found: Found, queue: Queue, outbox: Outbox) -> PeekedJob:
         shown.state = "dead_lettering"
         if seq in outbox.transfers:
             shown.dead_letter = outbox.transfers[seq].target
+            if (reason := outbox.waits_for(seq)) is not None:
+                shown.waits_for = reason
     return shown

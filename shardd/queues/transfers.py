@@ -3,6 +3,9 @@
 It asks a target that is unreachable or refuses again after a pause of 50 ms to 5 s. Transfers to other targets do not
 wait for it. A refused dead letter goes to the topic that its queue names now, if that is another one, or back to the
 queue if it names none any more. A refused redrive stays where it was, and its request gets the error.
+
+A dead letter that is refused for what it is, as too large for a cap of its target, is parked, and holds up no other.
+The smallest parked letter of a target is sent again every 5 s; when the target takes it, the others follow.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from proto.ipc.message import Reply
 from proto.ipc.operations import Append, Operation
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.limits import MAX_BATCH_BYTES
+from proto.process.faults import faults
 from shardd.changes.transactions import Staging, TopicChange
 from shardd.frames import Leases as LeasesFrame
 from shardd.queues import dead_letter_meta as form
@@ -25,8 +29,9 @@ from shardd.queues.job_deletion import JobsDeleted, Saved, remove
 from shardd.queues.job_requests import Found, one, size_of
 from shardd.storage.change import Timing
 from shardd.storage.errors import SegmentError
+from shardd.storage.indivisible import indivisible
 from shardd.topic.job_states import State
-from shardd.topic.outbox import Transfer, rows, source_id
+from shardd.topic.outbox import Parked, Transfer, rows, source_id
 from shardd.topic.topic import Topic
 
 A = TypeVar("A")
@@ -36,6 +41,8 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 BATCH_RECORDS = 1000
 _UNCERTAIN = (ErrorCode.NOT_READY, ErrorCode.INTERNAL)
 """Errors after which the target may have stored the records or not."""
+_OF_THE_RECORD = (ErrorCode.RECORD_TOO_LARGE, ErrorCode.INVALID_REQUEST)
+"""Errors that another record may not get."""
 log = structlog.get_logger()
 
 
@@ -68,6 +75,8 @@ class Mover:
         """(Topic id, target) of batches that have arrived and whose deletion is staged."""
         self._single: set[tuple[int, str]] = set()
         """(Topic id, target) whose batch was refused: its records go one by one until the outbox is empty."""
+        self._again: dict[tuple[int, str], float] = {}
+        """When a parked letter is sent again, by (topic id, target), in seconds of the monotonic clock."""
         self.waiters: dict[int, list[TransferWaiter]] = {}
         self.refused: set[str] = set()
         """Targets that refused, or did not answer, at the last `carry`."""
@@ -97,11 +106,12 @@ class Mover:
     def order(self, topic: Topic, transfers: dict[int, Transfer], waiter: TransferWaiter | None = None) -> None:
         """Logs that these records go to their targets; `carry` sends them once that has committed."""
         outbox, queue = topic.outbox, topic.queue
-        outbox.ordered |= transfers.keys()
-        if queue is not None:
-            for seq in transfers:
-                queue.order(seq)
-        self._stage(_Ordered(topic, self, transfers, waiter), LeasesFrame(letters=rows(transfers)))
+        with indivisible:
+            outbox.ordered |= transfers.keys()
+            if queue is not None:
+                for seq in transfers:
+                    queue.order(seq)
+            self._stage(_Ordered(topic, self, transfers, waiter), LeasesFrame(letters=rows(transfers)))
 
     def _call_back(self, topic: Topic, seqs: list[int], error: TopicsError) -> None:
         """Logs that these records stay where they are, because of `error`."""
@@ -130,8 +140,10 @@ class Mover:
                 pause = min(paused.get(target, (0, FIRST_PAUSE / 2))[1] * 2, LONGEST_PAUSE)
                 paused[target] = (now + pause, pause)
             if not progress:
+                again = min(self._again.values(), default=inf) - self.staging.clock.monotonic()
                 with trio.move_on_at(min((until for until, _ in paused.values()), default=inf)):
-                    await self._more.wait()
+                    with trio.move_on_after(max(again, FIRST_PAUSE)):
+                        await self._more.wait()
 
     async def carry(self, peers: Asking, skipped: set[str] | frozenset[str] = frozenset()) -> bool:
         """Sends one batch of each outbox to each of its targets, except the `skipped` ones. Returns whether any record
@@ -141,17 +153,51 @@ class Mover:
         for ident, topic in list(self._topics.items()):
             if self.staging.directory.by_id.get(ident) is not topic:
                 del self._topics[ident]
+                self._forget(topic, {})
                 self.settled(topic, (), list(topic.outbox.transfers), None)
                 continue
             if topic.damage is not None:
                 continue  # its transfers wait until the topic's files can be read
-            for target, transfers in _by_target(topic).items():
-                if target not in skipped | self.refused and (ident, target) not in self._leaving:
-                    progress |= await self._send(peers, topic, target, transfers)
+            waiting = _by_target(topic)
+            self._forget(topic, waiting)
+            for target, transfers in waiting.items():
+                for part in (self._parked(topic, target), transfers):
+                    if part and target not in skipped | self.refused and (ident, target) not in self._leaving:
+                        progress |= await self._sent(peers, topic, target, part)
             if not topic.outbox:
                 self._topics.pop(ident, None)
-                self._single = {each for each in self._single if each[0] != ident}
+                self._forget(topic, {})
         return progress
+
+    def _forget(self, topic: Topic, waiting: dict[str, dict[int, Transfer]]) -> None:
+        """Forget what is known of targets for which nothing waits any more."""
+        ident, outbox = topic.id, topic.outbox
+        self._single = {each for each in self._single if each[0] != ident or waiting.get(each[1])}
+        for each in [each for each in self._again if each[0] == ident and each[1] not in waiting]:
+            del self._again[each]
+        outbox.refusals = {target: reason for target, reason in outbox.refusals.items() if target in waiting}
+
+    def _parked(self, topic: Topic, target: str) -> dict[int, Transfer]:
+        """The smallest parked letter of a target, if it is time to send it again; else nothing."""
+        now, outbox = self.staging.clock.monotonic(), topic.outbox
+        if not outbox.parked or now < self._again.get((topic.id, target), inf):
+            return {}
+        self._again[topic.id, target] = now + LONGEST_PAUSE
+        parked = outbox.parked_for(target)
+        outbox.gone([seq for seq in parked if not topic.alive(seq)])
+        first = next((seq for seq in parked if seq in outbox.parked), None)
+        return {} if first is None else {first: outbox.transfers[first]}
+
+    async def _sent(self, peers: Asking, topic: Topic, target: str, transfers: dict[int, Transfer]) -> bool:
+        """`_send`; a fault concerns this target alone, which is tried again after a pause."""
+        try:
+            return await self._send(peers, topic, target, transfers)
+        except Exception:
+            if indivisible.broken:
+                raise
+            faults.failed("transfer")
+            self.refused.add(target)
+            return False
 
     async def _send(self, peers: Asking, topic: Topic, target: str, transfers: dict[int, Transfer]) -> bool:
         single = (topic.id, target) in self._single
@@ -173,15 +219,23 @@ class Mover:
         try:
             reply = await peers.request(peers.index_of(target), write, target, body)
         except TopicsError as error:
-            self._refused(topic, target, transfers if redrives else {seq: transfers[seq] for seq in seqs}, error)
+            refused = transfers if redrives else {seq: transfers[seq] for seq in seqs}
+            self._refused(topic, target, refused, error, sum(map(size_of, found)))
             return bool(gone)
+        topic.outbox.refusals.pop(target, None)
+        if seqs[0] in topic.outbox.parked:
+            for seq in topic.outbox.parked_for(target):
+                del topic.outbox.parked[seq]
         if self.staging.directory.by_id.get(topic.id) is topic:
             self._remove(topic, target, seqs if reply.extra is None else list(reply.extra.known), 0 if redrives else 1)
         return True
 
-    def _refused(self, topic: Topic, target: str, transfers: dict[int, Transfer], error: TopicsError) -> None:
+    def _refused(
+        self, topic: Topic, target: str, transfers: dict[int, Transfer], error: TopicsError, size: int
+    ) -> None:
         if error.code in _UNCERTAIN:
             self.refused.add(target)
+            topic.outbox.refusals[target] = _reason(error)
             self._give_up_waiting(topic, transfers, error)
         elif any(not transfer.deliveries for transfer in transfers.values()):
             self._call_back(topic, list(transfers), error)
@@ -190,37 +244,53 @@ class Mover:
             self._more.set()
         else:
             named = topic.assigned_config.dead_letter if topic.assigned_config.max_deliveries else None
+            transfers = transfers | {seq: topic.outbox.transfers[seq] for seq in topic.outbox.parked_for(target)}
             if named == target:
-                self.refused.add(target)
-                log.warning("dead_letter_refused", queue=topic.name, target=target, reason=error.message)
+                self._keep(topic, target, next(iter(transfers)), error, size)
             elif named is None:
                 self._call_back(topic, list(transfers), error)
             else:
                 self.order(topic, {seq: transfer._replace(target=named) for seq, transfer in transfers.items()})
         self._flush()
 
+    def _keep(self, topic: Topic, target: str, seq: int, error: TopicsError, size: int) -> None:
+        """Park a dead letter that is refused for what it is, else let its target rest. Logs the first refusal."""
+        outbox, reason = topic.outbox, _reason(error)
+        if error.code in _OF_THE_RECORD:
+            told = bool(outbox.parked_for(target))
+            outbox.parked[seq] = Parked(size, reason)
+            self._again.setdefault((topic.id, target), self.staging.clock.monotonic() + LONGEST_PAUSE)
+            self._more.set()
+        else:
+            told = outbox.refusals.get(target) == reason
+            outbox.refusals[target] = reason
+            self.refused.add(target)
+        if not told:
+            log.warning("dead_letter_refused", queue=topic.name, target=target, seq=seq, reason=error.message)
+
     def _remove(self, topic: Topic, target: str, seqs: list[int], dead: int) -> None:
         """Deletes records that have arrived. `dead` is 1 for dead letters, which are counted, 0 for redriven ones."""
         queue = topic.queue
         before: Saved = {}
-        if queue is not None:
-            for seq in seqs:
-                if (job := queue.jobs.get(seq)) is not None:
-                    before[seq] = job.saved()
-                    queue.arrived(seq, job)
-        self._leaving.add((topic.id, target))
-        remove(
-            _Removed(
-                topic,
-                self,
-                target,
-                staging=self.staging,
-                seqs=seqs,
-                before=before,
-                dead_lettered=dead * len(seqs),
-                requires_sync=topic.assigned_config.durability.reaches_device,
+        with indivisible:
+            if queue is not None:
+                for seq in seqs:
+                    if (job := queue.jobs.get(seq)) is not None:
+                        before[seq] = job.saved()
+                        queue.arrived(seq, job)
+            self._leaving.add((topic.id, target))
+            remove(
+                _Removed(
+                    topic,
+                    self,
+                    target,
+                    staging=self.staging,
+                    seqs=seqs,
+                    before=before,
+                    dead_lettered=dead * len(seqs),
+                    requires_sync=topic.assigned_config.durability.reaches_device,
+                )
             )
-        )
         self._flush()
 
     def left(self, topic: Topic, target: str) -> None:
@@ -260,9 +330,7 @@ class _Ordered(TopicChange, eq=False):
     waiter: TransferWaiter | None
 
     def apply(self, timing: Timing) -> None:
-        outbox = self.topic.outbox
-        outbox.ordered -= self.transfers.keys()
-        outbox.transfers.update(self.transfers)
+        self.topic.outbox.add(self.transfers)
         if self.waiter is not None:
             self.mover.waiters.setdefault(self.topic.id, []).append(self.waiter)
         self.mover.take_up(self.topic)
@@ -305,13 +373,22 @@ class _Removed(JobsDeleted, eq=False):
 
 
 def _by_target(topic: Topic) -> dict[str, dict[int, Transfer]]:
-    """Transfers by target. Of a target with both redrives and dead letters, only the kind of the first transfer."""
+    """Transfers that are not parked, by target; a target may have none of these. Of a target with both redrives and
+    dead letters, only the kind of the first transfer."""
     found: dict[str, dict[int, Transfer]] = {}
+    parked = topic.outbox.parked
     for seq, transfer in topic.outbox.transfers.items():
         same = found.setdefault(transfer.target, {})
+        if seq in parked:
+            continue
         if not same or bool(next(iter(same.values())).deliveries) == bool(transfer.deliveries):
             same[seq] = transfer
     return found
+
+
+def _reason(error: TopicsError) -> str:
+    """What a refused transfer waits for, as one word: the name of the limit that is reached, or the error's code."""
+    return str((error.detail or {}).get("limit") or error.code.value)
 
 
 def _batch(topic: Topic, seqs: list[int], most: int) -> tuple[list[Found], list[int]]:

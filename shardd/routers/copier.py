@@ -9,13 +9,15 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from proto.format.frame import encode_batch
-from proto.model.errors import TopicsError
+from proto.model.errors import ErrorCode, TopicsError
 from shardd.changes import seq_reservation
 from shardd.changes.admission import growth
 from shardd.changes.transactions import Staging, TopicChange
 from shardd.routers.copy_plan import Append, Plan, Pulled, plan
 from shardd.storage.change import Timing
-from shardd.topic.lane import Lane
+from shardd.storage.free_space import LIMIT
+from shardd.storage.indivisible import indivisible
+from shardd.topic.lane import ROOM, Lane
 from shardd.topic.lane_states import Event
 from shardd.topic.topic import Topic
 
@@ -29,38 +31,45 @@ class Copier:
 
     def copy(self, topic: Topic, pulled: Pulled) -> bool:
         """Stages as many of the pulled records' copies as there is room for. Returns False if some are left: the topic
-        refuses instead of evicting, the disk is nearly full, or the allowance does not cover them."""
+        refuses instead of evicting, the disk is nearly full, or the allowance does not cover them. The lane then has
+        the reason as its `obstacle`."""
         lane = topic.lane
         assert lane is not None
+        lane.obstacle = self._copy(topic, lane, pulled)
+        return lane.obstacle is None
+
+    def _copy(self, topic: Topic, lane: Lane, pulled: Pulled) -> str | None:
         # Copies are in no log, but the next checkpoint would write them into the space reserved for deletions.
         if self.staging.space.low and topic.assigned_config.durability.logged:
-            return False
+            return LIMIT
         made, everything = self.fitting(topic, lane, pulled)
-        whole = _growth(topic, made)
+        whole = self._growth(topic, made)
         lent = self.staging.allowance.covers(whole)
         if not lent:
             made = self._covered(topic, lane, pulled, made)
         if made.steps and topic.assigned_config.durability.logged:
             size = sum(step.columns.size(0, step.columns.count) for step in made.steps if isinstance(step, Append))
             if not self.staging.space.takes(topic, size, made.seqs):
-                return False
-        taken = whole if lent else _growth(topic, made)
-        self.staging.allowance.take(taken)
+                return LIMIT
+        taken = whole if lent else self._growth(topic, made)
         waited = lane.waits
-        self._pinned(topic, lane, Event.FITS if lent else Event.SHORT if made.upto > lane.cursor else Event.EMPTY)
-        self.stage(topic, lane, made, taken)
+        with indivisible:
+            self.staging.allowance.take(taken)
+            self._pinned(topic, lane, Event.FITS if lent else Event.SHORT if made.upto > lane.cursor else Event.EMPTY)
+            self.stage(topic, lane, made, taken)
         if not lent:
             if waited and not taken and topic.assigned_config.durability.logged:
                 self._pinned(topic, lane, Event.LOG_WAIT)
             self.staging.allowance.want(whole - taken)
-        return everything and lent
+            return ROOM
+        return None if everything else _full(topic, lane, pulled)
 
     def _covered(self, topic: Topic, lane: Lane, pulled: Pulled, made: Plan) -> Plan:
         """The longest part of the plan that the allowance covers."""
         seqs = range(lane.cursor + 1, made.upto + 1)
 
         def too_much(target: int) -> bool:
-            return not self.staging.allowance.covers(_growth(topic, plan(lane, pulled, target)))
+            return not self.staging.allowance.covers(self._growth(topic, plan(lane, pulled, target)))
 
         return plan(lane, pulled, lane.cursor + bisect_left(seqs, True, key=too_much))
 
@@ -83,6 +92,12 @@ class Copier:
 
         places = bisect_left(seqs, True, key=too_much)
         return plan(lane, pulled, lane.cursor + places, restoring=restoring), False
+
+    def _growth(self, topic: Topic, made: Plan) -> int:
+        """The most bytes that these copies add to the shard; 0 without a cap on them."""
+        if not made.records or not self.staging.limits.max_total_bytes:
+            return 0
+        return growth(topic, topic.assigned_config, made.size, made.records).most
 
     def _fits(self, topic: Topic, made: Plan) -> bool:
         config = topic.assigned_config
@@ -111,7 +126,6 @@ class Copier:
     def _stage(self, topic: Topic, lane: Lane, made: Plan, taken: int) -> None:
         before = (lane.cursor, lane.head, lane.ts, lane.unpinned)
         if not made.steps:
-            self.staging.allowance.settled(taken)
             lane.cursor = made.upto
             if lane.done == before[0]:
                 lane.done = made.upto
@@ -123,8 +137,10 @@ class Copier:
         topic.next_seq += made.seqs
         topic.pending_records += made.records
         topic.pending_bytes += made.size
+        if self.staging.limits.max_total_bytes:
+            topic.promised(self.staging.promises, taken, apart=True)
         lane.cursor, lane.head, lane.ts, lane.unpinned = made.upto, topic.next_seq - 1, ts, True
-        self.staging.stage(_Copied(topic, self, lane, made, ts, taken, before))
+        self.staging.stage(_Copied(topic, self, lane, made, ts, before))
         seq_reservation.pushed_out(topic, self.staging)
 
     def carry_out(self, topic: Topic, lane: Lane, made: Plan, ts: int) -> None:
@@ -157,8 +173,6 @@ class _Copied(TopicChange, eq=False):
     lane: Lane
     made: Plan
     ts: int
-    taken: int
-    """Bytes of the allowance."""
     before: tuple[int, int, int, bool]
     """Cursor, head, commit time and `unpinned` of the lane before."""
 
@@ -166,20 +180,28 @@ class _Copied(TopicChange, eq=False):
         topic, staging = self.topic, self.copier.staging
         topic.pending_records -= self.made.records
         topic.pending_bytes -= self.made.size
-        staging.allowance.settled(self.taken)
         head_before = topic.head_seq
         self.copier.carry_out(topic, self.lane, self.made, self.ts)
+        self._kept()
         staging.events.copied(topic, head_before)
 
     def undo(self, error: TopicsError) -> None:
         topic, lane = self.topic, self.lane
-        self.copier.staging.allowance.settled(self.taken)
         topic.next_seq -= self.made.seqs
         topic.pending_records -= self.made.records
         topic.pending_bytes -= self.made.size
+        self._kept()
         lane.cursor, lane.head, lane.ts, lane.unpinned = self.before
 
+    def _kept(self) -> None:
+        if self.copier.staging.limits.max_total_bytes:
+            self.topic.kept(apart=True)
 
-def _growth(topic: Topic, made: Plan) -> int:
-    """The most bytes that these copies add to the topic."""
-    return growth(made.size, topic.bytes + topic.pending_bytes, topic.assigned_config) if made.records else 0
+
+def _full(topic: Topic, lane: Lane, pulled: Pulled) -> str:
+    """The error that a write of the first copies that do not fit would get."""
+    config, left = topic.assigned_config, plan(lane, pulled, lane.cursor + 1)
+    never = (config.cap_bytes and left.size > config.cap_bytes) or (
+        config.cap_records and left.records > config.cap_records
+    )
+    return (ErrorCode.RECORD_TOO_LARGE if never else ErrorCode.TOPIC_FULL).value

@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any
 
 from proto.ipc.message import Reply, Request
@@ -33,6 +34,7 @@ from shardd.changes.transactions import Respond, Staging, TopicChange, performan
 from shardd.frames import RoutersChanged as RoutersFrame
 from shardd.routers.source import forwardable
 from shardd.storage.change import Timing
+from shardd.storage.indivisible import indivisible
 from shardd.topic.lane import Lane, Router
 from shardd.topic.topic import Topic
 
@@ -82,24 +84,28 @@ class Routing:
                 if topic is None:
                     raise topic_not_found(config.dest)
                 self._put(topic, name, config, request, respond)
-            except TopicsError as refusal:
+            except Exception:
                 if lane is not None:
                     lane.held = False
-                refuse(request.id, respond, refusal)
+                raise
 
         topic = self._directory.assigned.get(config.dest)
         lane = None if topic is None else topic.lane
         if lane is not None and name in lane.routers and (lane.source, lane.epoch) != (config.source, options.epoch):
-            self._when_saved(lane, change)
+            self._when_saved(lane, self._contained(request, respond, change))
         else:
             change(None)
+
+    def _contained(self, request: Request, respond: Respond, work: Waiter) -> Waiter:
+        """`work` as a callback. What it raises is the request's answer."""
+        return lambda error: self._staging.containment.attempt(request, respond, partial(work, error))
 
     def _put(self, topic: Topic, name: str, config: RouterConfig, request: _PutRequest, respond: Respond) -> None:
         options, lane = request.options, topic.lane
         others = {} if lane is None else {n: router for n, router in lane.routers.items() if n != name}
         fresh = lane is None or (not others and (lane.source, lane.epoch) != (config.source, options.epoch))
         if not fresh and lane is not None and lane.source != config.source:
-            raise fan_in(config.dest, lane.source)
+            raise fan_in(config.dest, None)  # the key is not known here, nor whether it may know the source
         before = None if lane is None else lane.routers.get(name)
         now = self._staging.clock.now_ms()
         if not fresh and before is not None and before.config == config:
@@ -129,8 +135,7 @@ class Routing:
             if error is not None:
                 if lane is not None:
                     lane.held = False
-                refuse(request.id, respond, error)
-                return
+                raise error
             visible = None if topic is None else topic.lane_visible
             there = lane is not None and name in lane.routers
             if topic is None or lane is None or not (there or (visible is not None and name in visible.routers)):
@@ -142,7 +147,7 @@ class Routing:
             self._staging.commits.flush()
 
         topic = self._directory.assigned.get(request.topic)
-        self._when_saved(None if topic is None else topic.lane, remove)
+        self._when_saved(None if topic is None else topic.lane, self._contained(request, respond, remove))
 
     def _when_saved(self, lane: Lane | None, then: Waiter) -> None:
         """Calls `then` when a checkpoint has saved every copy of the lane; at once if one has already."""
@@ -150,8 +155,9 @@ class Routing:
             then(None)
         else:
             # On hold, the lane adds no copies, so the checkpoint saves all of them.
-            self._hold(lane, True)
-            self.unsaved.append(then)
+            with indivisible:
+                self._hold(lane, True)
+                self.unsaved.append(then)
 
     def drop(self, topic: Topic) -> None:
         """Removes the topic's routers, because their source no longer exists."""
@@ -164,11 +170,12 @@ class Routing:
         before = change.before = topic.lane
         lane.held = False
         change.body, change.requires_sync = RoutersFrame(lane.dump(lane.cursor)), True
-        self._staging.stage(change)
-        topic.lane = lane
-        lane.unpinned = False  # staging this change has pinned the old lane's copies
-        if before is not None:
-            before.gone = True
+        with indivisible:
+            self._staging.stage(change)
+            topic.lane = lane
+            lane.unpinned = False  # staging this change has pinned the old lane's copies
+            if before is not None:
+                before.gone = True
 
     def hold(self, request: Request[RouterHold], respond: Respond) -> None:
         """Stops copying from a source that is about to be deleted, and answers when a checkpoint has saved the copies;
@@ -178,21 +185,21 @@ class Routing:
         """
         lanes = [topic.lane for topic in self.destinations() if topic.lane is not None]
         unsaved = False
-        for lane in lanes:
-            if lane.source == request.options.source:
-                self._hold(lane, not request.options.release)
-                unsaved = unsaved or lane.unsaved
 
         def held(error: TopicsError | None) -> None:
             if error is not None:
-                refuse(request.id, respond, error)
-            else:
-                respond(Reply(request.id))
+                raise error
+            respond(Reply(request.id))
 
-        if unsaved and not request.options.release:
-            self.unsaved.append(held)
-        else:
-            held(None)
+        with indivisible:
+            for lane in lanes:
+                if lane.source == request.options.source:
+                    self._hold(lane, not request.options.release)
+                    unsaved = unsaved or lane.unsaved
+            if unsaved and not request.options.release:
+                self.unsaved.append(self._contained(request, respond, held))
+            else:
+                held(None)
 
     def _hold(self, lane: Lane, held: bool) -> None:
         lane.held = held
@@ -240,8 +247,9 @@ class Routing:
     # Looking
 
     def waiting(self) -> int:
-        """Number of routers that wait because `max_total_bytes` is reached."""
-        return sum(len(topic.lane.routers) for topic in self.destinations() if topic.lane and topic.lane.waits)
+        """Number of routers that wait, for room in their destination or under a cap."""
+        lanes = [topic.lane for topic in self.destinations() if topic.lane is not None]
+        return sum(len(lane.routers) for lane in lanes if lane.waits_for is not None)
 
     def destinations(self) -> list[Topic]:
         """The topics that are the destination of a router."""
@@ -276,8 +284,8 @@ class Routing:
         else:
             shown = {"router": router.name, **as_map(router.config), "forwarded_total": router.forwarded}
             assert topic is not None
-            if topic.lane is not None and topic.lane.waits:
-                shown["waits_for"] = "max_total_bytes"
+            if (reason := _waits_for(topic)) is not None:
+                shown["waits_for"] = reason
             respond(Reply(request.id, to_json(shown), extra=RouterFound(True)))
 
     def list(self, request: Request[RouterList], respond: Respond) -> None:
@@ -286,6 +294,7 @@ class Routing:
         options = request.options
         prefixes = options.prefixes
         every = self.routers()
+        waiting = {topic.name: reason for topic in self.destinations() if (reason := _waits_for(topic)) is not None}
         names = sorted(
             name
             for name, router in every.items()
@@ -308,6 +317,8 @@ class Routing:
                     "forwarded_total": router.forwarded,
                 }
             )
+            if (reason := waiting.get(router.config.dest)) is not None:
+                entries[-1]["waits_for"] = reason
         more = start + len(page) < len(names)
         respond(Reply(request.id, to_json(entries), extra=Page(tuple(page), more)))
 
@@ -379,6 +390,10 @@ class _Deleted(_RoutersChanged, eq=False):
 
     def failed(self, error: TopicsError) -> None:
         refuse(self.request.id, self.respond, error)
+
+
+def _waits_for(topic: Topic) -> str | None:
+    return None if topic.lane is None else topic.lane.waits_for
 
 
 def _names(router: Router) -> tuple[str, str, str]:

@@ -18,9 +18,11 @@ from proto.format.frame import Header, decode_batch, encode_batch, merge
 from proto.ipc import operations
 from proto.ipc.message import Message, Parked, Reply, Request
 from proto.model.errors import ErrorCode, TopicsError, topic_not_found
+from proto.process.faults import faults
 from shardd.clock import Clock
 from shardd.routers.copy_plan import Pulled
 from shardd.storage.errors import SegmentError, damaged
+from shardd.storage.indivisible import indivisible
 from shardd.topic.piece import Piece
 from shardd.topic.topic import Topic
 
@@ -119,13 +121,24 @@ class Pulls:
                 if waiting.request.options.after < forwardable(topic):
                     self._over(waiting)
                     topic.expire(self._clock.now_ms())
-                    waiting.respond(_answered(topic, waiting.request))
+                    waiting.respond(self._answered(topic, waiting.request))
 
     def expire(self) -> None:
         oldest = self._clock.monotonic() - MAX_PARKED_S
         for waiting in [w for of_topic in self._parked.values() for w in of_topic.values() if w.since <= oldest]:
             self._over(waiting)
-            waiting.respond(_answered(waiting.topic, waiting.request))
+            waiting.respond(self._answered(waiting.topic, waiting.request))
+
+    def _answered(self, topic: Topic, request: Request[operations.Pull]) -> Reply:
+        """The answer to a parked pull, or its error. One that fails concerns no other."""
+        try:
+            return _answer(topic, request)
+        except SegmentError as error:
+            return Reply(request.id, error=damaged(error))
+        except Exception:
+            if indivisible.broken:
+                raise
+            return Reply(request.id, error=faults.failed("pull"))
 
     def topic_deleted(self, topic: Topic) -> None:
         self._unsynced.pop(topic.id, None)
@@ -156,14 +169,6 @@ def forwardable(topic: Topic, head: int | None = None) -> int:
     """The last seq up to `head` that routers may copy: any visible one of an `ephemeral` topic, else one on disk."""
     head = topic.head_seq if head is None else head
     return head if topic.config.durability.final_when_visible else min(topic.durable_head, head)
-
-
-def _answered(topic: Topic, request: Request[operations.Pull]) -> Reply:
-    """The answer to a pull, or an error reply for a damaged file. For callers that do not catch `SegmentError`."""
-    try:
-        return _answer(topic, request)
-    except SegmentError as error:
-        return Reply(request.id, error=damaged(error))
 
 
 def _answer(topic: Topic, request: Request[operations.Pull]) -> Reply:

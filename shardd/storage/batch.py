@@ -254,6 +254,18 @@ class Batch:
         places = list(compress(range(self.start, self.count), self.mask(self.start, self.count)))
         return places[gone] if gone < len(places) else self.count
 
+    def live_size_before(self, stop: int) -> int:
+        """Bytes of the live records before position `stop`; 0 if they cannot be read and not all of them are meant."""
+        if stop >= self.count:
+            return self.live_size
+        columns = self._countable()
+        if columns is None or stop <= self.start:
+            return 0
+        if self.flags is None:
+            return columns.size(self.start, stop) + RECORD_OVERHEAD * (stop - self.start)
+        mask = self.mask(self.start, stop)
+        return sum(compress(columns.sizes(self.start, stop), mask)) + RECORD_OVERHEAD * mask.count(1)
+
     def _worth(self, size: int) -> int:
         """The least number of live records, from the first on, that have at least `size` bytes together."""
         columns = self._countable()

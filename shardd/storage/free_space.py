@@ -23,6 +23,12 @@ not written yet.
 3. So after the first shard sees less than TOPICS_MIN_FREE_BYTES, all shards together take at most half of it from F.
 4. F stays above the other half, and each checkpoint finds the space it was promised.
 
+**How much is held.** A topic with one small record makes a checkpoint write three blocks for files and an entry of the
+catalog, many times what the log has of it. So not only the log's bytes make a checkpoint due, but also what it may
+write (`due`): TOPICS_CHECKPOINT_BYTES for topics that have no files yet, or a twentieth of the free bytes in all. What
+is held beyond that is the catalog, `FIXED`, a `STEP`, and room for what is accepted until the checkpoint begins. Writes
+to topics with files count only against the free bytes: more checkpoints would write the same blocks of them again.
+
 Writes of other programs are not covered. They can take F and the bytes that are given up at that moment, but never the
 bytes that are held.
 
@@ -47,14 +53,19 @@ from shardd.clock import Clock
 from shardd.storage.ballast import Ballast, promised
 from shardd.storage.batch import FINAL_BYTES, FINAL_RECORDS
 from shardd.storage.disk import Disk
+from shardd.storage.segment import Segment
 
 LOOK_INTERVAL = 0.1
 """Seconds."""
+LIMIT = "disk_free"
+"""The name of this limit in errors."""
 RETRY_AFTER_MS = 5000
 FIXED = 1 << 20
 """Bytes for the catalog's growth by deletions and positions, and for their frames."""
 STEP = 4 << 20
 """Bytes by which the held space grows at a time, while the disk has enough."""
+LEAST_DUE = 8 << 20
+"""No checkpoint is due because of fewer bytes that it may write."""
 PER_RECORD = 48
 """Bytes of a record besides its contents: offsets in four columns and their validity, a time, hops, a flag, and the row
 of a key."""
@@ -62,7 +73,8 @@ PER_FRAME = 512
 """Bytes of header, checksum, padding and index entry of a batch that is not merged, and of the batches that it
 separates."""
 PER_TOPIC = 5 * 4096
-"""Bytes of a folder, of two files whose last block is not full, and of a catalog entry."""
+"""Bytes of a folder, of two files whose last block is not full, and of a catalog entry with frames that are not merged.
+One record takes 13 KB of a disk with blocks of 4 KiB."""
 FILLING = frozenset({Kind.BATCH, Kind.TOPIC_CREATE, Kind.TOPIC_CONFIG, Kind.LOGDEF})
 """Kinds of frames that may not use the held space."""
 
@@ -72,6 +84,8 @@ class Filled(Protocol):
 
     counted_in: int
     """Number of the checkpoint for which space for its files is counted."""
+    segments: list[Segment]
+    """Its files."""
 
 
 class Space:
@@ -90,6 +104,8 @@ class Space:
         self._base = FIXED
         self._since = 0
         """Bytes needed for writes since the last checkpoint began. After a failed one: since the last good one."""
+        self._new = 0
+        """Those of `_since` for the files of topics that have none yet."""
         self._under_way = 0
         """Bytes needed by the checkpoint that is in progress."""
         self._round = 0
@@ -131,6 +147,13 @@ class Space:
         return self._ballast is not None and self._ballast.held < self.needed
 
     @property
+    def due(self) -> bool:
+        """True if a checkpoint should be made because of what it may write."""
+        if not self._min or self._since < LEAST_DUE:
+            return False
+        return self._new >= self._limits.checkpoint_bytes or self._below(20 * self._since)
+
+    @property
     def low(self) -> bool:
         """True if the disk is nearly full, if less is held than needed, or if the last write was refused while the disk
         is `scarce`."""
@@ -167,6 +190,8 @@ class Space:
             return False
         self._since += needs
         self._taken += needs
+        if topic is None or (topic.counted_in != self._round and not topic.segments):
+            self._new += PER_TOPIC
         if topic is not None:
             topic.counted_in = self._round
         return True
@@ -205,7 +230,7 @@ class Space:
             ErrorCode.THROTTLED,
             f"the disk has {self._free} bytes free, and writes need TOPICS_MIN_FREE_BYTES, {self._min}, and room for "
             "checkpoints; delete records or topics, or give it more room",
-            {"limit": "disk_free", "min": self._min, "free": self._free},
+            {"limit": LIMIT, "min": self._min, "free": self._free},
             retry_after_ms=RETRY_AFTER_MS,
         )
 
@@ -230,7 +255,7 @@ class Space:
     def checkpoint_begins(self) -> None:
         """Give up the held space for the checkpoint that begins, and hold space for the next one."""
         self._round += 1
-        self._under_way, self._since = self._since, 0
+        self._under_way, self._since, self._new = self._since, 0, 0
         if self._ballast is not None:
             self._ballast.give_up()
             self._hold(self.needed)

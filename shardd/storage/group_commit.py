@@ -28,6 +28,7 @@ from proto.model.errors import ErrorCode, TopicsError
 from shardd.clock import Clock
 from shardd.storage.change import Change, Timing
 from shardd.storage.disk import is_full
+from shardd.storage.indivisible import Undone, indivisible
 from shardd.storage.sync_thread import SyncThread
 from shardd.storage.wal import SyncJob, Wal, WalError
 
@@ -44,6 +45,8 @@ class Commits:
         self._widening = 0.0
         self._staged_requiring_sync = 0
         self._staged: list[Change] = []
+        self.staged_total = 0
+        """Number of changes staged so far."""
         self._waiting: deque[Change] = deque()
         self._work = trio.Event()
         self._urgent = trio.Event()
@@ -129,23 +132,41 @@ class Commits:
         self._widening = seconds
 
     def stage(self, change: Change) -> None:
-        """Stage one change. Exactly one of its `commit` and `undo` is called, `commit` in stage order."""
-        if change.logged:
-            change.number, frame = self._wal.stage(change.encode)
-            if frame.head[KIND_AT] != Kind.BATCH:
-                self.logged(frame)
-        else:
-            change.number = self._wal.next_no - 1
+        """Stage one change. Exactly one of its `commit` and `undo` is called, `commit` in stage order. Raises
+        `Undone`; the change is staged then, without a frame, and `take_back` must be called."""
         self._staged.append(change)
+        self.staged_total += 1
         self._staged_requiring_sync += change.requires_sync
+        if not change.logged:
+            change.number = self._wal.next_no - 1
+            return
+        try:
+            change.number, frame = self._wal.stage(change.encode)
+        except Exception as error:
+            raise Undone(f"{type(change).__name__} has no frame") from error
+        if frame.head[KIND_AT] != Kind.BATCH:
+            self.logged(frame)
+
+    def take_back(self, mark: int, error: TopicsError) -> None:
+        """Undo the changes staged since `staged_total` was `mark`, as if they had not been staged. Those among them
+        that were written meanwhile stay."""
+        kept = max(len(self._staged) - (self.staged_total - mark), 0)
+        taken = self._staged[kept:]
+        del self._staged[kept:]
+        self._staged_requiring_sync -= sum(change.requires_sync for change in taken)
+        self._wal.unstage(sum(change.logged and change.number > 0 for change in taken))
+        _undo_all(taken, error)
 
     def flush(self) -> None:
         """Write the staged frames, then commit the changes that require no sync. The others wait for `run`. If the
         write fails, all are undone."""
+        if self._staged:
+            with indivisible:
+                self._flush()
+
+    def _flush(self) -> None:
         staged, self._staged = self._staged, []
         self._staged_requiring_sync = 0
-        if not staged:
-            return
         start = self._clock.monotonic()
         try:
             self._wal.flush()

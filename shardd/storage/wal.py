@@ -146,6 +146,12 @@ class Wal:
         self.next_no += 1
         return number, frame
 
+    def unstage(self, count: int) -> None:
+        """Forget the last `count` staged frames. Their numbers are given again."""
+        if count:
+            del self._staged[-count:]
+            self.next_no -= count
+
     def flush(self) -> None:
         """Write all staged frames, in one system call unless there are very many. Raises `WalError`, and then none of
         them is in the log."""

@@ -16,6 +16,7 @@ from proto.api.requests import CursorRequest
 from proto.model.body import Form
 from proto.model.errors import ErrorCode, TopicsError, invalid
 from proto.model.limits import MAX_CURSOR_NAME_BYTES, MAX_U64
+from proto.model.names import is_cursor
 
 
 class Cursor(Struct):
@@ -80,7 +81,7 @@ MOVE = Form(CursorRequest)
 
 
 def check_name(name: str) -> str:
-    if not 0 < len(name.encode()) <= MAX_CURSOR_NAME_BYTES:
+    if not is_cursor(name):
         raise invalid(f"a cursor name has 1 to {MAX_CURSOR_NAME_BYTES} bytes of UTF-8", field="cursor")
     return name
 

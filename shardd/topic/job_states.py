@@ -1,12 +1,13 @@
 """State machine of a job, as data: state → event → state.
 
     FRESH         claim → LEASED · order → TRANSFERRING · schedule → SCHEDULED
-    READY         claim → LEASED · order → TRANSFERRING · ack → DELETING · arrive → DELETING
-    LEASED        end → READY · release → READY · postpone → DELAYED · ack → DELETING · arrive → DELETING
-    DELAYED       end → READY · order → TRANSFERRING · arrive → DELETING
-    SCHEDULED     end → READY · order → TRANSFERRING · arrive → DELETING
-    TRANSFERRING  order → TRANSFERRING · call_back → READY · arrive → DELETING
+    READY         claim → LEASED · order → TRANSFERRING · ack → DELETING · arrive → ARRIVED
+    LEASED        end → READY · release → READY · postpone → DELAYED · ack → DELETING · arrive → ARRIVED
+    DELAYED       end → READY · order → TRANSFERRING · arrive → ARRIVED
+    SCHEDULED     end → READY · order → TRANSFERRING · arrive → ARRIVED
+    TRANSFERRING  order → TRANSFERRING · call_back → READY · arrive → ARRIVED
     DELETING      arrive → DELETING
+    ARRIVED       arrive → ARRIVED
 
 A change that is undone, a row of the log or of a catalog, and the time of a delayed record that is replayed set a state
 without an event. When a job's record is gone, its entry goes in any state.
@@ -29,9 +30,11 @@ class State(IntEnum):
     TRANSFERRING = 4
     """In the outbox: no claim gets it."""
     DELETING = 5
-    """Its deletion is staged."""
+    """It is acked, and its deletion is staged."""
     SCHEDULED = 6
     """Published with a delay."""
+    ARRIVED = 7
+    """It is in the other topic, and its deletion here is staged."""
 
 
 class Event(StrEnum):
@@ -60,28 +63,31 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         Event.CLAIM: State.LEASED,
         Event.ORDER: State.TRANSFERRING,
         Event.ACK: State.DELETING,
-        Event.ARRIVE: State.DELETING,
+        Event.ARRIVE: State.ARRIVED,
     },
     State.LEASED: {
         Event.END: State.READY,
         Event.RELEASE: State.READY,
         Event.POSTPONE: State.DELAYED,
         Event.ACK: State.DELETING,
-        Event.ARRIVE: State.DELETING,
+        Event.ARRIVE: State.ARRIVED,
     },
-    State.DELAYED: {Event.END: State.READY, Event.ORDER: State.TRANSFERRING, Event.ARRIVE: State.DELETING},
-    State.SCHEDULED: {Event.END: State.READY, Event.ORDER: State.TRANSFERRING, Event.ARRIVE: State.DELETING},
+    State.DELAYED: {Event.END: State.READY, Event.ORDER: State.TRANSFERRING, Event.ARRIVE: State.ARRIVED},
+    State.SCHEDULED: {Event.END: State.READY, Event.ORDER: State.TRANSFERRING, Event.ARRIVE: State.ARRIVED},
     State.TRANSFERRING: {
         Event.ORDER: State.TRANSFERRING,
         Event.CALL_BACK: State.READY,
-        Event.ARRIVE: State.DELETING,
+        Event.ARRIVE: State.ARRIVED,
     },
     # A target that is asked again tells of the whole batch that it has, in a restored copy also of jobs that went on.
     State.DELETING: {Event.ARRIVE: State.DELETING},
+    State.ARRIVED: {Event.ARRIVE: State.ARRIVED},
 }
 DELAYS = (State.DELAYED, State.SCHEDULED)
 TIMED = (State.LEASED, *DELAYS)
 """States that end by time."""
+GOING = (State.DELETING, State.ARRIVED)
+"""States of a staged deletion. No row has them: if the deletion's frame is lost, the job comes back."""
 LASTING = (State.TRANSFERRING, State.SCHEDULED)
 """States that do not depend on leases: a crash never loses them."""
 

@@ -27,7 +27,8 @@ from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from shardd.topic.job_states import DELAYS, LASTING, TIMED, Event, State, following
+from shardd.storage.indivisible import indivisible
+from shardd.topic.job_states import DELAYS, GOING, LASTING, TIMED, Event, State, following
 
 Row = list[Any]
 SLACK = 1000
@@ -69,7 +70,7 @@ class Queue:
         self.cursor = 1
         """No fresh job has a seq below this one."""
         self.dead_lettered = 0
-        self.dead_lettering = 0
+        self.dead_lettered_soon = 0
         """Dead letters that have arrived and whose deletion here is staged."""
         self.unlogged = False
         """True if this process has made changes that are not in the log."""
@@ -86,11 +87,17 @@ class Queue:
 
     @property
     def in_flight(self) -> int:
-        return self._counts[_LEASED]
+        """Number of jobs that workers hold. A job that is acked counts until its record is gone."""
+        return self._counts[_LEASED] + self._counts[State.DELETING]
 
     @property
     def delayed(self) -> int:
         return sum(self._counts[state] for state in DELAYS)
+
+    @property
+    def dead_lettering(self) -> int:
+        """Number of jobs in the outbox, and of those that have arrived and whose records are still here."""
+        return self._counts[State.TRANSFERRING] + self._counts[State.ARRIVED]
 
     def ready(self, records: int) -> int:
         """Number of claimable jobs, if the topic has `records` live records. Call `expire` before."""
@@ -100,12 +107,15 @@ class Queue:
 
     def expire(self, now_ms: int) -> None:
         """Make jobs READY whose lease or delay is over at `now_ms`."""
-        while self._timers and self._timers[0][0] <= now_ms:
-            _, seq, token = heappop(self._timers)
-            job = self.jobs.get(seq)
-            waits = job is not None and job.token == token and job.state in TIMED
-            if job is not None and waits and job.wakes_at <= now_ms:
-                self._set(seq, job, _END[job.state])
+        if not self._timers or self._timers[0][0] > now_ms:
+            return
+        with indivisible:
+            while self._timers and self._timers[0][0] <= now_ms:
+                _, seq, token = heappop(self._timers)
+                job = self.jobs.get(seq)
+                waits = job is not None and job.token == token and job.state in TIMED
+                if job is not None and waits and job.wakes_at <= now_ms:
+                    self._set(seq, job, _END[job.state])
 
     @property
     def next_wake(self) -> int | None:
@@ -114,13 +124,14 @@ class Queue:
 
     def settle(self, floor: int, holes: int, alive: Callable[[int], bool]) -> None:
         """Remove entries of jobs whose records are gone: those below `floor`, and all others if `holes` has changed."""
-        while self._tracked and self._tracked[0] < floor:
-            self.drop(heappop(self._tracked))
-        self.cursor = max(self.cursor, floor)
-        if holes != self.holes:
-            self.holes = holes
-            for seq in [seq for seq in self.jobs if not alive(seq)]:
-                self.drop(seq)
+        with indivisible:
+            while self._tracked and self._tracked[0] < floor:
+                self.drop(heappop(self._tracked))
+            self.cursor = max(self.cursor, floor)
+            if holes != self.holes:
+                self.holes = holes
+                for seq in [seq for seq in self.jobs if not alive(seq)]:
+                    self.drop(seq)
 
     def drop(self, seq: int) -> None:
         """Remove the entry of a job whose record is gone, if it has one."""
@@ -284,7 +295,7 @@ class Queue:
         for seq, job in self.jobs.items():
             if everything or job.state in LASTING:
                 row = self.row(seq)
-                if job.state is State.DELETING:  # if the frame of its deletion is lost, it must come back
+                if job.state in GOING:  # if the frame of its deletion is lost, it must come back
                     row[1] = int(State.READY)
                 rows.append(row)
         return {"rows": rows, "dead_lettered": self.dead_lettered}

@@ -28,6 +28,8 @@ from proto.model.match import Match, parse_match
 from proto.model.router import RouterConfig, as_map, from_map
 from shardd.topic.lane_states import TRANSITIONS, Event, State
 
+ROOM = "max_total_bytes"
+
 
 @dataclass(slots=True)
 class Router:
@@ -70,6 +72,8 @@ class Lane:
     asked: int = -1
     """While the lane is not settled: the source's head at the last attempt that did not settle it."""
     state: State = State.COPYING
+    obstacle: str | None = None
+    """What the last copies did not fit, if any were left: the name of a limit, or of an error of a write."""
     held: bool = False
     """True while the source is about to be deleted: no more records are copied."""
     gone: bool = False
@@ -79,6 +83,11 @@ class Lane:
     def waits(self) -> bool:
         """True if the cap over all topics had no room for the last copies."""
         return self.state is not State.COPYING
+
+    @property
+    def waits_for(self) -> str | None:
+        """What keeps the lane from copying; None if nothing does."""
+        return self.obstacle or (ROOM if self.waits else None)
 
     @property
     def stopped(self) -> bool:

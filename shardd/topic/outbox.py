@@ -24,6 +24,9 @@ The target then knows the records, or gets them a second time if later batches h
 A record in the outbox stays in its topic, and visible, until it has arrived. If it is a job, it is TRANSFERRING: no
 claim gets it. A record that is deleted, evicted or expired in the meantime is not sent any more.
 
+A dead letter that its target refuses for what it is, as too large for a cap, is *parked*: it stays in the outbox, and
+the letters behind it are sent. What is parked and why is in memory only. After a start the target is asked again.
+
 The idempotency key of an arrived batch, little-endian:
 
     offset  size  field
@@ -55,16 +58,26 @@ class Transfer(NamedTuple):
     deliveries: int
 
 
+class Parked(NamedTuple):
+    """A dead letter that its target refused for what it is."""
+
+    size: int
+    reason: str
+
+
 class Outbox:
     """The transfers of one topic by seq, whose orders are committed. `queue` arguments are the topic's queue, if it is
     one."""
 
-    __slots__ = ("ordered", "transfers")
+    __slots__ = ("ordered", "parked", "refusals", "transfers")
 
     def __init__(self) -> None:
         self.transfers: dict[int, Transfer] = {}
         self.ordered: set[int] = set()
         """Seqs whose orders are staged."""
+        self.parked: dict[int, Parked] = {}
+        self.refusals: dict[str, str] = {}
+        """Targets that take no transfer at present, with the reason."""
 
     def __bool__(self) -> bool:
         return bool(self.transfers)
@@ -77,10 +90,17 @@ class Outbox:
                 queue.restore_order(seq)
         self.call_back(fields.get("called_back", ()), queue)
 
+    def add(self, transfers: dict[int, Transfer]) -> None:
+        """Take in transfers whose order has committed. They replace earlier ones of the same seqs."""
+        self.transfers.update(transfers)
+        self.ordered -= transfers.keys()
+        for seq in self.parked.keys() & transfers.keys():
+            del self.parked[seq]
+
     def call_back(self, seqs: Iterable[int], queue: Queue | None) -> None:
         """Remove the transfers of these seqs. Jobs among them are claimable again."""
         for seq in seqs:
-            self.transfers.pop(seq, None)
+            self._remove(seq)
             if queue is not None:
                 queue.cancel_transfer(seq)
 
@@ -88,7 +108,28 @@ class Outbox:
         """Remove the transfers of records that have been deleted."""
         if self.transfers:
             for seq in seqs:
-                self.transfers.pop(seq, None)
+                self._remove(seq)
+
+    def _remove(self, seq: int) -> None:
+        self.transfers.pop(seq, None)
+        self.parked.pop(seq, None)
+
+    def parked_for(self, target: str) -> list[int]:
+        """Seqs of the parked letters of a target, the smallest letter first."""
+        found = [seq for seq in self.parked if self.transfers[seq].target == target]
+        return sorted(found, key=self.parked.__getitem__)
+
+    def waits_for(self, seq: int) -> str | None:
+        """Why the transfer of this seq waits; None if nothing keeps it."""
+        if seq in self.parked:
+            return self.parked[seq].reason
+        return self.refusals.get(self.transfers[seq].target) if seq in self.transfers else None
+
+    @property
+    def reason(self) -> str | None:
+        """Why a transfer of this outbox waits: of a parked letter, if there is one. None if nothing keeps any."""
+        parked = next(iter(self.parked.values()), None)
+        return next(iter(self.refusals.values()), None) if parked is None else parked.reason
 
     def dump(self, alive: Callable[[int], bool]) -> list[list[Any]]:
         """Rows of the transfers whose records are alive, for a catalog."""

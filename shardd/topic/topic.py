@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from proto.format.frame import Buffer, Columns, Header
 from proto.model.topic_config import TopicConfig
 from shardd.storage.batch import Batch
+from shardd.storage.indivisible import indivisible
 from shardd.storage.segment import Segment
 from shardd.topic.batch_sequence import BatchSequence, Slice
 from shardd.topic.cursors import Cursor, Moving
@@ -27,6 +28,7 @@ from shardd.topic.job_table import Queue
 from shardd.topic.lane import Lane
 from shardd.topic.outbox import Arrivals, Outbox
 from shardd.topic.piece import Piece
+from shardd.topic.promises import Promise, Promises
 from shardd.topic.tag_index import Match, TagIndex, carriers
 from shardd.topic.tombstones import RESTART, Losses
 
@@ -67,6 +69,8 @@ class Topic:
     ceiling: int
     """Seqs up to this one may be used without a further reservation in the log: see
     `shardd.changes.seq_reservation`."""
+    block: int
+    """Size of the last reservation of seqs in this process; 0 before the first."""
     reserved_in: str
     """Boot id of the machine when `ceiling` was reserved; empty if a crash of the machine loses no records."""
     catalogued: object
@@ -129,7 +133,9 @@ class Topic:
         self.segments: list[Segment] = []
         self.pending_records = 0
         self.pending_bytes = 0
+        self.promise: Promise | None = None
         self.ceiling = 0
+        self.block = 0
         self.reserved_in = ""
         self.reserving = False
         self.catalogued = None
@@ -246,6 +252,19 @@ class Topic:
         self.bytes += size
         self.totals.records += records
         self.totals.bytes += size
+        if self.promise is not None:
+            self.promise.changed(size)
+
+    def promised(self, promises: Promises, needed: int, apart: bool) -> None:
+        """Book `needed` bytes more than the topic's promise, for records that are about to be staged."""
+        if self.promise is None:
+            self.promise = Promise(promises, self.bytes)
+        self.promise.add(self.bytes, needed, apart)
+
+    def kept(self, apart: bool) -> None:
+        """Records that were promised are visible or undone."""
+        if self.promise is not None and not self.promise.end(self.bytes, self.pending_bytes, apart):
+            self.promise = None
 
     def drop_dead(self) -> list[Segment]:
         """Remove the batches without live records. Removes and returns the segments that have no other batches."""
@@ -278,7 +297,8 @@ class Topic:
             gone = front.expired(now_ms - ttl)
             if not gone:
                 return
-            self._lose(front, gone, "ttl")
+            with indivisible:
+                self._lose(front, gone, "ttl")
             if gone < front.count:
                 return
 
@@ -376,6 +396,23 @@ class Topic:
             over_size -= front.live_size
         return floor if records else max(self.floor, min(floor, self.last_live))
 
+    def evicted_by(self, config: TopicConfig, records: int, size: int) -> tuple[int, int, int]:
+        """Bytes of live records that the caps evict once `records` with `size` bytes have been added, the newest of
+        which stay. Also the numbers of records and bytes that the caps would evict of the added ones."""
+        over = self.records + records - config.cap_records if config.cap_records else 0
+        over_size = self.bytes + size - config.cap_bytes if config.cap_bytes else 0
+        lost = 0
+        for front in self.batches:
+            if over <= 0 and over_size <= 0:
+                break
+            gone = front.start_to_lose(over, over_size)
+            if gone < front.count:
+                return lost + front.live_size_before(gone), 0, 0
+            lost += front.live_size
+            over -= front.live
+            over_size -= front.live_size
+        return lost, max(over, 0), max(over_size, 0)
+
     def delete(self, before_seq: int | None, match: Match | None, bound: int) -> int:
         """Remove the live records with seq < `before_seq` and < `bound` and a matching tag; None sets no condition.
         Returns their number. Raises `SegmentError`."""
@@ -468,6 +505,13 @@ class Topic:
     def index(self, batches: int | None = None, op: str = "Eq") -> TagIndex:
         """Add up to `batches` batches to the tag index; None adds all that are missing. If none is missing and `op` is
         "Glob", sort some of the tags instead."""
+        try:
+            return self._indexed(batches, op)
+        except Exception:
+            self._tags = None  # it may lack a part of a batch; the next use makes another
+            raise
+
+    def _indexed(self, batches: int | None, op: str) -> TagIndex:
         if self._tags is None:
             self._tags = TagIndex()
         index = self._tags

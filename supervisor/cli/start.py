@@ -18,6 +18,9 @@ def main() -> None:
 
         alone(sys.argv[2:], prog_name="topics serve")
     else:
+        from proto.process.recursion import allow_old_records
+
+        allow_old_records()
         sys.path.insert(0, str(client_folder()))
         if sys.argv[1:2] == ["lake"]:
             sys.path.insert(0, str(readers_folder()))

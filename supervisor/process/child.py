@@ -18,6 +18,7 @@ from typing import Any
 
 import trio
 
+from proto.ipc import in_hand
 from proto.ipc.control import (
     CONTROL_FD_VARIABLE,
     Complete,
@@ -51,7 +52,8 @@ _OURS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Parameters of one incarnation: its first message, and descriptors that it inherits with their numbers."""
+    """Parameters of one incarnation: its first message, and descriptors that it inherits with their numbers.
+    `start.in_hand_fd` is one of them."""
 
     start: Start
     inherit: tuple[int, ...] = ()
@@ -103,6 +105,8 @@ class Child:
         """Whether the present incarnation has sent a message."""
         self.hangs = 0
         """How often the watchdog killed the child because it did not answer."""
+        self.in_hand: list[list[int]] = []
+        """Until the child serves again: the requests that its last process died over."""
         self.complete = False
         """Whether the present incarnation, a gateway, has reached every shard."""
         self.reason = ""
@@ -137,6 +141,7 @@ class Child:
         elif self.state is State.SERVING:
             self.phase = "ready"
             self.held = self.troubled = self.permanent = False
+            self.in_hand = []
         elif self.state is State.STOPPING:
             self.phase = "stopping"
         else:
@@ -166,9 +171,13 @@ class Child:
                     level = self._log.info if status == 0 else self._log.warning
                     level("child_ended", incarnation=self.incarnation, status=describe(status))
                     return
-                deaths.append(Death(now, uptime))
+                deaths.append(Death(now, uptime, over_a_request=bool(self.in_hand)))
                 self._log.error(
-                    "child_died", incarnation=self.incarnation, status=describe(status), uptime_s=round(uptime, 3)
+                    "child_died",
+                    incarnation=self.incarnation,
+                    status=describe(status),
+                    uptime_s=round(uptime, 3),
+                    requests_in_hand=len(self.in_hand),
                 )
                 if self._ready_at is not None and now - self._ready_at >= restart.STEADY_S:
                     holds = 0
@@ -177,7 +186,7 @@ class Child:
                     self.permanent, self.reason = True, self._failure
                 elif isinstance(verdict, TooOften):
                     self.reason = f"{self.name} {verdict.reason}, the last time with {describe(status)}"
-                elif not holds:
+                elif not holds or self.in_hand:
                     await self._pause(verdict.delay_s)
                     continue
                 if self._vital:
@@ -202,6 +211,9 @@ class Child:
         self._ready_at = None
         self.complete = False
         launch = self._prepare(self.incarnation)
+        in_hand_fd = launch.start.in_hand_fd
+        if in_hand_fd >= 0:
+            in_hand.empty(in_hand_fd)
         try:
             process, link = self._spawn(launch.inherit)
         except OSError as error:
@@ -233,6 +245,8 @@ class Child:
             if process.poll() is None:
                 process.kill()
             status = process.wait()
+            if in_hand_fd >= 0:
+                self.in_hand = [list(mark) for mark in in_hand.read(in_hand_fd)]
             os.close(pidfd)
             self._process = self.pid = None
             with trio.CancelScope(shield=True):

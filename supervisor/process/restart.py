@@ -4,6 +4,9 @@ After a death the child is restarted after a short pause, which doubles from dea
 `limit` deaths within a minute died *too often*; a child that sent `Failed` is treated the same way. If this is the
 gateway, the service ends, because it cannot work without a gateway. A shard is *held* instead: it is restarted after a
 long pause, which doubles too, while the other shards serve. Serving for a minute resets both pauses.
+
+A death over a request does not count: the child is restarted after the shortest pause. Its cause is not with the child,
+and the gateway sends no request a third time that was in hand at two deaths (`proto.ipc.suspects`).
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ class Death:
 
     at: float
     uptime_s: float
+    over_a_request: bool = False
+    """The process had requests in hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,9 @@ class TooOften:
 def decide(deaths: Sequence[Death], now: float, limit: int) -> Again | TooOften:
     """Decide after the last of `deaths` (in order, at least one): restart after a pause, or `TooOften` if more than
     `limit` of them were within a minute."""
+    if deaths[-1].over_a_request:
+        return Again(FIRST_DELAY_S)
+    deaths = [death for death in deaths if not death.over_a_request]
     recent = sum(1 for death in deaths if now - death.at < WINDOW_S)
     if recent > limit:
         return TooOften(f"died {recent} times within {WINDOW_S:.0f} s")

@@ -28,7 +28,7 @@ from typing import Any
 
 import trio
 
-from proto.ipc import control
+from proto.ipc import control, in_hand
 from proto.ipc.control import Shards, ShardState, Start, TakeOver
 from proto.process import log
 from supervisor.config.keys import FILE_VARIABLE, Keys, KeysError, read_file
@@ -95,6 +95,7 @@ class Service:
         }
         self._began_ms = now_ms()
         self._endpoints = [""] * data.shards
+        self._in_hand = [in_hand.make() for _ in range(data.shards)]
         self._ending = trio.Event()
         self._exit_status = EXIT_OK
         self._announced = False
@@ -143,8 +144,9 @@ class Service:
             address=self._settings.advertise or self._address(),
             endpoint=self._endpoints[index],
             states=[asdict(state) for state in self.states()],
+            in_hand_fd=self._in_hand[index],
         )
-        return Launch(start, self._data.lock_fds)
+        return Launch(start, (*self._data.lock_fds, self._in_hand[index]))
 
     def _address(self) -> str:
         return f"http://{socket.gethostname()}:{self._url.rpartition(':')[2]}"
@@ -171,7 +173,16 @@ class Service:
         """States of the shards, for the children."""
         return [
             ShardState(
-                i, c.phase, self._endpoints[i], c.incarnation, c.done_bytes, c.total_bytes, c.hangs, c.holder, c.term
+                index=i,
+                phase=c.phase,
+                endpoint=self._endpoints[i],
+                incarnation=c.incarnation,
+                done_bytes=c.done_bytes,
+                total_bytes=c.total_bytes,
+                hangs=c.hangs,
+                holder=c.holder,
+                term=c.term,
+                in_hand=c.in_hand,
             )
             for i, c in enumerate(self._shards)
         ]
@@ -199,6 +210,8 @@ class Service:
                 self._log.warning("forced", action="children are killed")
                 self._exit_status = EXIT_FORCED
             nursery.cancel_scope.cancel()
+        for descriptor in self._in_hand:
+            os.close(descriptor)
         self._log.info("stopped", exit_status=self._exit_status)
         return self._exit_status
 

@@ -2,6 +2,9 @@
 
 The gateway's accounts and the shards are the real ones; only the wire between them is a list. The shards never hold
 more than the cap. In the end, when there is room again, every copy and every letter has arrived.
+
+Rings are topics that evict: by number, by bytes, by age, and with records deleted from their middle. Their writes wait
+for a sync, so many are staged at a time.
 """
 
 from __future__ import annotations
@@ -27,15 +30,26 @@ from tests.support.routed import Net
 
 CAP = 3000
 SHARDS = 3
+MOST_TOPICS = 16
 DESTS = ("b", "c", "d")
+RINGS = {
+    "r1": {"cap_records": 3},
+    "r2": {"cap_bytes": 150},
+    "r3": {"cap_records": 5, "cap_bytes": 200, "ttl_ms": 500},
+    "ring": {"cap_records": 2, "ttl_ms": 300},
+}
+"""The last one is also the destination of a router."""
 
 
 class World:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
-        self.net = Net(SHARDS, max_total_bytes=CAP, max_topics=12)
+        self.net = Net(SHARDS, max_total_bytes=CAP, max_topics=MOST_TOPICS)
         for name in DESTS:
             self.net.router(f"to-{name}", "a", name)
+        for name, config in RINGS.items():
+            self.net.of(name).call("configure", name, {"durability": "fsync", **config})
+        self.net.router("to-ring", "other", "ring")
         self.net.of("q").call("configure", "q", {"type": "queue", "max_deliveries": 1, "dead_letter": "dead"})
         self.ledger = Ledger(SHARDS)
         self.to: list[deque[Request]] = [deque() for _ in range(SHARDS)]
@@ -53,7 +67,7 @@ class World:
 
     def lender(self) -> Allowances:
         shards = cast(Shards, SimpleNamespace(ledger=self.ledger, states=[]))
-        return Allowances(shards, Limits(max_total_bytes=self.cap, max_topics=12))
+        return Allowances(shards, Limits(max_total_bytes=self.cap, max_topics=MOST_TOPICS))
 
     def index_of(self, topic: str) -> int:
         return shard_of(topic, SHARDS)
@@ -70,11 +84,12 @@ class World:
     # Steps
 
     def write(self) -> None:
-        topic = self.rng.choice(["a", "a", "q", "other"])
+        topic = self.rng.choice(["a", "a", "q", "other", *RINGS, *RINGS])
         index = self.index_of(topic)
-        topics, size = self.ledger.room(index, 12, CAP)
+        topics, size = self.ledger.room(index, MOST_TOPICS, CAP)
         body = b'{"records":[%b]}' % b",".join(
-            [b'{"data":"%b"}' % (b"x" * self.rng.randrange(60))] * self.rng.randint(1, 4)
+            b'{"data":"%b","tag":"t%d"}' % (b"x" * self.rng.randrange(60), self.rng.randrange(3))
+            for _ in range(self.rng.randint(1, 4))
         )
         growth = Growth(1, 4 * len(body) + 200)
         self.send(index, "append", topic, body, growth, most_topics=topics, most_bytes=size)
@@ -88,6 +103,16 @@ class World:
                 lanes = [self.net.topic(name).lane for name in DESTS]
                 before = min(before, *(lane.cursor + 1 for lane in lanes if lane is not None))
             self.send(self.index_of(topic), "delete_records", topic, b'{"before_seq":%d}' % before)
+
+    def thin(self) -> None:
+        """Delete records from the middle of a ring, and move a ring's cap."""
+        topic = self.rng.choice(list(RINGS))
+        if self.rng.random() < 0.8:
+            self.send(
+                self.index_of(topic), "delete_records", topic, b'{"match":["tag","Eq","t%d"]}' % self.rng.randrange(3)
+            )
+        else:
+            self.send(self.index_of(topic), "configure", topic, b'{"cap_records":%d}' % self.rng.randint(1, 5))
 
     def claim(self) -> None:
         self.send(self.index_of("q"), "claim", "q", b'{"node":"w","max":5,"lease_ms":100}')
@@ -129,11 +154,11 @@ class World:
         self.net.shards[self.rng.randrange(SHARDS)].shard.commits.sync_now()
 
     def forward(self) -> None:
-        self.net.step(self.rng.choice(DESTS))
+        self.net.step(self.rng.choice((*DESTS, "ring")))
 
     def stage_copies(self) -> None:
         """Number of copies that have seqs and are not visible yet."""
-        topic = self.net.topic(self.rng.choice(DESTS))
+        topic = self.net.topic(self.rng.choice((*DESTS, "ring")))
         if topic.lane is not None:
             self.net.of(topic.name).shard.copier.copy(topic, self.net.pull(topic.lane))
 
@@ -161,8 +186,10 @@ class World:
     def check(self) -> None:
         held = [each.shard.counters() for each in self.net.shards]
         assert sum(size for _, _, size in held) <= self.cap
-        assert sum(topics for topics, _, _ in held) <= 12
+        assert sum(topics for topics, _, _ in held) <= MOST_TOPICS
         for index, (topics, _, size) in enumerate(held):
+            promises = self.net.shards[index].shard._staging.promises
+            assert 0 <= promises.apart <= promises.booked
             known = self.ledger.known[index]
             assert known is not None
             assert topics <= known[0] + self.ledger._topics[index]
@@ -176,7 +203,8 @@ def finish(coroutine: Coroutine[Any, Any, Any]) -> None:
 
 STEPS = (
     [World.write] * 3 + [World.deliver] * 8 + [World.hear] * 8 + [World.lend] * 4 + [World.forward] * 3
-    + [World.stage_copies] + [World.bury] * 2 + [World.claim] + [World.delete] + [World.sync] * 3 + [World.renew]
+    + [World.stage_copies] + [World.bury] * 2 + [World.claim] + [World.delete] + [World.thin] + [World.sync] * 3
+    + [World.renew]
 )  # fmt: skip
 
 
@@ -193,6 +221,11 @@ def live(seed: int, steps: int) -> None:
     for _ in range(3000 + 3 * steps):  # what was sent meanwhile has to be delivered first
         world.rng.choice(settle)(world)
         world.check()
+    for each in world.net.shards:
+        each.shard.flush()
+        each.shard.commits.sync_now()
+        promises = each.shard._staging.promises
+        assert (promises.booked, promises.apart) == (0, 0)
     head = world.net.topic("a").head_seq
     assert {name: lane.cursor for name, lane in lanes.items() if lane is not None} == dict.fromkeys(DESTS, head)
     assert len(world.net.of("q").shard.mover) == 0

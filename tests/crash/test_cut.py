@@ -206,7 +206,13 @@ def test_a_queue_forgets_the_jobs_that_were_cut_and_keeps_the_leases_of_others()
     shard.call("ack", "q", {"node": "w", "seqs": [1], "lease_ids": tokens[:1]})
     carry_out(shard, disk_of(shard), Cuts({"q": 3}))
     found = shard.restarted()
-    assert found.call("state", "q")["queue"] == {"ready": 0, "in_flight": 2, "dead_lettered": 0}
+    assert found.call("state", "q")["queue"] == {
+        "ready": 0,
+        "in_flight": 2,
+        "delayed": 0,
+        "dead_lettering": 0,
+        "dead_lettered": 0,
+    }
     assert found.call("ack", "q", {"node": "w", "seqs": [2, 3], "lease_ids": tokens[1:3]})["acked"] == 2
 
 

@@ -111,6 +111,9 @@ class QueueMachine(RuleBasedStateMachine):
     def leased(self, seq: int) -> bool:
         return self.jobs[seq].until >= self.now
 
+    def held(self) -> list[int]:
+        return [seq for seq in self.jobs if self.leased(seq)]
+
     def claimable(self) -> list[int]:
         """Ready jobs in the order of delivery."""
         free = [
@@ -270,9 +273,14 @@ class QueueMachine(RuleBasedStateMachine):
         assert state["count"] == len(self.jobs)
         assert state["queue"] == {
             "ready": len(self.claimable()),
-            "in_flight": sum(map(self.leased, self.jobs)),
+            "in_flight": len(self.held()),
+            "delayed": sum(
+                job.delayed > self.now for seq, job in self.jobs.items() if seq not in self.doomed | set(self.held())
+            ),
+            "dead_lettering": len(self.doomed),
             "dead_lettered": self.buried,
         }
+        assert sum(state["queue"].values()) == state["count"] + self.buried
 
     def teardown(self) -> None:
         if not hasattr(self, "here"):

@@ -103,7 +103,13 @@ def test_the_leases_of_a_queue_move_with_it(durable: bool) -> None:
     disk.sync_dir(DATA)
     assert reshard(disk, 3) == 3
     moved = Harness(disk, FakeClock(), DATA / shard_name(shard_of("q", 3)), **LIMITS)
-    assert moved.call("state", "q")["queue"] == {"ready": 3, "in_flight": 1, "dead_lettered": 0}
+    assert moved.call("state", "q")["queue"] == {
+        "ready": 3,
+        "in_flight": 1,
+        "delayed": 0,
+        "dead_lettering": 0,
+        "dead_lettered": 0,
+    }
     assert moved.call("claim", "q", {"node": "v"})["claimed"][0]["deliveries"] == 2
     assert moved.call("ack", "q", {"node": "w", "seqs": [1], "lease_ids": [token]})["acked"] == 1
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.bad_day import BadDay
 from tests.support.dials import Dials
+from tests.support.programs import leave_out
 from tests.support.service import Service
 from tests.support.volume import VolumeError, volume
 
@@ -60,7 +61,7 @@ def bad_day(directory: Path, *, faults: int, seconds: float, longest_s: float, s
             for word in ("giving up", "gave up", "Traceback"):
                 assert word not in service.log_text(), service.log_tail()
     except VolumeError as error:
-        pytest.skip(f"this machine makes no file system for a test: {error}")
+        leave_out(f"the right to mount a file system ({error})")
 
 
 def test_each_fault_once_takes_nothing_down(tmp_path: Path) -> None:

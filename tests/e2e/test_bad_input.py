@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.service import Service
+from tests.support.sse import encoded
 
 GOOD = b'{"records":[{"data":"good"}]}'
 
@@ -144,9 +146,104 @@ def test_a_hundred_levels_are_stored_and_come_back(shared: Service) -> None:
     assert data in exchange(shared, post("/v0/topics/deep/diff", b"{}"))[2]
 
 
+LARGE = (2**63 - 1, 2**63, 2**64 - 1, 2**64, 10**30, -1, -(2**63) - 1)
+NUMBERS = [
+    ("POST", "/v0/topics/kept/diff", '{"from_seq":%d,"include_tags":true}'),
+    ("POST", "/v0/topics/kept/diff", '{"from_seq":0,"limit":%d,"max_batch_bytes":%d}'),
+    ("POST", "/v0/topics/kept/delete", '{"before_seq":%d,"match":"none"}'),
+    ("PUT", "/v0/topics/kept/cursors/c", '{"seq":%d,"force":true}'),
+    ("POST", "/v0/topics/work:q/claim", '{"node":"n","max":%d,"lease_ms":%d,"wait_ms":-1}'),
+    ("POST", "/v0/topics/work:q/ack", '{"node":"n","seqs":[1,%d]}'),
+    ("POST", "/v0/topics/work:q/nack", '{"node":"n","seqs":[%d],"delay_ms":%d}'),
+    ("POST", "/v0/topics/work:q/extend", '{"node":"n","seqs":[%d],"lease_ms":%d}'),
+    ("POST", "/v0/topics/work:q/peek", '{"first_seq":%d,"max":%d}'),
+    ("POST", "/v0/topics/kept/redrive", '{"queue":"work:q","first_seq":%d,"last_seq":%d,"max":%d}'),
+    ("POST", "/v0/topics/work:q", '{"records":[{"data":1,"delay_ms":%d}],"create":false}'),
+    ("POST", "/v0/watch", '{"topics":{"kept":{"from_seq":%d}},"limit":%d,"heartbeat_ms":%d,"max_batch_bytes":%d}'),
+    ("POST", "/v0/watch", '{"prefix":"kept","cursor":"%s"}'),
+    ("GET", "/v0/topics?page_size=%d", None),
+    ("GET", "/v0/topics/kept/cursors?page_size=%d", None),
+]
+
+
+@pytest.mark.parametrize("number", LARGE)
+@pytest.mark.parametrize(("method", "path", "form"), NUMBERS)
+def test_no_number_is_a_mistake_of_the_service(
+    unharmed: Service, method: str, path: str, form: str | None, number: int
+) -> None:
+    unharmed.request("PUT", "/v0/topics/work:q", {"type": "queue"})
+    if form is None:
+        status, answer = unharmed.request(method, path % number)
+    else:
+        token = encoded({"kept": number})
+        body = form.replace("%s", token).replace("%d", str(number)).encode()
+        status, answer, _ = exchange(unharmed, post(path, body).replace(b"POST", method.encode(), 1))
+    unharmed.request("DELETE", "/v0/topics/kept/cursors/c")
+    unharmed.request("DELETE", "/v0/topics/work:q")
+    assert status in (200, 201, 400), answer
+
+
+def token_of(content: bytes) -> str:
+    return base64.urlsafe_b64encode(content).decode()
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        token_of(b'{"after":1}'),
+        token_of(b'{"after":null}'),
+        token_of(b'{"after":"kept","after":"kept"}'),
+        token_of(b'{"after": "kept"}'),
+        token_of(b'{"after":"kept","x":1}'),
+        token_of(b'{"x":' + b"[" * 5_000),
+        token_of(b'{"after":"' + b"k" * 300 + b'"}'),
+        token_of(b'{"after":""}'),
+        "eyJhZnRlciI6ImpvYnMifR",
+        "x",
+    ],
+)
+def test_a_page_token_that_no_page_had_is_400(unharmed: Service, token: str) -> None:
+    for path in ("/v0/topics", "/v0/routers", "/v0/topics/kept/cursors", "/v0/topics/missing/cursors"):
+        status, answer = unharmed.request("GET", f"{path}?page_size=1&cursor={token}")
+        assert (status, answer["error"]["code"]) == (400, "invalid_request"), path
+
+
+def test_a_ticket_of_another_form_is_400(unharmed: Service) -> None:
+    for ticket in ("x", "ticket_", "ticket_" + "A" * 31, "ticket_" + "A" * 33, "ticket_" + "%2B" * 32):
+        status, answer = unharmed.request("GET", f"/v0/watch/wid_AAAAAAAAAAAAAAAAAAAAAA?ticket={ticket}")
+        assert (status, answer["error"]["code"]) == (400, "invalid_request")
+    status, _ = unharmed.request("GET", "/v0/watch/wid_AAAAAAAAAAAAAAAAAAAAAA?ticket=ticket_" + "A" * 32)
+    assert status == 404
+
+
+def test_the_129th_level_of_any_body_is_400(unharmed: Service) -> None:
+    unharmed.request("PUT", "/v0/topics/lists", {})
+    for path, form, above in (
+        ("/v0/topics/kept", b'{"records":[{"data":%b}]}', 3),
+        ("/v0/topics/kept", b'{"records":[{"data":1,"meta":{"m":%b}}]}', 4),
+        ("/v0/topics/kept", b'{"records":[{"data":1,"x":%b}]}', 3),
+        ("/v0/topics/kept", b'{"records":[{"data":["\\ud800",%b]}]}', 4),
+        ("/v0/topics/kept/diff", b'{"x":%b}', 1),
+        ("/v0/watch", b'{"topics":{"kept":{"x":%b}}}', 3),
+        ("/v0/tickets", b'{"path":"/v0/ws","x":%b}', 1),
+    ):
+        for levels in (129, 600):
+            value = b"[" * (levels - above) + b"]" * (levels - above)
+            status, answer, _ = exchange(unharmed, post(path, form % value))
+            assert (status, answer["error"]["code"], answer["error"]["detail"]) == (
+                400,
+                "invalid_request",
+                {"max": 128},
+            )
+        value = b"[" * (128 - above) + b"]" * (128 - above)
+        assert exchange(unharmed, post(path.replace("kept", "lists"), form.replace(b"kept", b"lists") % value))[0] < 300
+    unharmed.request("DELETE", "/v0/topics/lists")
+
+
 def test_unknown_fields_and_repeated_keys_are_no_error(shared: Service) -> None:
     body = b'{"colour":1,"records":[{"data":{"k":1,"k":2},"shape":[]}]}'
-    assert exchange(shared, post("/v0/topics/odd", body))[0] == 201
+    status, answer, _ = exchange(shared, post("/v0/topics/odd", body))
+    assert (status, answer["ignored"]) == (201, ["colour", "records[0].shape"])
     assert b'"data":{"k":1,"k":2}' in exchange(shared, post("/v0/topics/odd/diff", b"{}"))[2]
 
 

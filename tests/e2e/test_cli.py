@@ -246,7 +246,7 @@ def test_the_exit_status_decides_about_a_job(topics: Topics, tmp_path: Path) -> 
     assert "topics: work: 5 jobs done, 2 attempts failed" in topics.stderr
     assert topics("read", "work:dead", "--data") == "4\n"
     (depth,) = topics.json("queues", "ls", "work*")
-    assert (depth["topic"], depth["ready"], depth["dead_lettered"]) == ("work", 0, 1)
+    assert (depth["topic"], depth["ready"], depth["dead_lettering"], depth["dead_lettered"]) == ("work", 0, 0, 1)
     assert topics("queues", "redrive", "work:dead", "work") == "work: 1 dead letters are jobs again\n"
     (job,) = topics.json("queues", "peek", "work")
     assert (job["data"], job["state"]) == (4, "ready")

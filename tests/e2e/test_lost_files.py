@@ -57,7 +57,12 @@ def test_the_trouble_of_a_topic_stays_with_it(tmp_path: Path, what: str) -> None
         files = until(lambda: sorted(_bad(folder)), "segments of the topic")
         if "cold" in what:
             data = tmp_path / "data"  # the shard has taken a cold segment into use when it removes the one it copied
-            until(lambda: len(_bad(cold)) > len(_bad(data)), "segments read from the cold folder")
+
+            def moved() -> bool:
+                _write(service, "good", 1)  # a checkpoint moves what earlier ones sealed, and needs writes
+                return len(_bad(cold)) > len(_bad(data))
+
+            until(moved, "segments read from the cold folder")
             shutil.move(cold, tmp_path / "elsewhere")
         elif "truncated" in what:
             os.truncate(files[0], 10)

@@ -20,6 +20,7 @@ NOT_MADE_HERE = {
     ("TopicState", "quarantined"),
     ("TopicEntry", "quarantined"),
     ("RouterState", "waits_for"),
+    ("RouterEntry", "waits_for"),
     ("Ready", "detail"),
     ("ReadyDetail", "limit"),
     ("ReadyDetail", "shards"),
@@ -28,6 +29,8 @@ NOT_MADE_HERE = {
     ("Damage", "since_ms"),
     ("Tombstone", "cause"),
     ("PeekedJob", "dead_letter"),
+    ("PeekedJob", "waits_for"),
+    ("QueueState", "waits_for"),
 }
 """Fields of answers about damage, full disks and crashes, which other tests make."""
 JOB = {"data": {"n": 1}, "tag": "t", "node": "n", "meta": {"m": 1}}

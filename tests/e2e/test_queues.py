@@ -71,7 +71,13 @@ def test_jobs_are_produced_claimed_and_acked(shared: Service) -> None:
     assert answer["acked"] == 1
     assert answer["performance"]["fsync_ms"] > 0
     call(shared, "POST", "a/nack", {"node": "w", "seqs": [2]})
-    assert call(shared, "GET", "a")["queue"] == {"ready": 2, "in_flight": 0, "dead_lettered": 0}
+    assert call(shared, "GET", "a")["queue"] == {
+        "ready": 2,
+        "in_flight": 0,
+        "delayed": 0,
+        "dead_lettering": 0,
+        "dead_lettered": 0,
+    }
     connection = shared.connect()
     connection.request("GET", "/v0/metrics")
     assert b'topics_topic_queue_ready{topic="a"} 2.0' in connection.getresponse().read()
@@ -351,4 +357,10 @@ def test_a_stream_ends_with_a_last_frame_when_the_service_stops(tmp_path: Path) 
             assert stream.next() == ("end", None)
         assert service.wait_exit() == 0
         service.start()
-        assert call(service, "GET", "q")["queue"] == {"ready": 1, "in_flight": 0, "dead_lettered": 0}
+        assert call(service, "GET", "q")["queue"] == {
+            "ready": 1,
+            "in_flight": 0,
+            "delayed": 0,
+            "dead_lettering": 0,
+            "dead_lettered": 0,
+        }

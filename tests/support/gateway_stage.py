@@ -193,6 +193,7 @@ async def stage(
     keys: Sequence[Key] | None = None,
     probe_auth: bool = False,
     cors_origins: Sequence[str] = (),
+    within_s: float = 30,
     **limits: Any,
 ) -> AsyncIterator[Stage]:
     told = None if keys is None else [each.as_map() for each in keys]
@@ -209,7 +210,7 @@ async def stage(
                     cors_origins=list(cors_origins),
                 )
             )
-            with trio.fail_after(30):
+            with trio.fail_after(within_s):
                 async with trio.open_nursery() as nursery:
                     await nursery.start(gateway.reactor.run)
                     await nursery.start(gateway.shards.run)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from proto.ipc.control import ShardState
 from proto.ipc.message import Cancel, Request
 from proto.ipc.transport import Group
@@ -37,13 +39,20 @@ class RealShard(FakeShard):
         self.harness.shard.deliver()
 
 
-async def start_real(there: Stage, harness: Harness, incarnation: int = 2) -> RealShard:
-    """Replace the stage's only shard with a real one."""
-    endpoint = f"ipc://{there.directory}/0-{incarnation}"
-    shard = RealShard(endpoint, harness)
-    there.shards[0:1] = [shard]
+async def start_real(
+    there: Stage,
+    harness: Harness,
+    incarnation: int = 2,
+    *,
+    index: int = 0,
+    make: Callable[[str, Harness], RealShard] = RealShard,
+) -> RealShard:
+    """Replace a shard of the stage with a real one."""
+    endpoint = f"ipc://{there.directory}/{index}-{incarnation}"
+    shard = make(endpoint, harness)
+    there.shards[index : index + 1] = [shard]
     there.nursery.start_soon(shard.run)
-    there.states[0] = ShardState(0, "ready", endpoint, incarnation)
+    there.states[index] = ShardState(index, "ready", endpoint, incarnation)
     there.gateway.shards.update(there.states)
-    await until(lambda: there.gateway.shards.serving(0))
+    await until(lambda: there.gateway.shards.serving(index))
     return shard

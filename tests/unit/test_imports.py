@@ -24,10 +24,11 @@ ALLOWED = {
 }
 DOORS = {
     "zmq": {"proto/ipc/transport.py"},
-    "mmap": {"shardd/storage/disk.py", "pyspark_topics/storage.py"},
+    "mmap": {"shardd/storage/disk.py", "pyspark_topics/storage.py", "proto/ipc/in_hand.py"},
     "quart": {"gateway/server/pages.py"},
     "quart_trio": {"gateway/server/pages.py"},
     "hypercorn": {"gateway/server/hypercorn_bridge.py"},
+    "h2": {"gateway/server/http2_server.py"},
     "opentelemetry": set(),  # only gateway/observe/tracing.py uses it, if it is installed, through import_module
     "httptools": {"gateway/http/request_head.py"},
     "wsproto": {"gateway/http/websocket.py"},
@@ -145,7 +146,7 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
         "format": set(),
         "ipc": {"model", "process"},
         "model": set(),
-        "process": set(),
+        "process": {"model"},
         "wire": {"model"},
     },
     "supervisor": {

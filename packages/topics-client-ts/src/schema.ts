@@ -583,7 +583,7 @@ export interface components {
              */
             in_flight: number;
             performance: components["schemas"]["Performance"];
-            /** @description fields of the body that the service does not know; absent if there are none */
+            /** @description fields of the body that the service does not know, at any level of it; at most 10, absent if there are none */
             ignored?: string[];
         };
         /**
@@ -676,7 +676,7 @@ export interface components {
             /** @description whether the idempotency key was used before: this request wrote nothing */
             deduped: boolean;
             performance: components["schemas"]["Performance"];
-            /** @description fields of the body that the service does not know; absent if there are none */
+            /** @description fields of the body that the service does not know, at any level of it; at most 10, absent if there are none */
             ignored?: string[];
         };
         /**
@@ -759,7 +759,7 @@ export interface components {
              */
             ready: number;
             performance: components["schemas"]["Performance"];
-            /** @description fields of the body that the service does not know; absent if there are none */
+            /** @description fields of the body that the service does not know, at any level of it; at most 10, absent if there are none */
             ignored?: string[];
         };
         ClaimedJob: {
@@ -1053,7 +1053,7 @@ export interface components {
              */
             updated_ts: number;
             performance: components["schemas"]["Performance"];
-            /** @description fields of the body that the service does not know; absent if there are none */
+            /** @description fields of the body that the service does not know, at any level of it; at most 10, absent if there are none */
             ignored?: string[];
         };
         /** @description The topic is set apart: files of it are damaged, and its records cannot be read. */
@@ -1171,7 +1171,7 @@ export interface components {
              */
             lag: number;
             performance: components["schemas"]["Performance"];
-            /** @description fields of the body that the service does not know; absent if there are none */
+            /** @description fields of the body that the service does not know, at any level of it; at most 10, absent if there are none */
             ignored?: string[];
         };
         /**
@@ -1335,7 +1335,7 @@ export interface components {
                 [key: string]: string;
             };
             performance: components["schemas"]["Performance"];
-            /** @description fields of the body that the service does not know; absent if there are none */
+            /** @description fields of the body that the service does not know, at any level of it; at most 10, absent if there are none */
             ignored?: string[];
         };
         /**
@@ -1439,7 +1439,7 @@ export interface components {
              */
             in_flight: number;
             performance: components["schemas"]["Performance"];
-            /** @description fields of the body that the service does not know; absent if there are none */
+            /** @description fields of the body that the service does not know, at any level of it; at most 10, absent if there are none */
             ignored?: string[];
         };
         /** @description A record to append. */
@@ -1506,7 +1506,8 @@ export interface components {
          *           },
          *           "meta": {
          *             "trace": "z9"
-         *           }
+         *           },
+         *           "waits_for": "topic_full"
          *         }
          *       ],
          *       "count": 1,
@@ -1515,6 +1516,7 @@ export interface components {
          *       "ready": 840,
          *       "in_flight": 2,
          *       "delayed": 0,
+         *       "dead_lettering": 0,
          *       "performance": {
          *         "server_total_ms": 0.41,
          *         "wal_append_ms": 0.12,
@@ -1558,8 +1560,13 @@ export interface components {
              * @example 0
              */
             delayed: number;
+            /**
+             * @description jobs on their way to another topic, or waiting for room there; no claim gets them
+             * @example 0
+             */
+            dead_lettering: number;
             performance: components["schemas"]["Performance"];
-            /** @description fields of the body that the service does not know; absent if there are none */
+            /** @description fields of the body that the service does not know, at any level of it; at most 10, absent if there are none */
             ignored?: string[];
         };
         /** @description A job, in any state. Its lease id is not shown. */
@@ -1615,6 +1622,11 @@ export interface components {
             due?: number;
             /** @description dead_lettering: the topic it goes to; for a redrive the queue it came from */
             dead_letter?: string;
+            /**
+             * @description dead_lettering: what keeps jobs from the other topic, if anything does: the limit that is reached, or the error that it answers, as topic_full
+             * @example topic_full
+             */
+            waits_for?: string;
         };
         /** @description How long the request took, ms. Which figures there are depends on the operation. */
         Performance: {
@@ -1656,10 +1668,25 @@ export interface components {
              */
             in_flight: number;
             /**
+             * @description jobs that cannot be claimed yet
+             * @example 0
+             */
+            delayed: number;
+            /**
+             * @description jobs on their way to another topic, or waiting for room there; no claim gets them
+             * @example 0
+             */
+            dead_lettering: number;
+            /**
              * @description jobs that became dead letters since the service started
              * @example 0
              */
             dead_lettered: number;
+            /**
+             * @description dead_lettering: what keeps jobs from the other topic, if anything does: the limit that is reached, or the error that it answers, as topic_full
+             * @example topic_full
+             */
+            waits_for?: string;
         };
         /**
          * @example {
@@ -1791,7 +1818,7 @@ export interface components {
              */
             bytes: number;
             performance: components["schemas"]["Performance"];
-            /** @description fields of the body that the service does not know; absent if there are none */
+            /** @description fields of the body that the service does not know, at any level of it; at most 10, absent if there are none */
             ignored?: string[];
         };
         /**
@@ -1891,7 +1918,7 @@ export interface components {
             /** @description whether there is a next page */
             more: boolean;
             performance: components["schemas"]["Performance"];
-            /** @description fields of the body that the service does not know; absent if there are none */
+            /** @description fields of the body that the service does not know, at any level of it; at most 10, absent if there are none */
             ignored?: string[];
         };
         /**
@@ -1946,6 +1973,11 @@ export interface components {
              * @example 104
              */
             forwarded_total: number;
+            /**
+             * @description what keeps it from copying, if anything does: topic_full or record_too_large of its destination, max_total_bytes, disk_free
+             * @example topic_full
+             */
+            waits_for?: string;
         };
         /**
          * @example {
@@ -1955,7 +1987,8 @@ export interface components {
          *           "source": "jobs",
          *           "dest": "audit",
          *           "guarantee": "at_least_once",
-         *           "forwarded_total": 104
+         *           "forwarded_total": 104,
+         *           "waits_for": "topic_full"
          *         }
          *       ],
          *       "next_cursor": "eyJhZnRlciI6ImpvYnMifQ",
@@ -2105,6 +2138,7 @@ export interface components {
          *       "guarantee": "at_least_once",
          *       "router": "jobs>audit",
          *       "forwarded_total": 104,
+         *       "waits_for": "topic_full",
          *       "performance": {
          *         "server_total_ms": 0.41,
          *         "wal_append_ms": 0.12,
@@ -2166,7 +2200,10 @@ export interface components {
              * @example 104
              */
             forwarded_total: number;
-            /** @description the limit that keeps it from copying, if one does */
+            /**
+             * @description what keeps it from copying, if anything does: topic_full or record_too_large of its destination, max_total_bytes, disk_free
+             * @example topic_full
+             */
             waits_for?: string;
             performance: components["schemas"]["Performance"];
         };
@@ -2207,7 +2244,7 @@ export interface components {
              */
             ttl_ms: number;
             performance: components["schemas"]["Performance"];
-            /** @description fields of the body that the service does not know; absent if there are none */
+            /** @description fields of the body that the service does not know, at any level of it; at most 10, absent if there are none */
             ignored?: string[];
         };
         /**
@@ -2597,7 +2634,7 @@ export interface components {
                 [key: string]: components["schemas"]["WatchedTopic"];
             };
             performance: components["schemas"]["Performance"];
-            /** @description fields of the body that the service does not know; absent if there are none */
+            /** @description fields of the body that the service does not know, at any level of it; at most 10, absent if there are none */
             ignored?: string[];
         };
         /**

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypedDict
 from urllib.parse import quote
 
@@ -88,7 +89,7 @@ class Connection:
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.patience_s = patience_s
-        self.loads = loads
+        self._loads = loads
         self._http = httpx.AsyncClient(
             base_url=url,
             headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {}),
@@ -160,9 +161,17 @@ class Connection:
         headers = {"Content-Type": "application/json"}
         return self._http.build_request(method, path, params=given, content=body, headers=headers)
 
+    def parsed(self, text: bytes | str) -> Any:
+        """Parse an answer or a frame of a stream. Raises `ValueError`."""
+        try:
+            return self._loads(text)
+        except RecursionError:  # old records have up to 980 levels, for which there is room on a stack of its own
+            with ThreadPoolExecutor(1) as apart:
+                return apart.submit(self._loads, text).result()
+
     def _answer(self, response: httpx.Response) -> Any:
         try:
-            body = self.loads(response.content)
+            body = self.parsed(response.content)
         except ValueError as error:
             if response.is_success:
                 raise Unavailable("the answer is not JSON", status=response.status_code) from error

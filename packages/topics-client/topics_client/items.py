@@ -152,10 +152,13 @@ class TopicConfig(TypedDict, total=False):
     leases_durable: bool
 
 
-class QueueState(TypedDict):
-    ready: int
-    in_flight: int
-    dead_lettered: int
+class QueueState(TypedDict, total=False):
+    ready: Required[int]
+    in_flight: Required[int]
+    delayed: int
+    dead_lettering: int
+    dead_lettered: Required[int]
+    waits_for: str
 
 
 class TopicState(TypedDict, total=False):
@@ -191,6 +194,7 @@ class RouterState(RouterConfig, total=False):
     router: Required[str]
     created: bool
     forwarded_total: int
+    waits_for: str
 
 
 class CursorState(TypedDict, total=False):

@@ -227,7 +227,7 @@ class Tail(Generic[I_co]):
             if not content:
                 raise Unavailable("the stream ended")
             for event, identity, data in self._events.feed(content):
-                self._take(event, self._connection.loads(data))
+                self._take(event, self._connection.parsed(data))
                 self._last_id = identity or self._last_id
             self._pauses.reset()
         except (TopicsError, httpx.TransportError) as failure:

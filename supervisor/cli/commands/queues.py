@@ -27,8 +27,10 @@ DEPTHS = {
     "ready": "ready",
     "in_flight": "in flight",
     "delayed": "delayed",
+    "dead_lettering": "dead, on the way",
     "dead_lettered": "dead",
     "dead_letter": "to",
+    "waits_for": "waits for",
 }
 
 
@@ -40,15 +42,14 @@ async def list_queues(
         str, typer.Argument(metavar="PATTERN", help="A prefix, or a pattern like 'mail:*'.", show_default=False)
     ] = "",
 ) -> None:
-    """List queues: jobs that are ready, in flight and delayed, and those that became dead letters."""
+    """List queues: jobs that are ready, in flight, delayed, or on the way to the dead letters; and all dead letters."""
     rows = []
     for each in await found(on, pattern):
         state: Any = await on.client.state(each["topic"], touch=False)
         if state.get("type") == "queue":
             counts = state["queue"]
-            delayed = max(state["count"] - counts["ready"] - counts["in_flight"], 0)
             letters = state["config"].get("dead_letter")
-            rows.append({"topic": each["topic"], **counts, "delayed": delayed, "dead_letter": letters})
+            rows.append({"topic": each["topic"], "waits_for": None, **counts, "dead_letter": letters})
     on.print_rows(rows, DEPTHS)
 
 

@@ -20,7 +20,14 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings=HELP_OPTIONS,
 )
-TITLES = {"router": "router", "source": "from", "dest": "to", "guarantee": "guarantee", "forwarded_total": "copied"}
+TITLES = {
+    "router": "router",
+    "source": "from",
+    "dest": "to",
+    "guarantee": "guarantee",
+    "forwarded_total": "copied",
+    "waits_for": "waits for",
+}
 NameArgument = Annotated[str, typer.Argument(metavar="ROUTER", show_default=False)]
 
 

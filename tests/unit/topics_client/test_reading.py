@@ -31,6 +31,17 @@ async def test_a_read_goes_to_the_head() -> None:
     assert [body["from_seq"] for body in fake.bodies] == [0, 2]
 
 
+async def test_records_that_leave_no_room_on_the_stack_are_read() -> None:
+    old = httpx.Response(200, content=page(1, 1, 1).content.replace(b'"data":1', b'"data":' + b"[" * 970 + b"]" * 970))
+    async with Fake([old]).client() as client:
+        async for record in client.read("t"):
+            assert isinstance(record, Record)
+            value, levels = record.data, 1
+            while value:
+                value, levels = value[0], levels + 1
+            assert levels == 970
+
+
 async def test_a_read_that_waits_ends_when_nothing_comes() -> None:
     fake = Fake([page(1, 2, 2), page(3, 2, 2)])
     async with fake.client() as client:

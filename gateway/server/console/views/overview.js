@@ -65,7 +65,7 @@ class Overview extends View {
       ["bad", m.topics_quarantined, `${topics(m.topics_quarantined)} set apart because files are damaged: topics verify.`],
       ["bad", m.topics_wal_read_only, `${plural(m.topics_wal_read_only, "shard")} can write nothing because the log failed.`],
       ["bad", full.length, `The disk is nearly full: shard ${full.join(", ")} refuses writes. Delete records, set caps, or make room.`],
-      ["warn", m.topics_routers_waiting, `${plural(m.topics_routers_waiting, "router")} at the cap over all topics, waiting for room.`],
+      ["warn", m.topics_routers_waiting, `${plural(m.topics_routers_waiting, "router")} waiting for room, in a full topic or under a cap.`],
       ["warn", m.topics_letters_waiting, `${plural(m.topics_letters_waiting, "dead letter")} on the way, or waiting for room.`],
     ].filter(([, number]) => number);
     if (!found.length) return nothing;

@@ -9,7 +9,7 @@ import "./new-topic.js";
 import {waiting} from "./waiting.js";
 
 const MOST_ROWS = 200;
-const COLUMNS = [["topic", "queue"], ["ready", "ready"], ["flight", "in flight"], ["dead", "dead letters"], ["oldest", "oldest waits for"]];
+const COLUMNS = [["topic", "queue"], ["ready", "ready"], ["flight", "in flight"], ["moving", "dead, on the way"], ["dead", "dead letters"], ["oldest", "oldest waits for"]];
 
 class QueuesView extends View {
   #text = "";
@@ -64,7 +64,7 @@ class QueuesView extends View {
         <button class="sort" @click=${() => { this.#sort = [name, name === key ? !down : i > 0]; this.draw(); }}>${title}</button></th>`)}<th class="wide-only">last minutes</th></tr></thead>
       <tbody>${queues.map(each => html`<tr><td class="name"><a data-row href=${link(each.topic)}>${named(each.topic)}</a></td>
         <td class="n">${whole(each.ready)}</td><td class="n">${whole(each.flight)}</td>
-        <td class="n wide-only">${whole(each.dead)}${each.moving ? html` <span class="soft">+${whole(each.moving)} on the way</span>` : nothing}</td>
+        <td class="n wide-only">${whole(each.moving)}</td><td class="n wide-only">${whole(each.dead)}</td>
         <td class="n wide-only">${each.oldest ? span(each.oldest) : html`<span class="soft">–</span>`}</td>
           <td class="wide-only">${spark(each.topic)}</td></tr>`)}</tbody></table>`;
   }

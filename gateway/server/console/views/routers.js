@@ -79,7 +79,7 @@ class RoutersView extends View {
     const rate = this.#rates.get(router.router) ?? 0;
     const [fromX, fromY, endX, endY] = [x + BOX.width, y + BOX.height / 2, toX - 3, toY + BOX.height / 2];
     const bend = endX > fromX ? (endX - fromX) / 2 : 80;
-    const said = `${router.router}: ${router.guarantee.replaceAll("_", " ")}, ${whole(router.forwarded_total)} copied`;
+    const said = `${router.router}: ${router.guarantee.replaceAll("_", " ")}, ${whole(router.forwarded_total)} copied${router.waits_for ? `, waits: ${router.waits_for.replaceAll("_", " ")}` : ""}`;
     return svg`<g class="edge ${rate ? "busy" : ""} ${router.guarantee}"><path
       d="M${fromX} ${fromY}C${fromX + bend} ${fromY} ${endX - bend} ${endY} ${endX} ${endY}" marker-end="url(#tip)"><title>${said}</title></path>
       ${rate ? svg`<text x=${toX + 5} y=${toY + BOX.height + 14}>${compact(rate)}/s</text>` : nothing}</g>`;
@@ -91,7 +91,7 @@ class RoutersView extends View {
       <tbody>${routers.map(each => html`<tr><td class="name"><a data-row href=${link(each.source, "routers")}>${each.source}</a></td>
         <td class="name"><a href=${link(each.dest)}>${each.dest}</a></td>
         <td class="wide-only soft">${each.guarantee.replaceAll("_", " ")}</td>
-          <td class="n">${whole(each.forwarded_total)}</td></tr>`)}</tbody></table></div>`;
+          <td class="n">${each.waits_for ? html`<span class="soft">waits: ${each.waits_for.replaceAll("_", " ")}</span> ` : nothing}${whole(each.forwarded_total)}</td></tr>`)}</tbody></table></div>`;
   }
 }
 

@@ -51,15 +51,15 @@ class TopicJobs extends View {
 
   template() {
     const counts = this.#counts;
-    const dead = this.#state?.config.dead_letter;
+    const queue = this.#state?.queue, dead = this.#state?.config.dead_letter;
     const oldest = byLabel(service.metrics?.topics_topic_queue_oldest_waiting_ms, "topic").get(this.topic);
     const letters = byLabel(service.metrics?.topics_topic_records_live, "topic").get(dead);
     const shown = this.#jobs.filter(job => this.#wanted === "all" || job.state === this.#wanted);
     const depth = read => service.series(each => each.depths.has(this.topic) ? read(each.depths.get(this.topic)) : null);
     return html`${problem(this.error)} ${done(this.#done)}
       <div class="card"><div class="facts">
-        ${fact("ready", whole(counts?.ready))} ${fact("in flight", whole(counts?.in_flight))} ${fact("delayed", whole(counts?.delayed))}
-        ${fact("oldest waits for", oldest ? span(oldest) : "–")} ${fact("dead letters so far", whole(this.#state?.queue?.dead_lettered))}</div></div>
+        ${fact("ready", whole(counts?.ready))} ${fact("in flight", whole(counts?.in_flight))} ${fact("delayed", whole(counts?.delayed))} ${fact("dead, on the way", whole(counts?.dead_lettering))}
+        ${fact("oldest waits for", oldest ? span(oldest) : "–")} ${fact("dead letters so far", whole(queue?.dead_lettered))}</div></div>${queue?.waits_for ? html`<p class="notice warn">Dead letters cannot go to ${dead}: ${queue.waits_for.replaceAll("_", " ")}. They wait here.</p>` : nothing}
       <figure class="card"><figcaption>Jobs</figcaption><line-chart .label=${"Jobs of " + this.topic} .format=${compact} .lines=${[
         {name: "ready", kind: "a", fill: true, points: depth(each => each.ready)}, {name: "in flight", kind: "b", points: depth(each => each.inFlight)}]}></line-chart></figure>
       ${dead ? html`<div class="card line">

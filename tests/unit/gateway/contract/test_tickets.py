@@ -118,6 +118,14 @@ async def test_a_ticket_is_not_given_for_what_is_no_name_of_a_session() -> None:
         assert (refused.status, refused.json["error"]["detail"]["field"]) == (400, "path")
 
 
+async def test_what_is_no_ticket_by_its_form_is_400() -> None:
+    async with staged() as there:
+        for text in ("x", "ticket_", "ticket_" + "A" * 31, "ticket_" + "A" * 33, "ticket_" + "%2B" * 32):
+            for headers in (UPGRADE, {**UPGRADE, **FULL}):
+                assert await opened(there, f"/v0/ws?ticket={text}", headers) == 400
+        assert await opened(there, "/v0/ws?ticket=ticket_" + "A" * 32, UPGRADE) == 401
+
+
 async def test_without_keys_a_ticket_is_given_and_changes_nothing() -> None:
     async with stage() as there:
         await start_real(there, Harness())

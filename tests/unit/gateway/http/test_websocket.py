@@ -29,6 +29,7 @@ from gateway.http.websocket import IDLE_FRAMES, WebSocket, accept
 from proto.model.errors import TopicsError
 from proto.model.keys import Scope
 from proto.model.limits import Limits
+from proto.process.faults import faults
 from tests.support.gateway_stage import Answer, Stage, key, stage, until
 from tests.support.harness import Harness
 from tests.support.real_shard import start_real
@@ -258,6 +259,26 @@ async def test_a_silent_client_is_asked_once_and_then_left() -> None:
         assert isinstance(await socket.next(), Ping)
         assert await socket.stream.receive_some(100) == b""
         await all_free(there)
+
+
+async def test_a_ping_with_the_close_behind_it_in_one_piece_gets_the_close() -> None:
+    async with staged() as there, connected(there) as socket:
+        await socket.stream.send_all(
+            socket.connection.send(Ping()) + socket.connection.send(CloseConnection(CloseReason.NORMAL_CLOSURE))
+        )
+        assert (await socket.closed()).code == CloseReason.NORMAL_CLOSURE
+        await all_free(there)
+
+
+async def test_a_client_that_does_not_answer_the_close_is_asked_for_no_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.http.websocket.CLOSE_S", 0.3)
+    failed = faults.counts["connection"]
+    async with staged(websocket_ping_ms=100) as there, connected(there) as socket:
+        await socket.say(BytesMessage(b"x"))
+        assert (await socket.closed()).code == CloseReason.UNSUPPORTED_DATA
+        assert await socket.stream.receive_some(100) == b""
+        await all_free(there)
+    assert faults.counts["connection"] == failed
 
 
 async def test_a_large_message_that_comes_too_slowly_gives_its_place_back() -> None:

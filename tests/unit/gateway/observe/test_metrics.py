@@ -18,7 +18,7 @@ STATS: dict[str, Any] = {
     "queue_topics": 1,
     "per_topic": [["b", 9, 3, 7, 70], ['a"\\\n', 0, 1, 0, 0]],
     "per_topic_truncated": False,
-    "per_queue": [["b", 2, 1, 4, 3, 1500]],
+    "per_queue": [["b", 2, 1, 4, 3, 1500, 5]],
     "letters_waiting": 3,
     "cursor_lag": [["b", 'c"\\\n', 4], ["b", "d", 0]],
     "cursor_lag_truncated": False,
@@ -113,6 +113,7 @@ async def test_the_text_form_sums_the_shards() -> None:
             "dead_lettered_total": 4,
             "dead_lettering": 3,
             "oldest_waiting_ms": 1500,
+            "delayed": 5,
         }
         assert {what: found[f"topics_topic_queue_{what}", (("topic", "b"),)] for what in of_queue} == of_queue
         assert found["topics_letters_waiting", ()] == 6

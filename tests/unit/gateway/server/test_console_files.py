@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import gzip
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from gateway.server.console_files import FOR_EVER, ConsoleFiles
 from tests.support.gateway_stage import stage
+from tests.support.programs import run, tool
 
 ROOT = Path(__file__).parents[4]
 CONSOLE = ROOT / "gateway" / "server" / "console"
@@ -102,9 +101,5 @@ def test_what_is_vendored_has_its_licence() -> None:
         assert script.with_suffix(".LICENSE.txt").is_file()
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="no node here")
 def test_the_modules_without_a_document_do_what_their_tests_claim() -> None:
-    done = subprocess.run(
-        ["node", "--test", str(ROOT / "tests" / "console")], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(tool("node"), "--test", str(ROOT / "tests" / "console"))

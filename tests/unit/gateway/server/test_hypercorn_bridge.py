@@ -183,26 +183,13 @@ async def served(there: Stage) -> None:
             assert (await client.ask("GET", "/v0/health")).status == 200
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("reads", [True, False])
-async def test_http_2_connections_without_streams_make_room(reads: bool) -> None:
+async def test_http_2_connections_without_streams_make_room() -> None:
     async with prepared(max_connections=4) as there, AsyncExitStack() as opened:
         for _ in range(4):
             client = await opened.enter_async_context(there.client())
-            http2 = Http2(client.stream)
-            await http2.flush()
-            if reads:
-                await client.send(PING)
-                await client.stream.receive_some(65536)
-                continue
-            # Until the answers to its pings fill every buffer between the two, and the gateway is stuck in a send.
-            left = b""
-            while True:
-                left = left or PING * 4096
-                with trio.move_on_after(1) as patience:
-                    left = left[await client.stream.socket.send(left) :]
-                if patience.cancelled_caught:
-                    break
+            await Http2(client.stream).flush()
+            await client.send(PING)
+            await client.stream.receive_some(65536)
         assert len(there.gateway.server.connections) == 4
         for _ in range(8):
             await served(there)

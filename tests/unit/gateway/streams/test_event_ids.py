@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import json
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.streams.event_ids import (
     GONE,
     MAX_MAP_TOPICS,
+    MAX_POSITION,
     TOLD,
     GrowingIds,
     Ids,
@@ -19,9 +22,10 @@ from gateway.streams.event_ids import (
     mark,
     rewound,
 )
+from proto.model.errors import ErrorCode, TopicsError
 
-SEQS = st.integers(0, 2**63)
-NAMES = st.text("abc:-09", min_size=1, max_size=12)
+SEQS = st.integers(0, MAX_POSITION)
+NAMES = st.from_regex("[abc09][abc:09-]{0,11}", fullmatch=True)
 
 
 def test_the_id_is_the_map_of_all_positions() -> None:
@@ -42,36 +46,97 @@ def test_ids_of_many_topics_fit_into_a_header() -> None:
 
 @given(st.text())
 def test_anything_may_come_as_an_id(text: str) -> None:
-    positions = {"a": Position(1, 5, 0)}
-    assert rewound(positions, text)["a"].seq <= 5
+    with pytest.raises(TopicsError) as caught:
+        decode(text, {"a"})
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+
+
+def id_of(raw: bytes, form: str = "") -> str:
+    return form + base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def list_of(*content: object) -> str:
+    return id_of(msgspec.msgpack.encode(content), "c.")
+
+
+def marked_of(*content: object) -> str:
+    return id_of(msgspec.msgpack.encode(content), "p.")
+
+
+MAP = id_of(b'{"a":1}')
+MARKED = (0, mark("a"), [1])
+assert decode(MAP, {"a"}) == decode(MAP + "=" * (-len(MAP) % 4), {"a"}) == (0, {"a": 1}, frozenset())
+assert decode(list_of(0, 1), {"a"}) == decode(marked_of(*MARKED), {"a"}) == (0, {"a": 1}, frozenset())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *map(id_of, (b"", b"[]", b"1", b"{}", b'{"a":-1}', b'{"a":1.0}', b'{"a":true}', b'{"a":"1"}', b'{"a":null}')),
+        *map(id_of, (b'{"a":9223372036854775808}', b'{"a":18446744073709551616}', b'{"a":1e3}', b'{"a":-0}')),
+        *map(id_of, (b'{"a":1,"a":2}', b'{"a":1,"\\u0061":1}', b'{"a":1,"../b":1}', b'{"a":1,"":1}', b'{"other":1}')),
+        *map(id_of, (b'{"a":1,"$generation":-1}', b'{"a":1,"$generation":9223372036854775808}', b'{"a":1}}')),
+        id_of(b'{"a":' + b"[" * 100_000),
+        MAP + "===",
+        MAP[:-1] + chr(ord(MAP[-1]) + 1),
+        MAP + "\n",
+        " " + MAP,
+        list_of(),
+        *(list_of(*each) for each in ([0], [0, 1, 2], [-1, 1], [2**63, 1], [0, -1], [0, 2**63], [0, 1.0], [0, True])),
+        id_of(msgspec.msgpack.encode([0, 1]) + b"x", "c."),
+        id_of(b"\x92\x00\xcc\x01", "c."),
+        *(marked_of(*each) for each in ([-1, mark("a"), [1]], [2**63, mark("a"), [1]], [0, mark("a"), [-1]])),
+        *(marked_of(*each) for each in ([0, mark("a"), [2**63]], [0, mark("a"), [1, 2]], [0, mark("a")[:5], [1]])),
+        *(marked_of(*each) for each in ([0, mark("a") * 2, [1, 2]], [0, mark("b"), [1]], [0, mark("a"), [True]], [0])),
+        "c.",
+        "p.",
+        "x." + MAP,
+    ],
+)
+def test_an_id_that_no_stream_could_have_made_is_400(text: str) -> None:
+    with pytest.raises(TopicsError, match="cursor is not the id of a frame") as caught:
+        decode(text, {"a"})
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_an_id_of_topics_outside_of_the_prefix_is_400() -> None:
+    assert decode(id_of(b'{"a:deleted":1}'), (), "a:").unknown == {mark("a:deleted")}
+    assert decode(id_of(b"{}"), (), "a:") == (0, {}, frozenset())
+    assert decode(id_of(b'{"named":1}'), {"named"}, "a:").seqs == {"named": 1}
+    with pytest.raises(TopicsError):
+        decode(id_of(b'{"b:1":1}'), {"named", "a:1"}, "a:")
+
+
+def rewound_by(positions: dict[str, Position], text: str, *, growing: bool = False) -> dict[str, Position]:
+    return rewound(positions, decode(text, positions, "" if growing else None), growing=growing)
 
 
 def test_an_id_takes_back_and_never_forward() -> None:
     positions = {"a": Position(1, 5, 0), "b": Position(2, 5, 0), "c": Position(3, 5, 0)}
     ident = Ids({"a": 3, "b": 9, "other": 1}, 0).current().decode()
-    assert rewound(positions, ident) == {**positions, "a": Position(1, 3, 0)}
+    assert rewound_by(positions, ident) == {**positions, "a": Position(1, 3, 0)}
 
 
 def test_an_id_from_before_a_topic_was_made_anew_means_its_beginning() -> None:
     positions = {"a": Position(9, 5, 1), "b": Position(2, 5, 0)}
     for seq in (3, 5, 700):
         before = Ids({"a": seq, "b": 4}, 0).current().decode()
-        assert rewound(positions, before) == {"a": Position(GONE, 0, 1), "b": Position(2, 4, 0)}
+        assert rewound_by(positions, before) == {"a": Position(GONE, 0, 1), "b": Position(2, 4, 0)}
     after = Ids({"a": 3, "b": 5}, 1).current().decode()
-    assert rewound(positions, after) == {"a": Position(9, 3, 1), "b": Position(2, 5, 0)}
+    assert rewound_by(positions, after) == {"a": Position(9, 3, 1), "b": Position(2, 5, 0)}
 
 
-def test_a_token_of_another_number_of_topics_says_nothing() -> None:
+def test_a_token_of_another_number_of_topics_is_400() -> None:
     many = {f"t{n}": n for n in range(MAX_MAP_TOPICS + 1)}
-    assert decode(Ids(many, 0).current().decode(), {"a": 1}) is None
+    with pytest.raises(TopicsError):
+        decode(Ids(many, 0).current().decode(), {"a": 1})
 
 
 @given(st.dictionaries(NAMES, SEQS, max_size=2 * MAX_MAP_TOPICS), st.integers(0, 9), st.sets(NAMES, max_size=3))
 def test_an_id_of_a_prefix_says_which_topics_it_holds(seqs: dict[str, int], generation: int, later: set[str]) -> None:
     text = GrowingIds(seqs, generation).current().decode()
     gone = set(sorted(seqs)[:1])
-    found = decode(text, (seqs.keys() | later) - gone)
-    assert found is not None
+    found = decode(text, (seqs.keys() | later) - gone, "")
     assert found.generation == generation
     assert {name: found.seqs[name] for name in seqs.keys() - gone} == {n: s for n, s in seqs.items() if n not in gone}
     assert not found.seqs.keys() & (later - seqs.keys())
@@ -82,18 +147,18 @@ def test_a_topic_that_an_id_of_a_prefix_does_not_hold_goes_back_to_its_beginning
     positions = {"old": Position(1, 9, 0), "later": Position(2, 9, 1), "told": Position(TOLD, 9, 1)}
     positions["told early"] = Position(TOLD, 9, 2)
     text = GrowingIds({"old": 5}, 1).current().decode()
-    assert rewound(positions, text, growing=True) == {
+    assert rewound_by(positions, text, growing=True) == {
         "old": Position(1, 5, 0),
         "later": Position(2, 0, 1),
         "told": Position(TOLD, 9, 1),
         "told early": Position(GONE, 0, 2),
     }
-    assert rewound(positions, text)["later"] == positions["later"]
+    assert rewound_by(positions, text)["later"] == positions["later"]
 
 
 def test_an_id_of_a_prefix_from_before_a_topic_was_made_again_means_its_beginning() -> None:
     text = GrowingIds({"a": 500}, 0).current().decode()
-    assert rewound({"a": Position(7, 900, 1)}, text, growing=True) == {"a": Position(GONE, 0, 1)}
+    assert rewound_by({"a": Position(7, 900, 1)}, text, growing=True) == {"a": Position(GONE, 0, 1)}
 
 
 def test_marked_ids_of_many_topics_fit_into_a_header() -> None:

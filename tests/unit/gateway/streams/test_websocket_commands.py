@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -153,6 +154,47 @@ async def test_answers_name_what_they_ignored() -> None:
         assert error["detail"] == {"field": "ttl", "did_you_mean": "ttl_ms"}
 
 
+async def test_unknown_fields_are_named_at_every_level() -> None:
+    async with talking() as (socket, _, _):
+        socket.tell("publish", topic="a", records=[{"data": {"x": 1}}, {"data": 1, "tags": "x"}], nodes=1)
+        assert (await socket.wait("ack"))["ignored"] == ["nodes", "records[1].tags"]
+        socket.tell("publish", topic="a", records=[{"data": 1, **{f"x{at}": 1 for at in range(20)}}], nodes=1)
+        assert len((await socket.wait("ack", 2))["ignored"]) == 10
+        socket.tell("subscribe", topics={"a": {"fromseq": 1}})
+        assert (await socket.wait("subscribed"))["ignored"] == ['topics["a"].fromseq']
+
+
+async def test_a_message_may_be_nested_128_levels_deep() -> None:
+    async with talking() as (socket, _, _):
+        for op, inner, above in (
+            ("publish", '"topic":"a","records":[{"data":%s}]', 3),
+            ("publish", '"topic":"a","records":[{"data":1,"x":%s}]', 3),
+            ("publish", '"topic":"a","records":[{"data":1}],"x":%s', 1),
+            ("ping", '"request_id":%s', 1),
+            ("ping", '"x":%s', 1),
+        ):
+            for levels, answer in ((128, "ack" if op == "publish" else "pong"), (129, "error")):
+                socket.got.clear()
+                value = "[" * (levels - above) + "]" * (levels - above)
+                socket.say(f'{{"op":"{op}",{inner % value}}}')
+                await until(lambda: bool(socket.got))
+                assert socket.got[0]["op"] == answer
+        assert socket.got[0]["detail"] == {"max": 128}
+
+
+async def test_a_subscription_from_a_position_that_no_id_has_is_refused() -> None:
+    async with talking() as (socket, _, _):
+        socket.tell("publish", topic="a", records=[{"data": 1}])
+        for seq in (-1, 2**63, 2**64, 2**70):
+            cursor = base64.urlsafe_b64encode(json.dumps({"a": seq}).encode()).decode().rstrip("=")
+            socket.got.clear()
+            socket.tell("subscribe", prefix="", cursor=cursor)
+            assert (await socket.wait("error"))["code"] == "invalid_request"
+        socket.tell("subscribe", topic="a", from_seq=2**64 - 1)
+        assert (await socket.wait("tombstone"))["reason"] == "recreated"
+        await socket.wait("caught_up")
+
+
 async def test_pings_are_answered() -> None:
     async with talking() as (socket, _, _):
         socket.tell("ping", request_id="x")
@@ -268,3 +310,15 @@ async def test_sockets_are_closed_when_the_service_stops() -> None:
         await there.gateway.api.live.drain()
         assert (await socket.wait("error"))["code"] == "shutting_down"
         await until(lambda: socket.closed == (1001, ""))
+
+
+async def test_the_prefixes_of_a_socket_have_a_bound() -> None:
+    async with talking(max_watch_topics=2) as (socket, _, _):
+        for prefix in ("a", "ab", "a", "abc"):
+            socket.tell("subscribe", prefix=prefix)
+        assert (await socket.wait("error"))["code"] == "invalid_request"
+        assert len(socket.of("subscribed")) == 3
+        socket.tell("unsubscribe", prefix="a")
+        await socket.wait("unsubscribed")
+        socket.tell("subscribe", prefix="abc")
+        await socket.wait("subscribed", 4)

@@ -70,7 +70,7 @@ class FakeStream:
     def dies(self, name: str) -> None:
         each = self.subscriptions[name]
         each.state, each.handed = State.OVER, Position(TOLD, 0, 1)
-        self.wildcard.deleted(each)
+        self.wildcard.deleted(each, self.limits.max_watch_topics - self.watching())
 
 
 @pytest.fixture

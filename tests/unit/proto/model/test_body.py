@@ -13,7 +13,7 @@ from gateway.streams.watch_request import WATCH_REQUEST
 from proto.model import router
 from proto.model import topic_config as config
 from proto.model.body import parse
-from proto.model.errors import TopicsError
+from proto.model.errors import ErrorCode, TopicsError
 from shardd.operations import append_request
 
 
@@ -70,3 +70,23 @@ def test_other_errors_are_told_as_before() -> None:
 
 def _plain(body: bytes) -> None:
     raise msgspec.ValidationError(f"Invalid enum value {body.decode()}")
+
+
+@pytest.mark.parametrize(
+    ("read", "body"),
+    [
+        (config.PATCH.read, b'{"cap_record":5,}'),
+        (config.PATCH.read, b'{"x":'),
+        (config.PATCH.read, b'{"x":1'),
+        (config.PATCH.read, b'{"x":"\\ud800'),
+        (config.PATCH.read, b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"),
+        (router.PATCH.read, b'{"x":'),
+        (append_request._FORM.read, b'{"records":[{"data":1}],"config":{"x":1},'),
+        (append_request._FORM.read, b'{"records":[{"data":1}],"config":{"\\ud800":1}}'),
+        (append_request._FORM.read, b'{"records":[{"data":1}],"config":{"x":' + b"[" * 100_000),
+    ],
+)
+def test_a_syntax_error_after_an_unknown_field_is_refused(read: Callable[[bytes], Any], body: bytes) -> None:
+    with pytest.raises(TopicsError) as caught:
+        read(body)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from proto.wire import rog, walrus
 from proto.wire.byte_parser import MAX_SKIP_BYTES, ProtocolError, Skip, parse_all
 from tests.fuzz.targets import ROG_LIMIT, TARGETS
+from tests.support.programs import leave_out
 
 ROOT = Path(__file__).parents[4]
 CORPUS = ROOT / "tests" / "fuzz" / "corpus"
@@ -179,7 +180,7 @@ def test_any_bytes_are_taken(data: bytes) -> None:
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_sixty_seconds_of_fuzzing_find_nothing(target: str, tmp_path: Path) -> None:
     if importlib.util.find_spec("atheris") is None:
-        pytest.skip("atheris is not installed; it is in the extra [fuzz]")
+        leave_out("atheris of the extra [fuzz]")
     found = tmp_path / "found"
     found.mkdir()
     seconds = os.environ.get("FUZZ_SECONDS", "60")

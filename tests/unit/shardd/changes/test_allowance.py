@@ -86,6 +86,50 @@ def test_a_router_that_waits_says_so() -> None:
     assert told() == (None, 0)
 
 
+def test_a_router_whose_destination_is_full_says_so_everywhere() -> None:
+    net = Net(1)
+    shard = net.shards[0]
+    net.router("r", "a", "b")
+    net.router("s", "a", "c")
+    shard.call("configure", "b", {"cap_records": 2, "discard": "reject"})
+    net.of("a").append("a", *([1] * 3))
+    net.sync()
+
+    def told() -> tuple[Any, list[Any], int]:
+        (listed,) = [
+            each.get("waits_for") for each in shard.call("router_list", page_size=9, dest="b") if each["router"] == "r"
+        ]
+        assert "waits_for" not in shard.call("router_get", "c", router="s")
+        return (
+            shard.call("router_get", "b", router="r").get("waits_for"),
+            listed,
+            shard.call("stats")["routers_waiting"],
+        )
+
+    assert told() == (None, None, 0)
+    net.step("b")
+    net.step("c")
+    assert (net.data("b"), net.data("c")) == ([1] * 2, [1] * 3)
+    assert told() == ("topic_full", "topic_full", 1)
+    shard.call("delete_records", "b", {"before_seq": 2})
+    net.step("b")
+    assert told() == (None, None, 0)
+
+
+def test_a_router_says_that_a_record_can_never_fit_its_destination() -> None:
+    net = Net(1)
+    net.router("r", "a", "b")
+    net.of("b").call("configure", "b", {"cap_bytes": 100, "discard": "reject"})
+    net.of("a").append("a", 1, "x" * 200)
+    net.sync()
+    net.step("b")
+    assert net.data("b") == [1]
+    assert net.of("b").call("router_get", "b", router="r")["waits_for"] == "record_too_large"
+    net.of("b").call("configure", "b", {"discard": "old"})
+    net.step("b")
+    assert "waits_for" not in net.of("b").call("router_get", "b", router="r")
+
+
 def test_a_topic_that_evicts_needs_no_more_than_its_cap() -> None:
     net = bound(max_total_bytes=1000)
     net.router("r", "a", "b")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shardd.changes.seq_reservation import BLOCK
+from shardd.changes.seq_reservation import BLOCK, FIRST_BLOCK
 from tests.support.fault_disk import FaultDisk, Survival
 from tests.support.harness import Harness
 
@@ -145,3 +145,24 @@ def test_a_reservation_that_fails_is_made_again() -> None:
     acked = unsynced(again, 3)
     assert acked == first + 1
     assert stopped(again, "drop").append("a", 4)["first_seq"] > acked
+
+
+def test_a_crash_reports_no_more_lost_than_a_small_topic_can_have_had() -> None:
+    shard = Harness()
+    shard.call("configure", "e", {"durability": "ephemeral"})
+    shard.append("e", 1, 2)
+    after = stopped(shard, "process")
+    assert 2 <= after.call("state", "e")["head_seq"] <= 2 + FIRST_BLOCK
+    assert after.append("e", 3)["first_seq"] > 2
+
+
+def test_the_blocks_of_a_busy_ephemeral_topic_grow_until_syncs_are_rare() -> None:
+    shard = Harness(max_batch_records=1000)
+    shard.call("configure", "e", {"durability": "ephemeral"})
+    topic = shard.shard.directory.find("e")
+    ceilings = set()
+    for _ in range(300):
+        shard.append("e", *range(1000))
+        ceilings.add(topic.ceiling)
+    assert topic.block == BLOCK
+    assert len(ceilings) <= 14

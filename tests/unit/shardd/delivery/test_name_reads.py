@@ -1,4 +1,4 @@
-"""Claims about name reads: the list of a prefix's topics comes when it differs from the one that is known."""
+"""Claims about name reads: lists of a prefix's topics, and the names that have changed since a version."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from proto.ipc.message import Reply
-from proto.ipc.operations import Listed, WatchNames
+from proto.ipc.operations import ChangedNames, Listed, NameChanges, WatchNames
+from shardd.delivery import name_reads
 from shardd.delivery.name_reads import LONGEST_S
 from tests.support.harness import Harness
 
@@ -20,82 +21,107 @@ def shard() -> Harness:
     return harness
 
 
-def ask(shard: Harness, known: int | None = None, prefix: str = "a:", most: int = 9, prefixes: Any = ()) -> int:
-    return shard.send(WatchNames(prefix, prefixes, most, known))
-
-
-def listed(shard: Harness, ident: int) -> Listed:
-    reply = shard.replies[ident]
+def listed(shard: Harness, prefix: str = "a:", most: int = 9, prefixes: Any = ()) -> Listed:
+    reply = shard.replies[shard.send(WatchNames(prefix, prefixes, most))]
     assert isinstance(reply, Reply)
     assert isinstance(reply.extra, Listed)
     return reply.extra
 
 
-def names(shard: Harness, ident: int) -> list[str]:
-    return list(listed(shard, ident).epochs)
+def ask(shard: Harness, since: int | None = None) -> int:
+    return shard.send(NameChanges(since))
 
 
-def test_the_first_answer_is_the_list(shard: Harness) -> None:
-    assert names(shard, ask(shard)) == ["a:1", "a:2"]
-    assert names(shard, ask(shard, prefix="")) == ["a:1", "a:2", "b:1"]
-    assert names(shard, ask(shard, prefix="", most=2)) == ["a:1", "a:2"]
-    assert names(shard, ask(shard, prefix="", prefixes=("b", "c"))) == ["b:1"]
-    assert names(shard, ask(shard, prefixes=("b",))) == []
+def changed(shard: Harness, ident: int) -> ChangedNames:
+    reply = shard.replies[ident]
+    assert isinstance(reply, Reply)
+    assert isinstance(reply.extra, ChangedNames)
+    return reply.extra
 
 
-def test_a_known_list_waits_for_a_change_of_its_own(shard: Harness) -> None:
-    waiting = ask(shard, listed(shard, ask(shard)).digest)
-    assert shard.parked(waiting)
+def version(shard: Harness) -> int:
+    return changed(shard, ask(shard)).version
+
+
+def test_a_list_has_the_first_topics_of_a_prefix_that_a_key_may_see(shard: Harness) -> None:
+    assert list(listed(shard).epochs) == ["a:1", "a:2"]
+    assert list(listed(shard, "").epochs) == ["a:1", "a:2", "b:1"]
+    assert list(listed(shard, "", most=2).epochs) == ["a:1", "a:2"]
+    assert list(listed(shard, "", prefixes=("b", "c")).epochs) == ["b:1"]
+    assert not listed(shard, prefixes=("b",)).epochs
+    assert listed(shard).version == version(shard)
+
+
+def test_the_first_answer_is_the_version_alone(shard: Harness) -> None:
+    first = changed(shard, ask(shard))
+    assert not first.known
+    assert not first.epochs
+
+
+def test_a_request_waits_for_a_name_and_is_told_only_that(shard: Harness) -> None:
+    waiting = ask(shard, version(shard))
     shard.append("a:1", 2)
-    shard.append("b:2", 1)
     assert shard.parked(waiting)
     shard.append("a:3", 1)
-    assert names(shard, waiting) == ["a:1", "a:2", "a:3"]
-    again = ask(shard, listed(shard, waiting).digest)
+    found = changed(shard, waiting)
+    assert found.known
+    assert found.epochs == {"a:3": listed(shard).epochs["a:3"]}
+    again = ask(shard, found.version)
     shard.call("delete_topic", "a:2")
-    assert names(shard, again) == ["a:1", "a:3"]
+    assert changed(shard, again).epochs == {"a:2": 0}
     assert not len(shard.shard.names)
 
 
-def test_a_topic_made_again_is_another_one(shard: Harness) -> None:
-    known = listed(shard, ask(shard))
-    shard.call("delete_topic", "a:2")
-    shard.append("a:2", 1)
-    found = listed(shard, ask(shard, known.digest))
-    assert list(found.epochs) == list(known.epochs)
-    assert found.epochs["a:2"] != known.epochs["a:2"]
-
-
-def test_topics_behind_the_last_listed_one_wake_no_asker(shard: Harness) -> None:
-    waiting = ask(shard, listed(shard, ask(shard, most=2)).digest, most=2)
+def test_a_list_is_as_old_as_its_version_says(shard: Harness) -> None:
+    before = listed(shard)
     shard.append("a:3", 1)
-    assert shard.parked(waiting)
-    shard.call("delete_topic", "a:1")
-    assert names(shard, waiting) == ["a:2", "a:3"]
+    missed = changed(shard, ask(shard, before.version))
+    assert {**before.epochs, **missed.epochs} == listed(shard).epochs
 
 
-def test_a_restarted_shard_has_the_same_digest(shard: Harness) -> None:
-    known = listed(shard, ask(shard)).digest
+def test_a_topic_that_comes_and_goes_is_told_once_as_it_is(shard: Harness) -> None:
+    since = version(shard)
+    for _ in range(50):
+        shard.append("a:3", 1)
+        shard.call("delete_topic", "a:3")
+    assert changed(shard, ask(shard, since)).epochs == {"a:3": 0}
+    shard.append("a:3", 1)
+    assert changed(shard, ask(shard, since)).epochs == {"a:3": listed(shard).epochs["a:3"]}
+
+
+def test_a_version_that_is_too_old_or_of_another_process_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(name_reads, "KEPT", 20)
+    shard = Harness()
+    since = version(shard)
+    for n in range(10):
+        shard.append(f"c:{n}", 1)
+    for n in range(10):
+        shard.call("delete_topic", f"c:{n}")
+    assert changed(shard, ask(shard, since)).known
+    shard.append("c:last", 1)
+    missed = changed(shard, ask(shard, since))
+    assert not missed.known
+    assert not missed.epochs
     again = shard.restarted()
-    assert again.parked(ask(again, known))
+    assert not changed(again, ask(again, missed.version)).known
 
 
 def test_changes_of_one_flush_come_together(shard: Harness) -> None:
-    waiting = ask(shard, listed(shard, ask(shard)).digest)
+    waiting = ask(shard, version(shard))
     for n in range(3, 6):
         shard.send("append", f"a:{n}", {"records": [{"data": 1}]})
     shard.shard.flush()
     shard.shard.commits.sync_now()
-    assert names(shard, waiting) == [f"a:{n}" for n in range(1, 6)]
+    assert sorted(changed(shard, waiting).epochs) == [f"a:{n}" for n in range(3, 6)]
 
 
 def test_parked_requests_end(shard: Harness) -> None:
-    known = listed(shard, ask(shard)).digest
+    known = version(shard)
     cancelled, kept = ask(shard, known), ask(shard, known)
     shard.shard.cancel("peer", cancelled)
     assert len(shard.shard.names) == 1
     shard.clock.advance(int(LONGEST_S * 1000))
     shard.shard.maintain()
-    assert listed(shard, kept).digest == known
+    assert changed(shard, kept) == ChangedNames({}, known)
     assert not len(shard.shard.names)
     assert shard.parked(cancelled)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import trio
+from structlog.testing import capture_logs
+from trio.testing import MockClock
 
 from proto.ipc.message import Reply
 from proto.ipc.operations import Operation
@@ -74,12 +77,48 @@ async def test_a_dead_letter_is_counted_when_its_record_is_gone_and_not_before(t
     assert (state["count"], state["queue"]["dead_lettered"]) == (1, 1)
 
 
+async def test_every_job_is_in_one_counter_at_every_step(there: There) -> None:
+    def counted() -> dict[str, int]:
+        state = here.call("state", "q")
+        queue: dict[str, int] = dict(state["queue"])
+        gone = queue.pop("dead_lettered")
+        assert sum(queue.values()) == state["count"]
+        return queue | {"gone": gone}
+
+    here = worn(Harness(), durability="fsync")
+    here.call("append", "q", {"records": [{"data": 3}, {"data": 4, "delay_ms": 5000}]})
+    whole = {"ready": 1, "in_flight": 1, "delayed": 1, "dead_lettering": 1, "gone": 0}
+    assert counted() == whole
+    assert await here.shard.mover.carry(there)
+    assert counted() == whole  # it has arrived, and is deleted with the next sync
+    here.shard.commits.sync_now()
+    assert counted() == whole | {"dead_lettering": 0, "gone": 1}
+    here.send("ack", "q", {"node": "w", "seqs": [2]})
+    here.shard.flush()
+    assert counted() == whole | {"dead_lettering": 0, "gone": 1}  # its worker has no answer yet
+    here.shard.commits.sync_now()
+    assert counted() == whole | {"dead_lettering": 0, "gone": 1, "in_flight": 0}
+    assert here.call("peek_jobs", "q")["dead_lettering"] == 0
+
+
 async def test_a_job_delivered_too_often_is_moved_with_its_tag_data_and_meta(there: There) -> None:
     here = worn(Harness())
-    assert here.call("state", "q")["queue"] == {"ready": 0, "in_flight": 1, "dead_lettered": 0}
+    assert here.call("state", "q")["queue"] == {
+        "ready": 0,
+        "in_flight": 1,
+        "delayed": 0,
+        "dead_lettering": 1,
+        "dead_lettered": 0,
+    }
     assert await carry(here, there)
     here.shard.commits.sync_now()
-    assert here.call("state", "q")["queue"] == {"ready": 0, "in_flight": 1, "dead_lettered": 1}
+    assert here.call("state", "q")["queue"] == {
+        "ready": 0,
+        "in_flight": 1,
+        "delayed": 0,
+        "dead_lettering": 0,
+        "dead_lettered": 1,
+    }
     assert [r["$seq"] for r in here.everything("q")] == [2]
     (copy,) = copies(there)
     assert (copy["$tag"], copy["data"]) == ("t", [1])
@@ -267,6 +306,147 @@ async def test_a_full_target_takes_what_fits_and_the_rest_waits(there: There) ->
         here.call("nack", "q", {"node": "w", "seqs": seqs})
     assert await carry(here, there)  # in one batch again
     assert [r["data"] for r in copies(there)] == [1, 2, 3, 4]
+
+
+def state(here: Harness) -> dict[str, Any]:
+    queue: dict[str, Any] = here.call("state", "q")["queue"]
+    return queue
+
+
+def worn_out_with(here: Harness, *sizes: int) -> Harness:
+    """Makes a queue whose jobs have data of these sizes and are all dead-lettered."""
+    here.call("configure", "q", {"type": "queue", "max_deliveries": 1, "dead_letter": "dlq"})
+    here.append("q", *("x" * size for size in sizes))
+    for _ in range(2):
+        here.call("claim", "q", {"node": "w", "max": 99})
+        here.call("nack", "q", {"node": "w", "seqs": list(range(1, len(sizes) + 1))})
+    return here
+
+
+async def settle(here: Harness, there: There) -> None:
+    for _ in range(12):
+        await carry(here, there)
+
+
+async def test_a_letter_that_can_never_fit_holds_up_no_other_and_is_seen(there: There) -> None:
+    there.shard.call("configure", "dlq", {"cap_bytes": 1000, "discard": "reject"})
+    here = worn_out_with(Harness(), 10, 2000, 20, 3000, 30)
+    with capture_logs() as logs:
+        await settle(here, there)
+        assert [len(r["data"]) for r in copies(there)] == [10, 20, 30]
+        told = state(here)
+        assert (told["dead_lettering"], told["dead_lettered"], told["waits_for"]) == (2, 3, "record_too_large")
+        jobs = here.call("peek_jobs", "q")["jobs"]
+        assert [(job["$seq"], job["state"], job["waits_for"]) for job in jobs] == [
+            (2, "dead_lettering", "record_too_large"),
+            (4, "dead_lettering", "record_too_large"),
+        ]
+        for _ in range(3):
+            here.clock.advance(5000)
+            assert not await carry(here, there)
+    assert [each["event"] for each in logs].count("dead_letter_refused") == 1
+    assert here.shard.mover.refused == set()  # letters of other queues go on at once
+
+
+async def test_a_letter_that_could_not_fit_goes_when_it_fits(there: There) -> None:
+    there.shard.call("configure", "dlq", {"cap_bytes": 1000, "discard": "reject"})
+    here = worn_out_with(Harness(), 3000, 2000)
+    await settle(here, there)
+    assert state(here)["dead_lettering"] == 2
+    there.shard.call("configure", "dlq", {"cap_bytes": 8000})
+    assert not await carry(here, there)  # it is asked now and then
+    here.clock.advance(5000)
+    await settle(here, there)
+    assert sorted(len(r["data"]) for r in copies(there)) == [2000, 3000]
+    assert state(here) == {"ready": 0, "in_flight": 0, "delayed": 0, "dead_lettering": 0, "dead_lettered": 2}
+
+
+async def test_the_mover_asks_again_for_a_letter_that_could_not_fit(
+    there: There, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there.shard.call("configure", "dlq", {"cap_bytes": 1000, "discard": "reject"})
+    here = worn_out_with(Harness(), 3000, 10)
+    monkeypatch.setattr(here.clock, "monotonic", trio.current_time)
+    asked = 0
+
+    async def request(*args: Any) -> Reply:
+        nonlocal asked
+        asked += 1
+        return await There.request(there, *args)
+
+    monkeypatch.setattr(there, "request", request)
+    here.shard.commits.sync_now()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(here.shard.mover.run, there)
+        await trio.sleep(60)
+        assert [len(r["data"]) for r in copies(there)] == [10]
+        here.shard.commits.sync_now()
+        await trio.sleep(60)
+        assert asked < 40
+        there.shard.call("configure", "dlq", {"cap_bytes": 8000})
+        await trio.sleep(6)
+        assert [len(r["data"]) for r in copies(there)] == [10, 3000]
+        nursery.cancel_scope.cancel()
+
+
+async def test_letters_that_can_never_fit_go_where_the_queue_sends_them_now(there: There) -> None:
+    there.shard.call("configure", "dlq", {"cap_bytes": 1000, "discard": "reject"})
+    here = worn_out_with(Harness(), 3000, 2000)
+    await settle(here, there)
+    here.call("configure", "q", {"dead_letter": "spare"})
+    here.clock.advance(5000)
+    await settle(here, there)
+    assert sorted(len(r["data"]) for r in there.shard.everything("spare")) == [2000, 3000]
+
+
+async def test_a_letter_that_can_never_fit_is_not_lost_and_may_be_deleted(there: There) -> None:
+    there.shard.call("configure", "dlq", {"cap_bytes": 1000, "discard": "reject"})
+    here = worn_out_with(Harness(), 3000, 2000)
+    await settle(here, there)
+    here.shard.checkpoint_now()
+    here = here.restarted()
+    await settle(here, there)
+    assert (len(here.everything("q")), state(here)["waits_for"]) == (2, "record_too_large")
+    here.call("delete_records", "q", {"before_seq": 3})
+    here.clock.advance(5000)
+    await settle(here, there)
+    assert len(here.shard.mover) == 0
+    assert "waits_for" not in state(here)
+
+
+async def test_batches_travel_again_behind_a_letter_that_can_never_fit(there: There) -> None:
+    there.shard.call("configure", "dlq", {"cap_bytes": 1000, "discard": "reject"})
+    here = worn_out_with(Harness(), 3000, 10)
+    await settle(here, there)
+    seqs = here.append("q", 3, 4)["seqs"]
+    for _ in range(2):
+        here.call("claim", "q", {"node": "w", "max": 2})
+        here.call("nack", "q", {"node": "w", "seqs": seqs})
+    assert await carry(here, there)  # in one batch
+    assert [r["data"] for r in copies(there)][1:] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [({"cap_records": 1, "discard": "reject"}, "topic_full"), (None, "topic_not_found")],
+    ids=["full", "missing"],
+)
+async def test_the_state_of_a_queue_says_what_its_letters_wait_for(
+    there: There, config: dict[str, Any] | None, reason: str
+) -> None:
+    if config is not None:
+        there.shard.call("configure", "dlq", config)
+        there.shard.append("dlq", 0)
+    here = worn(Harness(), auto_create=False)
+    with capture_logs() as logs:
+        for _ in range(3):
+            await carry(here, there)
+    assert state(here)["waits_for"] == reason
+    assert here.call("peek_jobs", "q")["jobs"][0]["waits_for"] == reason
+    assert [each["event"] for each in logs] == ["dead_letter_refused"]
+    there.shard.call("configure", "dlq", {"cap_records": 0})
+    await settle(here, there)
+    assert "waits_for" not in state(here)
 
 
 async def test_letters_that_are_refused_go_where_the_queue_sends_them_now(there: There) -> None:

@@ -187,7 +187,13 @@ async def test_letters_in_a_queue_go_back_unless_somebody_holds_them(there: Ther
     shard.call("claim", "dlq", {"node": "w", "max": 2})
     shard.call("nack", "dlq", {"node": "w", "seqs": [2], "delay_ms": 1000})
     assert (await redriven(shard, there))["seqs"] == [2, 3]
-    assert shard.call("state", "dlq")["queue"] == {"ready": 0, "in_flight": 1, "dead_lettered": 0}
+    assert shard.call("state", "dlq")["queue"] == {
+        "ready": 0,
+        "in_flight": 1,
+        "delayed": 0,
+        "dead_lettering": 0,
+        "dead_lettered": 0,
+    }
     assert shard.call("ack", "dlq", {"node": "w", "seqs": [1]})["acked"] == 1
 
 

@@ -71,3 +71,11 @@ def test_holds_double_up_to_the_longest() -> None:
     pauses = [hold_s(n) for n in range(1000)]
     assert (pauses[0], pauses[1], pauses[-1]) == (FIRST_HOLD_S, 2 * FIRST_HOLD_S, LONGEST_HOLD_S)
     assert pauses == sorted(pauses)
+
+
+def test_deaths_over_requests_neither_grow_the_pause_nor_count_as_too_often() -> None:
+    over = [Death(float(n), 0.1, over_a_request=True) for n in range(50)]
+    assert decide(over, 49.0, 10) == Again(FIRST_DELAY_S)
+    own = [Death(50.0, 0.1), Death(51.0, 0.1)]
+    assert decide(over + own, 51.0, 10) == Again(2 * FIRST_DELAY_S)
+    assert isinstance(decide(over + deaths(*(50.0 + n for n in range(11))), 60.0, 10), TooOften)

@@ -1,0 +1,47 @@
+"""Indivisible: blocks that change a shard's memory in several steps.
+
+    with indivisible:
+        …
+
+An exception that leaves such a block in the middle leaves memory half changed. It sets `broken`, and then the process
+must end: a start reads the memory back from the files. Outside of these blocks an exception fails only its request.
+
+A `TopicsError` or a `SegmentError` may leave a block: the statement that raises it has changed nothing half. So may
+`Undone`.
+
+A process is one shard, so there is one object for all blocks. Blocks may be nested.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from proto.model.errors import TopicsError
+from shardd.storage.errors import SegmentError
+
+
+class Undone(Exception):
+    """A change failed, for the reason in `__cause__`. It was taken back, or is among the staged ones, which are."""
+
+
+_WHOLE = (TopicsError, SegmentError, Undone)
+
+
+class Indivisible:
+    __slots__ = ("broken",)
+
+    def __init__(self) -> None:
+        self.broken = False
+        """An exception has left a block in the middle."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is not None and not issubclass(kind, _WHOLE):
+            self.broken = True
+
+
+indivisible = Indivisible()

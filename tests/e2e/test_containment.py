@@ -1,0 +1,137 @@
+"""Claims about a defect in a shard: it harms the request that meets it, in the real service.
+
+Shards of these services have defects: the module below is loaded before their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proto.model.names import shard_of
+from tests.support.service import Service, until
+
+DEFECTS = """
+import sys
+if "shardd" in sys.orig_argv:
+    import os, signal
+    from proto.ipc.message import Reply
+    from proto.ipc.operations import Fed
+    from shardd.operations.cursors import Cursors
+    from shardd.operations.append import RecordsAdded
+    get, apply = Cursors.get, RecordsAdded.apply
+    def bad_get(self, request, respond):
+        name = request.options.cursor
+        if name == "raises":
+            raise ZeroDivisionError("a defect")
+        if name == "huge":
+            respond(Reply(request.id, extra=Fed(1 << 64, 0, 0, 0)))
+        elif name == "kills":
+            os.kill(os.getpid(), signal.SIGKILL)
+        else:
+            get(self, request, respond)
+    def bad_apply(self, timing):
+        if self.columns.data.values == b'"poison"':
+            raise ZeroDivisionError("a defect after the write")
+        apply(self, timing)
+    Cursors.get, RecordsAdded.apply = bad_get, bad_apply
+"""
+NewService = Callable[..., Service]
+
+
+@pytest.fixture
+def defective(new_service: NewService, tmp_path: Path) -> Service:
+    place = tmp_path / "defects"
+    place.mkdir()
+    (place / "sitecustomize.py").write_text(DEFECTS)
+    path = os.pathsep.join(filter(None, (str(place), os.environ.get("PYTHONPATH", ""))))
+    service = new_service(PYTHONPATH=path).start()
+    service.request("PUT", "/v0/topics/t", {})
+    return service
+
+
+def pid_of(service: Service, topic: str = "t") -> int:
+    return int(service.child(f"shard-{shard_of(topic, 2):02d}")["pid"])
+
+
+def errors(service: Service) -> dict[tuple[str, str], int]:
+    connection = service.connect()
+    connection.request("GET", "/v0/metrics", headers={"Accept": "application/json"})
+    families = json.loads(connection.getresponse().read())
+    connection.close()
+    return {
+        (each["labels"]["process"], each["labels"]["operation"]): each["value"]
+        for each in families["topics_internal_errors_total"]
+    }
+
+
+def test_an_exception_fails_its_request_and_the_shard_serves_on(defective: Service) -> None:
+    before = pid_of(defective)
+    for _ in range(20):
+        status, answer = defective.request("GET", "/v0/topics/t/cursors/raises")
+        assert (status, answer["error"]["code"]) == (500, "internal")
+    ident = answer["error"]["detail"]["id"]
+    until(lambda: f"id={ident}" in defective.log_text(), "the id in the log")
+    assert "ZeroDivisionError: a defect" in defective.log_text()
+    assert pid_of(defective) == before
+    assert defective.request("POST", "/v0/topics/t", {"records": [{"data": 1}]})[0] == 200
+    assert errors(defective) == {(f"shard-{shard_of('t', 2):02d}", "cursor_get"): 20}
+
+
+def test_an_answer_that_cannot_be_sent_fails_its_request(defective: Service) -> None:
+    before = pid_of(defective)
+    status, answer = defective.request("GET", "/v0/topics/t/cursors/huge")
+    assert (status, answer["error"]["detail"]["outcome"]) == (500, "unknown")
+    assert pid_of(defective) == before
+
+
+def settled(service: Service, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    """Ask until the shard is back."""
+
+    def asked() -> tuple[int, Any] | None:
+        answer = service.request(method, path, body)
+        return None if answer[0] == 503 and answer[1]["error"]["detail"].get("outcome") == "not_done" else answer
+
+    found: tuple[int, Any] = until(asked, "an answer of the shard")
+    return found
+
+
+def test_a_request_that_ended_the_shard_twice_is_not_sent_again(defective: Service) -> None:
+    path = "/v0/topics/t/cursors/kills"
+    for _ in range(2):
+        status, answer = settled(defective, "GET", path)
+        assert (status, answer["error"]["detail"]["outcome"]) == (503, "unknown")
+    status, answer = settled(defective, "GET", path)
+    assert (status, answer["error"]["code"], answer["error"]["detail"]["outcome"]) == (500, "internal", "not_done")
+    assert f"suspect={answer['error']['detail']['id']}" in defective.log_text()
+    before = pid_of(defective)
+    assert settled(defective, "GET", path)[0] == 500
+    assert settled(defective, "GET", "/v0/topics/t/cursors/other")[0] == 404
+    assert pid_of(defective) == before
+
+
+def test_a_write_that_ends_the_shard_after_the_log_has_it_is_there_and_not_sent_again(defective: Service) -> None:
+    write = {"records": [{"data": "poison"}]}
+    for _ in range(2):
+        assert settled(defective, "POST", "/v0/topics/t", write)[0] == 503
+    assert settled(defective, "POST", "/v0/topics/t", write)[0] == 500
+    status, answer = settled(defective, "POST", "/v0/topics/t/diff", {"from_seq": 0})
+    assert (status, [record["data"] for record in answer["records"]]) == (200, ["poison", "poison"])
+
+
+def test_deaths_over_requests_make_no_pause_grow(defective: Service) -> None:
+    """Fifteen within a minute, which a shard that died by itself would be held for."""
+    topics = [name for n in range(60) if shard_of(name := f"d{n}", 2) == 0][:15]
+    for name in topics:
+        settled(defective, "PUT", f"/v0/topics/{name}", {})
+    began = time.monotonic()
+    for name in topics:
+        assert settled(defective, "GET", f"/v0/topics/{name}/cursors/kills")[0] == 503
+    assert "child_held" not in defective.log_text()
+    assert settled(defective, "GET", f"/v0/topics/{topics[0]}/cursors/x")[0] == 404
+    assert time.monotonic() - began < 120
