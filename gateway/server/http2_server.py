@@ -16,6 +16,7 @@ import socket
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from ipaddress import IPv6Address, ip_address
 from time import monotonic
 from typing import Any
 
@@ -38,6 +39,7 @@ from h2.exceptions import H2Error, ProtocolError
 from h2.settings import SettingCodes, Settings
 
 from gateway.admission.body_budget import Budget
+from gateway.admission.floods import Floods
 from gateway.admission.in_flight import Flight
 from gateway.api.dispatch import Api
 from gateway.contract import responses
@@ -86,15 +88,18 @@ class Http2Server:
         self.limits = limits
         self.budget = budget
         self.draining = False
+        self.floods = Floods()
         self.open = 0
         """Streams that are open on all connections."""
         self._page = page
         self._owns = owns
         self._connections: set[Http2Connection] = set()
+        self._drains = trio.Event()
 
     def drain(self) -> None:
         """Refuse new streams, and close connections as their last stream ends."""
         self.draining = True
+        self._drains.set()
         for connection in tuple(self._connections):
             connection.close_if_idle()
 
@@ -116,7 +121,11 @@ class Http2Server:
 
     async def serve(self, raw: socket.socket, read: bytes, carried: Carried) -> None:
         """Serve a connection to its end, beginning with the bytes already `read`."""
-        connection = Http2Connection(self, raw, carried)
+        address = _network(raw)
+        if pause := self.floods.pause(address, monotonic()):
+            with trio.move_on_after(pause):
+                await self._drains.wait()
+        connection = Http2Connection(self, raw, carried, address)
         self._connections.add(connection)
         try:
             await connection.run(read)
@@ -124,12 +133,24 @@ class Http2Server:
             self._connections.discard(connection)
 
 
+def _network(raw: socket.socket) -> str:
+    """Return the address of a client, for IPv6 its network of 64 bits, all of which one client may have."""
+    try:
+        host = ip_address(raw.getpeername()[0].partition("%")[0])
+    except (OSError, ValueError, IndexError):
+        return ""  # it is gone already, or has none
+    if isinstance(host, IPv6Address):
+        return host.packed[:8].hex() if host.ipv4_mapped is None else str(host.ipv4_mapped)
+    return str(host)
+
+
 class Http2Connection:
-    def __init__(self, server: Http2Server, raw: socket.socket, carried: Carried) -> None:
+    def __init__(self, server: Http2Server, raw: socket.socket, carried: Carried, address: str) -> None:
         self.carried = carried
         self.limits = server.limits
         self._server = server
         self._raw = raw
+        self._address = address
         self._frames = Frames()
         self._streams: dict[int, Http2Stream] = {}
         self._ready: deque[Http2Stream] = deque()
@@ -196,6 +217,7 @@ class Http2Connection:
                 frames.feed(data)
         except Refused as error:
             _log.warning("http2_refused", error=str(error))
+            self._server.floods.refused(self._address, monotonic())
             self._close(ErrorCodes(error.code))
         except ProtocolError as error:
             _log.debug("protocol_broken", http2=True, error=repr(error))

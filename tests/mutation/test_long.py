@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 from random import Random
-from time import monotonic
 
 import pytest
 
@@ -15,7 +14,7 @@ from tests.mutation.scene import scene
 from tests.support.gateway_stage import key
 
 INPUTS = 1_000_000
-MOST_S = 900.0
+SWEEP_S = 1800.0
 EDITS = 500
 
 
@@ -23,10 +22,10 @@ EDITS = 500
 async def test_a_million_mutations_get_honest_answers() -> None:
     seed = int(os.environ.get("TOPICS_TEST_SEED", secrets.randbelow(2**32)))
     print(f"TOPICS_TEST_SEED={seed}")  # noqa: T201 - for the run that fails
-    random, until, tried = Random(seed), monotonic() + MOST_S, 0
-    while tried < INPUTS and monotonic() < until:
+    random, tried = Random(seed), 0
+    while tried < INPUTS:
         judge = Judge(f"TOPICS_TEST_SEED={seed}, after {tried} inputs")
-        async with scene(judge, within_s=2 * MOST_S) as there:
+        async with scene(judge, within_s=SWEEP_S) as there:
             for operation, example in sweeps.examples():
                 await sweeps.requests(there, operation, example, random, EDITS)
             await sweeps.framings(there, random, EDITS)
@@ -38,4 +37,4 @@ async def test_a_million_mutations_get_honest_answers() -> None:
             await sweeps.tickets(there, random, EDITS)
             await talks.in_frames(there, talks.first_messages(random, EDITS), keyed=False)
         tried += judge.tried
-    assert tried > 100_000
+        print(f"{tried} inputs")  # noqa: T201 - of how far it has come

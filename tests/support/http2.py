@@ -57,8 +57,8 @@ def frames(raw: socket.socket) -> Iterator[tuple[int, int, int, bytes]]:
             buffer = buffer[end:]
         try:
             data = raw.recv(1 << 16)
-        except ConnectionResetError:
-            return
+        except OSError:
+            return  # reset, or closed in another thread
         if not data:
             return
         buffer += data

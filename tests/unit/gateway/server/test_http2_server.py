@@ -251,3 +251,25 @@ async def test_a_drained_server_finishes_its_streams_refuses_new_ones_and_says_g
         assert (await http2.answer(number))[0] == 200
         assert await http2.stream.receive_some(1 << 16) is not None
         await until(lambda: not there.gateway.server.connections)
+
+
+async def test_after_a_flood_the_next_connection_of_its_address_waits_and_others_over_http_1_do_not() -> None:
+    async with stage(echo) as there:
+        for _ in range(3):
+            async with there.client() as flooding:
+                await flooding.stream.send_all(raw.begun() + raw.frame(raw.PING, b"12345678") * 400)
+                with suppress(trio.BrokenResourceError):
+                    async for _ in frames(flooding.stream):
+                        pass
+        answered: list[str] = []
+
+        async def over_http2() -> None:
+            assert (await Http2(second.stream).ask("GET", "/v0/health"))[0] == 200
+            answered.append("2")
+
+        async with there.client() as first, there.client() as second, trio.open_nursery() as nursery:
+            nursery.start_soon(over_http2)
+            for _ in range(20):
+                assert (await first.ask("GET", "/v0/health")).status == 200
+            answered.append("1.1")
+        assert answered == ["1.1", "2"]
