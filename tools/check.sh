@@ -3,6 +3,7 @@
 # rest goes to pytest, which then runs once, in one process. A test that lacks something of the machine is left out, and
 # the last line says what is lacking. Where CI is set, that is a failure; else CI changes nothing.
 set -eu
+unset PYTHONDONTWRITEBYTECODE # pytest rewrites each test file, and keeps what it wrote
 bin=$1
 form=$2
 shift 2
