@@ -111,16 +111,19 @@ class _Items(Generic[I_co]):
     def __init__(self, client: Client, items: Any) -> None:
         self._client = client
         self._items = items
+        self._lock = threading.Lock()
         weakref.finalize(self, _dropped.append, functools.partial(client._loop.soon, items.aclose))
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> I_co:
-        found: I_co | None = self._client._loop.call(anext, self._items, None)
-        if found is None:
-            raise StopIteration
-        return found
+        with self._lock:  # threads may share an iterator
+            # What came together is given without a turn of the loop for each item.
+            if not (self._items.waiting or self._client._loop.call(self._items.fill)):
+                raise StopIteration
+            found: I_co = self._items.take()
+            return found
 
 
 class BlockingReading(_Items[I_co]):
@@ -170,7 +173,11 @@ class BlockingPublisher:
         self._context = client._loop.portal.wrap_async_context_manager(publisher)  # in one task, as its timer needs
 
     def send(self, data: Any, **fields: Unpack[RecordFields]) -> None:
-        self._client._loop.call(self._publisher.send, data, **fields)
+        loop = self._client._loop
+        if not loop.is_alive():
+            raise RuntimeError(CLOSED)
+        if self._publisher.add(data, fields):
+            loop.call(self._publisher.go_on)
 
     def flush(self) -> None:
         self._client._loop.call(self._publisher.flush)

@@ -44,7 +44,11 @@ class NewRecord:
 def _encoded(value: Any) -> bytes:
     if isinstance(value, Json):
         return value
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can be
+        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ A batch that is repeated has the key of its first attempt, so the service append
 from __future__ import annotations
 
 import json
+import threading
 import uuid
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -118,6 +119,7 @@ class Publisher:
         self._linger_s = linger_s
         self._open = Batch(new_key())
         self._full: deque[Batch] = deque()
+        self._adding = threading.Lock()
         self._lock = anyio.Lock()
         self._begun = anyio.Event()
         self._error: TopicsError | None = None
@@ -138,21 +140,34 @@ class Publisher:
 
     async def send(self, data: Any, **fields: Unpack[RecordFields]) -> None:
         """Add a record. If its batch is full, write that."""
+        if self.add(data, fields):
+            await self.go_on()
+
+    def add(self, data: Any, fields: RecordFields) -> bool:
+        """Add a record. Returns whether it is the first of a batch, so that `go_on` has to be called. Any thread may
+        call this."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error
         record = NewRecord(data, **fields).encoded()
-        if not self._open.takes(record, *self._most):
-            self._close_batch()
-            self._open.takes(record, *self._most)
-            await self._write()
+        with self._adding:
+            if not self._open.takes(record, *self._most):
+                self._close_batch()
+                self._open.takes(record, *self._most)
+            return len(self._open.records) == 1
+
+    async def go_on(self) -> None:
+        """Write full batches, and let the timer run."""
         self._begun.set()
+        if self._full:
+            await self._write()
 
     async def flush(self) -> None:
         """Write all records that were sent. Raises what an append raises."""
         self._error = None
-        if self._open.records:
-            self._close_batch()
+        with self._adding:
+            if self._open.records:
+                self._close_batch()
         await self._write()
 
     def _close_batch(self) -> None:

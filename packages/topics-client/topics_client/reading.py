@@ -61,12 +61,27 @@ class Reading(Generic[I_co]):
         return self
 
     async def __anext__(self) -> I_co:
+        if not (self.waiting or await self.fill()):
+            raise StopAsyncIteration
+        return self.take()
+
+    @property
+    def waiting(self) -> int:
+        """Number of items that `take` has."""
+        return len(self._page)
+
+    async def fill(self) -> bool:
+        """Read until an item waits. Returns False at the end."""
         while not self._page:
             self.seq = self._after_page
             if self._ended:
                 self._ended = False  # the next iteration reads what came since
-                raise StopAsyncIteration
+                return False
             await self._turn()
+        return True
+
+    def take(self) -> I_co:
+        """The next item of those that wait. Raises `GapError`, `IndexError`."""
         item: I_co = self._page.popleft()
         self.seq = item.seq
         if isinstance(item, Gap) and self._gaps == "raise":

@@ -137,14 +137,29 @@ class Tail(Generic[I_co]):
         return position
 
     async def __anext__(self) -> I_co:
+        if not (self.waiting or await self.fill()):
+            raise StopAsyncIteration
+        return self.take()
+
+    @property
+    def waiting(self) -> int:
+        """Number of items that `take` has."""
+        return len(self._items) if self._begun else 0
+
+    async def fill(self) -> bool:
+        """Wait for an item. Returns False at the end."""
         await self._begin()
         while not self._items:
             self.positions = dict(self._received)  # the caller asks for more, so all items are done
             if self._auto and self._cursor:
                 await self.commit()
             if not self._received and not self._prefix:
-                raise StopAsyncIteration  # every topic is deleted
+                return False  # every topic is deleted
             await self._receive()
+        return True
+
+    def take(self) -> I_co:
+        """The next item of those that wait. Raises `GapError`, `IndexError`."""
         item: I_co = self._items.popleft()
         if isinstance(item, TopicDeleted):
             self.positions.pop(item.topic, None)

@@ -141,3 +141,12 @@ async def test_json_text_is_sent_as_it_is() -> None:
         text = Json(b'{"total":9.90,"n":123456789012345678901234567890}')
         await client.publish("t", records=[NewRecord(text, tag="a"), NewRecord(None)])
     assert fake.requests[0].content.endswith(b'"records":[{"data":%s,"tag":"a"},{"data":null}]}' % text)
+
+
+async def test_text_stays_text_and_half_a_surrogate_pair_an_escape() -> None:
+    fake = Fake([appended(1, 2)])
+    async with fake.client() as client:
+        await client.publish("t", records=[NewRecord("K\u00f8ln", tag="\u6771"), NewRecord("\ud800")])
+    assert fake.requests[0].content.endswith(
+        '"records":[{"data":"K\u00f8ln","tag":"\u6771"},{"data":"\\ud800"}]}'.encode()
+    )
