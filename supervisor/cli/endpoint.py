@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from supervisor.cli import contexts
-from supervisor.cli.terminal import Status, complain, fail, read_seconds
+from supervisor.cli.terminal import Status, complain, fail, fail_each, read_seconds
 from supervisor.client.http_client import Client
 from supervisor.config import variables
 from supervisor.process import rundir
@@ -107,7 +107,7 @@ def _settings() -> Settings:
     try:
         return load()
     except SettingsError as error:
-        fail(str(error), Status.USAGE)
+        fail_each(str(error), Status.USAGE)
 
 
 def _named(context: str | None, token: str | None, environment: Mapping[str, str]) -> tuple[str | None, str | None]:

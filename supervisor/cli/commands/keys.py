@@ -15,7 +15,16 @@ from typing import Annotated, Any
 import typer
 
 from proto.model.keys import ALL_SCOPES, Key, Scope
-from supervisor.cli.terminal import HELP_OPTIONS, JsonOption, Status, complain, fail, say, table
+from supervisor.cli.terminal import (
+    HELP_OPTIONS,
+    JsonOption,
+    Status,
+    complain,
+    fail,
+    say,
+    table,
+    tell,
+)
 from supervisor.config.keys import FILE_VARIABLE, KeysError, parse_file
 
 app = typer.Typer(
@@ -55,10 +64,10 @@ def make(
     entry = f"{secret}:{scopes}:{prefixes}" if prefixes else f"{secret}:{scopes}" if scopes else secret
     if file is None:
         _checked([entry], Path("the new key"))
-        typer.echo(entry)
+        tell(entry)
         return
     _store(file, [*_lines(file, missing=True), entry])
-    typer.echo(secret)
+    tell(secret)
 
 
 @app.command("list")
@@ -71,7 +80,7 @@ def list_keys(file: FileOption, as_json: JsonOption = False) -> None:
     else:
         for row in rows:
             row |= {"digest": row["digest"][:SHOWN], "prefixes": " ".join(row["prefixes"]) or "all"}
-        typer.echo(table(rows, {name: name for name in ("digest", "scopes", "prefixes")}))
+        tell(table(rows, {name: name for name in ("digest", "scopes", "prefixes")}))
 
 
 @app.command()
@@ -93,7 +102,7 @@ def rotate(
     _store(file, lines)
     if not drop:
         complain(f"the old key stays valid until: topics keys rm {digest}")
-    typer.echo(secret)
+    tell(secret)
 
 
 @app.command("rm")
@@ -102,7 +111,7 @@ def remove(digest: DigestArgument, file: FileOption) -> None:
     lines = _lines(file)
     del lines[_find(lines, digest, file)]
     _store(file, lines)
-    typer.echo(f"{digest}: removed")
+    tell(f"{digest}: removed")
 
 
 def _row(key: Key) -> dict[str, Any]:

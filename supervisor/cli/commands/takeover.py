@@ -9,7 +9,14 @@ from typing import Annotated
 
 import typer
 
-from supervisor.cli.terminal import DataDirOption, Status, complain, fail
+from supervisor.cli.terminal import (
+    DataDirOption,
+    Status,
+    complain,
+    fail,
+    fail_each,
+    tell,
+)
 from supervisor.config import settings as settings_module
 from supervisor.process import rundir
 
@@ -31,12 +38,12 @@ def takeover(
     try:
         settings = settings_module.load({"data_dir": data_dir})
     except settings_module.SettingsError as error:
-        fail(str(error), Status.USAGE)
+        fail_each(str(error), Status.USAGE)
     if not settings.bucket:
         fail("there are standbys with TOPICS_BUCKET only", Status.USAGE)
     found = rundir.status(settings.runtime_dir, os.environ, settings.data_dir)
     if found is not None and found.get("ready"):
-        typer.echo("this machine holds the shards already")
+        tell("this machine holds the shards already")
         return
     descriptor = None if found is None else rundir.process(found)
     if descriptor is None:
@@ -47,7 +54,7 @@ def takeover(
         time.sleep(POLL_S)
         found = rundir.status(settings.runtime_dir, os.environ, settings.data_dir)
         if found is not None and found.get("ready"):
-            typer.echo("this machine holds the shards now")
+            tell("this machine holds the shards now")
             return
     complain(f"not taken over within {within:g} s; `topics status` and the service's log tell why")
     raise typer.Exit(Status.FAILED)
