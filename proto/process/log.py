@@ -14,6 +14,7 @@ from typing import Any, TextIO
 import structlog
 
 from proto.model.visible import visible
+from proto.process import tracebacks
 from proto.process.log_dedup import Repeats
 from proto.process.trace import with_trace
 
@@ -86,7 +87,10 @@ def configure(process: str, level: str | None = None, form: str | None = None) -
     `form` of None is taken from the environment."""
     level = level or os.environ.get(LEVEL_VARIABLE, "info")
     form = form or chosen_format(os.environ.get(FORMAT_VARIABLE, "auto"))
-    traceback = structlog.processors.format_exc_info
+    traceback: Any = structlog.processors.format_exc_info
+    if process != "supervisor":  # which parses nothing of strangers
+        traceback = tracebacks.rendered
+        tracebacks.install()
     renderers: dict[str, list[Any]] = {
         # The default traceback formatter shows local variables, and those hold payloads.
         "console": [
