@@ -47,6 +47,7 @@ def serve(
     settings, 3 data that an operator must repair.
     """
     leave_no_core()
+    os.umask(0o077)  # also for what libraries write: the objects of a bucket that is a directory
     try:
         settings = settings_module.load({"host": host, "port": port, "data_dir": data_dir, "shards": shards})
         keys = obtain(os.environ)

@@ -160,8 +160,9 @@ def _writing(output: str) -> Iterator[Any]:
         return
     target = Path(output)
     making = target.with_name(target.name + ".part")
+    making.unlink(missing_ok=True)  # of an export that was killed, or a link or a file of another user
     try:
-        with open(making, "wb") as file:
+        with open(making, "xb", opener=_private) as file:
             if target.suffix == ".gz":
                 with gzip.GzipFile("", "wb", 6, file, 0) as packed:
                     yield cast(BinaryIO, packed)
@@ -198,6 +199,10 @@ def _chunks(file: BinaryIO, skip: int) -> Iterator[tuple[int, list[bytes]]]:
         yield number, lines
         number += len(lines)
         lines = following
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 class _Shown(io.RawIOBase):
