@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -106,6 +107,22 @@ class Gateway:
             self.api.observers.append(self.tracing)
             _log.info("spans_are_sent")
 
+    async def expire_keys(self) -> None:
+        """Have keys expire in time. The wall clock may be set, so it is looked at every second."""
+        changed = trio.Event()
+
+        def wake() -> None:
+            nonlocal changed
+            changed.set()
+            changed = trio.Event()
+
+        self.keyring.on_change.append(wake)
+        while True:
+            left = self.keyring.expire()
+            waiting = changed
+            with trio.move_on_after(math.inf if left is None else min(max(left, 1) / 1000, 1)):
+                await waiting.wait()
+
     def replace_keys(self, keys: list[Key]) -> None:
         """Replace all keys. Streams and waiting requests of removed or changed keys end."""
         self.keyring.replace(keys)
@@ -185,6 +202,7 @@ async def serve(link: ControlLink) -> None:
         gateway.shards.update(ShardStates(start.states).parsed())
         await nursery.start(gateway.accept, listener, walrus, rog)
         nursery.start_soon(gateway.tidy)
+        nursery.start_soon(gateway.expire_keys)
         if tracing.wanted(os.environ):
             nursery.start_soon(gateway.begin_tracing)
         calm(OLD_SEARCHES)

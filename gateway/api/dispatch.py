@@ -193,6 +193,8 @@ class Api:
                 self.origins.check(request)
                 if not self.origins.is_preflight(request):
                     operation, values = self._routes.find(request.method, request.path)
+                    if operation.changes:
+                        self.origins.check(request, changes=True)
                     plan = Plan(operation, values, self.origins.rule, self._keyring.version)
             if plan is not None:
                 name = plan.operation.name

@@ -10,6 +10,8 @@ import hashlib
 import hmac
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from time import time
 
 from proto.model.errors import ErrorCode, TopicsError
 from proto.model.keys import Key, Scope
@@ -21,9 +23,12 @@ UNPROVEN = Key(b"", Scope(0))
 
 
 class Keyring:
-    """The keys of the service. None: clients need no key."""
+    """The keys of the service. None: clients need no key. `expire` has to be called when it says."""
 
-    def __init__(self, keys: Sequence[Key] | None) -> None:
+    def __init__(self, keys: Sequence[Key] | None, now_ms: Callable[[], int] = lambda: int(time() * 1000)) -> None:
+        self._now_ms = now_ms
+        self._given = keys
+        """With those that have expired."""
         self._keys = keys
         self.version = 0
         """Increases whenever the keys change. What was decided under an earlier version no longer holds."""
@@ -43,18 +48,33 @@ class Keyring:
 
     def replace(self, keys: Sequence[Key]) -> None:
         """Replace all keys. Streams and waiting requests of removed or changed keys end."""
-        self._keys = keys
+        self._given = keys
+        self._apply()
+
+    def expire(self) -> int | None:
+        """Remove the keys that have expired, as `replace` does. Returns how long the next one has, ms; None if none
+        will expire."""
+        now = self._now_ms()
+        if any(key.expired(now) for key in self._keys or ()):
+            self._apply()
+        times = [key.expires_ms for key in self._keys or () if key.expires_ms]
+        return min(times) - now if times else None
+
+    def _apply(self) -> None:
+        now = self._now_ms()
+        self._keys = [key for key in self._given or () if not key.expired(now)]
         self.version += 1
         for forget in self.on_change:
             forget()
-        known = frozenset(keys)
+        known = frozenset(self._keys)
         for key, end in tuple(self._lasting.values()):
             if key not in known:
                 end()
 
     def knows(self, key: Key) -> bool:
         """Whether the key still exists, with the same rights as when it was identified."""
-        return self._keys is None or key in self._keys
+        now = self._now_ms()
+        return self._keys is None or any(each == key and not each.expired(now) for each in self._keys)
 
     @contextmanager
     def while_known(self, key: Key, end: Callable[[], object]) -> Iterator[None]:
@@ -73,7 +93,7 @@ class Keyring:
 
         The duration reveals nothing: every digest is compared in constant time, whether or not an earlier one matched.
         """
-        keys = self._keys
+        keys = self._given
         if keys is None:
             return EVERYBODY
         if not authorization:
@@ -86,7 +106,14 @@ class Keyring:
         same = [hmac.compare_digest(key.digest, digest) for key in keys]
         if True not in same:
             raise unauthorized("this key is not known here")
-        return keys[same.index(True)]
+        found = keys[same.index(True)]
+        if found.expired(self._now_ms()) or found not in (self._keys or ()):  # the clock may have been set back
+            raise unauthorized(f"this key expired at {_shown(found.expires_ms)}; use another one")
+        return found
+
+
+def _shown(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def unauthorized(message: str) -> TopicsError:
@@ -94,7 +121,7 @@ def unauthorized(message: str) -> TopicsError:
 
 
 def key_is_gone() -> TopicsError:
-    return unauthorized("the service's keys have changed, and this one is gone or may do something else; connect again")
+    return unauthorized("this key is gone, has expired or may do something else since the keys changed; connect again")
 
 
 def check_scope(key: Key, scope: Scope) -> None:

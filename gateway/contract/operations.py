@@ -87,6 +87,12 @@ class Operation:
         return (self.path, *self.aliases)
 
     @property
+    def changes(self) -> bool:
+        """Whether a request may change anything, be it a lease, a stream's position or a topic's last use."""
+        writes = self.scope is not None and bool(self.scope & Scope.WRITE)
+        return self.method != "GET" or writes or self.streams or any(each.name == "touch" for each in self.query)
+
+    @property
     def event_stream(self) -> bool:
         """Whether the response is an event stream, which a browser's EventSource can open."""
         return self.streams and not self.upgrades

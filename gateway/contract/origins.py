@@ -7,7 +7,8 @@ the request's own headers tell a page of another site from a client of this mach
     Host             the name the client used; a page of `evil.example` that made its name resolve to 127.0.0.1 (DNS
                      rebinding) is of the same origin as the service there, but sends its own name
     Origin           the origin of the page; on every POST, PUT, DELETE, EventSource, WebSocket and CORS `fetch`
-    Sec-Fetch-Site   `cross-site` also where there is no Origin, such as an image or a form with GET
+    Sec-Fetch-Site   `cross-site` also where there is no Origin, such as an image or a form with GET; `same-site` for a
+                     page at another port of this machine, which may look at what changes nothing, as by a link
 
 Names accepted as Host without keys: loopback names, the address of the listener, and those in TOPICS_HOST and
 TOPICS_ALLOWED_HOSTS. A listener beyond loopback (TOPICS_ALLOW_INSECURE_NO_AUTH=1) also accepts every IP address and
@@ -62,13 +63,15 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The headers of a request that name its origin, "" where absent. `keyed`: it has an Authorization header."""
+    """The headers of a request that name its origin, "" where absent. `keyed`: it has an Authorization header.
+    `changes`: what it asks for may change something."""
 
     host: str = ""
     origin: str = ""
     site: str = ""
     websocket: bool = False
     keyed: bool = False
+    changes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +94,10 @@ def decide(asked: Asked, rule: Rule) -> Verdict:
             return Verdict.LISTED
         if rule.open or (asked.websocket and not asked.keyed):
             return Verdict.FOREIGN_ORIGIN
-    elif rule.open and asked.site.lower() == "cross-site":
-        return Verdict.CROSS_SITE
+    elif rule.open:
+        site = asked.site.lower()
+        if site == "cross-site" or (asked.changes and site == "same-site"):
+            return Verdict.CROSS_SITE
     return Verdict.OWN
 
 
@@ -165,9 +170,9 @@ class Origins:
     def admits(self, request: Request) -> bool:
         return _verdict(request, self.rule) in (Verdict.OWN, Verdict.LISTED)
 
-    def check(self, request: Request) -> None:
-        """Check a request. Raises `403 forbidden`, with the remedy in its message."""
-        verdict = _verdict(request, self.rule)
+    def check(self, request: Request, *, changes: bool = False) -> None:
+        """Check a request, which may change something or not. Raises `403 forbidden`, with the remedy."""
+        verdict = _verdict(request, self.rule, changes)
         if (text := _REFUSALS.get(verdict)) is None:
             return
         shown = request.header(b"host" if verdict is Verdict.FOREIGN_HOST else b"origin").decode("latin-1")[:100]
@@ -214,17 +219,20 @@ class Origins:
         return origin.lower() in self.rule.origins
 
 
-def _verdict(request: Request, rule: Rule) -> Verdict:
+def _verdict(request: Request, rule: Rule, changes: bool = False) -> Verdict:
     websocket = request.upgrade == b"websocket"
     if not rule.open and not websocket:
         return Verdict.OWN  # CORS decides whether the page may read the response
     get = request.headers.get
     keyed = b"authorization" in request.headers
-    return _decided(rule, get(b"host", b""), get(b"origin", b""), get(b"sec-fetch-site", b""), websocket, keyed)
+    named = get(b"host", b""), get(b"origin", b""), get(b"sec-fetch-site", b"")
+    return _decided(rule, *named, websocket, keyed, changes)
 
 
 @lru_cache(1024)
-def _decided(rule: Rule, host: bytes, origin: bytes, site: bytes, websocket: bool, keyed: bool) -> Verdict:
+def _decided(
+    rule: Rule, host: bytes, origin: bytes, site: bytes, websocket: bool, keyed: bool, changes: bool
+) -> Verdict:
     """`decide` with a cache, because most requests share few combinations of headers."""
-    asked = Asked(host.decode("latin-1"), origin.decode("latin-1"), site.decode("latin-1"), websocket, keyed)
+    asked = Asked(host.decode("latin-1"), origin.decode("latin-1"), site.decode("latin-1"), websocket, keyed, changes)
     return decide(asked, rule)

@@ -30,9 +30,14 @@ class _Plain:
         return form
 
 
+NOSNIFF = (b"x-content-type-options", b"nosniff")
+"""Of every response: what others wrote is never a script or a page, whatever a browser takes it for."""
+
+
 @cache
 def _status_line(status: int) -> bytes:
-    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
+    """The status line, and the header of every response."""
+    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode() + b"%b: %b\r\n" % NOSNIFF
 
 
 class _Date:
@@ -62,7 +67,7 @@ _plain = _Plain()
 
 def fields(response: Response) -> list[tuple[bytes, bytes]]:
     """Return the headers of a response over HTTP/2, without its status."""
-    found = [(b"date", _date.value())]
+    found = [(b"date", _date.value()), NOSNIFF]
     if response.status != HTTPStatus.NO_CONTENT:
         found.append((b"content-type", response.content_type))
         if response.live is None:

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from gateway.observe.metrics import Protocol, Snapshot
 from proto.ipc.control import PHASES
 from proto.model.durability import BY_NAME
+from proto.model.visible import visible
 
 _TOPIC_GAUGES = (
     ("topics_topic_head_seq", "Highest assigned seq per topic."),
@@ -240,8 +241,13 @@ def _cursor_families(stats: list[Mapping[str, Any]], most: int) -> Iterator[Metr
     family = GaugeMetricFamily(
         "topics_cursor_lag", "Records between a named cursor and the head of its topic.", labels=["topic", "cursor"]
     )
+    lags: dict[tuple[str, str], int] = {}
     for topic, cursor, lag in rows:
-        family.add_metric([topic, cursor], lag)
+        # The exposition escapes line breaks itself. Two names may look the same then, and equal series end a scrape.
+        label = topic, "\n".join(map(visible, cursor.split("\n")))
+        lags[label] = max(lag, lags.get(label, 0))
+    for label, lag in lags.items():
+        family.add_metric(label, lag)
     yield family
     yield GaugeMetricFamily(
         "topics_cursor_metrics_truncated", "1 when the per-cursor metrics leave cursors out.", int(truncated)

@@ -82,6 +82,7 @@ async def page(pages: Pages, request: Request) -> Response:
         if message["type"] == "http.response.start":
             fields = {name.lower(): value for name, value in message["headers"]}
             fields.pop(b"content-length", None)
+            fields.pop(b"x-content-type-options", None)  # every response gets it
             response.status = message["status"]
             response.content_type = fields.pop(b"content-type", b"application/octet-stream")
             response.headers = tuple(fields.items())

@@ -52,6 +52,7 @@ from proto.model.errors import TopicsError
 from proto.model.limits import MAX_HEADER_BYTES, Limits
 from proto.process.driven import readable, writable
 from proto.process.faults import faults
+from proto.process.tracebacks import kind
 
 MAX_STREAMS = 100
 """Streams that one connection may have open."""
@@ -220,7 +221,7 @@ class Http2Connection:
             self._server.floods.refused(self._address, monotonic())
             self._close(ErrorCodes(error.code))
         except ProtocolError as error:
-            _log.debug("protocol_broken", http2=True, error=repr(error))
+            _log.debug("protocol_broken", http2=True, error=kind(error))
         except OSError:
             return
         await self._linger()

@@ -7,6 +7,7 @@ them loads them, in a thread.
 
 from __future__ import annotations
 
+import logging
 import socket
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -22,11 +23,25 @@ from gateway.server.asgi import CountedPages, Pages, page
 from gateway.server.http2_connection import Carried
 from gateway.server.page_paths import is_page
 from proto.model.limits import MAX_HEADER_BYTES, Limits
+from proto.process.tracebacks import kind
 
 if TYPE_CHECKING:
     from gateway.server.http2_server import Http2Server
 
 _log: Any = structlog.get_logger()
+
+
+class _Errors(logging.Handler):
+    """Writes what Hypercorn logs as lines of this process: without the texts of exceptions."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _log.error("page_failed", exc_info=record.exc_info and record.exc_info[1])
+
+
+def _errors() -> logging.Logger:
+    logger = logging.getLogger("hypercorn.error")
+    logger.handlers, logger.propagate = [_Errors(logging.ERROR)], False
+    return logger
 
 
 class _Replayed:
@@ -110,6 +125,7 @@ class HypercornHandover:
     def _configured(self) -> Any:
         config = import_module("hypercorn.config").Config()
         config.accesslog = None
+        config.errorlog = _errors()
         config.include_server_header = False
         config.keep_alive_timeout = self._limits.idle_timeout_ms / 1000
         config.h11_max_incomplete_size = MAX_HEADER_BYTES
@@ -152,6 +168,6 @@ class HypercornHandover:
             await self._server(self._app, self._config, self._context, self._state({}), _Replayed(raw, read, pause_s))
         except* self._broken as group:
             # On bytes that are not HTTP, the libraries below Hypercorn raise in the middle of a response.
-            _log.debug("protocol_broken", http2=False, error=repr(group.exceptions[0]))
+            _log.debug("protocol_broken", http2=False, error=kind(group.exceptions[0]))
         finally:
             raw.close()  # Hypercorn leaves it open when cancelled

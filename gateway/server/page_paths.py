@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-PAGES = frozenset({"/", "/console", "/docs", "/docs/reference.css", "/docs/reference.js"})
+PAGES = frozenset(
+    {"/", "/status_page.css", "/status_page.js", "/console", "/docs", "/docs/reference.css", "/docs/reference.js"}
+)
 FOLDER = "/console/"
 """Everything below it belongs to the pages, too."""
 

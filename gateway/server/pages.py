@@ -12,21 +12,28 @@ from gateway.contract import responses
 from gateway.contract.routes import method_not_allowed, unknown_path
 from gateway.http.gzip_coding import accepts_gzip
 from gateway.http.messages import Response
-from gateway.server import console_files, reference_page
+from gateway.server import console_files, reference_page, status_page
 from gateway.server.asgi import Receive, Scope, Send
 from gateway.server.console_files import ConsoleFiles, File
 from gateway.server.page_paths import is_page
-from gateway.server.status_page import HTML, POLICY
 from proto.process.faults import faults
 
 
 def _page(content: str | bytes, content_type: str, policy: str) -> QuartResponse:
-    headers = {"content-security-policy": policy, "x-content-type-options": "nosniff", "cache-control": "no-cache"}
+    headers = {"content-security-policy": policy, "referrer-policy": "no-referrer", "cache-control": "no-cache"}
     return QuartResponse(content, content_type=content_type, headers=headers)
 
 
+async def _unsniffed(response: QuartResponse) -> QuartResponse:
+    response.headers["x-content-type-options"] = "nosniff"
+    return response
+
+
 async def _status_page() -> QuartResponse:
-    return _page(HTML, "text/html; charset=utf-8", POLICY)
+    from quart import request
+
+    content_type, content = status_page.FILES[request.path]
+    return _page(content, content_type, status_page.POLICY)
 
 
 async def _reference() -> QuartResponse:
@@ -49,7 +56,6 @@ def _sent(file: File) -> QuartResponse:
 
     headers = {
         "content-security-policy": console_files.POLICY,
-        "x-content-type-options": "nosniff",
         "referrer-policy": "no-referrer",
         "cross-origin-opener-policy": "same-origin",
         "cache-control": file.cache_control,
@@ -71,11 +77,13 @@ class WebPages:
     def __init__(self) -> None:
         self._app: Any = QuartTrio("gateway.server.pages", static_folder=None)
         self._console = ConsoleFiles()
-        views: dict[str, Any] = {"/": _status_page} | dict.fromkeys(reference_page.FILES, _reference)
+        views: dict[str, Any] = dict.fromkeys(status_page.FILES, _status_page)
+        views |= dict.fromkeys(reference_page.FILES, _reference)
         views |= {"/console": self._document, "/console/": self._document, "/console/<digest>/<path:name>": self._file}
         for path, view in views.items():
             self._app.add_url_rule(path, path, view, methods=["GET"], provide_automatic_options=False)
         self._app.register_error_handler(HTTPException, _refused)
+        self._app.after_request(_unsniffed)
 
     def owns(self, path: str) -> bool:
         return is_page(path)

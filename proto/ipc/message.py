@@ -213,5 +213,5 @@ def unpack(frames: Sequence[bytes]) -> Packet:
                 raise MessageError(f"a {type(message).__name__} has no body")
             message.body = body
     except (msgspec.DecodeError, UnicodeDecodeError, LookupError, RecursionError, ValueError) as error:
-        raise MessageError(f"not a packet of version {VERSION}: {error!r}") from error
+        raise MessageError(f"not a packet of version {VERSION}: {type(error).__name__}") from error
     return packet

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Flag, auto
 from typing import Any
 
@@ -30,11 +30,16 @@ ALL_SCOPES = Scope.READ | Scope.WRITE | Scope.DELETE | Scope.ADMIN
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """API key. `digest` is the SHA-256 of the secret. Empty `prefixes` allow any name."""
+    """API key. `digest` is the SHA-256 of the secret. Empty `prefixes` allow any name. It is valid before `expires_ms`,
+    since 1970; 0 means for ever. Keys that differ in this alone are equal, so streams outlast its change."""
 
     digest: bytes
     scopes: Scope = ALL_SCOPES
     prefixes: tuple[str, ...] = ()
+    expires_ms: int = field(default=0, compare=False)
+
+    def expired(self, now_ms: int) -> bool:
+        return 0 < self.expires_ms <= now_ms
 
     def may(self, scope: Scope) -> bool:
         return scope in self.scopes
@@ -45,12 +50,18 @@ class Key:
 
     def as_map(self) -> dict[str, Any]:
         """Fields for a control message."""
-        return {"digest": self.digest, "scopes": self.scopes.value, "prefixes": list(self.prefixes)}
+        fields = {"digest": self.digest, "scopes": self.scopes.value, "prefixes": list(self.prefixes)}
+        return fields | ({"expires_ms": self.expires_ms} if self.expires_ms else {})
 
     @classmethod
     def from_map(cls, fields: dict[str, Any]) -> Key:
         """The key with the fields that `as_map` returned. Raises `ValueError` for anything else."""
-        digest, prefixes = fields["digest"], tuple(fields["prefixes"])
-        if not isinstance(digest, bytes) or len(digest) != DIGEST_BYTES or not all(prefixes):
+        digest, prefixes, expires_ms = fields["digest"], tuple(fields["prefixes"]), fields.get("expires_ms", 0)
+        if (
+            not isinstance(digest, bytes)
+            or len(digest) != DIGEST_BYTES
+            or not all(prefixes)
+            or type(expires_ms) is not int
+        ):
             raise ValueError("not a key")
-        return cls(digest, Scope(fields["scopes"]), prefixes)
+        return cls(digest, Scope(fields["scopes"]), prefixes, expires_ms)

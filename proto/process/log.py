@@ -13,6 +13,8 @@ from typing import Any, TextIO
 
 import structlog
 
+from proto.model.visible import visible
+from proto.process import tracebacks
 from proto.process.log_dedup import Repeats
 from proto.process.trace import with_trace
 
@@ -68,27 +70,48 @@ def _without_timestamp(logger: Any, method: str, fields: Any) -> Any:
     return fields
 
 
+def _shown(logger: Any, method: str, line: str) -> str:
+    return visible(line)
+
+
+def _shown_values(logger: Any, method: str, fields: Any) -> Any:
+    """For a console, which gets tracebacks in several lines and colors."""
+    for name, value in fields.items():
+        if isinstance(value, str):
+            fields[name] = "\n".join(map(visible, value.split("\n"))) if name == "exception" else visible(value)
+    return fields
+
+
 def configure(process: str, level: str | None = None, form: str | None = None) -> Any:
     """Configure logging of this process and return its logger. `form` is console, logfmt, journal or json. A `level` or
     `form` of None is taken from the environment."""
     level = level or os.environ.get(LEVEL_VARIABLE, "info")
     form = form or chosen_format(os.environ.get(FORMAT_VARIABLE, "auto"))
-    traceback = structlog.processors.format_exc_info
+    traceback: Any = structlog.processors.format_exc_info
+    if process != "supervisor":  # which parses nothing of strangers
+        traceback = tracebacks.rendered
+        tracebacks.install()
     renderers: dict[str, list[Any]] = {
         # The default traceback formatter shows local variables, and those hold payloads.
-        "console": [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)],
+        "console": [
+            traceback,
+            _shown_values,
+            structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+        ],
         "logfmt": [
             traceback,
             structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"], bool_as_flag=False),
+            _shown,
         ],
         "journal": [
             traceback,
             # The journal has its own timestamp.
             _without_timestamp,
             structlog.processors.LogfmtRenderer(key_order=["level", "event"], bool_as_flag=False),
+            _shown,
             _with_priority,
         ],
-        "json": [traceback, structlog.processors.JSONRenderer()],
+        "json": [traceback, structlog.processors.JSONRenderer(), _shown],
     }
     stream: Any = _Unbreakable(sys.stderr)
     repeats = Repeats(lambda method, event, fields: getattr(structlog.get_logger(), method)(event, **fields))

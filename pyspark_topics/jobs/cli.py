@@ -17,6 +17,7 @@ from typing import Any
 
 from pyspark_topics.jobs.session import session
 from pyspark_topics.lake.layout import DELTA, ICEBERG
+from pyspark_topics.visible import visible
 
 _ERROR = re.compile(r"[A-Za-z_][\w.$]*(?:Error|Exception): ")
 """Exception name at the begin of a traceback's last line."""
@@ -312,7 +313,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             Endpoint.of(_options(given)).reach()  # before Spark starts, which takes seconds
         spark = session(given.job, given.master, settings)
     except (OSError, ServiceError, LakeError) as error:
-        sys.stderr.write(f"topics-spark {given.job}: {error}\n")
+        sys.stderr.write(visible(f"topics-spark {given.job}: {error}") + "\n")
         return 2
     failed = ""
     try:
@@ -324,10 +325,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         spark.stop()
     if failed:  # after all of Spark's output
-        sys.stderr.write(f"topics-spark {given.job}: {failed}\n")
+        sys.stderr.write(visible(f"topics-spark {given.job}: {failed}") + "\n")
         return 2
     if getattr(given, "form", "table") == "table":
-        sys.stdout.write(json.dumps({"job": given.job, **done}) + "\n")
+        sys.stdout.write(visible(json.dumps({"job": given.job, **done})) + "\n")
     return 0 if done.get("clean", True) else 1
 
 

@@ -20,6 +20,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pyspark_topics.visible import visible
+
 EXAMPLE = 60
 """Characters of an example."""
 NULL = "null"
@@ -114,16 +116,19 @@ def table(done: Mapping[str, Any]) -> str:
     for each in done["fields"]:
         met = ", ".join(f"{kind} {count}" for kind, count in each["types"].items())
         rows.append((each["name"], each["ddl"], str(each["missing"]), str(each["nulls"]), met, each["example"]))
-    widths = [max(len(row[place]) for row in rows) for place in range(5)]
+    cells = [[visible(cell) for cell in row] for row in rows]
+    widths = [max(len(row[place]) for row in cells) for place in range(5)]
     lines = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5]]) for row in rows
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[5]]) for row in cells
     ]
     other = f", {done['other']} of them no objects" if done["other"] else ""
-    return "\n".join(line.rstrip() for line in lines) + f"\n\n{done['records']} records{other}\n\n{done['ddl']}\n"
+    return (
+        "\n".join(line.rstrip() for line in lines) + f"\n\n{done['records']} records{other}\n\n{visible(done['ddl'])}\n"
+    )
 
 
 def printed(done: Mapping[str, Any], form: str) -> str:
     """The output in a form: `table`, `ddl` or `json`."""
     if form == "json":
-        return json.dumps(done) + "\n"
-    return f"{done['ddl']}\n" if form == "ddl" else table(done)
+        return visible(json.dumps(done)) + "\n"
+    return f"{visible(done['ddl'])}\n" if form == "ddl" else table(done)

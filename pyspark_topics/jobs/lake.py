@@ -35,6 +35,7 @@ from pyspark_topics.lake.layout import ABOUT, EVENTS, GAPS, ONE, PER_TOPIC, Abou
 from pyspark_topics.lake.sink import Sink
 from pyspark_topics.offsets import Gap, Offsets, Source
 from pyspark_topics.options import all_there, parse
+from pyspark_topics.visible import visible
 
 READ = (
     "topic string, partition int, offset long, timestamp timestamp, node string, tag string, value binary, meta binary"
@@ -389,4 +390,4 @@ class Batches:
 
 
 def _say(what: str) -> None:
-    sys.stderr.write(f"topics-spark lake: {what}\n")
+    sys.stderr.write(visible(f"topics-spark lake: {what}") + "\n")

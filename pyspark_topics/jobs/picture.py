@@ -10,6 +10,8 @@ from datetime import datetime, timedelta
 from html import escape
 from typing import Any
 
+from pyspark_topics.visible import visible
+
 WIDTH, LEFT, TOP, LINE = 960, 220, 48, 18
 CHART_HEIGHT = 320
 MOST = 40
@@ -101,7 +103,7 @@ def _over_time(groups: list[tuple[tuple[Any, ...], int]], by: Sequence[str]) -> 
 
 
 def _name(key: tuple[Any, ...]) -> str:
-    return " · ".join("(none)" if part is None else str(part) for part in key) or "all records"
+    return " · ".join("(none)" if part is None else visible(str(part)) for part in key) or "all records"
 
 
 def _short(name: str, most: int = 30) -> str:

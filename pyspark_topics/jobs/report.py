@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pyspark_topics.visible import visible
+
 DIMENSIONS = ("topic", "tag", "node", "hour")
 ACCURACY = 1000
 """Accuracy of percentiles: its inverse is the relative error of the rank."""
@@ -89,4 +91,4 @@ def _shown(value: Any) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:,.1f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else visible(str(value))

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import typer
 
+from proto.model.visible import visible
 from supervisor.cli import contexts as contexts_module
 from supervisor.client.http_client import Client, ClientError
 
@@ -25,7 +26,7 @@ def topic_names(context: typer.Context, incomplete: str) -> Iterator[str]:
             found = client.get(f"/v0/topics?page_size={MOST}&prefix={quote(incomplete)}").json()
     except (ClientError, ValueError, typer.Exit):
         return
-    yield from (each["topic"] for each in found["topics"])
+    yield from (visible(each["topic"]) for each in found["topics"])
 
 
 def context_names(incomplete: str) -> Iterator[str]:

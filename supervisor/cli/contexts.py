@@ -124,6 +124,9 @@ def keyring() -> Any:
 
 
 def _check_private(file: Path) -> None:
-    mode = file.stat().st_mode
+    found = file.stat()
+    mode = found.st_mode
+    if found.st_uid not in (os.getuid(), 0):
+        raise ContextError(f"{file} belongs to user {found.st_uid}, who could have you send keys elsewhere")
     if mode & PRIVATE:
         raise ContextError(f"others may read {file} (mode {mode & 0o777:04o}), which has a key: chmod 600 {file}")

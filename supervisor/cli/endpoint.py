@@ -11,22 +11,20 @@ The key is that of --token, else of the context if the URL is from it, else of T
 sent to no other URL.
 
 A local service has a status file in its runtime directory, readable by its own user and root only. The file has details
-of its processes that the API does not have.
+of its processes that the API does not have. What another user could have written is not believed (`rundir.status`).
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from supervisor.cli import contexts
-from supervisor.cli.terminal import Status, complain, fail, read_seconds
+from supervisor.cli.terminal import Status, complain, fail, fail_each, read_seconds
 from supervisor.client.http_client import Client
 from supervisor.config import variables
 from supervisor.process import rundir
@@ -97,7 +95,7 @@ def resolve(
     if url is not None and not local:
         return Endpoint(url, token)
     settings = _settings()
-    found = _status_file(settings, environment)
+    found = rundir.status(settings.runtime_dir, environment, settings.data_dir)
     if url is None:
         url = found["url"] if found is not None else _configured(settings)
     return Endpoint(url, token, found if found is not None and found["url"] == url.rstrip("/") else None)
@@ -109,7 +107,7 @@ def _settings() -> Settings:
     try:
         return load()
     except SettingsError as error:
-        fail(str(error), Status.USAGE)
+        fail_each(str(error), Status.USAGE)
 
 
 def _named(context: str | None, token: str | None, environment: Mapping[str, str]) -> tuple[str | None, str | None]:
@@ -125,18 +123,6 @@ def _named(context: str | None, token: str | None, environment: Mapping[str, str
         return found.url, token or contexts.token(name, found)
     except contexts.ContextError as error:
         fail(str(error), Status.USAGE)
-
-
-def _status_file(settings: Settings, environment: Mapping[str, str]) -> dict[str, Any] | None:
-    path = rundir.choose(settings.runtime_dir, environment, settings.data_dir) / rundir.STATUS
-    try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    if not isinstance(found, dict) or not isinstance(found.get("url"), str):
-        return None
-    # A service that was killed leaves its file behind.
-    return found if Path(f"/proc/{found.get('pid')}").exists() else None
 
 
 def _configured(settings: Settings) -> str:

@@ -23,7 +23,14 @@ import typer
 
 from supervisor.cli import exact
 from supervisor.cli.endpoint import ContextOption, Endpoint, PatienceOption, TokenOption, UrlOption, resolve
-from supervisor.cli.terminal import JsonOption, Status, complain, fail, table
+from supervisor.cli.terminal import (
+    JsonOption,
+    Status,
+    complain,
+    fail,
+    table,
+    tell,
+)
 from supervisor.client.python_client import AsyncClient, NotFound, TopicsError, Unauthorized, Unavailable
 
 PATIENCE_S = 3.0
@@ -47,20 +54,20 @@ class Remote:
     endpoint: Endpoint
     as_json: bool
 
-    def print(self, found: Any, text: str | None = None) -> None:
-        """Print one result: as JSON with --json, else its text, if there is any."""
+    def print(self, found: Any, *lines: str) -> None:
+        """Print one result: as JSON with --json, else its lines, if there are any."""
         if self.as_json:
-            typer.echo(exact.dumps(found))
-        elif text:
-            typer.echo(text)
+            tell(exact.dumps(found))
+        else:
+            tell(*lines)
 
     def print_rows(self, rows: list[Any], titles: dict[str, str]) -> None:
         """Print a list: one JSON object a line, or a table with the columns of `titles`."""
         if self.as_json:
             for row in rows:
-                typer.echo(exact.dumps(row))
+                tell(exact.dumps(row))
         else:
-            typer.echo(table([{title: row.get(name) for name, title in titles.items()} for row in rows], titles))
+            tell(table([{title: row.get(name) for name, title in titles.items()} for row in rows], titles))
 
 
 Command = Callable[..., Awaitable[None]]

@@ -1,5 +1,8 @@
 """Terminal output of the commands: exit statuses, errors, lines of JSON, progress bars; and options they share.
 
+`tell` prints what others wrote, and nothing else prints: a tag, a name or an answer neither moves a terminal's cursor
+nor makes a line of its own (`proto.model.visible`). Only this module has colors.
+
 Results go to standard output, everything else to standard error, so that a pipe gets results only. A progress bar is
 shown only if standard error is a terminal.
 """
@@ -18,6 +21,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from proto.model.visible import visible
 from supervisor.config import units
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
@@ -82,31 +86,66 @@ def _read(text: str, read: Callable[[str], float | None]) -> float:
         raise typer.BadParameter(f"{text} is not a number, with or without a unit") from None
 
 
-def complain(text: str) -> None:
-    for line in text.splitlines():
-        typer.echo(f"topics: {line}", err=True)
+class Painted(str):
+    """A line with colors of ours, in which everything else was made visible."""
 
 
-def fail(text: str, status: Status) -> NoReturn:
-    complain(text)
+def tell(*lines: str, err: bool = False) -> None:
+    """Print lines, each of which stays one."""
+    for line in lines:
+        typer.echo(line if isinstance(line, Painted) else visible(line), err=err)
+
+
+def write_line(line: str) -> None:
+    """As `tell`, without a flush."""
+    sys.stdout.write((line if isinstance(line, Painted) else visible(line)) + "\n")
+
+
+def complain(text: str, *more: str) -> None:
+    for line in (text, *more):
+        tell(f"topics: {line}", err=True)
+
+
+def fail(text: str, status: Status, *more: str) -> NoReturn:
+    complain(text, *more)
     raise typer.Exit(status) from None
+
+
+def fail_each(lines: str, status: Status) -> NoReturn:
+    """As `fail`, for a message of ours that has several lines."""
+    first, *more = lines.split("\n")
+    fail(first, status, *more)
 
 
 def say(found: dict[str, Any]) -> None:
     """Print one line of `--json` output."""
-    typer.echo(json.dumps(found))
+    tell(json.dumps(found))
 
 
-def paint(text: str, color: str) -> str:
+def paint(text: str, color: str) -> Painted:
     """The text in a color, if standard output is a terminal and NO_COLOR is not set."""
-    return typer.style(text, fg=color) if colored() else text
+    return Painted(typer.style(visible(text), fg=color) if colored() else visible(text))
+
+
+def joined(*parts: str) -> Painted:
+    """One line of parts with two spaces between them; painted ones keep their colors."""
+    return Painted("  ".join(part if isinstance(part, Painted) else visible(part) for part in parts))
+
+
+def clean(value: Any) -> Any:
+    """A value made of lists, dicts and texts, with all texts visible: for tables that rich draws."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, Mapping):
+        return {clean(name): clean(each) for name, each in value.items()}
+    return [clean(each) for each in value] if isinstance(value, list) else value
 
 
 def colored() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
-def table(rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
+def table(rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> Painted:
     """Rows as aligned columns below their titles; columns of numbers are aligned to the right."""
     names = list(titles.values())
     cells = [[_cell(row.get(name)) for name in names] for row in rows]
@@ -117,7 +156,7 @@ def table(rows: Sequence[Mapping[str, Any]], titles: Mapping[str, str]) -> str:
         padded = (t.rjust(w) if n else t.ljust(w) for t, w, n in zip(texts, widths, numeric, strict=True))
         return "  ".join(padded).rstrip()
 
-    return "\n".join([paint(line(names), "bright_black"), *map(line, cells)])
+    return Painted("\n".join([paint(line(names), "bright_black"), *map(line, cells)]))
 
 
 def _is_number(value: Any) -> bool:
@@ -125,7 +164,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _cell(value: Any) -> str:
-    return "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return "-" if value is None else str(value).lower() if isinstance(value, bool) else visible(str(value))
 
 
 def confirmed(question: str, yes: bool) -> bool:
@@ -134,7 +173,7 @@ def confirmed(question: str, yes: bool) -> bool:
         return True
     if not sys.stdin.isatty():
         fail(f"{question} Say so with --yes, as there is no terminal to ask", Status.USAGE)
-    return typer.confirm(question, err=True)
+    return typer.confirm(visible(question), err=True)
 
 
 @contextmanager

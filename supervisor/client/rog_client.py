@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from proto.model.visible import visible
 from proto.wire import rog
 from proto.wire.byte_parser import ProtocolError
 from proto.wire.rog import Ack, Command, Create, Fetch, Publish
@@ -120,12 +121,14 @@ def _once(address: str, command: Command) -> None:
         try:
             client.ask(command)
             if isinstance(command, Fetch):
-                sys.stdout.buffer.write(client.sized())
+                message = client.sized()
                 if sys.stdout.isatty():
-                    sys.stdout.buffer.write(b"\n")
-                sys.stdout.buffer.flush()
+                    typer.echo(visible(message.decode(errors="replace")))
+                else:
+                    sys.stdout.buffer.write(message)
+                    sys.stdout.buffer.flush()
         finally:
             client.close()
     except (OSError, ValueError, RogRefused, ProtocolError) as error:
-        typer.echo(f"topics: {error}", err=True)
+        typer.echo(visible(f"topics: {error}"), err=True)
         raise typer.Exit(1) from None

@@ -12,6 +12,7 @@ from typing import Annotated, TextIO
 
 import typer
 
+from proto.model.visible import visible
 from proto.wire import walrus
 
 DEFAULT_ADDRESS = "127.0.0.1:9091"
@@ -114,9 +115,9 @@ def _once(address: str, command: str) -> None:
         finally:
             client.close()
     except (OSError, ValueError) as error:
-        typer.echo(f"topics: {address}: {error}", err=True)
+        typer.echo(visible(f"topics: {address}: {error}"), err=True)
         raise typer.Exit(1) from None
-    typer.echo(answer)
+    typer.echo(visible(answer))
     if answer.startswith("ERR"):
         raise typer.Exit(1)
 
@@ -140,9 +141,9 @@ def shell(address: str, lines: TextIO, out: TextIO) -> int:
             continue
         try:
             client = client or WalrusClient(address)
-            out.write(client.ask(as_command(line)) + "\n")
+            out.write(visible(client.ask(as_command(line))) + "\n")
         except (OSError, ValueError) as error:
-            out.write(f"{address}: {error}\n")
+            out.write(visible(f"{address}: {error}") + "\n")
             if client is not None:
                 client.close()
             client = None

@@ -4,6 +4,8 @@
     key:scopes             read, write, delete, admin joined by + (or r, w, d, a, rw), all names
     key:scopes:prefixes    only names that begin with one of the prefixes, which are joined by |
     key::prefixes          all scopes, only those names
+    … expires=TIME         any of them, after spaces: until that time, such as 2027-01-31 (its beginning, UTC) or
+                           2027-01-31T12:00:00+01:00
 
 Entries are separated by commas in TOPICS_API_KEYS, and by line ends in the file that TOPICS_API_KEYS_FILE names. An
 invalid entry stops the start. The error names the entry by its position and quotes nothing of it, because text at the
@@ -26,6 +28,7 @@ import subprocess
 import sys
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 import cbor2
@@ -40,6 +43,8 @@ MAX_BYTES = 16 << 20
 READ_DEADLINE_S = 10.0
 
 _SECRET = re.compile(rb"[\x21-\x2b\x2d-\x39\x3b-\x7e]+")
+_EXPIRES = re.compile(rb"[ \t]+expires=([^ \t]*)$")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _PREFIX = re.compile(rb"[A-Za-z0-9][A-Za-z0-9._:>-]{0,254}")
 _SCOPES = {
     b"read": Scope.READ,
@@ -84,13 +89,32 @@ def parse(entries: Sequence[bytes], where: str) -> tuple[Key, ...]:
 
 
 def _parse_entry(entry: bytes) -> Key:
+    expires_ms = 0
+    if (found := _EXPIRES.search(entry)) is not None:
+        entry, expires_ms = entry[: found.start()], parse_time(found[1].decode("latin-1"))
     secret, _, rest = entry.partition(b":")
     scopes, _, prefixes = rest.partition(b":")
     if not secret:
         raise KeysError("it has no key; expected key, key:scopes, key:scopes:prefixes or key::prefixes")
     if _SECRET.fullmatch(secret) is None:
         raise KeysError("the key has a character that is not printable ASCII, or a space or comma")
-    return Key(hashlib.sha256(secret).digest(), _parse_scopes(scopes), _parse_prefixes(prefixes))
+    return Key(hashlib.sha256(secret).digest(), _parse_scopes(scopes), _parse_prefixes(prefixes), expires_ms)
+
+
+def parse_time(text: str) -> int:
+    """A time since 1970, ms. A date is its beginning, UTC. Raises `KeysError`."""
+    try:
+        found = datetime.fromisoformat(text)
+        if _DATE.fullmatch(text):
+            found = found.replace(tzinfo=UTC)
+        if found.tzinfo is None:
+            raise ValueError
+        milliseconds = int(found.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        milliseconds = 0
+    if milliseconds <= 0:
+        raise KeysError("expires= needs a date or a time with its zone, such as 2027-01-31 or 2027-01-31T12:00:00Z")
+    return milliseconds
 
 
 def _parse_scopes(field: bytes) -> Scope:

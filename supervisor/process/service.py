@@ -94,6 +94,7 @@ class Service:
             "rog": [listener.shown(each) for each in protocols.rog],
         }
         self._began_ms = now_ms()
+        self._identity = rundir.identity(os.getpid())
         self._endpoints = [""] * data.shards
         self._in_hand = [in_hand.make() for _ in range(data.shards)]
         self._ending = trio.Event()
@@ -406,6 +407,7 @@ class Service:
         """Content of the status file."""
         return {
             "pid": os.getpid(),
+            "started": self._identity and self._identity[0],
             "url": self._url,
             "walrus": self._shown["walrus"],
             "rog": self._shown["rog"],
@@ -489,7 +491,7 @@ def _open(settings: Settings, keys: Keys, closing: ExitStack, fresh: Manifest | 
     shards, created_ms = (settings.shards, now_ms()) if fresh is None else (fresh.shards, fresh.created_ms)
     data = DataDir.open(settings.data_dir, shards, created_ms)
     closing.callback(data.close)
-    runtime = RuntimeDir.open(rundir.choose(settings.runtime_dir, os.environ, data.path))
+    runtime = RuntimeDir.of(settings.runtime_dir, os.environ, data.path)
     closing.callback(runtime.close)
     listening = listener.listen(family, address)
     closing.callback(listening.close)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import threading
@@ -246,3 +247,17 @@ def test_a_prefix_of_another_service_is_refused_and_a_bucket_that_went_away_is_n
         until(lambda: metric(one, "topics_replica_parts_total") >= 1, "parts")
         shown: dict[str, Any] = json.loads(topics("status", "--json", TOPICS_URL=one.url).stdout)
         assert [each["role"] for each in shown["replica"]] == ["holder"]
+
+
+def test_a_bucket_that_is_a_directory_is_for_its_user_only(tmp_path: Path) -> None:
+    place = tmp_path / "bucket"
+    place.mkdir(mode=0o755)
+    before = os.umask(0o002)
+    try:
+        with Service(tmp_path, shards=1, TOPICS_BUCKET=f"file://{place}", **SMALL) as service:
+            assert service.request("POST", "/v0/topics/a", {"records": [{"data": 1}]})[0] == 201
+            until(lambda: [each for each in place.rglob("*") if each.is_file()], "objects")
+    finally:
+        os.umask(before)
+    for each in (*place.rglob("*"), *service.data_dir.rglob("*"), service.data_dir):
+        assert each.stat().st_mode & 0o077 == 0, each

@@ -89,6 +89,19 @@ def test_what_was_exported_is_imported_again_with_its_configuration(
     assert content(everything(service, f"{stem}:a")) == content(wanted[f"{stem}:a"])
 
 
+def test_an_export_is_for_its_user_only(service: Service, tmp_path: Path) -> None:
+    write(service, "private", {"data": 1})
+    file, other = tmp_path / "out.jsonl", tmp_path / "other"
+    for each in (file, other):
+        each.touch(mode=0o666)
+        each.chmod(0o666)
+    (tmp_path / "out.jsonl.part").symlink_to(other)  # planted
+    topics(service, "export", "private", "-o", str(file))
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert not file.is_symlink()
+    assert other.read_bytes() == b""
+
+
 def test_pipes_take_what_they_are_given(service: Service) -> None:
     given = b"".join(b'{"n": %d}\n' % n for n in range(700)) + b"\n\n"
     topics(service, "import", "-", "--raw", "--topic", "piped", given=given)

@@ -10,7 +10,17 @@ import typer
 
 from supervisor.backup import backup as backups
 from supervisor.backup import restore as restores
-from supervisor.cli.terminal import DataDirOption, JsonOption, Status, bar, complain, fail, say
+from supervisor.cli.terminal import (
+    DataDirOption,
+    JsonOption,
+    Status,
+    bar,
+    complain,
+    fail,
+    fail_each,
+    say,
+    tell,
+)
 from supervisor.config import settings as settings_module
 from supervisor.process.datadir import DataDirError
 
@@ -61,9 +71,9 @@ def backup(
                 elif found["kind"] == "warning":
                     complain(found["message"])
                 elif found["kind"] == "done":
-                    typer.echo(f"{found['path']}: {found['copied_bytes']} bytes copied, {found['linked_bytes']} linked")
+                    tell(f"{found['path']}: {found['copied_bytes']} bytes copied, {found['linked_bytes']} linked")
                 elif found["again"]:
-                    typer.echo(f"{found['shard']}: a checkpoint came in between, going through it again", err=True)
+                    tell(f"{found['shard']}: a checkpoint came in between, going through it again", err=True)
     except (backups.BackupError, OSError) as error:
         fail(str(error), Status.FAILED)
 
@@ -125,16 +135,16 @@ def restore(
                 if found["kind"] == "progress":
                     advance(found["done"], found["total"])
                 elif found["kind"] == "shard" and not as_json:
-                    typer.echo(f"shard {found['shard']}: frames up to {found['frame']}, the last of {_time(found)}")
+                    tell(f"shard {found['shard']}: frames up to {found['frame']}, the last of {_time(found)}")
                 elif found["kind"] == "cut":
                     topics += 1
                     records += found["removed"]
     except (backups.BackupError, DataDirError, OSError) as error:
         fail(str(error), Status.FAILED)
     if not as_json:
-        typer.echo(f"{found['backup']} is restored to {found['data_dir']}")
+        tell(f"{found['backup']} is restored to {found['data_dir']}")
     if cuts and not as_json:
-        typer.echo(f"{topics} topics, {records} records removed behind the cut, {cuts.reserve} seqs reserved in each")
+        tell(f"{topics} topics, {records} records removed behind the cut, {cuts.reserve} seqs reserved in each")
 
 
 def _time(found: dict[str, Any]) -> str:
@@ -160,4 +170,4 @@ def _settings(data_dir: Path | None) -> settings_module.Settings:
     try:
         return settings_module.load({"data_dir": data_dir})
     except settings_module.SettingsError as error:
-        fail(str(error), Status.USAGE)
+        fail_each(str(error), Status.USAGE)

@@ -17,7 +17,12 @@ import anyio
 import typer
 
 from supervisor.cli.remote import Remote, remote
-from supervisor.cli.terminal import complain, read_seconds, table
+from supervisor.cli.terminal import (
+    complain,
+    read_seconds,
+    table,
+    tell,
+)
 from topics_client import Json, NewRecord
 
 TITLES = {
@@ -69,7 +74,7 @@ async def bench(
         on.print({"size": size, "batch": batch, "concurrency": concurrency, "seconds": seconds, "loads": rows})
         return
     shown: list[dict[str, Any]] = [{title: row[name] for name, title in TITLES.items()} for row in rows]
-    typer.echo(table(shown, TITLES))
+    tell(table(shown, TITLES))
     shared = ", which it shares with the service" if on.endpoint.local is not None else ""
     complain(f"as one client sees it, records of {size} bytes; this machine has {os.cpu_count()} processors{shared}")
 

@@ -9,7 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from supervisor.cli.terminal import Status, complain, fail
+from supervisor.cli.terminal import (
+    Status,
+    complain,
+    fail_each,
+    tell,
+)
 from supervisor.config import keys, reference
 from supervisor.config.settings import PREFIX, Loaded, SettingsError, inspect
 
@@ -29,21 +34,21 @@ def config(
     try:
         loaded = inspect()
     except SettingsError as error:
-        fail(str(error), Status.USAGE)
+        fail_each(str(error), Status.USAGE)
     for problem in loaded.problems:
         complain(problem)
     values: dict[str, Any] = {name: _plain(getattr(loaded.settings, name)) for name in sorted(loaded.origin)}
     if as_json:
         shown = {name: {"value": value, "from": loaded.origin[name]} for name, value in values.items()}
         errors = {"errors": loaded.problems} if loaded.problems else {}
-        typer.echo(json.dumps({"settings": shown, "keys": _keys(), **errors}, indent=2))
+        tell(*json.dumps({"settings": shown, "keys": _keys(), **errors}, indent=2).split("\n"))
         _end(loaded)
         return
     for name, value in values.items():
         text = "" if value is None else str(value).lower() if isinstance(value, bool) else value
         origin = loaded.origin[name]
-        typer.echo(f"{PREFIX}{name.upper()}={text}" + ("" if origin == "default" else f"  # {origin}"))
-    typer.echo(f"# keys: {_keys()}")
+        tell(f"{PREFIX}{name.upper()}={text}" + ("" if origin == "default" else f"  # {origin}"))
+    tell(f"# keys: {_keys()}")
     _end(loaded)
 
 

@@ -14,7 +14,15 @@ import typer
 
 from supervisor.cli import contexts as file
 from supervisor.cli.completers import context_names
-from supervisor.cli.terminal import HELP_OPTIONS, JsonOption, Status, fail, say, table
+from supervisor.cli.terminal import (
+    HELP_OPTIONS,
+    JsonOption,
+    Status,
+    fail,
+    say,
+    table,
+    tell,
+)
 
 app = typer.Typer(
     help="""Names for services: URL and key of each. Other commands use the one in use, or that of --context.
@@ -68,7 +76,7 @@ def add(
         path = None if token_file is None else str(token_file.absolute())
         known.contexts[name] = file.Context(url.rstrip("/"), _read_token() if token else None, path, keyring)
         known.current = known.current or name
-    typer.echo(f"{name}: {url}" + (", in use" if known.current == name else f"; topics context use {name}"))
+    tell(f"{name}: {url}" + (", in use" if known.current == name else f"; topics context use {name}"))
 
 
 def _read_token() -> str:
@@ -83,7 +91,7 @@ def use(name: NameArgument) -> None:
     """Use a context from now on."""
     with _changing() as known:
         known.current = name if known.find(name) else None
-    typer.echo(f"{name}: {known.contexts[name].url}, in use")
+    tell(f"{name}: {known.contexts[name].url}, in use")
 
 
 @app.command("ls")
@@ -102,7 +110,7 @@ def list_contexts(as_json: JsonOption = False) -> None:
             say(row)
     else:
         shown = [{**row, "in_use": "*" if row["in_use"] else ""} for row in rows]
-        typer.echo(table(shown, {"in_use": "in_use", "context": "context", "url": "url", "key": "key"}))
+        tell(table(shown, {"in_use": "in_use", "context": "context", "url": "url", "key": "key"}))
 
 
 @app.command("rm")
@@ -115,4 +123,4 @@ def remove(name: NameArgument) -> None:
                 keyring.delete_password(file.SERVICE, name)
         del known.contexts[name]
         known.current = None if known.current == name else known.current
-    typer.echo(f"{name}: removed")
+    tell(f"{name}: removed")

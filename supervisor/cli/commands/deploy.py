@@ -8,7 +8,11 @@ from typing import Annotated
 import typer
 
 from supervisor.cli import deployment_files
-from supervisor.cli.terminal import Status, fail
+from supervisor.cli.terminal import (
+    Status,
+    fail,
+    tell,
+)
 
 
 def deploy_files(
@@ -24,4 +28,4 @@ def deploy_files(
     except (deployment_files.DeploymentError, OSError) as error:
         fail(str(error), Status.FAILED)
     for path in written:
-        typer.echo(str(path))
+        tell(str(path))

@@ -25,7 +25,15 @@ import typer
 
 from supervisor.cli.commands.version import installed
 from supervisor.cli.endpoint import ContextOption, Endpoint, TokenOption, UrlOption, resolve
-from supervisor.cli.terminal import DataDirOption, JsonOption, Status, paint, say
+from supervisor.cli.terminal import (
+    DataDirOption,
+    JsonOption,
+    Status,
+    joined,
+    paint,
+    say,
+    tell,
+)
 from supervisor.client.http_client import ClientError
 from supervisor.config.settings import Settings, inspect
 
@@ -78,7 +86,7 @@ def doctor(
         if as_json:
             say(asdict(each))
         else:
-            typer.echo(f"{paint(each.state.ljust(4), _COLORS[each.state])}  {each.check}: {each.text}")
+            tell(joined(paint(each.state.ljust(4), _COLORS[each.state]), f"{each.check}: {each.text}"))
     if any(each.state == "fail" for each in found):
         raise typer.Exit(Status.FAILED)
 

@@ -7,15 +7,26 @@ uses.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import tempfile
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from proto.model.keys import ALL_SCOPES, Key, Scope
-from supervisor.cli.terminal import HELP_OPTIONS, JsonOption, Status, complain, fail, say, table
+from supervisor.cli.terminal import (
+    HELP_OPTIONS,
+    JsonOption,
+    Status,
+    complain,
+    fail,
+    say,
+    table,
+    tell,
+)
 from supervisor.config.keys import FILE_VARIABLE, KeysError, parse_file
 
 app = typer.Typer(
@@ -48,17 +59,21 @@ def make(
     file: Annotated[
         Path | None, typer.Option("--file", envvar=FILE_VARIABLE, metavar="FILE", help="Add it to this file.")
     ] = None,
+    expires: Annotated[
+        str, typer.Option(metavar="TIME", help="When it ends, such as 2027-01-31 or 2027-01-31T12:00:00Z.")
+    ] = "",
 ) -> None:
     """Make a key, and print it. With --file, add it to the file of a service; else its entry is printed too."""
     secret = secrets.token_hex(32)
     prefixes = "|".join(prefix or [])
     entry = f"{secret}:{scopes}:{prefixes}" if prefixes else f"{secret}:{scopes}" if scopes else secret
+    entry += f" expires={expires}" if expires else ""
     if file is None:
         _checked([entry], Path("the new key"))
-        typer.echo(entry)
+        tell(entry)
         return
     _store(file, [*_lines(file, missing=True), entry])
-    typer.echo(secret)
+    tell(secret)
 
 
 @app.command("list")
@@ -71,7 +86,8 @@ def list_keys(file: FileOption, as_json: JsonOption = False) -> None:
     else:
         for row in rows:
             row |= {"digest": row["digest"][:SHOWN], "prefixes": " ".join(row["prefixes"]) or "all"}
-        typer.echo(table(rows, {name: name for name in ("digest", "scopes", "prefixes")}))
+            row |= {"expires": row.get("expires", "never")}
+        tell(table(rows, {name: name for name in ("digest", "scopes", "prefixes", "expires")}))
 
 
 @app.command()
@@ -80,20 +96,20 @@ def rotate(
     file: FileOption,
     drop: Annotated[bool, typer.Option("--drop", help="Remove the old key at once.")] = False,
 ) -> None:
-    """Make a key with the scopes and prefixes of another one, and print it.
+    """Make a key with the scopes, the prefixes and the end of another one, and print it.
 
     The old key stays valid, so that clients can change one after the other; remove it with `topics keys rm`.
     """
     lines = _lines(file)
     place = _find(lines, digest, file)
     secret = secrets.token_hex(32)
-    colon, rest = lines[place].strip().partition(":")[1:]
-    new = secret + colon + rest
+    old = re.split("[: \t]", lines[place].strip(), maxsplit=1)[0]
+    new = secret + lines[place].strip()[len(old) :]
     lines[place : place + 1] = [new] if drop else [lines[place], new]
     _store(file, lines)
     if not drop:
         complain(f"the old key stays valid until: topics keys rm {digest}")
-    typer.echo(secret)
+    tell(secret)
 
 
 @app.command("rm")
@@ -102,7 +118,7 @@ def remove(digest: DigestArgument, file: FileOption) -> None:
     lines = _lines(file)
     del lines[_find(lines, digest, file)]
     _store(file, lines)
-    typer.echo(f"{digest}: removed")
+    tell(f"{digest}: removed")
 
 
 def _row(key: Key) -> dict[str, Any]:
@@ -111,6 +127,7 @@ def _row(key: Key) -> dict[str, Any]:
         "digest": key.digest.hex(),
         "scopes": "all" if key.scopes == ALL_SCOPES else "+".join(names),
         "prefixes": list(key.prefixes),
+        **({"expires": datetime.fromtimestamp(key.expires_ms / 1000, UTC).isoformat()} if key.expires_ms else {}),
     }
 
 

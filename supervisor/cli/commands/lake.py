@@ -21,9 +21,11 @@ from supervisor.cli.terminal import (
     Status,
     complain,
     fail,
+    fail_each,
     read_duration_ms,
     read_size,
     say,
+    tell,
 )
 from supervisor.config import settings as settings_module
 from supervisor.config import variables
@@ -145,7 +147,7 @@ def _run(writer: Writer, pause_s: float, once: bool, as_json: bool) -> None:
                 say({"version": done.version, "records": done.records, "gaps": done.gaps})
             elif done is not None:
                 gaps = f", {done.gaps} gaps" if done.gaps else ""
-                typer.echo(f"version {done.version}: {done.records} records{gaps}")
+                tell(f"version {done.version}: {done.records} records{gaps}")
             elif once:
                 break
             else:
@@ -210,9 +212,9 @@ def reconcile(
     if as_json:
         say({"rows": counts, "dry_run": dry_run})
     for name, count in {} if as_json else counts.items():
-        typer.echo(f"{name}: {count} rows {verb}")
+        tell(f"{name}: {count} rows {verb}")
     if not counts and not as_json:
-        typer.echo(f"no rows {verb}")
+        tell(f"no rows {verb}")
 
 
 def _target(to: Path | None) -> Path:
@@ -243,7 +245,7 @@ def _given(
         try:
             settings = settings_module.load()
         except settings_module.SettingsError as error:
-            fail(str(error), Status.USAGE)
+            fail_each(str(error), Status.USAGE)
         path = str(settings.data_dir)
         cold = cold or (Path(settings.cold_dir) if settings.cold_dir else None)
     return {"path": path, **({"coldPath": str(cold)} if cold else {}), **named}

@@ -9,7 +9,17 @@ from typing import Annotated, Any
 import typer
 
 from supervisor.backup import offline
-from supervisor.cli.terminal import DataDirOption, JsonOption, Status, bar, complain, fail, say
+from supervisor.cli.terminal import (
+    DataDirOption,
+    JsonOption,
+    Status,
+    bar,
+    complain,
+    fail,
+    fail_each,
+    say,
+    tell,
+)
 from supervisor.config import settings as settings_module
 from supervisor.process.datadir import DataDirError
 
@@ -25,7 +35,7 @@ def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
                 say(found)
             elif found["kind"] == "report":
                 advance(found["done"], found["total"])
-                typer.echo(
+                tell(
                     f"{found['shard']}: {found['topics']} topics, {found['records']} records, {found['log_frames']} "
                     f"log frames, {found['segment_frames']} frames in {found['segments']} segments: "
                     + ("PROBLEMS" if found["problems"] else "sound")
@@ -33,7 +43,7 @@ def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
                 for problem in found["problems"]:
                     complain(problem)
                 for note in found["notes"]:
-                    typer.echo(f"  {note}")
+                    tell(f"  {note}")
 
 
 def reshard(
@@ -53,7 +63,7 @@ def reshard(
             elif found["kind"] == "progress":
                 advance(found["done"], found["total"])
             elif found["kind"] == "done":
-                typer.echo(f"done: {found['shards']} shards")
+                tell(f"done: {found['shards']} shards")
             elif found["kind"] == "error":
                 complain(found["message"])
 
@@ -63,7 +73,7 @@ def _offline(command: str, data_dir: Path | None, shards: int | None = None) -> 
     try:
         settings = settings_module.load({"data_dir": data_dir})
     except settings_module.SettingsError as error:
-        fail(str(error), Status.USAGE)
+        fail_each(str(error), Status.USAGE)
     try:
         for found in offline.results(command, settings.data_dir, settings.limits(), shards=shards):
             yield found

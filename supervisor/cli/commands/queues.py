@@ -10,7 +10,11 @@ import typer
 from supervisor.cli import exact
 from supervisor.cli.commands.topics import TopicArgument, found
 from supervisor.cli.remote import Remote, remote
-from supervisor.cli.terminal import HELP_OPTIONS, table
+from supervisor.cli.terminal import (
+    HELP_OPTIONS,
+    table,
+    tell,
+)
 
 app = typer.Typer(
     help="""Depths and jobs of queues, and their dead letters.
@@ -74,7 +78,7 @@ async def peek(
         row |= {"for": "" if until is None else f"{max(until - now, 0) / 1000:.1f} s", "node": job.get("node") or ""}
         rows.append(row | {"data": exact.dumps(job["data"])})
     titles = ("seq", "state", "deliveries", "for", "node", "tag", "data")
-    typer.echo(table(rows, {name: name for name in titles}))
+    tell(table(rows, {name: name for name in titles}))
 
 
 @app.command()

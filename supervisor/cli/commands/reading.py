@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,7 +12,12 @@ from typing import Any
 import typer
 
 from supervisor.cli import exact
-from supervisor.cli.terminal import complain, paint
+from supervisor.cli.terminal import (
+    complain,
+    joined,
+    paint,
+    write_line,
+)
 from topics_client import Gap, Record, TopicDeleted
 
 _COLORS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red")
@@ -82,13 +86,13 @@ class Printer:
         if isinstance(item, Record):
             if not self._choose(item):
                 return False
-            sys.stdout.write(self._line(item) + "\n")
+            write_line(self._line(item))
         elif isinstance(item, Gap):
             self.gaps += 1
             complain(f"{item.topic}: records {item.first_seq} to {item.last_seq} are lost ({item.reason})")
             if self._as_json:
                 lost = {"first_seq": item.first_seq, "last_seq": item.last_seq, "reason": item.reason}
-                sys.stdout.write(exact.dumps({"topic": item.topic, "gap": lost}) + "\n")
+                write_line(exact.dumps({"topic": item.topic, "gap": lost}))
         else:
             complain(f"{item.topic} was deleted")
         return True
@@ -107,4 +111,4 @@ class Printer:
             parts.insert(0, paint(record.topic, color))
         if record.tag is not None:
             parts.append(paint(record.tag, "cyan"))
-        return "  ".join([*parts, data])
+        return joined(*parts, data)

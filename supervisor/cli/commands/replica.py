@@ -9,7 +9,17 @@ from typing import Annotated, Any
 import typer
 
 from supervisor.backup import offline
-from supervisor.cli.terminal import HELP_OPTIONS, JsonOption, Status, bar, complain, fail, say
+from supervisor.cli.terminal import (
+    HELP_OPTIONS,
+    JsonOption,
+    Status,
+    bar,
+    complain,
+    fail,
+    fail_each,
+    say,
+    tell,
+)
 from supervisor.config import settings as settings_module
 
 app = typer.Typer(
@@ -40,7 +50,7 @@ def verify(url: UrlArgument = None, as_json: JsonOption = False) -> None:
                 say(found)
             elif found["kind"] == "report":
                 advance(found["done"], found["total"])
-                typer.echo(
+                tell(
                     f"{found['shard']}: {found['parts']} parts, {found['part_bytes']} bytes, {found['manifests']} "
                     f"manifests, {found['checkpoint_bytes']} bytes of checkpoints: "
                     + ("PROBLEMS" if found["problems"] else "sound")
@@ -60,7 +70,7 @@ def status(url: UrlArgument = None, as_json: JsonOption = False) -> None:
             say(found)
         elif found["kind"] == "report":
             term = f"term {found['term']} of {found['holder'] or 'nobody'}"
-            typer.echo(
+            tell(
                 f"{found['shard']}: {term}{', ended' if found['ended'] else ''}, frames up to {found['last_frame']} of "
                 f"{_time(found['last_ms'])} in {found['parts']} parts, {found['manifests']} manifests"
             )
@@ -77,7 +87,7 @@ def _results(command: str, url: str | None) -> Iterator[dict[str, Any]]:
     try:
         settings = settings_module.load({"bucket": url})
     except settings_module.SettingsError as error:
-        fail(str(error), Status.USAGE)
+        fail_each(str(error), Status.USAGE)
     if not settings.bucket:
         fail("no bucket is given: name its URL, or set TOPICS_BUCKET", Status.USAGE)
     for found in offline.of_bucket(command, settings.limits(), url=settings.bucket):

@@ -10,7 +10,16 @@ import typer
 from proto.model.names import shard_of
 from supervisor.backup import backup as backups
 from supervisor.backup import offline
-from supervisor.cli.terminal import DataDirOption, JsonOption, Status, complain, fail, say
+from supervisor.cli.terminal import (
+    DataDirOption,
+    JsonOption,
+    Status,
+    complain,
+    fail,
+    fail_each,
+    say,
+    tell,
+)
 from supervisor.config import settings as settings_module
 from supervisor.process.datadir import DataDirError, parse_manifest, shard_name
 
@@ -38,7 +47,7 @@ def salvage(
     try:
         settings = settings_module.load({"data_dir": data_dir})
     except settings_module.SettingsError as error:
-        fail(str(error), Status.USAGE)
+        fail_each(str(error), Status.USAGE)
     try:
         job: dict[str, Any] = {"topic": topic, "backup": None if backup is None else _shard_of(backup, topic)}
         for found in offline.results("salvage", settings.data_dir, settings.limits(), **job):
@@ -69,10 +78,10 @@ def _shard_of(path: Path, topic: str) -> list[str]:
 def _tell(found: dict[str, Any]) -> None:
     name = found["topic"]
     if found["kind"] == "sound":
-        typer.echo(f'topic "{name}" is sound, nothing was changed')
+        tell(f'topic "{name}" is sound, nothing was changed')
         return
     for problem in found["problems"]:
-        typer.echo(f"  {problem}")
+        tell(f"  {problem}")
     lost = ", ".join(f"{first} to {last}" for first, last in found["lost"]) or "none"
     kept = f"{found['kept']} records, {found['restored']} of them from the backup"
-    typer.echo(f'topic "{name}": {kept}; seqs that are lost: {lost}')
+    tell(f'topic "{name}": {kept}; seqs that are lost: {lost}')

@@ -9,7 +9,11 @@ from typing import Annotated
 import typer
 
 from proto.process.core_dumps import leave_no_core
-from supervisor.cli.terminal import HELP_OPTIONS, complain
+from supervisor.cli.terminal import (
+    HELP_OPTIONS,
+    complain,
+    tell,
+)
 from supervisor.config import settings as settings_module
 from supervisor.config.keys import KeysError, obtain
 from supervisor.process.datadir import MANIFEST
@@ -43,11 +47,12 @@ def serve(
     settings, 3 data that an operator must repair.
     """
     leave_no_core()
+    os.umask(0o077)  # also for what libraries write: the objects of a bucket that is a directory
     try:
         settings = settings_module.load({"host": host, "port": port, "data_dir": data_dir, "shards": shards})
         keys = obtain(os.environ)
     except (settings_module.SettingsError, KeysError) as error:
-        complain(str(error))
+        complain(*str(error).split("\n"))
         raise typer.Exit(EXIT_USAGE) from None
     fresh = None
     if settings.bucket and not (settings.data_dir / MANIFEST).exists():
@@ -63,7 +68,7 @@ def serve(
 
 def _announce(line: str) -> None:
     try:
-        typer.echo(line)
+        tell(line)
     except OSError:
         pass  # standard output is closed; the log has the line too
 

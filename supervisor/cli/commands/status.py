@@ -14,7 +14,14 @@ from rich.live import Live
 from supervisor.cli import status_view as service_status
 from supervisor.cli import top_view as busiest
 from supervisor.cli.endpoint import ContextOption, TokenOption, UrlOption, resolve
-from supervisor.cli.terminal import JsonOption, Status, fail, read_seconds, say
+from supervisor.cli.terminal import (
+    JsonOption,
+    Status,
+    clean,
+    fail,
+    read_seconds,
+    say,
+)
 from supervisor.client.http_client import Refused, Unavailable
 
 SHORTEST_S = 0.1
@@ -57,7 +64,7 @@ def status(
     if as_json:
         say(found)
     else:
-        Console().print(service_status.rendered(found))
+        _drawing().print(service_status.rendered(clean(found)))
     if found["state"] != "ready":
         raise typer.Exit(Status.UNAVAILABLE)
     if found["problems"]:
@@ -97,7 +104,7 @@ def top(
                 for row in rows if as_json else ():
                     say(row)
                 if not as_json:
-                    Console().print(busiest.rendered(rows))
+                    _drawing().print(busiest.rendered(clean(rows)))
                 return
             _repeat(look, busiest.rendered, interval, False)
         except Refused as error:
@@ -113,11 +120,16 @@ def _repeat(look: Callable[[], Any], rendered: Callable[[Any], RenderableType], 
             if as_json:
                 say(look())
             else:
-                Console().print(rendered(look()))
+                _drawing().print(rendered(clean(look())))
             time.sleep(interval)
-        with Live(rendered(look()), screen=True, auto_refresh=False) as live:
+        with Live(rendered(clean(look())), screen=True, auto_refresh=False, console=_drawing()) as live:
             while True:
                 time.sleep(interval)
-                live.update(rendered(look()), refresh=True)
+                live.update(rendered(clean(look())), refresh=True)
     except KeyboardInterrupt:
         raise typer.Exit(Status.DONE) from None
+
+
+def _drawing() -> Console:
+    """A console to which what others wrote is no markup."""
+    return Console(markup=False, emoji=False)

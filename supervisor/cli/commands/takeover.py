@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from supervisor.cli.terminal import DataDirOption, Status, complain, fail
+from supervisor.cli.terminal import (
+    DataDirOption,
+    Status,
+    complain,
+    fail,
+    fail_each,
+    tell,
+)
 from supervisor.config import settings as settings_module
 from supervisor.process import rundir
 
@@ -32,31 +38,23 @@ def takeover(
     try:
         settings = settings_module.load({"data_dir": data_dir})
     except settings_module.SettingsError as error:
-        fail(str(error), Status.USAGE)
+        fail_each(str(error), Status.USAGE)
     if not settings.bucket:
         fail("there are standbys with TOPICS_BUCKET only", Status.USAGE)
-    path = rundir.choose(settings.runtime_dir, os.environ, settings.data_dir) / rundir.STATUS
-    try:
-        found = json.loads(path.read_text())
-        if found["ready"]:
-            typer.echo("this machine holds the shards already")
-            return
-        os.kill(found["pid"], signal.SIGUSR1)
-    except (OSError, ValueError, KeyError):
-        fail(f"no service runs here for {settings.data_dir} ({path} says nothing); start it first", Status.FAILED)
+    found = rundir.status(settings.runtime_dir, os.environ, settings.data_dir)
+    if found is not None and found.get("ready"):
+        tell("this machine holds the shards already")
+        return
+    descriptor = None if found is None else rundir.process(found)
+    if descriptor is None:
+        fail(f"no service runs here for {settings.data_dir}; start it first, and run this as its user", Status.FAILED)
+    signal.pidfd_send_signal(descriptor, signal.SIGUSR1)
     until = time.monotonic() + within
     while time.monotonic() < until:
         time.sleep(POLL_S)
-        if _status(path)["ready"]:
-            typer.echo("this machine holds the shards now")
+        found = rundir.status(settings.runtime_dir, os.environ, settings.data_dir)
+        if found is not None and found.get("ready"):
+            tell("this machine holds the shards now")
             return
     complain(f"not taken over within {within:g} s; `topics status` and the service's log tell why")
     raise typer.Exit(Status.FAILED)
-
-
-def _status(path: Any) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {"ready": False}
-    return found

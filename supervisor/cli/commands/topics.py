@@ -10,7 +10,15 @@ import typer
 from supervisor.cli import exact
 from supervisor.cli.completers import topic_names
 from supervisor.cli.remote import Remote, remote
-from supervisor.cli.terminal import Status, confirmed, fail, read_duration_ms, read_size, table
+from supervisor.cli.terminal import (
+    Status,
+    confirmed,
+    fail,
+    read_duration_ms,
+    read_size,
+    table,
+    tell,
+)
 from topics_client import TopicNotFound
 
 TITLES = {"topic": "topic", "count": "records", "bytes": "bytes", "head_seq": "head", "note": ""}
@@ -58,16 +66,16 @@ async def show(on: Remote, topic: TopicArgument) -> None:
         return
     config, queue = state.pop("config"), state.pop("queue", {})
     for name, value in [*state.items(), *queue.items()]:
-        typer.echo(f"{name + ':':<21}{value if isinstance(value, str) else exact.dumps(value)}")
-    typer.echo("config:")
+        tell(f"{name + ':':<21}{value if isinstance(value, str) else exact.dumps(value)}")
+    tell("config:")
     for name, value in config.items():
-        typer.echo(f"  {name + ':':<23}{value if isinstance(value, str) else exact.dumps(value)}")
+        tell(f"  {name + ':':<23}{value if isinstance(value, str) else exact.dumps(value)}")
     for rows, names in (
         (cursors, ("cursor", "seq", "lag")),
         (routers, ("router", "source", "dest", "forwarded_total")),
     ):
         if rows:
-            typer.echo("\n" + table(rows, {name: name for name in names}))
+            tell("", table(rows, {name: name for name in names}))
 
 
 Duration = Annotated[int | None, typer.Option(parser=read_duration_ms, metavar="DURATION", show_default=False)]

@@ -17,7 +17,16 @@ from typing import Annotated, Any, BinaryIO, NoReturn, cast
 import typer
 
 from supervisor.cli.endpoint import ContextOption, PatienceOption, TokenOption, UrlOption, resolve
-from supervisor.cli.terminal import JsonOption, Status, bar, complain, fail, read_size, say
+from supervisor.cli.terminal import (
+    JsonOption,
+    Status,
+    bar,
+    complain,
+    fail,
+    read_size,
+    say,
+    tell,
+)
 from supervisor.client import transfer
 from supervisor.client.http_client import ClientError, Unavailable
 from supervisor.client.jsonlines import LineError, batches
@@ -67,7 +76,7 @@ def export(
         if as_json:
             say(done)
         else:
-            typer.echo(f"{output}: {records} records of {names} topics" + (f", {gaps} gaps" if gaps else ""))
+            tell(f"{output}: {records} records of {names} topics" + (f", {gaps} gaps" if gaps else ""))
     if gaps:
         raise typer.Exit(Status.GAPS)
 
@@ -116,7 +125,7 @@ def import_(
     else:
         again = f", {done.deduped} of them were there already" if done.deduped else ""
         made = f", {done.created} topics made" if done.created else ""
-        typer.echo(f"{source}: {done.records} records{again}{made}")
+        tell(f"{source}: {done.records} records{again}{made}")
 
 
 @contextmanager
@@ -125,8 +134,8 @@ def _told_failures(done: transfer.Done | None = None, source: str = "") -> Itera
 
     def stop(text: str, status: Status) -> NoReturn:
         if done is not None and done.lines:
-            text += f"\n{done.lines} lines are done. To go on: topics import {source} --skip {done.lines}"
-            text += " (and the same options)"
+            on = f"topics import {source} --skip {done.lines} (and the same options)"
+            fail(text, status, f"{done.lines} lines are done. To go on: {on}")
         fail(text, status)
 
     try:
@@ -143,16 +152,17 @@ def _told_failures(done: transfer.Done | None = None, source: str = "") -> Itera
 
 
 @contextmanager
-def _writing(output: str) -> Iterator[BinaryIO]:
+def _writing(output: str) -> Iterator[Any]:
     """Standard output, or a file that gets its name once it is complete and synced."""
     if output == "-":
-        yield sys.stdout.buffer
+        yield _Shown() if sys.stdout.isatty() else sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
     target = Path(output)
     making = target.with_name(target.name + ".part")
+    making.unlink(missing_ok=True)  # of an export that was killed, or a link or a file of another user
     try:
-        with open(making, "wb") as file:
+        with open(making, "xb", opener=_private) as file:
             if target.suffix == ".gz":
                 with gzip.GzipFile("", "wb", 6, file, 0) as packed:
                     yield cast(BinaryIO, packed)
@@ -189,3 +199,18 @@ def _chunks(file: BinaryIO, skip: int) -> Iterator[tuple[int, list[bytes]]]:
         yield number, lines
         number += len(lines)
         lines = following
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+class _Shown(io.RawIOBase):
+    """Standard output if it is a terminal: lines of JSON that stay the same JSON."""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        tell(*bytes(content).decode(errors="replace").removesuffix("\n").split("\n"))
+        return len(content)

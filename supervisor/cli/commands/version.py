@@ -5,10 +5,12 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 
-import typer
-
 import proto
-from supervisor.cli.terminal import JsonOption, say
+from supervisor.cli.terminal import (
+    JsonOption,
+    say,
+    tell,
+)
 
 
 def installed() -> str:
@@ -27,4 +29,4 @@ def version(as_json: JsonOption = False) -> None:
     if as_json:
         say({"version": installed()})
     else:
-        typer.echo(f"topics {installed()}")
+        tell(f"topics {installed()}")

@@ -53,8 +53,8 @@ async def work(
     """Run a command for each job of a queue.
 
     The job's data is the command's standard input, as JSON; JOB_QUEUE, JOB_SEQ, JOB_TS, JOB_TAG and JOB_DELIVERIES are
-    in its environment. If the command ends with 0 the job is done, otherwise the job comes again, after a while that
-    doubles. Exit status: 0 ended by SIGTERM, Ctrl-C or --drain, 1
+    in its environment, with \\u0000 for a NUL in a tag. If the command ends with 0 the job is done, otherwise the job
+    comes again, after a while that doubles. Exit status: 0 ended by SIGTERM, Ctrl-C or --drain, 1
     refused, 2 wrong options, 3 the service is not reachable.
     """
     worker = on.client.worker(
@@ -122,7 +122,12 @@ async def _give(process: anyio.abc.Process, data: bytes) -> None:
 def environment(job: Job) -> dict[str, str]:
     """The environment of the command: that of this process, and the job."""
     told = {**_fields(job), "tag": job.tag or ""}
-    return {**os.environ, **{f"JOB_{name.upper()}": str(value) for name, value in told.items()}}
+    return {**os.environ, **{f"JOB_{name.upper()}": _variable(str(value)) for name, value in told.items()}}
+
+
+def _variable(value: str) -> str:
+    """A value without what the environment cannot hold: NUL and lone surrogates are escaped as in JSON."""
+    return value.replace("\0", "\\u0000").encode(errors="backslashreplace").decode()
 
 
 def _fields(job: Job) -> dict[str, Any]:

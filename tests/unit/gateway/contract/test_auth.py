@@ -6,14 +6,17 @@ The tests walk the table of operations, so they cover a new operation too. Every
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import product
+from time import time
 
 import pytest
 import trio
+import trio.testing
 
 from gateway.contract.auth import Keyring, restrictions
 from gateway.contract.operations import OPERATIONS, Body, Operation
-from proto.ipc.message import Message, Reply, Request
+from proto.ipc.message import Message, Parked, Reply, Request
 from proto.model.errors import TopicsError
 from proto.model.keys import ALL_SCOPES, Key, Scope
 from tests.support.gateway_stage import Answer, Client, key, stage, until
@@ -247,3 +250,64 @@ def test_keys_travel_as_maps_and_rubbish_does_not() -> None:
         Key.from_map({"digest": b"", "scopes": 1, "prefixes": []})
     with pytest.raises(ValueError, match="not a key"):
         Key.from_map({**KEYS[0].as_map(), "prefixes": [""]})
+
+
+async def test_a_key_ends_when_its_entry_says() -> None:
+    """Requests with a remembered head, a ticket and a waiting request too; not before, and for good."""
+    now = [1_000_000]
+    ends = replace(key("ends"), expires_ms=2_000_000)
+
+    def script(request: Request) -> list[Message]:
+        return [Parked(request.id)] if request.body else [Reply(request.id, b"{}")]
+
+    async with stage(script, keys=[ends, key("other")]) as there, there.client() as client, there.client() as waits:
+        keyring = there.gateway.keyring
+        keyring._now_ms = lambda: now[0]
+        bearer = {"Authorization": "Bearer ends"}
+        for _ in range(3):
+            assert (await client.ask("GET", "/v0/topics/a", headers=bearer)).status == 200
+        ticket = (await client.ask("POST", "/v0/tickets", b'{"path":"/v0/ws"}', bearer)).json["ticket"]
+        ended: list[int] = []
+        with keyring.while_known(ends, lambda: ended.append(now[0])):
+            async with trio.open_nursery() as nursery:
+
+                async def park() -> None:
+                    body = b'{"wait_ms":60000}'
+                    assert (await waits.ask("POST", "/v0/topics/a/diff", body, bearer)).status == 401
+
+                nursery.start_soon(park)
+                await until(lambda: len(there.shards[0].requests) == 4)
+                assert keyring.expire() == 1_000_000
+                assert not ended
+                now[0] = 2_000_000
+                assert keyring.expire() is None
+                assert ended == [2_000_000]
+        for clock in (2_000_000, 1_000_000):  # the clock may be set back
+            now[0] = clock
+            answer = await client.ask("GET", "/v0/topics/a", headers=bearer)
+            assert (answer.status, answer.code) == (401, "unauthorized")
+            assert "expired at 1970-01-01T00:33:20Z" in answer.json["error"]["message"]
+        assert (await client.ask("GET", "/v0/topics/a", headers={"Authorization": "Bearer other"})).status == 200
+        assert (await client.ask("GET", "/v0/ws?ticket=" + ticket, headers=UPGRADE)).status == 401
+
+
+async def test_the_last_key_that_expires_opens_nothing() -> None:
+    async with stage(keys=[replace(key("ends"), expires_ms=1)]) as there, there.client() as client:
+        there.nursery.start_soon(there.gateway.expire_keys)
+        for headers in ({}, {"Authorization": "Bearer ends"}):
+            assert (await client.ask("GET", "/v0/topics/a", headers=headers)).status == 401
+        assert there.gateway.keyring._keys == []
+        assert there.shards[0].requests == []
+
+
+async def test_another_end_leaves_streams_open_and_an_end_that_is_near_is_met() -> None:
+    ends = replace(key("ends"), expires_ms=int(time() * 1000) + 60_000)
+    async with stage(keys=[ends]) as there:
+        there.nursery.start_soon(there.gateway.expire_keys)
+        ended: list[bool] = []
+        with there.gateway.keyring.while_known(ends, lambda: ended.append(True)):
+            there.gateway.replace_keys([replace(ends, expires_ms=0)])
+            await trio.testing.wait_all_tasks_blocked()
+            there.gateway.replace_keys([replace(ends, expires_ms=int(time() * 1000) + 100)])
+            assert not ended
+            await until(lambda: bool(ended))

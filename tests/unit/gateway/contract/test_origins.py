@@ -65,6 +65,11 @@ def test_names_of_hosts_lose_their_port_and_nothing_else() -> None:
         (Asked("evil.example", APP), Verdict.FOREIGN_HOST),
         (Asked("localhost:4000", "", "cross-site"), Verdict.CROSS_SITE),
         (Asked("localhost:4000", "", "same-site"), Verdict.OWN),
+        (Asked("localhost:4000", "", "same-site", changes=True), Verdict.CROSS_SITE),
+        (Asked("localhost:4000", "", "Same-Site", changes=True), Verdict.CROSS_SITE),
+        (Asked("localhost:4000", "", "same-origin", changes=True), Verdict.OWN),
+        (Asked("localhost:4000", "", "none", changes=True), Verdict.OWN),
+        (Asked("localhost:4000", APP, "same-site", changes=True), Verdict.LISTED),
         (Asked("localhost:4000", "", "none"), Verdict.OWN),
     ],
 )
@@ -131,6 +136,22 @@ async def test_a_page_of_another_site_leases_nothing() -> None:
             refused(await client.ask("GET", "/v0/topics/jobs/work?node=n", headers=FOREIGN["cross_site"]), "cross_site")
             state = await client.ask("GET", "/v0/topics/jobs")
             assert state.json["queue"]["in_flight"] == 0
+
+
+async def test_an_image_of_a_page_at_another_port_leases_nothing() -> None:
+    site = {"Host": "localhost:4000", "Sec-Fetch-Site": "same-site", "Sec-Fetch-Dest": "image"}
+    async with stage() as there:
+        shard = Harness()
+        shard.call("configure", "jobs", {"type": "queue"})
+        shard.append("jobs", 1)
+        await start_real(there, shard)
+        async with there.client() as client:
+            for path in ("/v0/topics/jobs/work?node=n&max=5", "/v0/topics/jobs", "/v0/watch/wid_" + 22 * "x"):
+                for _ in range(2):  # a head that repeats is remembered
+                    refused(await client.ask("GET", path, headers=site), "cross_site")
+            assert (await client.ask("GET", "/v0/topics/jobs")).json["queue"]["in_flight"] == 0
+            assert (await client.ask("GET", "/v0/health", headers=site)).status == 200
+            assert (await client.ask("GET", "/v0/routers", headers=site)).status == 200, "a link that changes nothing"
 
 
 async def test_the_status_page_and_its_requests_go_on() -> None:

@@ -192,6 +192,19 @@ async def test_a_cursor_shows_how_far_it_is_behind() -> None:
         assert {"labels": {"topic": "b", "cursor": "d"}, "value": 0} in content["topics_cursor_lag"]
 
 
+async def test_a_label_moves_no_cursor_and_two_that_look_the_same_end_no_scrape() -> None:
+    rows = [["b", "\x1b[2J\x9b\u2028", 4], ["b", "\\u001b[2J\\u009b\\u2028", 5]]
+
+    def script(request: Request) -> list[Message]:
+        return [Reply(request.id, extra={"cursor_lag": rows})]
+
+    async with stage(script) as there, there.client() as client:
+        raw = (await client.ask("GET", "/v0/metrics")).raw
+        assert samples(raw)["topics_cursor_lag", (("cursor", "\\u001b[2J\\u009b\\u2028"), ("topic", "b"))] == 5
+        assert not {0x1B, 0x9B} & set(raw)
+        assert raw.count(b"topics_cursor_lag{") == 1
+
+
 @pytest.mark.parametrize(("bound", "shown"), [(0, []), (1, ["a"]), (3, ["a", "b", "c"]), (4, ["a", "b", "c", "d"])])
 async def test_topics_and_cursors_are_bounded_over_all_shards(bound: int, shown: list[str]) -> None:
     """Two shards with two topics each, and a cursor for each topic."""

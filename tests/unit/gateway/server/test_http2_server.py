@@ -7,7 +7,9 @@ from contextlib import aclosing, asynccontextmanager, suppress
 
 import h2.events
 import pytest
+import structlog
 import trio
+from hpack import Encoder
 
 from gateway.admission.body_budget import Kind
 from gateway.server.status_page import HTML
@@ -229,6 +231,32 @@ async def test_a_head_that_never_ends_ends_its_connection() -> None:
         await http2.stream.send_all(raw.frame(raw.HEADERS, b"\x82", 0, 1))
         await http2.first(h2.events.ConnectionTerminated)
         await until(lambda: not there.gateway.server.connections)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        [("AUTHORIZATION", "Bearer s3cret")],
+        [("authorization: Bearer s3cret", "x")],
+        [("authorization", "Bearer s3cret\0")],
+        [("authorization", " s3cret")],
+        [(":s3cret", "x")],
+        [("content-length", "s3cret")],
+        [("content-length", "1"), ("content-length", "2s3cret")],
+        [("te", "s3cret")],
+        [("connection", "s3cret")],
+    ],
+)
+async def test_a_broken_head_leaves_nothing_of_it_in_the_log(head: list[tuple[str, str]]) -> None:
+    fields = [(":method", "POST"), (":scheme", "http"), (":path", "/v0/health"), (":authority", "localhost"), *head]
+    block = bytes(Encoder().encode(fields, huffman=False))
+    with structlog.testing.capture_logs() as lines:
+        async with client() as (_, http2):
+            await http2.flush()
+            await http2.stream.send_all(raw.frame(raw.HEADERS, block, raw.END_STREAM | raw.END_HEADERS, 1))
+            await http2.stream.send_all(raw.frame(raw.DATA, b"s3cret", raw.END_STREAM, 1))
+            await http2.first(h2.events.ConnectionTerminated)
+    assert "s3cret" not in str(lines)
 
 
 async def test_a_drained_server_finishes_its_streams_refuses_new_ones_and_says_goodbye() -> None:

@@ -1,6 +1,7 @@
 """Claims about the connections that Hypercorn serves: pages, HTTP/2, WebSocket upgrades."""
 
 import math
+import re
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -48,6 +49,46 @@ async def test_a_client_that_shuts_down_its_side_gets_the_page_too() -> None:
             await until(lambda: len(there.gateway.server.connections) == 1)
 
 
+@pytest.mark.parametrize("path", ["/", "/docs", "/console"])
+async def test_no_page_has_code_in_it_or_may_be_framed(path: str) -> None:
+    async with prepared() as there, there.client() as client:
+        answer = await client.ask("GET", path)
+    page = answer.raw.decode()
+    assert not re.search(r"<style|<script(?![^>]* src=)|\son[a-z]+=|\sstyle=|javascript:", page)
+    policy = dict(each.strip().split(" ", 1) for each in answer.headers["content-security-policy"].split(";"))
+    assert policy["default-src"] == policy["base-uri"] == policy["form-action"] == policy["frame-ancestors"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == "'self'"
+    links = re.findall(r'<(?:script|link rel="stylesheet")[^>]* (?:src|href)="([^"]+)"', page)
+    async with prepared() as there:
+        for link in links:
+            async with there.client() as client:
+                assert (await client.ask("GET", link)).status == 200, link
+    assert links
+
+
+async def test_every_answer_says_that_its_type_is_right() -> None:
+    async with prepared() as there:
+        asked = [("GET", path) for path in ("/", "/docs", "/console", "/console/nothing", "/v0/health", "/v0/metrics")]
+        asked += [
+            ("GET", "/v0/topics/a"),
+            ("GET", "/nothing"),
+            ("POST", "/"),
+            ("PUT", "/v0/topics/a"),
+            ("GET", "/v0/ws"),
+        ]
+        for method, path in asked:
+            async with there.client() as client:
+                answer = await client.ask(method, path, b"{}" if method != "GET" else None)
+                assert answer.headers["x-content-type-options"] == "nosniff", path
+            async with there.client() as client:
+                http2 = Http2(client.stream)
+                await http2.ask(method, path)
+                assert http2.headers.count(("x-content-type-options", "nosniff")) == 1, path
+        async with there.client() as client:
+            await client.send(b"GET / HTTP/1.1\r\nbroken\r\n\r\n")
+            assert (await client.receive()).headers["x-content-type-options"] == "nosniff"
+
+
 async def test_a_page_asked_with_the_wrong_method_is_a_canonical_405() -> None:
     async with prepared() as there, there.client() as client:
         answer = await client.ask("POST", "/", b"{}")
@@ -80,6 +121,8 @@ class Http2:
         self.stream = stream
         self.connection = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
         self.connection.initiate_connection()
+        self.headers: list[tuple[str, str]] = []
+        """Those of the last answer."""
 
     async def ask(
         self,
@@ -121,7 +164,8 @@ class Http2:
             await self.flush()
             for event in self.connection.receive_data(bytes(await self.stream.receive_some(65536))):
                 if isinstance(event, h2.events.ResponseReceived):
-                    status = int(dict(event.headers)[":status"])
+                    self.headers = list(event.headers)
+                    status = int(dict(self.headers)[":status"])
                 elif isinstance(event, h2.events.DataReceived):
                     answer += event.data
                     self.connection.acknowledge_received_data(event.flow_controlled_length, stream_id)

@@ -119,3 +119,10 @@ def test_the_keyring_keeps_the_key(home: Path, monkeypatch: pytest.MonkeyPatch) 
     assert at()[1] == "s3cret"
     topics("context", "rm", "prod")
     assert kept == {}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="gives a file to another user")
+def test_contexts_of_another_user_are_refused(home: Path) -> None:
+    topics("context", "add", "prod", "https://prod.example")
+    os.chown(home / "topics" / "contexts.json", 65534, 65534)
+    assert "belongs to user 65534" in topics("ls", status=2)

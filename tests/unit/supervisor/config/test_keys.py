@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from proto.model.keys import ALL_SCOPES, Scope
-from supervisor.config.keys import Keys, KeysError, obtain, parse_file, parse_variable, read_file
+from proto.model.keys import ALL_SCOPES, Key, Scope
+from supervisor.config.keys import Keys, KeysError, obtain, parse, parse_file, parse_variable, read_file
 
 R, W, D, A = Scope.READ, Scope.WRITE, Scope.DELETE, Scope.ADMIN
 
@@ -131,3 +131,38 @@ def test_what_was_probably_meant_as_keys_stops_the_start(environment: dict[str, 
     with pytest.raises(KeysError, match=says) as caught:
         obtain(environment)
     assert "s3cr3t" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("2027-01-31", 1_801_353_600_000),
+        ("2027-01-31T00:00:00Z", 1_801_353_600_000),
+        ("2027-01-31T01:00:00+01:00", 1_801_353_600_000),
+        ("9999-12-31T23:59:59Z", 253_402_300_799_000),
+    ],
+)
+@pytest.mark.parametrize("entry", ["secret", "secret:read", "secret:read:a:|b:", "secret::a:"])
+def test_an_entry_may_have_an_end(entry: str, text: str, ms: int) -> None:
+    (without,) = parse([entry.encode()], "here")
+    (found,) = parse([f"{entry} \t expires={text}".encode()], "here")
+    assert (found, found.expires_ms, without.expires_ms) == (without, ms, 0)
+    assert Key.from_map(found.as_map()).expires_ms == ms
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["", "tomorrow", "2027-01-31T00:00:00", "1969-01-01", "2027-02-30", "20270131", "99999-01-01", "\xb2027-01-01"],
+)
+def test_an_end_that_is_not_understood_stops_the_start_and_is_not_repeated(end: str) -> None:
+    with pytest.raises(KeysError, match="expires= needs") as caught:
+        parse([f"secret expires={end}".encode("latin-1")], "here")
+    assert not end or end not in str(caught.value).replace("2027-01-31T12:00:00Z", "")
+
+
+@pytest.mark.parametrize(
+    "entry", [b"secret expires=2027-01-31 expires=2027-01-31", b"secret expired=2027-01-31", b"expires=2027-01-31 x"]
+)
+def test_no_other_word_stands_behind_an_entry(entry: bytes) -> None:
+    with pytest.raises(KeysError):
+        parse([entry], "here")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from supervisor.process.rundir import MAX_SOCKET_PATH, RuntimeDir, RuntimeDirError, choose
+from supervisor.process.rundir import MAX_SOCKET_PATH, RuntimeDir, RuntimeDirError, choose, identity, status
 
 
 @pytest.fixture
@@ -88,3 +90,132 @@ def test_a_directory_open_to_others_is_refused_and_left_as_it_is(short: Path) ->
 def test_a_path_too_long_for_sockets_is_refused(short: Path) -> None:
     with pytest.raises(RuntimeDirError, match="too long"):
         RuntimeDir.open(short / (100 * "x"))
+
+
+MALLORY = 65534
+
+
+def running(path: Path, **more: object) -> dict[str, object]:
+    """The status file of a service that runs: this process."""
+    told = {"pid": os.getpid(), "started": identity(os.getpid())[0], "url": "http://127.0.0.1:1"} | more  # type: ignore[index]
+    (path / "children.json").write_text(json.dumps(told))
+    return told
+
+
+as_root = pytest.mark.skipif(os.getuid() != 0, reason="gives files to another user")
+
+
+def test_the_status_file_of_a_service_that_runs_is_read(short: Path) -> None:
+    told = running(short)
+    assert status(short, {}, Path("/x")) == told | {"user": os.getuid()}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"started": 1},
+        {"started": None},
+        {"pid": 2**64},
+        {"pid": -1},
+        {"pid": True},
+        {"pid": "1"},
+        {"url": 1},
+        {"pid": os.getppid()},
+    ],
+)
+def test_a_process_that_is_not_the_one_that_wrote_the_status_is_no_service(
+    short: Path, more: dict[str, object]
+) -> None:
+    running(short, **more)
+    assert status(short, {}, Path("/x")) is None
+
+
+def test_a_deep_or_endless_status_file_is_none(short: Path) -> None:
+    for content in ("[" * 200_000, "[]", "", '{"url": "' + "x" * (1 << 21) + '"}'):
+        (short / "children.json").write_text(content)
+        assert status(short, {}, Path("/x")) is None
+
+
+def test_no_link_leads_to_a_status(short: Path) -> None:
+    (short / "real").mkdir(mode=0o700)
+    running(short / "real")
+    (short / "link").symlink_to(short / "real")
+    assert status(short / "link", {}, Path("/x")) is None
+    (short / "children.json").symlink_to(short / "real" / "children.json")
+    assert status(short, {}, Path("/x")) is None
+
+
+@as_root
+def test_a_status_that_another_user_may_have_written_is_not_believed(
+    short: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    short.chmod(0o1777)
+    derived = choose(None, {}, Path("/x"))
+    derived.mkdir(mode=0o700)
+    running(derived)
+    assert status(None, {}, Path("/x")) is not None
+    os.chown(derived, MALLORY, MALLORY)
+    assert status(None, {}, Path("/x")) is None, "planted under the derived name"
+    assert status(derived, {}, Path("/x")) is None, "named, but anybody could have made it"
+    os.chown(derived, 0, 0)
+    derived.chmod(0o770)
+    assert status(None, {}, Path("/x")) is None, "a group may write"
+
+
+@as_root
+def test_root_believes_the_directory_of_a_service_that_only_root_can_have_made() -> None:
+    """As systemd makes /run/topics for a service of another user."""
+    with (
+        tempfile.TemporaryDirectory(prefix="tr", dir="/run") as path,
+        subprocess.Popen(["sleep", "60"], user=MALLORY) as child,
+    ):
+        made = Path(path) / "topics"
+        made.mkdir(mode=0o700)
+        os.chown(made, MALLORY, MALLORY)
+        Path(path).chmod(0o755)
+        started = identity(child.pid)
+        assert started is not None
+        running(made, pid=child.pid, started=started[0])
+        assert status(made, {}, Path("/x")) is not None
+        running(made)
+        assert status(made, {}, Path("/x")) is None, "a process of root"
+        Path(path).chmod(0o777)
+        running(made, pid=child.pid, started=started[0])
+        assert status(made, {}, Path("/x")) is None
+        child.kill()
+
+
+@as_root
+@pytest.mark.parametrize("how", ["directory", "file", "link"])
+def test_a_name_that_another_user_took_keeps_no_service_from_its_start(
+    short: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(short))
+    short.chmod(0o1777)
+    taken = choose(None, {}, Path("/x"))
+    if how == "link":
+        (short / "theirs").mkdir()
+        taken.symlink_to(short / "theirs")
+    elif how == "file":
+        taken.touch()
+    else:
+        taken.mkdir(mode=0o700)
+    os.chown(taken, MALLORY, MALLORY, follow_symlinks=False)
+    # A second name that looks like one of ours.
+    (short / f"{taken.name}-00000000").mkdir()
+    os.chown(short / f"{taken.name}-00000000", MALLORY, MALLORY)
+    opened = RuntimeDir.of(None, {}, Path("/x"))
+    assert opened.path.parent == short
+    assert opened.path.name.startswith(f"{taken.name}-")
+    told = running(opened.path)
+    assert status(None, {}, Path("/x")) == told | {"user": 0}, "commands find it"
+    opened.close()
+    assert not opened.path.exists()
+    left = RuntimeDir.of(None, {}, Path("/x"))
+    left._clear()
+    again = choose(None, {}, Path("/x"))
+    assert again == left.path, "one that a killed service left is used again"
+    left.close()
+    with pytest.raises(RuntimeDirError, match="belongs to user 65534"):
+        RuntimeDir.of(taken, {}, Path("/x"))

@@ -65,3 +65,16 @@ def test_mistakes_change_nothing(file: Path) -> None:
     assert "a service without keys is open" in keys("rm", digest("only"), status=1)
     assert "make another key first" in keys("rm", digest("only"), status=1)
     assert file.read_text() == "only\n"
+
+
+def test_a_key_may_have_an_end_which_its_successor_has_too(file: Path) -> None:
+    secret = keys("make", "--scopes", "read", "--expires", "2027-01-31T12:00:00Z").strip()
+    assert file.read_text() == f"{secret}:read expires=2027-01-31T12:00:00Z\n"
+    assert json.loads(keys("list", "--json"))["expires"] == "2027-01-31T12:00:00+00:00"
+    assert "2027-01-31T12:00:00" in keys("list")
+    new = keys("rotate", digest(secret), "--drop").strip()
+    assert file.read_text() == f"{new}:read expires=2027-01-31T12:00:00Z\n"
+    file.write_text("bare expires=2027-01-31T12:00:00Z\n")
+    new = keys("rotate", digest("bare"), "--drop").strip()
+    assert file.read_text() == f"{new} expires=2027-01-31T12:00:00Z\n"
+    assert "expires= needs" in keys("make", "--expires", "soon", status=1)
