@@ -18,8 +18,9 @@ from typing import Protocol
 import msgspec
 from msgspec import Struct
 
+from proto.format.frame import Buffer
 from shardd.replication.names import SERVICE
-from shardd.replication.store import Absent, Exists, Store, check_promises
+from shardd.replication.store import Absent, Store, check_promises, settle
 from shardd.storage.disk import Disk
 
 FORMAT = 1
@@ -115,11 +116,7 @@ def check_service(store: Store, wanted: Service, prefix: str) -> None:
         found = read_service(store)
     except Absent:
         check_promises(store, prefix)
-        try:
-            store.create(SERVICE, msgspec.json.encode(wanted))
-            return
-        except Exists:
-            found = read_service(store)
+        found = _service_of(store, settle(store, SERVICE, msgspec.json.encode(wanted)))
     if found.service != wanted.service:
         raise Mismatch(
             f"{store.url} holds another service. Use another prefix; or, to go on with what is there, make a data "
@@ -139,17 +136,17 @@ def join_service(store: Store, wanted: Service) -> Service:
         return read_service(store)
     except Absent:
         check_promises(store, "")
-    try:
-        store.create(SERVICE, msgspec.json.encode(wanted))
-        return wanted
-    except Exists:
-        return read_service(store)
+    return _service_of(store, settle(store, SERVICE, msgspec.json.encode(wanted)))
 
 
 def read_service(store: Store) -> Service:
     """Raises `Absent` if the prefix holds no service; `Mismatch`, `StoreError`."""
+    return _service_of(store, store.get(SERVICE))
+
+
+def _service_of(store: Store, data: Buffer) -> Service:
     try:
-        found = msgspec.json.decode(store.get(SERVICE), type=Service)
+        found = msgspec.json.decode(data, type=Service)
     except msgspec.DecodeError as error:
         raise Mismatch(f"{store.url}: {SERVICE} is damaged ({error}). Put it back, or use another prefix") from None
     if found.format != FORMAT:

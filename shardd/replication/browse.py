@@ -72,13 +72,13 @@ class Browser:
             return str(error)
 
     def _head(self, number: int) -> Head:
-        return patiently(lambda: manifests.read_head(self._store, self.names.manifest(number)))
+        return patiently(lambda: manifests.read_head(self._store, self.names, number))
 
     def manifest(self, number: int) -> ManifestAt:
         """Raises `Damaged`."""
         name = self.names.manifest(number)
         try:
-            return ManifestAt(number, *manifests.decode(patiently(lambda: self._store.get(name))))
+            return ManifestAt(number, *manifests.decode(patiently(lambda: self._store.get(name)), number))
         except ManifestError as error:
             raise Damaged(
                 f"{self._store.url}: {name}: {error}. Put the object back, or delete it so that the manifest before is "
@@ -154,6 +154,8 @@ class Browser:
             base = cold if file.path.startswith(COLD) and cold is not None else path
             target = base / file.path.removeprefix(COLD)
             if target.parent not in made:
+                if not target.parent.resolve().is_relative_to(base.resolve()):
+                    raise Damaged(f"{target.parent} leads out of {base}: remove the link")
                 made.add(target.parent)
                 disk.make_dir(target.parent)
             opened = disk.create(target)
