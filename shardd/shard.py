@@ -176,6 +176,8 @@ class Shard:
         """Called after each sync of the log and after each checkpoint, for the copy in a bucket."""
         self.replica: Callable[[], Mapping[str, Any] | None] = lambda: None
         """Figures of that copy, if there is one."""
+        self.bucket_damaged = 0
+        """Objects of the bucket that are known to be damaged or missing."""
         self._open_log()
         subscribers = Subscribers(self.scheduler, self.reads, self.pulls)
         staging = self._staging = Staging(
@@ -578,7 +580,7 @@ class Shard:
 
     def status(self) -> Status:
         """The status that every packet to an asker carries."""
-        return Status(*self.counters(), len(self.quarantine), self.space.low)
+        return Status(*self.counters(), len(self.quarantine), self.space.low, bucket_damaged=self.bucket_damaged)
 
     def monotonic(self) -> float:
         """The time of the clock that `next_due` uses, in seconds."""

@@ -7,15 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import msgspec
-
 from shardd.offline.reshard import shard_name
-from shardd.replication.attach import Term
+from shardd.replication.attach import TermError, read_term
 from shardd.replication.browse import AHEAD, Browser, Damaged, patiently, shards_of
 from shardd.replication.manifests import Stream
 from shardd.replication.names import number_of
 from shardd.replication.parts import END, HEADER_SIZE, Part, PartError, check_frames
-from shardd.replication.store import Store
+from shardd.replication.store import Absent, Store
 
 
 @dataclass(slots=True)
@@ -62,10 +60,11 @@ def _reports(store: Store, read_all: bool) -> Iterator[dict[str, Any]]:
 
 
 def _look(store: Store, browser: Browser, report: BucketReport, read_all: bool) -> None:
-    terms = (number_of(each.name) for each in store.list(browser.names.terms))
-    report.term = max((number for number in terms if number is not None), default=0)
-    if report.term:
-        report.holder = _holder(store, browser.names.term(report.term))
+    listed = patiently(lambda: list(store.list(browser.names.terms)))
+    terms = [number for each in listed if (number := number_of(each.name)) is not None]
+    report.term = max(terms, default=0)
+    for number in terms if read_all else terms[-1:]:
+        _look_at_term(store, browser.names.term(number), number, report)
     first_part, newest = _look_at_manifests(browser, report, read_all)
     numbers = browser.numbers(1)
     report.parts = len(numbers)
@@ -85,12 +84,13 @@ def _look(store: Store, browser: Browser, report: BucketReport, read_all: bool) 
             report.ended = last.kind == END and last.term == report.term
 
 
-def _holder(store: Store, name: str) -> str:
+def _look_at_term(store: Store, name: str, number: int, report: BucketReport) -> None:
     try:
-        found = msgspec.json.decode(patiently(lambda: store.get(name)), type=Term)
-    except msgspec.DecodeError:
-        return ""
-    return found.address or found.machine
+        found = read_term(patiently(lambda: store.get(name)), number)
+    except (TermError, Absent) as error:
+        report.problems.append(f"{name}: {error}. Put it back; a later term does without it")
+    else:
+        report.holder = found.address or found.machine
 
 
 def _look_at_manifests(browser: Browser, report: BucketReport, read_all: bool) -> tuple[int, int]:

@@ -150,4 +150,6 @@ class Copy:
             holder.shipped = shard.commits.shipped
         shard.synced = holder.synced
         shard.checkpointed = holder.checkpoint_made
+        role.changed = lambda: setattr(shard, "bucket_damaged", len(role.objects.damage))
+        role.changed()
         shard.replica = lambda: asdict(holder.statistics())

@@ -52,6 +52,21 @@ class Term(Struct, frozen=True):
     """Where its clients reach the holder."""
 
 
+class TermError(Exception):
+    """A term is not valid. The message says why."""
+
+
+def read_term(data: Buffer, number: int) -> Term:
+    """The term of this number. Raises `TermError`."""
+    try:
+        found = msgspec.json.decode(data, type=Term)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TermError(f"it is damaged: {error}") from None
+    if found.term != number:
+        raise TermError(f"it is term {found.term}")
+    return found
+
+
 class Log(Protocol):
     """The local log, as far as replication looks at it."""
 

@@ -5,9 +5,10 @@
     CreateTerm    terms/<term>                                          DONE or TAKEN
     Renew         alive/<term>                                          DONE
     CreatePart    log/<part>                                            DONE or TAKEN
-    ReadPart      log/<part>                                            Part, or ABSENT
+    ReadPart      log/<part>, and what is behind it                     Part, ABSENT or DAMAGED
 
-An error of the store is answered UNKNOWN, whatever it was: the protocol asks again. Nothing is decided here.
+An error of the store is answered UNKNOWN, whatever it was: the protocol asks again. Nothing is decided here. What is
+found damaged is kept in `damage` until it is read in order.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import msgspec
 
 from proto.format.frame import Buffer
 from shardd.replication import parts
-from shardd.replication.attach import Mismatch, Term
+from shardd.replication.attach import Term, TermError, read_term
+from shardd.replication.damage import Damage
 from shardd.replication.log_reader import Frames
-from shardd.replication.manifests import Head, Heads, ManifestError
+from shardd.replication.manifests import Head, Heads
 from shardd.replication.messages import (
     Answer,
     CreatePart,
@@ -67,19 +69,14 @@ class Objects:
         self.frames_of: Callable[[Part], Frames] = _no_frames
         """The frames of a part that is to be created."""
         self.outage = Outage()
+        self.damage = Damage()
 
     def carry(self, request: Request) -> Answer:
-        """Raises `Mismatch` for an object that was changed by hand."""
         try:
             answer = self._carry(request)
         except StoreError as error:
             self.outage.failed(error)
             return Result.UNKNOWN
-        except (PartError, ManifestError, msgspec.DecodeError) as error:
-            raise Mismatch(
-                f"{self.store.url}: {self.names.prefix}: {error}. Put the object back, or use another prefix; `topics "
-                "replica verify` checks the others"
-            ) from None
         self.outage.answered()
         return answer
 
@@ -95,8 +92,8 @@ class Objects:
                 return Result.DONE
             case CreatePart(part):
                 return self._create(self.names.part(part.number), self._encoded(part))
-            case ReadPart(number):
-                return self._read(number)
+            case ReadPart(number, ends):
+                return self._read(number, ends)
         raise AssertionError(request)
 
     def _create(self, name: str, data: Buffer) -> Result:
@@ -115,18 +112,39 @@ class Objects:
         frames = self.frames_of(part)
         return parts.encode(header._replace(first_ms=frames.first_ms, last_ms=frames.last_ms), frames.data)
 
-    def _read(self, number: int) -> Part | Result:
+    def _read(self, number: int, ends: bool) -> Part | Result:
+        name = self.names.part(number)
         try:
-            data = self.store.get(self.names.part(number))
+            data = self.store.get(name)
         except Absent:
+            if ends and self._is_hole(number):
+                self.damage.add(name, "it is missing, although later parts are there that need it")
+                return Result.DAMAGED
             return Result.ABSENT
-        header, frames = parts.decode(data, number)
+        try:
+            header, frames = parts.decode(data, number)
+        except PartError as error:
+            self.damage.add(name, str(error))
+            return Result.DAMAGED
+        self.damage.mended(name)
         kind = _NAMES[header.kind]
         part = Part(number, kind, header.term, header.nonce.hex(), header.first_no, header.last_no)
         # A read that was given up may end later, so one number is not enough.
         kept = list(self._found.items())[1 - KEPT :]
         self._found = {**dict(kept), number: frames}
         return part
+
+    def _is_hole(self, number: int) -> bool:
+        """Whether an absent part is missing: there are later ones, no manifest does without it, and it was not created
+        meanwhile. Raises `StoreError`."""
+        later = next(iter(self.store.list(self.names.log, self.names.part(number))), None)
+        if later is None:
+            return False
+        head = self.newest_head()
+        if head is not None and head.first_part > number:
+            return False
+        first = next(iter(self.store.list(self.names.log, self.names.part(number - 1))), later)
+        return number_of(first.name) != number
 
     def frames(self, part: Part) -> memoryview:
         """Frames of a part that was read just now."""
@@ -135,9 +153,10 @@ class Objects:
     def _look(self, replaced: int) -> Seen:
         term = self.newest_term()
         if term is None:
-            return Seen(0, "", None, self._newest_manifest())
-        alive = self._alive(term.term)
-        return Seen(term.term, term.nonce, alive, self._newest_manifest(), self._alive(replaced) if replaced else None)
+            return Seen(0, "", None, self._newest_manifest()[0])
+        alive, before = self._alive(term.term), self._alive(replaced) if replaced else None
+        manifest, unread = self._newest_manifest()
+        return Seen(term.term, term.nonce, alive, manifest, before, unread)
 
     def _alive(self, term: int) -> int | None:
         try:
@@ -154,9 +173,19 @@ class Objects:
         if not newest:
             return None
         if newest not in self._terms:
-            found = msgspec.json.decode(self.store.get(self.names.term(newest)), type=Term)
-            self._terms = {newest: found}
+            self._terms = {newest: self._term(newest)}
         return self._terms[newest]
+
+    def _term(self, number: int) -> Term:
+        """A term; one that is damaged is that of an unknown machine, which is over as any other is."""
+        name = self.names.term(number)
+        try:
+            found = read_term(self.store.get(name), number)
+        except TermError as error:
+            self.damage.add(name, str(error))
+            return Term(number, f"damaged-{number}", "", 0)
+        self.damage.mended(name)
+        return found
 
     @property
     def holder(self) -> str:
@@ -165,13 +194,17 @@ class Objects:
         return "" if term is None else term.address or term.machine
 
     def newest_head(self) -> Head | None:
-        """Raises `StoreError`, `ManifestError`."""
+        """Raises `StoreError`."""
         ordered = self.heads.ordered()
+        self.damage.replace(self.names.manifests, self.heads.damaged.values())
         return ordered[-1][1] if ordered else None
 
-    def _newest_manifest(self) -> Position:
+    def _newest_manifest(self) -> tuple[Position, int]:
+        """Where a restore from it goes on, and the last part that a damaged manifest may reach further."""
         head = self.newest_head()
-        return Position() if head is None else Position(head.first_part - 1, head.frame_no)
+        position = Position() if head is None else Position(head.first_part - 1, head.frame_no)
+        unread = max(self.heads.damaged, default=0)
+        return position, unread if unread > position.part else 0
 
 
 def _no_frames(part: Part) -> Frames:

@@ -150,8 +150,10 @@ class Role:
         """Why the role is over, if this process did not end it."""
         self.holder = ""
         """Address of the machine that holds the shard, as far as is known, if it is another one."""
+        self.damage = ""
+        """What is damaged in the bucket, as far as is known."""
         self.changed: Callable[[], None] = lambda: None
-        """Called when `holder` has changed."""
+        """Called when `holder` or `damage` has changed."""
         self.shipped: Callable[[Part, Frames], None] = lambda part, frames: None
         """Called when the part with these frames is in the bucket."""
         self._wake = trio.Event()
@@ -280,8 +282,9 @@ class Role:
         assert self.replica is not None
         waits = self.replica.state is State.STANDBY and self.replica.waits_for_another
         holder = self.objects.holder if waits else ""
-        if holder != self.holder:
-            self.holder = holder
+        damage = str(self.objects.damage)
+        if (holder, damage) != (self.holder, self.damage):
+            self.holder, self.damage = holder, damage
             self.changed()
 
     def _do(self, outputs: Sequence[Output]) -> None:
