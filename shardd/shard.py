@@ -133,6 +133,8 @@ class Shard:
 
     patience: Patience | None = None
     """Set if changes wait for the bucket."""
+    bucket_damaged: int = 0
+    """Objects of the bucket that are known to be damaged or missing."""
     _giving_up: Callable[[], None] | None = None
     """Called when every topic has given seqs up, if they have to."""
 
@@ -176,8 +178,6 @@ class Shard:
         """Called after each sync of the log and after each checkpoint, for the copy in a bucket."""
         self.replica: Callable[[], Mapping[str, Any] | None] = lambda: None
         """Figures of that copy, if there is one."""
-        self.bucket_damaged = 0
-        """Objects of the bucket that are known to be damaged or missing."""
         self._open_log()
         subscribers = Subscribers(self.scheduler, self.reads, self.pulls)
         staging = self._staging = Staging(

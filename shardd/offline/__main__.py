@@ -121,7 +121,7 @@ def _replica_status(data: Path, job: dict[str, Any], limits: Limits) -> int:
 
 
 def _join(data: Path, job: dict[str, Any], limits: Limits) -> int:
-    wanted = Service(FORMAT, job["created_ms"], job["shards"])
+    wanted = Service(FORMAT, job["created_ms"], job["shards"], limits.replication, limits.term_ttl_ms)
 
     def joined(store: Store) -> Iterator[dict[str, Any]]:
         found = join_service(store, wanted)

@@ -67,7 +67,7 @@ class Copy:
             raise BucketError(str(error)) from None
 
     def _begin_role(self, store: Store) -> None:
-        from shardd.replication.attach import FORMAT, Service, check_service
+        from shardd.replication.attach import FORMAT, Service, Settings, check_service
         from shardd.replication.messages import Timing
         from shardd.replication.objects import Objects
         from shardd.replication.role import Role
@@ -76,9 +76,12 @@ class Copy:
         start, limits, nonce = self._start, self._limits, secrets.token_hex(16)
         if self._mode.awaited:
             self.disk = TermDisk(nonce)
-        objects = Objects(store, start.index, nonce, socket.gethostname(), start.address, SystemClock().now_ms)
+        settings = Settings(limits.replication, limits.term_ttl_ms, start.shards)
+        objects = Objects(
+            store, start.index, nonce, socket.gethostname(), start.address, SystemClock().now_ms, settings
+        )
         local = ClosedLog(RealDisk(), self._path, objects, start.index, limits)
-        service = Service(FORMAT, start.created_ms, start.shards)
+        service = Service(FORMAT, start.created_ms, start.shards, *settings[:2])
         ttl_s = limits.term_ttl_ms / 1000
         self.role = Role(
             nonce,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -32,17 +32,42 @@ class Mismatch(Exception):
     help. The message says what to do."""
 
 
-class Service(Struct, frozen=True):
+class Settings(NamedTuple):
+    """What all machines of a service must have alike: a failover rests on it. Empty and 0: not known, as in objects of
+    releases that did not write it."""
+
+    replication: str = ""
+    ttl_ms: int = 0
+    shards: int = 0
+
+    def difference(self, other: Settings) -> str:
+        """The first setting that both know and that differs, with both values; `other` is this machine's."""
+        for name, theirs, ours in zip(_VARIABLES, self, other, strict=True):
+            if theirs and ours and theirs != ours:
+                return f"has {name}={theirs}, this machine {name}={ours}"
+        return ""
+
+
+_VARIABLES = ("TOPICS_REPLICATION", "TOPICS_TERM_TTL_MS", "TOPICS_SHARDS")
+
+
+class Service(Struct, frozen=True, omit_defaults=True):
     """`service.json`: what a prefix of a bucket holds."""
 
     format: int
     service: int
     """`created_ms` of the data directory's manifest.json, which a restore keeps."""
     shards: int
+    replication: str = ""
+    ttl_ms: int = 0
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(self.replication, self.ttl_ms, self.shards)
 
 
-class Term(Struct, frozen=True):
-    """A term: who holds the shard."""
+class Term(Struct, frozen=True, omit_defaults=True):
+    """A term: who holds the shard, and with which settings."""
 
     term: int
     nonce: str
@@ -50,6 +75,13 @@ class Term(Struct, frozen=True):
     made_ms: int
     address: str = ""
     """Where its clients reach the holder."""
+    replication: str = ""
+    ttl_ms: int = 0
+    shards: int = 0
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(self.replication, self.ttl_ms, self.shards)
 
 
 class TermError(Exception):

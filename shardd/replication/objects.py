@@ -13,13 +13,13 @@ found damaged is kept in `damage` until it is read in order.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import msgspec
 
 from proto.format.frame import Buffer
 from shardd.replication import parts
-from shardd.replication.attach import Term, TermError, read_term
+from shardd.replication.attach import Mismatch, Settings, Term, TermError, read_service, read_term
 from shardd.replication.damage import Damage
 from shardd.replication.log_reader import Frames
 from shardd.replication.manifests import Head, Heads
@@ -37,7 +37,7 @@ from shardd.replication.messages import (
     Result,
     Seen,
 )
-from shardd.replication.names import ShardNames, number_of
+from shardd.replication.names import SERVICE, ShardNames, number_of
 from shardd.replication.outage import Outage
 from shardd.replication.parts import PartError
 from shardd.replication.store import Absent, Exists, Store, StoreError
@@ -47,13 +47,21 @@ _NAMES = {number: kind for kind, number in _KINDS.items()}
 
 
 KEPT = 3
+UNKNOWN = Settings()
 
 
 class Objects:
     """One shard's objects, for one process."""
 
     def __init__(
-        self, store: Store, index: int, nonce: str, machine: str, address: str, now_ms: Callable[[], int]
+        self,
+        store: Store,
+        index: int,
+        nonce: str,
+        machine: str,
+        address: str,
+        now_ms: Callable[[], int],
+        settings: Settings = UNKNOWN,
     ) -> None:
         self.store = store
         self.names = ShardNames(index)
@@ -61,6 +69,7 @@ class Objects:
         self._nonce = nonce
         self._machine = machine
         self._address = address
+        self._settings = settings
         self._terms: dict[int, Term] = {}
         """The newest term that was read."""
         self._now_ms = now_ms
@@ -85,7 +94,7 @@ class Objects:
             case Look(replaced):
                 return self._look(replaced)
             case CreateTerm(term):
-                made = Term(term, self._nonce, self._machine, self._now_ms(), self._address)
+                made = Term(term, self._nonce, self._machine, self._now_ms(), self._address, *self._settings)
                 return self._create(self.names.term(term), msgspec.json.encode(made))
             case Renew(term, counter):
                 self.store.put(self.names.alive(term), b"%d" % counter)
@@ -186,6 +195,45 @@ class Objects:
             return Term(number, f"damaged-{number}", "", 0)
         self.damage.mended(name)
         return found
+
+    # Settings that all machines have alike
+
+    def check_settings(self, own: Container[str]) -> None:
+        """Compare the settings of the newest term with this machine's. A term of a process with one of the nonces
+        `own` is over, and so is one that has ended: the next one may have others, behind its fence. Raises `Mismatch`,
+        `StoreError`."""
+        term = self.newest_term()
+        known = UNKNOWN if term is None else term.settings
+        if known == UNKNOWN:
+            known = read_service(self.store).settings
+        difference = known.difference(self._settings)
+        if not difference or (term is not None and (term.nonce in own or self._has_ended(term.term))):
+            return
+        of = "service.json" if term is None else f"term {term.term} of {term.address or term.machine}"
+        raise Mismatch(
+            f"{self.store.url}: {of} {difference}. Give this machine the same. To change it for the service, stop all "
+            "machines in order, which ends the term, and start one with the new value"
+        )
+
+    def _has_ended(self, term: int) -> bool:
+        head = self.newest_head()
+        listed = list(self.store.list(self.names.log, self.names.part(head.first_part - 1) if head else ""))
+        number = number_of(listed[-1].name) if listed else None
+        if number is None:
+            return False
+        try:
+            last = parts.header(self.store.get_range(self.names.part(number), 0, parts.HEADER_SIZE), number)
+        except (PartError, Absent):
+            return False
+        return last.kind == parts.END and last.term == term
+
+    def note_settings(self) -> None:
+        """Write this machine's settings into `service.json`, for machines that find no term. Raises `Mismatch`,
+        `StoreError`."""
+        found = read_service(self.store)
+        wanted = msgspec.structs.replace(found, replication=self._settings.replication, ttl_ms=self._settings.ttl_ms)
+        if self._settings != UNKNOWN and wanted != found:
+            self.store.put(SERVICE, msgspec.json.encode(wanted))
 
     @property
     def holder(self) -> str:

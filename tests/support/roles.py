@@ -11,7 +11,7 @@ import trio
 from proto.model.limits import Limits
 from proto.model.replication import Replication
 from shardd.replication import parts
-from shardd.replication.attach import FORMAT, Service, check_service
+from shardd.replication.attach import FORMAT, Service, Settings, check_service
 from shardd.replication.log_reader import LogReader
 from shardd.replication.names import ShardNames, number_of
 from shardd.replication.objects import Objects
@@ -49,6 +49,7 @@ class Machine:
         time: Time,
         index: int = 0,
         replication: Replication = Replication.SYNC,
+        ttl_ms: int = 0,
     ) -> None:
         self.store = store
         self.path = directory / name / f"shard-{index:02d}"
@@ -57,6 +58,7 @@ class Machine:
         self.time = time
         self.index = index
         self.replication = replication
+        self.settings = Settings(replication.value, ttl_ms, 2) if ttl_ms else Settings()
         self.incarnation = 0
         self.running = 0
         """Processes whose threads may still use the directory."""
@@ -68,10 +70,10 @@ class Machine:
         """Start a process."""
         self.incarnation += 1
         nonce = f"{self.name}{self.incarnation}".encode().hex().zfill(32)
-        objects = Objects(self.store, self.index, nonce, self.name, f"http://{self.name}", lambda: 0)
+        objects = Objects(self.store, self.index, nonce, self.name, f"http://{self.name}", lambda: 0, self.settings)
         limits = Limits(**SMALL)
         self.local = ClosedLog(RealDisk(), self.path, objects, self.index, limits)
-        service = Service(FORMAT, CREATED_MS, 2)
+        service = Service(FORMAT, CREATED_MS, 2, *self.settings[:2])
 
         def check() -> None:
             check_service(self.store, service, objects.names.prefix)
@@ -147,8 +149,10 @@ class Pair:
         self.nursery = nursery
         self.directory = directory
 
-    def machine(self, name: str, index: int = 0, replication: Replication = Replication.SYNC) -> Machine:
-        return Machine(self.nursery, self.store, self.directory, name, self.time, index, replication)
+    def machine(
+        self, name: str, index: int = 0, replication: Replication = Replication.SYNC, ttl_ms: int = 0
+    ) -> Machine:
+        return Machine(self.nursery, self.store, self.directory, name, self.time, index, replication, ttl_ms)
 
     def kinds(self, names: ShardNames = NAMES) -> list[tuple[int, int]]:
         """Term and kind of each part."""
