@@ -10,10 +10,11 @@ from typing import Any
 from shardd.offline.reshard import shard_name
 from shardd.replication.attach import TermError, read_term
 from shardd.replication.browse import AHEAD, Browser, Damaged, patiently, shards_of
-from shardd.replication.manifests import Stream
+from shardd.replication.manifests import Head, Stream
 from shardd.replication.names import number_of
 from shardd.replication.parts import END, HEADER_SIZE, Part, PartError, check_frames
-from shardd.replication.store import Absent, Store
+from shardd.replication.seal import NONE, Sealed
+from shardd.replication.store import Absent, Store, Unsealed
 
 
 @dataclass(slots=True)
@@ -87,7 +88,7 @@ def _look(store: Store, browser: Browser, report: BucketReport, read_all: bool) 
 def _look_at_term(store: Store, name: str, number: int, report: BucketReport) -> None:
     try:
         found = read_term(patiently(lambda: store.get(name)), number)
-    except (TermError, Absent) as error:
+    except (TermError, Absent, Unsealed) as error:
         report.problems.append(f"{name}: {error}. Put it back; a later term does without it")
     else:
         report.holder = found.address or found.machine
@@ -115,8 +116,25 @@ def _look_at_manifests(browser: Browser, report: BucketReport, read_all: bool) -
                 f"{problem}. Put it back, or delete manifest {number} and those before it that name it"
                 for problem in browser.chunks(fresh)
             )
+    if read_all:
+        report.problems += _unchained(browser)
     report.checkpoint_bytes = sum(stream.size for stream in streams.values())
     return first_part, newest
+
+
+def _unchained(browser: Browser) -> list[str]:
+    """With a key: manifests whose predecessor is missing. The oldest one's was removed by retention."""
+    store = browser.store
+    if not isinstance(store, Sealed):
+        return []
+    names = [browser.names.manifest(number) for number, head in browser.heads() if isinstance(head, Head)]
+    seals = {name: store.seal_of(name) for name in names}
+    there = {NONE, *(seal.mac for seal in seals.values())}
+    return [
+        f"{name}: the manifest that was the newest when it was made is missing or replaced. Put it back"
+        for name, seal in seals.items()
+        if name != min(seals) and seal.previous not in there
+    ]
 
 
 def _check_numbers(browser: Browser, report: BucketReport, numbers: list[int], first: int, newest: int) -> None:

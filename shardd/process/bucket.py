@@ -59,10 +59,11 @@ class Copy:
         """Raises `BucketError`."""
         if not self._limits.bucket:
             return
-        from shardd.replication.store import StoreError, open_store
+        from shardd.replication.seal import open_bucket
+        from shardd.replication.store import StoreError
 
         try:
-            self._begin_role(open_store(self._limits.bucket))
+            self._begin_role(open_bucket(self._limits.bucket, self._limits.bucket_key_file))
         except StoreError as error:
             raise BucketError(str(error)) from None
 

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from proto.format.frame import Buffer
 from shardd.replication.names import SERVICE
+from shardd.replication.seal import is_sealed
 from shardd.replication.store import Absent, Store, check_promises, settle
 from shardd.storage.disk import Disk
 
@@ -192,6 +193,8 @@ def read_service(store: Store) -> Service:
 
 
 def _service_of(store: Store, data: Buffer) -> Service:
+    if is_sealed(data):
+        raise Mismatch(f"{store.url} is sealed with a key: set TOPICS_BUCKET_KEY_FILE to the file that has it")
     try:
         found = msgspec.json.decode(data, type=Service)
     except msgspec.DecodeError as error:

@@ -28,7 +28,7 @@ from shardd.replication.names import ShardNames
 from shardd.replication.outage import Outage
 from shardd.replication.progress import Progress
 from shardd.replication.retention import Retention
-from shardd.replication.store import Absent, Store, StoreError, settle
+from shardd.replication.store import Absent, Store, StoreError, Unsealed, settle
 from shardd.storage.disk import Disk
 
 CHECKPOINTS = 10
@@ -124,9 +124,9 @@ class CheckpointCopies:
     def _known_of(self, number: int) -> Known:
         try:
             name = self._names.manifest(number)
-            found = self._until_answered(lambda: self._store.get(name), (Absent,))
+            found = self._until_answered(lambda: self._store.get(name), (Absent, Unsealed))
             return Known.of(*manifests.decode(found, number))
-        except (ManifestError, Absent) as error:
+        except (ManifestError, Absent, Unsealed) as error:
             _log.error("manifest_damaged", number=number, reason=str(error), action="all files are uploaded again")
             return Known()
 

@@ -29,7 +29,7 @@ from msgspec import Struct
 
 from proto.format.frame import Buffer
 from shardd.replication.names import ShardNames, number_of
-from shardd.replication.store import Absent, Store
+from shardd.replication.store import Absent, Store, Unsealed
 
 MAGIC = b"TPCM"
 VERSION = 1
@@ -169,13 +169,13 @@ def _start(data: Buffer) -> tuple[int, int]:
 def read_head(store: Store, names: ShardNames, number: int) -> Head:
     """The head of a manifest, without its files. Raises `ManifestError`, `StoreError`."""
     name = names.manifest(number)
-    data = store.get_range(name, 0, HEAD_GUESS)
     try:
+        data = store.get_range(name, 0, HEAD_GUESS)
         size, _ = _start(data)
         if len(data) < _START.size + size <= HEAD_MOST:
             data = store.get_range(name, 0, _START.size + size)
         return _checked(_decoded(_head, memoryview(data)[_START.size : _START.size + size]), number)
-    except ManifestError as error:
+    except (ManifestError, Unsealed) as error:
         raise ManifestError(f"{name}: {error}") from None
 
 

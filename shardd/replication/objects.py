@@ -40,7 +40,7 @@ from shardd.replication.messages import (
 from shardd.replication.names import SERVICE, ShardNames, number_of
 from shardd.replication.outage import Outage
 from shardd.replication.parts import PartError
-from shardd.replication.store import Absent, Exists, Store, StoreError
+from shardd.replication.store import Absent, Exists, Store, StoreError, Unsealed
 
 _KINDS = {Kind.FRAMES: parts.FRAMES, Kind.FENCE: parts.FENCE, Kind.END: parts.END}
 _NAMES = {number: kind for kind, number in _KINDS.items()}
@@ -124,15 +124,15 @@ class Objects:
     def _read(self, number: int, ends: bool) -> Part | Result:
         name = self.names.part(number)
         try:
-            data = self.store.get(name)
+            header, frames = parts.decode(self.store.get(name), number)
         except Absent:
-            if ends and self._is_hole(number):
-                self.damage.add(name, "it is missing, although later parts are there that need it")
+            if ends and (missing := self._missing_at(number)):
+                self.damage.add(self.names.part(missing), "it is missing, and is needed")
                 return Result.DAMAGED
+            if ends:
+                self.damage.mended(self.names.part(number - 1))
             return Result.ABSENT
-        try:
-            header, frames = parts.decode(data, number)
-        except PartError as error:
+        except (PartError, Unsealed) as error:
             self.damage.add(name, str(error))
             return Result.DAMAGED
         self.damage.mended(name)
@@ -143,17 +143,20 @@ class Objects:
         self._found = {**dict(kept), number: frames}
         return part
 
-    def _is_hole(self, number: int) -> bool:
-        """Whether an absent part is missing: there are later ones, no manifest does without it, and it was not created
-        meanwhile. Raises `StoreError`."""
+    def _missing_at(self, number: int) -> int:
+        """Which part is missing where this one is absent; 0 if the log ends before it. It is missing if there are later
+        ones and no manifest does without it; if the one before, which was read, is not there either, the bucket is an
+        older one. Raises `StoreError`."""
         later = next(iter(self.store.list(self.names.log, self.names.part(number))), None)
-        if later is None:
-            return False
         head = self.newest_head()
-        if head is not None and head.first_part > number:
-            return False
-        first = next(iter(self.store.list(self.names.log, self.names.part(number - 1))), later)
-        return number_of(first.name) != number
+        from_part = 1 if head is None else head.first_part
+        if later is not None and from_part <= number:
+            first = next(iter(self.store.list(self.names.log, self.names.part(number - 1))), later)
+            return 0 if number_of(first.name) == number else number  # created meanwhile
+        if later is None and from_part < number:
+            last = next(iter(self.store.list(self.names.log, self.names.part(number - 2))), None)
+            return 0 if last is not None else number - 1
+        return 0
 
     def frames(self, part: Part) -> memoryview:
         """Frames of a part that was read just now."""
@@ -170,7 +173,7 @@ class Objects:
     def _alive(self, term: int) -> int | None:
         try:
             return int(bytes(self.store.get(self.names.alive(term))))
-        except (Absent, ValueError):
+        except (Absent, Unsealed, ValueError):
             return None
 
     def newest_term(self) -> Term | None:
@@ -190,7 +193,7 @@ class Objects:
         name = self.names.term(number)
         try:
             found = read_term(self.store.get(name), number)
-        except TermError as error:
+        except (TermError, Unsealed) as error:
             self.damage.add(name, str(error))
             return Term(number, f"damaged-{number}", "", 0)
         self.damage.mended(name)
@@ -223,7 +226,7 @@ class Objects:
             return False
         try:
             last = parts.header(self.store.get_range(self.names.part(number), 0, parts.HEADER_SIZE), number)
-        except (PartError, Absent):
+        except (PartError, Absent, Unsealed):
             return False
         return last.kind == parts.END and last.term == term
 

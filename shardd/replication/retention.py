@@ -23,7 +23,7 @@ from shardd.replication import manifests
 from shardd.replication.manifests import Head, Heads, ManifestError
 from shardd.replication.names import ShardNames, number_of
 from shardd.replication.parts import HEADER_SIZE
-from shardd.replication.store import Absent, Store
+from shardd.replication.store import Absent, Store, Unsealed
 
 _log: Any = structlog.get_logger()
 STREAM_MS = 86_400_000
@@ -72,7 +72,7 @@ class Retention:
         if number not in self._seen:
             try:
                 read, _ = manifests.decode(self._store.get(self._names.manifest(number)), number)
-            except (ManifestError, Absent):
+            except (ManifestError, Absent, Unsealed):
                 return False
             if read != head or not self._looked_for(head):
                 return False

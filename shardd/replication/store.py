@@ -80,6 +80,12 @@ class Unsuitable(StoreError):
     lasting = True
 
 
+class Unsealed(StoreError):
+    """The object has not the seal that the key of TOPICS_BUCKET_KEY_FILE gives it, see `seal`."""
+
+    lasting = True
+
+
 class Entry(NamedTuple):
     """An object in a listing: its name, and its size in bytes."""
 
