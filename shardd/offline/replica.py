@@ -66,6 +66,8 @@ def _look(store: Store, browser: Browser, report: BucketReport, read_all: bool) 
     report.term = max(terms, default=0)
     for number in terms if read_all else terms[-1:]:
         _look_at_term(store, browser.names.term(number), number, report)
+    gone = sorted(set(range(1, report.term)) - set(terms))
+    report.problems += (f"{browser.names.term(number)} is missing" for number in gone[:10])
     first_part, newest = _look_at_manifests(browser, report, read_all)
     numbers = browser.numbers(1)
     report.parts = len(numbers)
@@ -82,6 +84,8 @@ def _look(store: Store, browser: Browser, report: BucketReport, read_all: bool) 
             report.problems += [] if read_all else [str(error)]
         else:
             report.last_part, report.last_frame, report.last_ms = last.number, last.last_no, last.last_ms
+            if last.term > report.term:
+                report.problems.append(f"{browser.names.term(last.term)} is missing, although parts are of that term")
             report.ended = last.kind == END and last.term == report.term
 
 

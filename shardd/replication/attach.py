@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from proto.format.frame import Buffer
-from shardd.replication.names import SERVICE
+from shardd.replication.names import SERVICE, ShardNames
 from shardd.replication.seal import is_sealed
 from shardd.replication.store import Absent, Store, check_promises, settle
 from shardd.storage.disk import Disk
@@ -180,9 +180,15 @@ def check_service(store: Store, wanted: Service, prefix: str) -> None:
 def join_service(store: Store, wanted: Service) -> Service:
     """The service in the bucket; `wanted` if there was none. For a data directory that is still to be made. Raises
     `Mismatch`, `StoreError`."""
+    shards = next(iter(store.list(ShardNames(0).prefix)), None)
     try:
         return read_service(store)
     except Absent:
+        if shards is not None:
+            raise Mismatch(
+                f"{store.url}: {SERVICE} is missing, although there are shards: put it back, or start a machine that "
+                "has used this bucket, which makes it again"
+            ) from None
         check_promises(store, "")
     return _service_of(store, settle(store, SERVICE, msgspec.json.encode(wanted)))
 

@@ -144,7 +144,9 @@ class Browser:
         ]
         pieces = self._ahead(lambda one: self._piece(*one[1]), wanted)
         for file in found.files:
-            yield file, self._checked(file, pieces)
+            stream = found.head.streams[file.stream]
+            chunks = [name for name, _, _ in manifests.pieces(self.names, stream, file.offset, file.size)]
+            yield file, self._checked(file, pieces, " or ".join(dict.fromkeys((*chunks[:1], *chunks[-1:]))))
 
     def copy_files(self, found: ManifestAt, disk: Disk, path: Path, cold: Path | None, sync: bool) -> Iterator[int]:
         """Write the files of a manifest below `path`, and those of a cold folder below `cold`. Yields the bytes of each
@@ -173,7 +175,7 @@ class Browser:
             for folder in {parent for each in made for parent in (each, each.parent)}:
                 disk.sync_dir(folder)
 
-    def _checked(self, file: File, pieces: Iterator[Buffer]) -> Iterator[Buffer]:
+    def _checked(self, file: File, pieces: Iterator[Buffer], chunks: str) -> Iterator[Buffer]:
         digest, size = xxhash.xxh3_64(), 0
         while size < file.size:
             piece = next(pieces)
@@ -182,8 +184,8 @@ class Browser:
             yield piece
         if digest.intdigest() != file.checksum:
             raise Damaged(
-                f"{self.store.url}: {self.names.prefix}: {file.path} was changed in the bucket (checksum). Put the "
-                "chunk back that `topics replica verify` names, or restore --until a time before that checkpoint"
+                f"{self.store.url}: {chunks}: {file.path} in it was changed (checksum). Put the chunk back that "
+                "`topics replica verify` names, or restore --until a time before that checkpoint"
             )
 
     def _piece(self, name: str, offset: int, size: int) -> Buffer:

@@ -72,6 +72,8 @@ class Objects:
         self._settings = settings
         self._terms: dict[int, Term] = {}
         """The newest term that was read."""
+        self._replaced_part = 0
+        """Parts up to this one are not needed: the last look showed a manifest that does without them."""
         self._now_ms = now_ms
         self._found: dict[int, memoryview] = {}
         """Frames of the parts that were read last, by number."""
@@ -134,7 +136,7 @@ class Objects:
             return Result.ABSENT
         except (PartError, Unsealed) as error:
             self.damage.add(name, str(error))
-            return Result.DAMAGED
+            return Result.DAMAGED if number > self._replaced_part else Result.ABSENT
         self.damage.mended(name)
         kind = _NAMES[header.kind]
         part = Part(number, kind, header.term, header.nonce.hex(), header.first_no, header.last_no)
@@ -168,6 +170,7 @@ class Objects:
             return Seen(0, "", None, self._newest_manifest()[0])
         alive, before = self._alive(term.term), self._alive(replaced) if replaced else None
         manifest, unread = self._newest_manifest()
+        self._replaced_part = manifest.part
         return Seen(term.term, term.nonce, alive, manifest, before, unread)
 
     def _alive(self, term: int) -> int | None:

@@ -58,10 +58,11 @@ class Retention:
         at = found.index((first, head))
         passed = head.upto_ms <= now_ms - retain_ms
         damaged = set(self._heads.damaged)
-        for number in (*sorted(number for number in damaged if passed and number < first), *(n for n, _ in found[:at])):
+        old = [number for number in damaged if number < first] + [number for number, _ in found[:at]]
+        for number in sorted(old) if passed else ():
             self._store.delete(self._names.manifest(number))
             damaged.discard(number)
-        kept = [head for _, head in found[at:]]
+        kept = [head for _, head in found[at if passed else 0 :]]
         if passed:
             self._remove_parts(min(head.first_part for head in kept))
         if not damaged:
