@@ -13,11 +13,13 @@ _log: Any = structlog.get_logger()
 class Damage:
     """That of one shard, as far as this process has met it."""
 
-    def __init__(self) -> None:
+    def __init__(self, url: str) -> None:
+        self._where = f"{url}: "
         self._found: dict[str, str] = {}
         """What is wrong, by name."""
 
     def add(self, name: str, problem: str) -> None:
+        problem = problem.replace(self._where, "")
         if self._found.get(name) != problem:
             self._found[name] = problem
             _log.error("bucket_damaged", object=name, reason=problem, action="put it back")

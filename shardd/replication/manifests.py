@@ -217,7 +217,9 @@ def look_for(store: Store, names: ShardNames, head: Head) -> None:
     expected = head.first_part
     for each in store.list(names.log, names.part(expected - 1)):
         number = number_of(each.name)
-        if number is None or number > min(expected, head.part):
+        if number is None:
+            continue  # a stranger's
+        if number > min(expected, head.part):
             break
         expected = number + 1
     if expected <= head.part:

@@ -80,7 +80,7 @@ class Objects:
         self.frames_of: Callable[[Part], Frames] = _no_frames
         """The frames of a part that is to be created."""
         self.outage = Outage()
-        self.damage = Damage()
+        self.damage = Damage(store.url)
 
     def carry(self, request: Request) -> Answer:
         try:
@@ -149,16 +149,19 @@ class Objects:
         """Which part is missing where this one is absent; 0 if the log ends before it. It is missing if there are later
         ones and no manifest does without it; if the one before, which was read, is not there either, the bucket is an
         older one. Raises `StoreError`."""
-        later = next(iter(self.store.list(self.names.log, self.names.part(number))), None)
+        later = self._first_behind(number)
         head = self.newest_head()
         from_part = 1 if head is None else head.first_part
-        if later is not None and from_part <= number:
-            first = next(iter(self.store.list(self.names.log, self.names.part(number - 1))), later)
-            return 0 if number_of(first.name) == number else number  # created meanwhile
-        if later is None and from_part < number:
-            last = next(iter(self.store.list(self.names.log, self.names.part(number - 2))), None)
-            return 0 if last is not None else number - 1
+        if later and from_part <= number:
+            return 0 if self._first_behind(number - 1) == number else number  # created meanwhile
+        if not later and from_part < number:
+            return 0 if self._first_behind(number - 2) else number - 1
         return 0
+
+    def _first_behind(self, number: int) -> int:
+        """The first part behind this number; 0 if there is none. Raises `StoreError`."""
+        listed = self.store.list(self.names.log, self.names.part(number))
+        return next((found for each in listed if (found := number_of(each.name))), 0)
 
     def frames(self, part: Part) -> memoryview:
         """Frames of a part that was read just now."""
@@ -166,11 +169,11 @@ class Objects:
 
     def _look(self, replaced: int) -> Seen:
         term = self.newest_term()
-        if term is None:
-            return Seen(0, "", None, self._newest_manifest()[0])
-        alive, before = self._alive(term.term), self._alive(replaced) if replaced else None
         manifest, unread = self._newest_manifest()
         self._replaced_part = manifest.part
+        if term is None:
+            return Seen(0, "", None, manifest, None, unread)
+        alive, before = self._alive(term.term), self._alive(replaced) if replaced else None
         return Seen(term.term, term.nonce, alive, manifest, before, unread)
 
     def _alive(self, term: int) -> int | None:
@@ -211,7 +214,10 @@ class Objects:
         term = self.newest_term()
         known = UNKNOWN if term is None else term.settings
         if known == UNKNOWN:
-            known = read_service(self.store).settings
+            try:
+                known = read_service(self.store).settings
+            except Absent:
+                pass  # a start makes it again
         difference = known.difference(self._settings)
         if not difference or (term is not None and (term.nonce in own or self._has_ended(term.term))):
             return

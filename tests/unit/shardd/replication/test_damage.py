@@ -11,6 +11,7 @@ import trio
 
 from shardd.offline import replica
 from shardd.replication import parts, role
+from shardd.replication.damage import Damage
 from shardd.replication.names import ShardNames
 from shardd.replication.states import State
 from tests.support.bucket import MemoryStore
@@ -149,3 +150,43 @@ def test_retention_goes_on_beside_a_damaged_manifest_and_removes_it_when_it_is_o
         shard.copies.retain()
     assert NAMES.manifest(1) not in shard.store.objects
     assert NAMES.part(2) not in shard.store.objects
+
+
+STRANGE = ("~", "-", "0", "99999999999999999999", "09223372036854775808", "٠" * 20, "00000000000000000003.bak", "")
+
+
+@pytest.mark.parametrize("name", STRANGE)
+async def test_objects_of_strangers_between_the_others_stop_nothing(tmp_path: Path, name: str) -> None:
+    async with pairs(tmp_path) as (pair, one):
+        for folder in (NAMES.log, NAMES.terms, NAMES.manifests, NAMES.checkpoints):
+            pair.store.objects[f"{folder}{name}"] = b"?"
+        one.stop()
+        two = pair.machine("two")
+        await pair.until(lambda: two.role.replica is not None)
+        await pair.silence()
+        await pair.silence()
+        await two.open()
+        assert two.contents() == {"a": [0, 1, 2, 3]}
+        await two.write("a", 4)
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_checkpoints_and_retention_pass_over_objects_of_strangers(name: str) -> None:
+    shard = Shipped(MemoryStore(), **SMALL).attach()
+    for folder in (NAMES.log, NAMES.terms, NAMES.manifests, NAMES.checkpoints):
+        shard.store.objects[f"{folder}{name}"] = b"?"
+    for number in range(3):
+        shard.append("a", "x" * 3000, number)
+        shard.sync()
+        shard.shard.checkpoint_now()
+        shard.copy()
+        shard.clock.advance(shard.limits.bucket_retain_ms + 1000)
+        shard.copies.retain()
+    assert NAMES.part(2) not in shard.store.objects
+    assert f"{NAMES.log}{name}" in shard.store.objects
+
+
+def test_damage_is_told_by_object_and_not_by_place() -> None:
+    found = Damage("s3://secret/prefix")
+    found.add(NAMES.part(3), f"s3://secret/prefix: {NAMES.part(3)} has no seal")
+    assert str(found) == f"{NAMES.part(3)}: {NAMES.part(3)} has no seal"
