@@ -18,6 +18,9 @@ A snapshot is the newest readable manifest and the parts behind its catalog:
     frames that do not follow: a hole, or an      the end, with a warning: a manifest behind it is made soon
       earlier number
 
+With TOPICS_BUCKET_KEY_FILE each object ends with a seal of 80 bytes, which begins with "TPCS". It is cut off here and
+not checked: Spark has no key, and trusts the bucket.
+
 A part is a header of 96 bytes and frames; a manifest 24 bytes, a JSON object and a JSON array. Integers are
 little-endian.
 
@@ -51,6 +54,7 @@ CHUNK_BYTES = 4 << 20
 RUN_BYTES = 4 << 20
 """Small parts are read together, as one file, up to this size."""
 FRAMES, FENCE, END = 1, 2, 3
+SEAL_BYTES = 80
 PART = struct.Struct("<4sHHQQ16xQQ16xQ8xQ")
 assert PART.size == 96
 MANIFEST = struct.Struct("<4sIQQ")
@@ -62,7 +66,7 @@ def shards(url: str) -> list[ReplicaShard]:
     bucket = Bucket(url if "://" in url else str(Path(url).absolute()))
     name = f"{bucket.shown}/{SERVICE}"
     try:
-        about = json.loads(bucket.get(SERVICE))
+        about = json.loads(unsealed(bucket.get(SERVICE)))
         version, service, count = about["format"], int(about["service"]), int(about["shards"])
     except FileNotFoundError:
         raise NotADataDirectory(
@@ -74,6 +78,11 @@ def shards(url: str) -> list[ReplicaShard]:
     if version != FORMAT:
         raise NotADataDirectory(f"{name}: format {version!r}, known here: {FORMAT}; update pyspark_topics")
     return [ReplicaShard(number, Bucket(bucket.url, service), count) for number in range(count)]
+
+
+def unsealed(raw: bytes) -> bytes:
+    """An object without its seal, if it has one."""
+    return raw[:-SEAL_BYTES] if raw[-SEAL_BYTES:][:4] == b"TPCS" else raw
 
 
 class Part(NamedTuple):
@@ -99,7 +108,8 @@ def part(raw: bytes, name: str) -> Part:
         raise Damaged("its header is damaged (magic or checksum)")
     if version != VERSION or kind not in (FRAMES, FENCE, END):
         raise UnknownFormat(f"{name}: version {version}, kind {kind}, known here: {VERSION}; update pyspark_topics")
-    if not name.endswith(f"/{number:020d}") or len(raw) != PART.size + length:
+    sizes = (PART.size + length, PART.size + length + SEAL_BYTES)
+    if not name.endswith(f"/{number:020d}") or len(raw) not in sizes:
         raise Damaged(f"{len(raw)} bytes, but the header is of part {number} with {length} bytes of frames")
     return Part(name, kind, first_no, last_no, length)
 
@@ -117,7 +127,7 @@ def manifest(raw: bytes, name: str) -> Manifest:
     if len(raw) < MANIFEST.size:
         raise Damaged(f"{len(raw)} bytes, too short for a manifest")
     magic, version, size, checksum = MANIFEST.unpack_from(raw)
-    body = raw[MANIFEST.size :]
+    body = unsealed(raw)[MANIFEST.size :]
     if magic != b"TPCM" or digest(body) != checksum:
         raise Damaged("it is damaged (magic or checksum)")
     if version != VERSION:

@@ -133,6 +133,8 @@ class Shard:
 
     patience: Patience | None = None
     """Set if changes wait for the bucket."""
+    bucket_damaged: int = 0
+    """Objects of the bucket that are known to be damaged or missing."""
     _giving_up: Callable[[], None] | None = None
     """Called when every topic has given seqs up, if they have to."""
 
@@ -578,7 +580,7 @@ class Shard:
 
     def status(self) -> Status:
         """The status that every packet to an asker carries."""
-        return Status(*self.counters(), len(self.quarantine), self.space.low)
+        return Status(*self.counters(), len(self.quarantine), self.space.low, bucket_damaged=self.bucket_damaged)
 
     def monotonic(self) -> float:
         """The time of the clock that `next_due` uses, in seconds."""

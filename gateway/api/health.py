@@ -51,6 +51,8 @@ def ready(shards: Shards, *, draining: bool) -> Response:
         found["detail"] = {"limit": "disk_free", "shards": full}
     if quarantined := sum(shards.quarantined):
         found["topics_quarantined"] = quarantined
+    if damaged := sum(shards.bucket_damaged):
+        found["bucket_damaged"] = damaged
     return plain(found)
 
 
@@ -61,6 +63,7 @@ def _shown(shards: Shards) -> list[dict[str, Any]]:
             "phase": state.phase,
             "progress": round(state.progress, 4),
             "answers": shards.answering(state.index),
+            **({"bucket_damage": state.damage} if state.damage else {}),
         }
         for state in shards.states
     ]

@@ -44,6 +44,7 @@ _REPLICA_GAUGES = (
     ("topics_replica_lag_bytes", "lag_bytes", "Bytes of the log that the bucket does not have yet."),
     ("topics_replica_lag_seconds", "lag_ms", "Age of the oldest synced frame that the bucket does not have yet."),
     ("topics_replica_term", "term", "Term under which the shard writes to the bucket, 0 before it is attached."),
+    ("topics_replica_damaged", "damaged", "Objects of the bucket that are known to be damaged or missing."),
 )
 _REPLICA_COUNTERS = (
     ("topics_replica_parts", "parts_total", "Parts of the log that were created in the bucket."),

@@ -53,6 +53,8 @@ class Shards:
         """For each shard, whether its latest packet said that its disk is nearly full."""
         self.silent = [False] * shards
         """For each shard, whether its latest packet said that it may not answer."""
+        self.bucket_damaged = [0] * shards
+        """Objects of each shard's bucket that are known to be damaged or missing."""
         self.ledger = Ledger(shards)
         self.links = Links(
             shards,
@@ -98,6 +100,7 @@ class Shards:
         self.quarantined[index] = status.quarantined
         self.disk_full[index] = status.disk_full
         self.silent[index] = status.silent
+        self.bucket_damaged[index] = status.bucket_damaged
         if link is not self._heard[index]:
             self.ledger.on_restart(index, link.first_id)
             self._heard[index] = link

@@ -438,3 +438,4 @@ class Ready(Struct):
     topics: Annotated[U64, about("topics of the service", examples=[12])]
     detail: ReadyDetail | UnsetType = UNSET
     topics_quarantined: Annotated[U64 | UnsetType, about("topics set apart, because files of them are damaged")] = UNSET
+    bucket_damaged: Annotated[U64 | UnsetType, about("objects of the bucket that are damaged or missing")] = UNSET

@@ -53,6 +53,8 @@ class ShardState:
     """In phase `standby`, the address of the machine that holds the shard, if one is known to."""
     term: int = 0
     """The term of this machine, if it holds the shard, see docs/design/replication.md."""
+    damage: str = ""
+    """In phase `standby`, what is damaged in the bucket."""
     in_hand: list[list[int]] = field(default_factory=list)
     """Until the shard serves again: what its last process died over, see `proto.ipc.in_hand`."""
 
@@ -125,6 +127,8 @@ class Progress:
     """As in `ShardState`."""
     term: int = 0
     """As in `ShardState`. 0 leaves it as it was."""
+    damage: str = ""
+    """As in `ShardState`."""
 
 
 @dataclass(frozen=True, slots=True)

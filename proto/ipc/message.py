@@ -120,6 +120,8 @@ class Status(Struct, array_like=True, frozen=True):
     """The shard's disk is nearly full."""
     silent: bool = False
     """The shard may not answer: another machine may hold it."""
+    bucket_damaged: int = 0
+    """Number of objects of the shard's bucket that are known to be damaged or missing."""
 
 
 NO_STATUS = Status()

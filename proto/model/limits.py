@@ -155,6 +155,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     bucket: Annotated[
         str, Meta(description="object store that the log is copied to: s3://, gs://, az:// or file:///; empty: none")
     ] = ""
+    bucket_key_file: Annotated[
+        str, Meta(description="file with the key that seals what the bucket holds; empty: none, the bucket is trusted")
+    ] = ""
     replication: Annotated[
         ReplicationName,
         Meta(description="`sync`: what waits for a sync waits for the bucket too; `async`: nothing does"),

@@ -30,7 +30,8 @@ from shardd.offline.verify import verify
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.replication.attach import FORMAT, Mismatch, Service, join_service
 from shardd.replication.browse import Damaged
-from shardd.replication.store import Store, StoreError, open_store
+from shardd.replication.seal import open_bucket
+from shardd.replication.store import Store, StoreError
 from shardd.storage.disk import RealDisk
 from shardd.storage.errors import SegmentError
 
@@ -94,11 +95,11 @@ def _salvage(data: Path, job: dict[str, Any], limits: Limits) -> int:
     return 0
 
 
-def _of_bucket(find: Callable[[Store], Iterator[dict[str, Any]]], url: str) -> int:
+def _of_bucket(find: Callable[[Store], Iterator[dict[str, Any]]], url: str, limits: Limits) -> int:
     """Say what `find` finds in a bucket. Returns the exit status."""
     sound = True
     try:
-        for found in find(open_store(url)):
+        for found in find(open_bucket(url, limits.bucket_key_file)):
             sound = sound and not found.get("problems")
             _say(**found)
     except (Damaged, Mismatch, StoreError, OSError) as error:
@@ -109,25 +110,25 @@ def _of_bucket(find: Callable[[Store], Iterator[dict[str, Any]]], url: str) -> i
 
 def _fetch(data: Path, job: dict[str, Any], limits: Limits) -> int:
     cold = Path(limits.cold_dir) if limits.cold_dir else None
-    return _of_bucket(lambda store: fetch(RealDisk(), store, data, cold, limits, job["until_ms"]), job["url"])
+    return _of_bucket(lambda store: fetch(RealDisk(), store, data, cold, limits, job["until_ms"]), job["url"], limits)
 
 
 def _replica_verify(data: Path, job: dict[str, Any], limits: Limits) -> int:
-    return _of_bucket(replica.verify, job["url"])
+    return _of_bucket(replica.verify, job["url"], limits)
 
 
 def _replica_status(data: Path, job: dict[str, Any], limits: Limits) -> int:
-    return _of_bucket(replica.status, job["url"])
+    return _of_bucket(replica.status, job["url"], limits)
 
 
 def _join(data: Path, job: dict[str, Any], limits: Limits) -> int:
-    wanted = Service(FORMAT, job["created_ms"], job["shards"])
+    wanted = Service(FORMAT, job["created_ms"], job["shards"], limits.replication, limits.term_ttl_ms)
 
     def joined(store: Store) -> Iterator[dict[str, Any]]:
         found = join_service(store, wanted)
         yield {"kind": "service", "shards": found.shards, "created_ms": found.service}
 
-    return _of_bucket(joined, job["url"])
+    return _of_bucket(joined, job["url"], limits)
 
 
 _COMMANDS = {

@@ -7,15 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import msgspec
-
 from shardd.offline.reshard import shard_name
-from shardd.replication.attach import Term
+from shardd.replication.attach import TermError, read_term
 from shardd.replication.browse import AHEAD, Browser, Damaged, patiently, shards_of
-from shardd.replication.manifests import Stream
+from shardd.replication.manifests import Head, Stream
 from shardd.replication.names import number_of
 from shardd.replication.parts import END, HEADER_SIZE, Part, PartError, check_frames
-from shardd.replication.store import Store
+from shardd.replication.seal import NONE, Sealed
+from shardd.replication.store import Absent, Store, Unsealed
 
 
 @dataclass(slots=True)
@@ -62,10 +61,13 @@ def _reports(store: Store, read_all: bool) -> Iterator[dict[str, Any]]:
 
 
 def _look(store: Store, browser: Browser, report: BucketReport, read_all: bool) -> None:
-    terms = (number_of(each.name) for each in store.list(browser.names.terms))
-    report.term = max((number for number in terms if number is not None), default=0)
-    if report.term:
-        report.holder = _holder(store, browser.names.term(report.term))
+    listed = patiently(lambda: list(store.list(browser.names.terms)))
+    terms = [number for each in listed if (number := number_of(each.name)) is not None]
+    report.term = max(terms, default=0)
+    for number in terms if read_all else terms[-1:]:
+        _look_at_term(store, browser.names.term(number), number, report)
+    gone = sorted(set(range(1, report.term)) - set(terms))
+    report.problems += (f"{browser.names.term(number)} is missing" for number in gone[:10])
     first_part, newest = _look_at_manifests(browser, report, read_all)
     numbers = browser.numbers(1)
     report.parts = len(numbers)
@@ -82,15 +84,18 @@ def _look(store: Store, browser: Browser, report: BucketReport, read_all: bool) 
             report.problems += [] if read_all else [str(error)]
         else:
             report.last_part, report.last_frame, report.last_ms = last.number, last.last_no, last.last_ms
+            if last.term > report.term:
+                report.problems.append(f"{browser.names.term(last.term)} is missing, although parts are of that term")
             report.ended = last.kind == END and last.term == report.term
 
 
-def _holder(store: Store, name: str) -> str:
+def _look_at_term(store: Store, name: str, number: int, report: BucketReport) -> None:
     try:
-        found = msgspec.json.decode(patiently(lambda: store.get(name)), type=Term)
-    except msgspec.DecodeError:
-        return ""
-    return found.address or found.machine
+        found = read_term(patiently(lambda: store.get(name)), number)
+    except (TermError, Absent, Unsealed) as error:
+        report.problems.append(f"{name}: {error}. Put it back; a later term does without it")
+    else:
+        report.holder = found.address or found.machine
 
 
 def _look_at_manifests(browser: Browser, report: BucketReport, read_all: bool) -> tuple[int, int]:
@@ -115,8 +120,25 @@ def _look_at_manifests(browser: Browser, report: BucketReport, read_all: bool) -
                 f"{problem}. Put it back, or delete manifest {number} and those before it that name it"
                 for problem in browser.chunks(fresh)
             )
+    if read_all:
+        report.problems += _unchained(browser)
     report.checkpoint_bytes = sum(stream.size for stream in streams.values())
     return first_part, newest
+
+
+def _unchained(browser: Browser) -> list[str]:
+    """With a key: manifests whose predecessor is missing. The oldest one's was removed by retention."""
+    store = browser.store
+    if not isinstance(store, Sealed):
+        return []
+    names = [browser.names.manifest(number) for number, head in browser.heads() if isinstance(head, Head)]
+    seals = {name: store.seal_of(name) for name in names}
+    there = {NONE, *(seal.mac for seal in seals.values())}
+    return [
+        f"{name}: the manifest that was the newest when it was made is missing or replaced. Put it back"
+        for name, seal in seals.items()
+        if name != min(seals) and seal.previous not in there
+    ]
 
 
 def _check_numbers(browser: Browser, report: BucketReport, numbers: list[int], first: int, newest: int) -> None:

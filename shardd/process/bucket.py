@@ -59,15 +59,16 @@ class Copy:
         """Raises `BucketError`."""
         if not self._limits.bucket:
             return
-        from shardd.replication.store import StoreError, open_store
+        from shardd.replication.seal import open_bucket
+        from shardd.replication.store import StoreError
 
         try:
-            self._begin_role(open_store(self._limits.bucket))
+            self._begin_role(open_bucket(self._limits.bucket, self._limits.bucket_key_file))
         except StoreError as error:
             raise BucketError(str(error)) from None
 
     def _begin_role(self, store: Store) -> None:
-        from shardd.replication.attach import FORMAT, Service, check_service
+        from shardd.replication.attach import FORMAT, Service, Settings, check_service
         from shardd.replication.messages import Timing
         from shardd.replication.objects import Objects
         from shardd.replication.role import Role
@@ -76,9 +77,12 @@ class Copy:
         start, limits, nonce = self._start, self._limits, secrets.token_hex(16)
         if self._mode.awaited:
             self.disk = TermDisk(nonce)
-        objects = Objects(store, start.index, nonce, socket.gethostname(), start.address, SystemClock().now_ms)
+        settings = Settings(limits.replication, limits.term_ttl_ms, start.shards)
+        objects = Objects(
+            store, start.index, nonce, socket.gethostname(), start.address, SystemClock().now_ms, settings
+        )
         local = ClosedLog(RealDisk(), self._path, objects, start.index, limits)
-        service = Service(FORMAT, start.created_ms, start.shards)
+        service = Service(FORMAT, start.created_ms, start.shards, *settings[:2])
         ttl_s = limits.term_ttl_ms / 1000
         self.role = Role(
             nonce,
@@ -150,4 +154,6 @@ class Copy:
             holder.shipped = shard.commits.shipped
         shard.synced = holder.synced
         shard.checkpointed = holder.checkpoint_made
+        role.changed = lambda: setattr(shard, "bucket_damaged", len(role.objects.damage))
+        role.changed()
         shard.replica = lambda: asdict(holder.statistics())

@@ -327,7 +327,7 @@ async def _stand_by(copy: bucket.Copy, link: ControlLink) -> None:
     """Report who holds the shard, at each change, until it may be opened."""
     assert copy.role is not None
     while not copy.role.held.is_set():
-        await link.send(Progress("standby", 0, 0, copy.role.holder))
+        await link.send(Progress("standby", 0, 0, copy.role.holder, damage=copy.role.damage))
         news = trio.Event()
         copy.role.changed = news.set
         await news.wait()

@@ -13,13 +13,15 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 from msgspec import Struct
 
-from shardd.replication.names import SERVICE
-from shardd.replication.store import Absent, Exists, Store, check_promises
+from proto.format.frame import Buffer
+from shardd.replication.names import SERVICE, ShardNames
+from shardd.replication.seal import is_sealed
+from shardd.replication.store import Absent, Store, check_promises, settle
 from shardd.storage.disk import Disk
 
 FORMAT = 1
@@ -31,17 +33,42 @@ class Mismatch(Exception):
     help. The message says what to do."""
 
 
-class Service(Struct, frozen=True):
+class Settings(NamedTuple):
+    """What all machines of a service must have alike: a failover rests on it. Empty and 0: not known, as in objects of
+    releases that did not write it."""
+
+    replication: str = ""
+    ttl_ms: int = 0
+    shards: int = 0
+
+    def difference(self, other: Settings) -> str:
+        """The first setting that both know and that differs, with both values; `other` is this machine's."""
+        for name, theirs, ours in zip(_VARIABLES, self, other, strict=True):
+            if theirs and ours and theirs != ours:
+                return f"has {name}={theirs}, this machine {name}={ours}"
+        return ""
+
+
+_VARIABLES = ("TOPICS_REPLICATION", "TOPICS_TERM_TTL_MS", "TOPICS_SHARDS")
+
+
+class Service(Struct, frozen=True, omit_defaults=True):
     """`service.json`: what a prefix of a bucket holds."""
 
     format: int
     service: int
     """`created_ms` of the data directory's manifest.json, which a restore keeps."""
     shards: int
+    replication: str = ""
+    ttl_ms: int = 0
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(self.replication, self.ttl_ms, self.shards)
 
 
-class Term(Struct, frozen=True):
-    """A term: who holds the shard."""
+class Term(Struct, frozen=True, omit_defaults=True):
+    """A term: who holds the shard, and with which settings."""
 
     term: int
     nonce: str
@@ -49,6 +76,28 @@ class Term(Struct, frozen=True):
     made_ms: int
     address: str = ""
     """Where its clients reach the holder."""
+    replication: str = ""
+    ttl_ms: int = 0
+    shards: int = 0
+
+    @property
+    def settings(self) -> Settings:
+        return Settings(self.replication, self.ttl_ms, self.shards)
+
+
+class TermError(Exception):
+    """A term is not valid. The message says why."""
+
+
+def read_term(data: Buffer, number: int) -> Term:
+    """The term of this number. Raises `TermError`."""
+    try:
+        found = msgspec.json.decode(data, type=Term)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise TermError(f"it is damaged: {error}") from None
+    if found.term != number:
+        raise TermError(f"it is term {found.term}")
+    return found
 
 
 class Log(Protocol):
@@ -115,11 +164,7 @@ def check_service(store: Store, wanted: Service, prefix: str) -> None:
         found = read_service(store)
     except Absent:
         check_promises(store, prefix)
-        try:
-            store.create(SERVICE, msgspec.json.encode(wanted))
-            return
-        except Exists:
-            found = read_service(store)
+        found = _service_of(store, settle(store, SERVICE, msgspec.json.encode(wanted)))
     if found.service != wanted.service:
         raise Mismatch(
             f"{store.url} holds another service. Use another prefix; or, to go on with what is there, make a data "
@@ -135,21 +180,29 @@ def check_service(store: Store, wanted: Service, prefix: str) -> None:
 def join_service(store: Store, wanted: Service) -> Service:
     """The service in the bucket; `wanted` if there was none. For a data directory that is still to be made. Raises
     `Mismatch`, `StoreError`."""
+    shards = next(iter(store.list(ShardNames(0).prefix)), None)
     try:
         return read_service(store)
     except Absent:
+        if shards is not None:
+            raise Mismatch(
+                f"{store.url}: {SERVICE} is missing, although there are shards: put it back, or start a machine that "
+                "has used this bucket, which makes it again"
+            ) from None
         check_promises(store, "")
-    try:
-        store.create(SERVICE, msgspec.json.encode(wanted))
-        return wanted
-    except Exists:
-        return read_service(store)
+    return _service_of(store, settle(store, SERVICE, msgspec.json.encode(wanted)))
 
 
 def read_service(store: Store) -> Service:
     """Raises `Absent` if the prefix holds no service; `Mismatch`, `StoreError`."""
+    return _service_of(store, store.get(SERVICE))
+
+
+def _service_of(store: Store, data: Buffer) -> Service:
+    if is_sealed(data):
+        raise Mismatch(f"{store.url} is sealed with a key: set TOPICS_BUCKET_KEY_FILE to the file that has it")
     try:
-        found = msgspec.json.decode(store.get(SERVICE), type=Service)
+        found = msgspec.json.decode(data, type=Service)
     except msgspec.DecodeError as error:
         raise Mismatch(f"{store.url}: {SERVICE} is damaged ({error}). Put it back, or use another prefix") from None
     if found.format != FORMAT:

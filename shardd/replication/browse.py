@@ -23,7 +23,7 @@ from shardd.replication.checkpoint_files import COLD
 from shardd.replication.manifests import CHUNK_BYTES, File, Head, ManifestError, Stream
 from shardd.replication.names import ShardNames, number_of
 from shardd.replication.parts import HEADER_SIZE, Part, PartError
-from shardd.replication.store import Absent, Store, StoreError
+from shardd.replication.store import Absent, Store, StoreError, Unsealed
 from shardd.storage.disk import Disk
 from shardd.storage.disk import File as DiskFile
 
@@ -48,14 +48,14 @@ class Browser:
     """One shard's objects in a bucket. All methods block, and raise `StoreError` if the bucket does not answer."""
 
     def __init__(self, store: Store, index: int, threads: ThreadPoolExecutor) -> None:
-        self._store = store
+        self.store = store
         self.names = ShardNames(index)
         self._threads = threads
 
     def heads(self) -> Iterator[tuple[int, Head | str]]:
         """Number and head of each manifest, newest first, or what is wrong with it. The newest is the one with the most
         frames in its files; a damaged one has its place by its number."""
-        numbers = patiently(lambda: manifests.numbers(self._store, self.names))
+        numbers = patiently(lambda: manifests.numbers(self.store, self.names))
         found: list[tuple[int, int, Head | str]] = []
         frame_no = 0
         for number, head in zip(numbers, self._ahead(self._head_or_problem, numbers), strict=True):
@@ -68,35 +68,35 @@ class Browser:
     def _head_or_problem(self, number: int) -> Head | str:
         try:
             return self._head(number)
-        except (ManifestError, Absent) as error:
+        except (ManifestError, Absent, Unsealed) as error:
             return str(error)
 
     def _head(self, number: int) -> Head:
-        return patiently(lambda: manifests.read_head(self._store, self.names.manifest(number)))
+        return patiently(lambda: manifests.read_head(self.store, self.names, number))
 
     def manifest(self, number: int) -> ManifestAt:
         """Raises `Damaged`."""
         name = self.names.manifest(number)
         try:
-            return ManifestAt(number, *manifests.decode(patiently(lambda: self._store.get(name))))
-        except ManifestError as error:
+            return ManifestAt(number, *manifests.decode(patiently(lambda: self.store.get(name)), number))
+        except (ManifestError, Absent, Unsealed) as error:
             raise Damaged(
-                f"{self._store.url}: {name}: {error}. Put the object back, or delete it so that the manifest before is "
+                f"{self.store.url}: {name}: {error}. Put the object back, or delete it so that the manifest before is "
                 "used"
             ) from None
 
     def numbers(self, first: int) -> list[tuple[int, int]]:
         """Number and size of the parts from `first` on."""
         after = self.names.part(first - 1) if first > 1 else ""
-        listed = patiently(lambda: list(self._store.list(self.names.log, after)))
+        listed = patiently(lambda: list(self.store.list(self.names.log, after)))
         return [(number, each.size) for each in listed if (number := number_of(each.name)) is not None]
 
     def header(self, number: int) -> Part:
         """Raises `Damaged`."""
         name = self.names.part(number)
         try:
-            return parts.header(patiently(lambda: self._store.get_range(name, 0, HEADER_SIZE)), number)
-        except (PartError, Absent) as error:
+            return parts.header(patiently(lambda: self.store.get_range(name, 0, HEADER_SIZE)), number)
+        except (PartError, Absent, Unsealed) as error:
             raise self._damaged(name, error) from None
 
     def parts(self, numbers: Iterable[int]) -> Iterator[tuple[Part, memoryview]]:
@@ -107,8 +107,8 @@ class Browser:
         """Header and frames of a part. Raises `Damaged`."""
         name = self.names.part(number)
         try:
-            return parts.decode(patiently(lambda: self._store.get(name)), number)
-        except (PartError, Absent) as error:
+            return parts.decode(patiently(lambda: self.store.get(name)), number)
+        except (PartError, Absent, Unsealed) as error:
             raise self._damaged(name, error) from None
 
     def chunks(self, streams: Iterable[Stream]) -> Iterator[str]:
@@ -125,11 +125,13 @@ class Browser:
     def _chunk_problem(self, wanted: tuple[str, int, int]) -> str:
         name, checksum, size = wanted
         try:
-            data = patiently(lambda: self._store.get(name))
+            data = patiently(lambda: self.store.get(name))
         except Absent:
-            return f"{self._store.url}: {name} is missing"
+            return f"{self.store.url}: {name} is missing"
+        except Unsealed as error:
+            return str(error)
         if len(data) != size or xxhash.xxh3_64_intdigest(data) != checksum:
-            return f"{self._store.url}: {name} was changed: {len(data)} bytes, checksum does not match"
+            return f"{self.store.url}: {name} was changed: {len(data)} bytes, checksum does not match"
         return ""
 
     def files(self, found: ManifestAt) -> Iterator[tuple[File, Iterator[Buffer]]]:
@@ -142,7 +144,9 @@ class Browser:
         ]
         pieces = self._ahead(lambda one: self._piece(*one[1]), wanted)
         for file in found.files:
-            yield file, self._checked(file, pieces)
+            stream = found.head.streams[file.stream]
+            chunks = [name for name, _, _ in manifests.pieces(self.names, stream, file.offset, file.size)]
+            yield file, self._checked(file, pieces, " or ".join(dict.fromkeys((*chunks[:1], *chunks[-1:]))))
 
     def copy_files(self, found: ManifestAt, disk: Disk, path: Path, cold: Path | None, sync: bool) -> Iterator[int]:
         """Write the files of a manifest below `path`, and those of a cold folder below `cold`. Yields the bytes of each
@@ -154,6 +158,8 @@ class Browser:
             base = cold if file.path.startswith(COLD) and cold is not None else path
             target = base / file.path.removeprefix(COLD)
             if target.parent not in made:
+                if not target.parent.resolve().is_relative_to(base.resolve()):
+                    raise Damaged(f"{target.parent} leads out of {base}: remove the link")
                 made.add(target.parent)
                 disk.make_dir(target.parent)
             opened = disk.create(target)
@@ -169,7 +175,7 @@ class Browser:
             for folder in {parent for each in made for parent in (each, each.parent)}:
                 disk.sync_dir(folder)
 
-    def _checked(self, file: File, pieces: Iterator[Buffer]) -> Iterator[Buffer]:
+    def _checked(self, file: File, pieces: Iterator[Buffer], chunks: str) -> Iterator[Buffer]:
         digest, size = xxhash.xxh3_64(), 0
         while size < file.size:
             piece = next(pieces)
@@ -178,14 +184,14 @@ class Browser:
             yield piece
         if digest.intdigest() != file.checksum:
             raise Damaged(
-                f"{self._store.url}: {self.names.prefix}: {file.path} was changed in the bucket (checksum). Put the "
-                "chunk back that `topics replica verify` names, or restore --until a time before that checkpoint"
+                f"{self.store.url}: {chunks}: {file.path} in it was changed (checksum). Put the chunk back that "
+                "`topics replica verify` names, or restore --until a time before that checkpoint"
             )
 
     def _piece(self, name: str, offset: int, size: int) -> Buffer:
         try:
-            data = patiently(lambda: self._store.get_range(name, offset, size))
-        except Absent as error:
+            data = patiently(lambda: self.store.get_range(name, offset, size))
+        except (Absent, Unsealed) as error:
             raise self._damaged(name, error) from None
         if len(data) != size:
             raise self._damaged(name, Exception("it is too short"))
@@ -193,7 +199,7 @@ class Browser:
 
     def _damaged(self, name: str, error: Exception) -> Damaged:
         return Damaged(
-            f"{self._store.url}: {name}: {error}. Put the object back, or restore --until a time before it; `topics "
+            f"{self.store.url}: {name}: {error}. Put the object back, or restore --until a time before it; `topics "
             "replica verify` checks the others"
         )
 

@@ -2,10 +2,11 @@
 
 1  upload      the files of the newest catalog that the bucket lacks (`checkpoint_files`)
 2  wait        until the parts have all records that may be in the files: `covers`
-3  manifest    created; from now on a restore begins with it
-4  retain      what no manifest in the window needs is removed (`retention`)
+3  look        all that the manifest would name is there, or there is no manifest: the next upload leaves nothing out
+4  manifest    created; from now on a restore begins with it
+5  retain      what no manifest in the window needs is removed (`retention`)
 
-If the process dies before step 3, nothing refers to the files. Everything blocks; one thread at a time.
+If the process dies before step 4, nothing refers to the files. Everything blocks; one thread at a time.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from shardd.replication.names import ShardNames
 from shardd.replication.outage import Outage
 from shardd.replication.progress import Progress
 from shardd.replication.retention import Retention
-from shardd.replication.store import Absent, Exists, Store, StoreError
+from shardd.replication.store import Absent, Store, StoreError, Unsealed, settle
 from shardd.storage.disk import Disk
 
 CHECKPOINTS = 10
@@ -108,10 +109,14 @@ class CheckpointCopies:
 
     def upload(self) -> Uploaded | None:
         """Upload the files of the newest catalog. Returns None if there is none. Raises `Stopped`, `Outrun`,
-        `CatalogError`, OSError."""
+        `CatalogError`, `ManifestError`, OSError."""
         if self._manifest is not None and not self._known.files:
             self._known = self._known_of(self._manifest)
-        uploaded = self._uploader.upload(self._known, self._position, self._until_answered)
+        try:
+            uploaded = self._uploader.upload(self._known, self._position, self._until_answered)
+        except ManifestError:
+            self._forget()
+            raise
         for path in self._uploader.left_out:
             _log.warning("file_not_copied", path=path, reason="it is missing or short; `topics verify` tells more")
         return uploaded
@@ -119,9 +124,9 @@ class CheckpointCopies:
     def _known_of(self, number: int) -> Known:
         try:
             name = self._names.manifest(number)
-            found = self._until_answered(lambda: self._store.get(name), (Exists, Absent))
-            return Known.of(*manifests.decode(found))
-        except (ManifestError, Absent) as error:
+            found = self._until_answered(lambda: self._store.get(name), (Absent, Unsealed))
+            return Known.of(*manifests.decode(found, number))
+        except (ManifestError, Absent, Unsealed) as error:
             _log.error("manifest_damaged", number=number, reason=str(error), action="all files are uploaded again")
             return Known()
 
@@ -132,8 +137,12 @@ class CheckpointCopies:
         """True if all records in the files are in parts."""
         return self._progress.shipped_no >= min(uploaded.upto_no, self._log.next_no - 1)
 
+    def _forget(self) -> None:
+        """Upload all files again the next time."""
+        self._known, self._manifest = Known(), None
+
     def create_manifest(self, uploaded: Uploaded) -> None:
-        """Raises `Stopped`."""
+        """Raises `Stopped`; `ManifestError` if something that the manifest would name is not there."""
         if uploaded.frame_no < self._least_no:
             return  # the next checkpoint has more
         in_term = uploaded.frame_no > self._progress.begun_no
@@ -149,14 +158,17 @@ class CheckpointCopies:
             catalog=uploaded.number,
             streams=uploaded.streams,
         )
+        try:
+            self._until_answered(lambda: manifests.look_for(self._store, self._names, head))
+        except ManifestError:
+            self._forget()
+            raise
         data = manifests.encode(head, uploaded.files)
         name = self._names.manifest(head.part)
-        try:
-            self._until_answered(lambda: self._store.create(name, data))
-        except Exists:
-            found = self._until_answered(lambda: self._store.get_range(name, 0, len(data) + 1))
-            if bytes(found) != data:
-                return  # nothing was shipped since that manifest, which serves as well
+        found = self._until_answered(lambda: settle(self._store, name, data))
+        if found != data:
+            manifests.decode(found, head.part)
+            return  # nothing was shipped since that manifest, which serves as well
         self._manifest, self._bytes_then, self.missing = head.part, self._progress.part_bytes, False
         self._manifest_at = self._clock.monotonic()
         self._known = Known.of(head, uploaded.files)
@@ -168,7 +180,7 @@ class CheckpointCopies:
         now_ms, retain_ms = self._clock.now_ms(), self._limits.bucket_retain_ms
         self._until_answered(lambda: self._retention.remove(now_ms, retain_ms))
 
-    def _until_answered(self, call: Callable[[], Any], answers: tuple[type[StoreError], ...] = (Exists,)) -> Any:
+    def _until_answered(self, call: Callable[[], Any], answers: tuple[type[StoreError], ...] = ()) -> Any:
         """Call the store until it answers. Raises the errors that are `answers`, and `Stopped` when the process
         stops."""
         pause = FIRST_PAUSE

@@ -23,9 +23,9 @@ from typing import Any
 
 import xxhash
 
-from shardd.replication.manifests import CHUNK_BYTES, File, Head, Stream
+from shardd.replication.manifests import CHUNK_BYTES, File, Head, ManifestError, Stream
 from shardd.replication.names import ShardNames
-from shardd.replication.store import Exists, Store
+from shardd.replication.store import Store, settle
 from shardd.storage import catalog
 from shardd.storage.disk import Disk
 
@@ -89,7 +89,7 @@ class Uploader:
 
         `position` returns the number of the last frame and the time in ms. `persist` runs a call to the store until it
         is answered. Blocks. Raises `Outrun`, `CatalogError`, OSError: `known` has the files that were uploaded. Also
-        raises what `persist` raises: `known` cannot be used any more then.
+        raises `ManifestError` and what `persist` raises: `known` cannot be used any more then.
         """
         stream = _Stream(self._store, self._names, position()[1], persist)
         known.streams.append(Stream("", 0, []))
@@ -225,10 +225,9 @@ class _Stream:
         name = self._names.chunk(self.name, len(self._chunks))
 
         def create() -> None:
-            try:
-                self._store.create(name, data)
-            except Exists:
-                pass  # an attempt whose answer did not come: no other stream has this name
+            # An attempt whose answer did not come may have made it: no other stream has this name.
+            if settle(self._store, name, data) != data:
+                raise ManifestError(f"{name} is there with other bytes, although only this process knew the name")
 
         self._persist(create)
         self._chunks.append(xxhash.xxh3_64_intdigest(data))

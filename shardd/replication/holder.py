@@ -61,6 +61,8 @@ class ReplicaStatistics:
     part_bytes_total: int
     manifests_total: int
     failures_total: int
+    damaged: int
+    """Objects of the bucket that are known to be damaged or missing."""
 
 
 class Holder:
@@ -208,4 +210,5 @@ class Holder:
             part_bytes_total=progress.part_bytes,
             manifests_total=self.copies.made,
             failures_total=self._outage.failures,
+            damaged=len(self._role.objects.damage),
         )

@@ -5,7 +5,7 @@
     CreateTerm    a creation, if absent                 DONE or TAKEN; neither is relied on
     Renew         a write                               DONE
     CreatePart    a creation, if absent                 DONE or TAKEN
-    ReadPart      a read                                Part, or ABSENT
+    ReadPart      a read                                Part, ABSENT, or DAMAGED
     Apply         the local shard                       DONE, or DIFFERS
     Restore       reads, then the local shard           Position
 
@@ -64,6 +64,9 @@ class Seen:
     that it does not need. The beginning if there is none."""
     replaced: int | None = None
     """Counter of the `alive` object of the term that the look asked for."""
+    unread: int = 0
+    """The last part that a manifest which cannot be read may reach; 0 if there is none, or if one that can be read
+    reaches further."""
 
 
 class Result(Enum):
@@ -71,6 +74,8 @@ class Result(Enum):
     TAKEN = "taken"
     """The name exists (412)."""
     ABSENT = "absent"
+    DAMAGED = "damaged"
+    """The part is not valid; or it is missing, although later ones are there that no manifest replaces."""
     DIFFERS = "differs"
     """The part has other frames than the local log under the same numbers."""
     UNKNOWN = "unknown"
@@ -121,9 +126,11 @@ class CreatePart(Request):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadPart(Request):
-    """Read a part. Answer: `Part`, or ABSENT."""
+    """Read a part. Answer: `Part`, ABSENT, or DAMAGED."""
 
     number: int
+    ends: bool = False
+    """Whether to look for later parts if it is absent, so that a hole is not taken for the end of the log."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,9 +16,10 @@ SERVICE = "service.json"
 
 
 def number_of(name: str) -> int | None:
-    """The number at the end of a name; None if there is none."""
+    """The number at the end of a name; None if there is none, or one that this project never gives."""
     last = name.rpartition("/")[2]
-    return int(last) if len(last) == 20 and last.isdecimal() else None
+    number = int(last) if len(last) == 20 and last.isascii() and last.isdecimal() else 0
+    return number if 0 < number < 1 << 62 else None
 
 
 class ShardNames:

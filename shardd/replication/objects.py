@@ -5,22 +5,24 @@
     CreateTerm    terms/<term>                                          DONE or TAKEN
     Renew         alive/<term>                                          DONE
     CreatePart    log/<part>                                            DONE or TAKEN
-    ReadPart      log/<part>                                            Part, or ABSENT
+    ReadPart      log/<part>, and what is behind it                     Part, ABSENT or DAMAGED
 
-An error of the store is answered UNKNOWN, whatever it was: the protocol asks again. Nothing is decided here.
+An error of the store is answered UNKNOWN, whatever it was: the protocol asks again. Nothing is decided here. What is
+found damaged is kept in `damage` until it is read in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 import msgspec
 
 from proto.format.frame import Buffer
 from shardd.replication import parts
-from shardd.replication.attach import Mismatch, Term
+from shardd.replication.attach import Mismatch, Settings, Term, TermError, read_service, read_term
+from shardd.replication.damage import Damage
 from shardd.replication.log_reader import Frames
-from shardd.replication.manifests import Head, Heads, ManifestError
+from shardd.replication.manifests import Head, Heads
 from shardd.replication.messages import (
     Answer,
     CreatePart,
@@ -35,23 +37,31 @@ from shardd.replication.messages import (
     Result,
     Seen,
 )
-from shardd.replication.names import ShardNames, number_of
+from shardd.replication.names import SERVICE, ShardNames, number_of
 from shardd.replication.outage import Outage
 from shardd.replication.parts import PartError
-from shardd.replication.store import Absent, Exists, Store, StoreError
+from shardd.replication.store import Absent, Exists, Store, StoreError, Unsealed
 
 _KINDS = {Kind.FRAMES: parts.FRAMES, Kind.FENCE: parts.FENCE, Kind.END: parts.END}
 _NAMES = {number: kind for kind, number in _KINDS.items()}
 
 
 KEPT = 3
+UNKNOWN = Settings()
 
 
 class Objects:
     """One shard's objects, for one process."""
 
     def __init__(
-        self, store: Store, index: int, nonce: str, machine: str, address: str, now_ms: Callable[[], int]
+        self,
+        store: Store,
+        index: int,
+        nonce: str,
+        machine: str,
+        address: str,
+        now_ms: Callable[[], int],
+        settings: Settings = UNKNOWN,
     ) -> None:
         self.store = store
         self.names = ShardNames(index)
@@ -59,27 +69,25 @@ class Objects:
         self._nonce = nonce
         self._machine = machine
         self._address = address
+        self._settings = settings
         self._terms: dict[int, Term] = {}
         """The newest term that was read."""
+        self._replaced_part = 0
+        """Parts up to this one are not needed: the last look showed a manifest that does without them."""
         self._now_ms = now_ms
         self._found: dict[int, memoryview] = {}
         """Frames of the parts that were read last, by number."""
         self.frames_of: Callable[[Part], Frames] = _no_frames
         """The frames of a part that is to be created."""
         self.outage = Outage()
+        self.damage = Damage(store.url)
 
     def carry(self, request: Request) -> Answer:
-        """Raises `Mismatch` for an object that was changed by hand."""
         try:
             answer = self._carry(request)
         except StoreError as error:
             self.outage.failed(error)
             return Result.UNKNOWN
-        except (PartError, ManifestError, msgspec.DecodeError) as error:
-            raise Mismatch(
-                f"{self.store.url}: {self.names.prefix}: {error}. Put the object back, or use another prefix; `topics "
-                "replica verify` checks the others"
-            ) from None
         self.outage.answered()
         return answer
 
@@ -88,15 +96,15 @@ class Objects:
             case Look(replaced):
                 return self._look(replaced)
             case CreateTerm(term):
-                made = Term(term, self._nonce, self._machine, self._now_ms(), self._address)
+                made = Term(term, self._nonce, self._machine, self._now_ms(), self._address, *self._settings)
                 return self._create(self.names.term(term), msgspec.json.encode(made))
             case Renew(term, counter):
                 self.store.put(self.names.alive(term), b"%d" % counter)
                 return Result.DONE
             case CreatePart(part):
                 return self._create(self.names.part(part.number), self._encoded(part))
-            case ReadPart(number):
-                return self._read(number)
+            case ReadPart(number, ends):
+                return self._read(number, ends)
         raise AssertionError(request)
 
     def _create(self, name: str, data: Buffer) -> Result:
@@ -115,12 +123,21 @@ class Objects:
         frames = self.frames_of(part)
         return parts.encode(header._replace(first_ms=frames.first_ms, last_ms=frames.last_ms), frames.data)
 
-    def _read(self, number: int) -> Part | Result:
+    def _read(self, number: int, ends: bool) -> Part | Result:
+        name = self.names.part(number)
         try:
-            data = self.store.get(self.names.part(number))
+            header, frames = parts.decode(self.store.get(name), number)
         except Absent:
+            if ends and (missing := self._missing_at(number)):
+                self.damage.add(self.names.part(missing), "it is missing, and is needed")
+                return Result.DAMAGED
+            if ends:
+                self.damage.mended(self.names.part(number - 1))
             return Result.ABSENT
-        header, frames = parts.decode(data, number)
+        except (PartError, Unsealed) as error:
+            self.damage.add(name, str(error))
+            return Result.DAMAGED if number > self._replaced_part else Result.ABSENT
+        self.damage.mended(name)
         kind = _NAMES[header.kind]
         part = Part(number, kind, header.term, header.nonce.hex(), header.first_no, header.last_no)
         # A read that was given up may end later, so one number is not enough.
@@ -128,21 +145,41 @@ class Objects:
         self._found = {**dict(kept), number: frames}
         return part
 
+    def _missing_at(self, number: int) -> int:
+        """Which part is missing where this one is absent; 0 if the log ends before it. It is missing if there are later
+        ones and no manifest does without it; if the one before, which was read, is not there either, the bucket is an
+        older one. Raises `StoreError`."""
+        later = self._first_behind(number)
+        head = self.newest_head()
+        from_part = 1 if head is None else head.first_part
+        if later and from_part <= number:
+            return 0 if self._first_behind(number - 1) == number else number  # created meanwhile
+        if not later and from_part < number:
+            return 0 if self._first_behind(number - 2) else number - 1
+        return 0
+
+    def _first_behind(self, number: int) -> int:
+        """The first part behind this number; 0 if there is none. Raises `StoreError`."""
+        listed = self.store.list(self.names.log, self.names.part(number))
+        return next((found for each in listed if (found := number_of(each.name))), 0)
+
     def frames(self, part: Part) -> memoryview:
         """Frames of a part that was read just now."""
         return self._found[part.number]
 
     def _look(self, replaced: int) -> Seen:
         term = self.newest_term()
+        manifest, unread = self._newest_manifest()
+        self._replaced_part = manifest.part
         if term is None:
-            return Seen(0, "", None, self._newest_manifest())
-        alive = self._alive(term.term)
-        return Seen(term.term, term.nonce, alive, self._newest_manifest(), self._alive(replaced) if replaced else None)
+            return Seen(0, "", None, manifest, None, unread)
+        alive, before = self._alive(term.term), self._alive(replaced) if replaced else None
+        return Seen(term.term, term.nonce, alive, manifest, before, unread)
 
     def _alive(self, term: int) -> int | None:
         try:
             return int(bytes(self.store.get(self.names.alive(term))))
-        except (Absent, ValueError):
+        except (Absent, Unsealed, ValueError):
             return None
 
     def newest_term(self) -> Term | None:
@@ -154,9 +191,61 @@ class Objects:
         if not newest:
             return None
         if newest not in self._terms:
-            found = msgspec.json.decode(self.store.get(self.names.term(newest)), type=Term)
-            self._terms = {newest: found}
+            self._terms = {newest: self._term(newest)}
         return self._terms[newest]
+
+    def _term(self, number: int) -> Term:
+        """A term; one that is damaged is that of an unknown machine, which is over as any other is."""
+        name = self.names.term(number)
+        try:
+            found = read_term(self.store.get(name), number)
+        except (TermError, Unsealed) as error:
+            self.damage.add(name, str(error))
+            return Term(number, f"damaged-{number}", "", 0)
+        self.damage.mended(name)
+        return found
+
+    # Settings that all machines have alike
+
+    def check_settings(self, own: Container[str]) -> None:
+        """Compare the settings of the newest term with this machine's. A term of a process with one of the nonces
+        `own` is over, and so is one that has ended: the next one may have others, behind its fence. Raises `Mismatch`,
+        `StoreError`."""
+        term = self.newest_term()
+        known = UNKNOWN if term is None else term.settings
+        if known == UNKNOWN:
+            try:
+                known = read_service(self.store).settings
+            except Absent:
+                pass  # a start makes it again
+        difference = known.difference(self._settings)
+        if not difference or (term is not None and (term.nonce in own or self._has_ended(term.term))):
+            return
+        of = "service.json" if term is None else f"term {term.term} of {term.address or term.machine}"
+        raise Mismatch(
+            f"{self.store.url}: {of} {difference}. Give this machine the same. To change it for the service, stop all "
+            "machines in order, which ends the term, and start one with the new value"
+        )
+
+    def _has_ended(self, term: int) -> bool:
+        head = self.newest_head()
+        listed = list(self.store.list(self.names.log, self.names.part(head.first_part - 1) if head else ""))
+        number = number_of(listed[-1].name) if listed else None
+        if number is None:
+            return False
+        try:
+            last = parts.header(self.store.get_range(self.names.part(number), 0, parts.HEADER_SIZE), number)
+        except (PartError, Absent, Unsealed):
+            return False
+        return last.kind == parts.END and last.term == term
+
+    def note_settings(self) -> None:
+        """Write this machine's settings into `service.json`, for machines that find no term. Raises `Mismatch`,
+        `StoreError`."""
+        found = read_service(self.store)
+        wanted = msgspec.structs.replace(found, replication=self._settings.replication, ttl_ms=self._settings.ttl_ms)
+        if self._settings != UNKNOWN and wanted != found:
+            self.store.put(SERVICE, msgspec.json.encode(wanted))
 
     @property
     def holder(self) -> str:
@@ -165,13 +254,17 @@ class Objects:
         return "" if term is None else term.address or term.machine
 
     def newest_head(self) -> Head | None:
-        """Raises `StoreError`, `ManifestError`."""
+        """Raises `StoreError`."""
         ordered = self.heads.ordered()
+        self.damage.replace(self.names.manifests, self.heads.damaged.values())
         return ordered[-1][1] if ordered else None
 
-    def _newest_manifest(self) -> Position:
+    def _newest_manifest(self) -> tuple[Position, int]:
+        """Where a restore from it goes on, and the last part that a damaged manifest may reach further."""
         head = self.newest_head()
-        return Position() if head is None else Position(head.first_part - 1, head.frame_no)
+        position = Position() if head is None else Position(head.first_part - 1, head.frame_no)
+        unread = max(self.heads.damaged, default=0)
+        return position, unread if unread > position.part else 0
 
 
 def _no_frames(part: Part) -> Frames:

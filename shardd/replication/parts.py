@@ -118,6 +118,11 @@ def header(data: Buffer, number: int) -> Part:
     part = Part(fields[0], kind, *fields[1:])
     if part.number != number or kind not in (FRAMES, FENCE, END):
         raise PartError(f"the header is of part {part.number}, kind {kind}")
+    frames = part.last_no + 1 - part.first_no
+    if frames * _FRAME_HEAD > part.length or bool(part.length) != part.has_frames or part.last_no >> 63:
+        raise PartError(f"its numbers do not fit: frames {part.first_no} to {part.last_no} in {part.length} bytes")
+    if frames < 0 or (part.has_frames and (not frames or not part.first_no)):
+        raise PartError(f"its numbers do not fit: frames {part.first_no} to {part.last_no}")
     return part
 
 

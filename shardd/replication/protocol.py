@@ -118,6 +118,10 @@ class Replica:
         self._found: Part | None = None
         """A part that was read and is to be applied."""
         self._restore = False
+        self._look_for_end = True
+        """Whether the next part is to be read with a look for later ones."""
+        self._damaged = False
+        """Whether the log cannot be read to its end, as far as is known: such a replica claims nothing."""
 
     def serving(self, now: float) -> bool:
         """Whether requests may be answered. Ask immediately before each answer: the process may have been stopped."""
@@ -201,10 +205,11 @@ class Replica:
             if self._part is None:
                 return None
             self._doubt = self._part.kind is Kind.FENCE  # first the parts of earlier terms are read
-        return ReadPart(self._part.number) if self._doubt else CreatePart(self._part)
+        fencing = self.state is State.FENCING
+        return ReadPart(self._part.number, fencing) if self._doubt else CreatePart(self._part)
 
     def _next_of_standby(self, now: float) -> Request | None:
-        if self._over:
+        if self._over and not self._damaged:
             assert self.seen is not None
             if self.seen.nonce not in ("", self.nonce, *self._previous):
                 self._taken_term = self.seen.term
@@ -215,7 +220,8 @@ class Replica:
             self._look_at = now + self._timing.renewal
             return Look()
         if now >= self._read_at:
-            return ReadPart(self.position.part + 1)
+            ends, self._look_for_end = self._look_for_end or self._damaged, False
+            return ReadPart(self.position.part + 1, ends)
         return None
 
     def _wanted(self) -> Part | None:
@@ -246,9 +252,12 @@ class Replica:
             case CreatePart(), Result.TAKEN:
                 self._doubt = True
             case ReadPart(), Part():
+                self._damaged = False
                 return self._read(answer)
             case ReadPart(), Result.ABSENT:
-                self._absent(now)
+                return self._absent(request, now)
+            case ReadPart(), Result.DAMAGED:
+                return self._unreadable(now)
             case Apply(), Result.DONE:
                 self._passed(request.part)
             case Apply(), Result.DIFFERS:
@@ -279,8 +288,9 @@ class Replica:
             self._by_hand = False  # a later term is another operator's word
             self._move(Event.OURS)
         elif self.state is State.CHECKING:
-            return self._checked(seen)
+            return self._checked(seen, now)
         else:
+            self._look_for_end = True
             self._replaced = seen if self._waits and seen.term and not (earlier or ended) else None
             if self.state is State.CLAIMING:
                 return self._lost(over=self._over)
@@ -291,11 +301,13 @@ class Replica:
         if before is None or (before.term, before.nonce, before.alive) != (seen.term, seen.nonce, seen.alive):
             self._unchanged_since = now
 
-    def _checked(self, seen: Seen) -> list[Output]:
+    def _checked(self, seen: Seen, now: float) -> list[Output]:
         fence, self._part = self._part, None
         assert fence is not None
         if not self._ours(seen.term, seen.nonce):
             return self._lost()
+        if seen.unread >= fence.number:
+            return self._unreadable(now)
         if self._outdated(seen, fence.number):
             self._restore = True
             self._move(Event.MISPLACED)
@@ -341,16 +353,31 @@ class Replica:
             self._ended_term = part.term
             self._look_at = 0.0
 
-    def _absent(self, now: float) -> None:
-        """The log ends here, or retention has passed the replica. A part of a holder can be created again."""
-        self._doubt = False
+    def _unreadable(self, now: float) -> list[Output]:
+        """The log is damaged before its end. A holder reads again. A candidate gives its term up: another machine may
+        have what this one lacks. Until the object is back, this replica claims nothing."""
+        self._log_at = self._read_at = now + self._timing.retry_most
         if self.state in HOLDERS:
-            return
+            return []
+        self._damaged = True
+        return self._lost(over=True) if self.state in OWNING else []
+
+    def _absent(self, request: ReadPart, now: float) -> list[Output]:
+        """The log ends here, or retention has passed the replica. A part of a holder can be created again."""
+        if self.state in HOLDERS:
+            self._doubt = False
+            return []
+        if self.seen is not None and self.seen.unread > self.position.part:
+            return self._unreadable(now)  # retention may have passed it, and nothing tells how far
+        self._doubt = False
+        if request.ends:
+            self._damaged = False
         self._read_at = now + self._timing.follow
         self._restore = self.seen is not None and self._outdated(self.seen, self.position.part + 1)
         if self.state is State.FENCING and self._may_answer(now):
             self._doubt = True
             self._log_at = self._read_at
+        return []
 
     def _may_answer(self, now: float) -> bool:
         """Whether the holder that is being replaced may still answer requests."""
@@ -361,6 +388,7 @@ class Replica:
         self.position = position
         self._read_at = 0.0
         self._restore = self._doubt = False
+        self._look_for_end = True
         self._found = self._part = None
 
     def _created(self) -> list[Output]:

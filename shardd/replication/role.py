@@ -140,6 +140,8 @@ class Role:
         self._ending = False
         self._held_last = False
         self.replica: Replica | None = None
+        self._fitting: str | None = None
+        """Nonce of the term whose settings were found to be this machine's."""
         self.held = trio.Event()
         """Set when the shard may be opened, or will never be."""
         self.claimed = trio.Event()
@@ -150,8 +152,10 @@ class Role:
         """Why the role is over, if this process did not end it."""
         self.holder = ""
         """Address of the machine that holds the shard, as far as is known, if it is another one."""
+        self.damage = ""
+        """What is damaged in the bucket, as far as is known."""
         self.changed: Callable[[], None] = lambda: None
-        """Called when `holder` has changed."""
+        """Called when `holder` or `damage` has changed."""
         self.shipped: Callable[[Part, Frames], None] = lambda part, frames: None
         """Called when the part with these frames is in the bucket."""
         self._wake = trio.Event()
@@ -280,8 +284,9 @@ class Role:
         assert self.replica is not None
         waits = self.replica.state is State.STANDBY and self.replica.waits_for_another
         holder = self.objects.holder if waits else ""
-        if holder != self.holder:
-            self.holder = holder
+        damage = str(self.objects.damage)
+        if (holder, damage) != (self.holder, self.damage):
+            self.holder, self.damage = holder, damage
             self.changed()
 
     def _do(self, outputs: Sequence[Output]) -> None:
@@ -328,12 +333,34 @@ class Role:
                 await trio.to_thread.run_sync(self._note_claim, request)
             with trio.move_on_after(patience):
                 answer = await in_thread(partial(self.objects.carry, request))
+                if isinstance(answer, Seen) and not await self._fits(answer):
+                    answer = Result.UNKNOWN
         self._do(self.replica.answered(request, answer, self._now()))
         self._look_for_holder()
         if isinstance(answer, Seen) and self._replaced:
             await trio.to_thread.run_sync(self.local.follow)
             if self._alone:
                 self._end(REPLACED)
+
+    async def _fits(self, seen: Seen) -> bool:
+        """Compare the settings of a term that was not seen before, while this machine does not hold the shard. Returns
+        False if the store does not answer. Raises `Mismatch`."""
+        assert self.replica is not None
+        if self.replica.state not in (State.STANDBY, State.CLAIMING) or self._fitting == seen.nonce:
+            return True
+        try:
+            await in_thread(partial(self.objects.check_settings, (self.nonce, *self.local.previous)))
+        except StoreError as error:
+            self.objects.outage.failed(error)
+            return False
+        self._fitting = seen.nonce
+        return True
+
+    def _note_settings(self) -> None:
+        try:
+            self.objects.note_settings()
+        except StoreError as error:
+            self.objects.outage.failed(error)  # each term has them; the next one tries again
 
     def _note_claim(self, request: CreateTerm) -> None:
         # A holder that waits for the bucket has acknowledged and shown nothing that the bucket lacks.
@@ -344,6 +371,8 @@ class Role:
         assert self.replica is not None
         await in_thread(self.local.close)
         await in_thread(partial(self.local.hold, self.replica.position, self.nonce))
+        if self._leads:
+            await in_thread(self._note_settings)
         _log.info("term_begun", term=self.replica.term, part=self.replica.position.part)
         self.held.set()
         self.claimed.set()

@@ -42,7 +42,8 @@ class StoreError(Exception):
 
 
 class Exists(StoreError):
-    """The object to create exists already."""
+    """The object to create exists already (412), or another request for its name is under way (409): then it may never
+    exist. The status does not tell, since some stores answer 409 for both. See `settle`."""
 
 
 class Absent(StoreError):
@@ -75,6 +76,12 @@ class UnknownOutcome(StoreError):
 
 class Unsuitable(StoreError):
     """The URL or the store cannot be used for replication."""
+
+    lasting = True
+
+
+class Unsealed(StoreError):
+    """The object has not the seal that the key of TOPICS_BUCKET_KEY_FILE gives it, see `seal`."""
 
     lasting = True
 
@@ -253,6 +260,20 @@ def _short(error: Exception) -> str:
     return str(error).partition("\n\nDebug source")[0].replace("\n", " ")[:300]
 
 
+def settle(store: Store, name: str, data: Buffer) -> Buffer:
+    """Create an object. Returns what the name holds from now on: `data`, or what was there. Raises `StoreError`; an
+    `UnknownOutcome` if the store refused the name and nothing is there, so try again."""
+    try:
+        store.create(name, data)
+        return data
+    except Exists:
+        pass
+    try:
+        return store.get(name)
+    except Absent:
+        raise UnknownOutcome(f"{store.url}: {name}: the store refused to create it, and it is not there") from None
+
+
 def check_promises(store: Store, prefix: str) -> None:
     """Let `RACERS` clients create one name. Raises `Unsuitable` unless exactly one of them succeeds and each read finds
     what it wrote. Leaves no object behind. Raises other errors of the store."""
@@ -260,11 +281,18 @@ def check_promises(store: Store, prefix: str) -> None:
     tokens = [secrets.token_bytes(16) for _ in range(RACERS)]
 
     def race(token: bytes) -> bool:
-        try:
-            store.create(name, token)
-        except Exists:
-            return False
-        return True
+        for _ in range(RACERS):
+            try:
+                store.create(name, token)
+                return True
+            except Exists:
+                pass
+            try:
+                store.get(name)
+                return False
+            except Absent:
+                pass  # refused because of a request that failed, too: it says nothing
+        return False
 
     try:
         with ThreadPoolExecutor(RACERS) as threads:

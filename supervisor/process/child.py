@@ -97,6 +97,8 @@ class Child:
         self.total_bytes = 0
         self.holder = ""
         """In phase `standby`, the address of the machine that holds the shard."""
+        self.damage = ""
+        """In phase `standby`, what is damaged in the bucket."""
         self.term = 0
         """Of this machine, if it holds the shard."""
         self.heard_at = 0.0
@@ -138,6 +140,7 @@ class Child:
         self.state = after(self.state, event)
         if self.state is State.STARTING:
             self.phase, self.done_bytes, self.total_bytes, self.holder, self.term = "open", 0, 0, "", 0
+            self.damage = ""
         elif self.state is State.SERVING:
             self.phase = "ready"
             self.held = self.troubled = self.permanent = False
@@ -305,6 +308,7 @@ class Child:
                 if self.state is State.STARTING:
                     self.phase, self.holder, self.term = message.phase, message.holder, message.term or self.term
                     self.done_bytes, self.total_bytes = message.done_bytes, message.total_bytes
+                    self.damage = message.damage
                     self._changed(self)
             case Ready():
                 self._ready_at = self._ready_at or trio.current_time()

@@ -104,7 +104,7 @@ class Service:
         """Whether it was reported that another machine holds the shards."""
         self._served = False
         """Whether a shard has ever served."""
-        self._seen: dict[str, tuple[State, str, int, str]] = {}
+        self._seen: dict[str, tuple[State, str, int, str, str]] = {}
         self._logged_at: dict[str, float] = {}
         self._make_children(shard_command, gateway_command)
 
@@ -183,6 +183,7 @@ class Service:
                 hangs=c.hangs,
                 holder=c.holder,
                 term=c.term,
+                damage=c.damage,
                 in_hand=c.in_hand,
             )
             for i, c in enumerate(self._shards)
@@ -324,7 +325,7 @@ class Service:
         if child is not self._gateway:
             for news in self._news.values():
                 news.set()
-        key = (child.state, child.phase, child.incarnation, child.holder)
+        key = (child.state, child.phase, child.incarnation, child.holder, child.damage)
         if self._seen.get(child.name) == key:
             if child is self._gateway:
                 self._report_readiness()
@@ -421,6 +422,7 @@ class Service:
                     "phase": child.phase,
                     **({"holder": child.holder} if child.holder else {}),
                     **({"term": child.term} if child.term else {}),
+                    **({"damage": child.damage} if child.damage else {}),
                 }
                 for child in self._children
             },

@@ -25,6 +25,7 @@ NOT_MADE_HERE = {
     ("ReadyDetail", "limit"),
     ("ReadyDetail", "shards"),
     ("Ready", "topics_quarantined"),
+    ("Ready", "bucket_damaged"),
     ("Damage", "reason"),
     ("Damage", "since_ms"),
     ("Tombstone", "cause"),

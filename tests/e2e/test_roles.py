@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -282,3 +283,30 @@ def test_a_holder_that_cannot_reach_its_bucket_is_silent_before_another_could_ta
         until(lambda: one.is_ready() or two.is_ready(), "a holder", 60)
         writers.wait(5)
     writers.check(one if one.is_ready() else two)
+
+
+@pytest.mark.parametrize("pair", [20_000], indirect=True)
+def test_of_two_standbys_that_are_told_to_take_over_at_once_one_says_at_once_that_it_did_not(
+    pair: tuple[Service, Service], tmp_path: Path
+) -> None:
+    one, two = pair
+    three = machine(tmp_path, "three", TOPICS_TERM_TTL_MS="20000")
+    try:
+        three.start(wait=False)
+        until(lambda: stands_by(three), "the other standby", 60)
+        asked = time.monotonic()
+        with ThreadPoolExecutor(2) as threads:
+            answers = list(threads.map(lambda each: (*take_over(each), time.monotonic() - asked), (two, three)))
+        lost = [(text, took) for status, text, took in answers if status]
+        assert len(lost) == 1, answers
+        (text, took) = lost[0]
+        assert ".example:4000 holds the shards" in text
+        assert took < 20, "long before the command gives up"
+        holder, loser = (two, three) if answers[0][0] == 0 else (three, two)
+        assert holder.is_ready()
+        name = "two" if holder is two else "three"
+        for each in (loser, one):
+            detail = until(lambda each=each: stands_by(each), "a standby", 20)
+            assert detail["holder"] == f"http://{name}.example:4000"
+    finally:
+        three.close()

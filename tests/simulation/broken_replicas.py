@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from shardd.replication.messages import Answer, CreatePart, Look, Output, Part, Position, Renew, Request, Result, Seen
+from shardd.replication.messages import (
+    Answer,
+    CreatePart,
+    Look,
+    Output,
+    Part,
+    Position,
+    ReadPart,
+    Renew,
+    Request,
+    Result,
+    Seen,
+)
 from shardd.replication.protocol import Replica
 from shardd.replication.states import Event, State
 
@@ -12,14 +24,15 @@ from shardd.replication.states import Event, State
 class NoFence(Replica):
     """Reads the log to its end and goes on behind it."""
 
-    def _absent(self, now: float) -> None:
-        super()._absent(now)
+    def _absent(self, request: ReadPart, now: float) -> list[Output]:
+        outputs = super()._absent(request, now)
         if self.state is State.FENCING and not self._restore:
             self._move(Event.FENCED)
+        return outputs
 
-    def _checked(self, seen: Seen) -> list[Output]:
+    def _checked(self, seen: Seen, now: float) -> list[Output]:
         before = self.position
-        outputs = super()._checked(seen)
+        outputs = super()._checked(seen, now)
         self.position = before
         return outputs
 
@@ -27,8 +40,8 @@ class NoFence(Replica):
 class NoCheck(Replica):
     """Looks at the newest manifest before it creates its fence, but not again after that."""
 
-    def _checked(self, seen: Seen) -> list[Output]:
-        return super()._checked(replace(seen, manifest=Position()))
+    def _checked(self, seen: Seen, now: float) -> list[Output]:
+        return super()._checked(replace(seen, manifest=Position()), now)
 
 
 class GuessesDone(Replica):

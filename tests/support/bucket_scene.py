@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from shardd.replication.seal import Sealed
 from shardd.replication.store import open_store
 from shardd.storage.disk import Disk, RealDisk
 from tests.support.harness import FakeClock, Harness
@@ -29,11 +30,12 @@ class BucketShard(Shipped):
 class BucketScene(Scene):
     shard: BucketShard
 
-    def __init__(self, root: Path, **limits: Any) -> None:
+    def __init__(self, root: Path, *, key: bytes = b"", **limits: Any) -> None:
         super().__init__(root, **{"bucket_retain_ms": 3000} | limits)
         self.bucket = root / "bucket"
         self.bucket.mkdir()
         store: Any = open_store(f"file://{self.bucket}")
+        store = Sealed(store, key) if key else store
         given = msgspec.structs.asdict(self.shard.limits)
         self.shard.shard.close()
         made = BucketShard(store, RealDisk(), clock=FakeClock(), path=root / "shard-00", **given)

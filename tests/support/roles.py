@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,10 @@ import trio
 
 from proto.model.limits import Limits
 from proto.model.replication import Replication
-from shardd.replication.attach import FORMAT, Service, check_service
+from shardd.replication import parts
+from shardd.replication.attach import FORMAT, Service, Settings, check_service
 from shardd.replication.log_reader import LogReader
+from shardd.replication.names import ShardNames, number_of
 from shardd.replication.objects import Objects
 from shardd.replication.pace import PART_BYTES
 from shardd.replication.role import Role
@@ -20,6 +23,8 @@ from shardd.storage.disk import RealDisk
 from tests.support.bucket import MemoryStore
 from tests.support.harness import FakeClock, Harness
 from tests.support.shipped import CREATED_MS, SMALL, TIMING
+
+NAMES = ShardNames(0)
 
 
 class Time:
@@ -44,6 +49,7 @@ class Machine:
         time: Time,
         index: int = 0,
         replication: Replication = Replication.SYNC,
+        ttl_ms: int = 0,
     ) -> None:
         self.store = store
         self.path = directory / name / f"shard-{index:02d}"
@@ -52,6 +58,7 @@ class Machine:
         self.time = time
         self.index = index
         self.replication = replication
+        self.settings = Settings(replication.value, ttl_ms, 2) if ttl_ms else Settings()
         self.incarnation = 0
         self.running = 0
         """Processes whose threads may still use the directory."""
@@ -63,10 +70,10 @@ class Machine:
         """Start a process."""
         self.incarnation += 1
         nonce = f"{self.name}{self.incarnation}".encode().hex().zfill(32)
-        objects = Objects(self.store, self.index, nonce, self.name, f"http://{self.name}", lambda: 0)
+        objects = Objects(self.store, self.index, nonce, self.name, f"http://{self.name}", lambda: 0, self.settings)
         limits = Limits(**SMALL)
         self.local = ClosedLog(RealDisk(), self.path, objects, self.index, limits)
-        service = Service(FORMAT, CREATED_MS, 2)
+        service = Service(FORMAT, CREATED_MS, 2, *self.settings[:2])
 
         def check() -> None:
             check_service(self.store, service, objects.names.prefix)
@@ -131,3 +138,47 @@ class Machine:
         assert self.harness is not None
         shard = self.harness.shard
         return {name: [r["data"] for r in self.harness.everything(name)] for name in sorted(shard.directory.visible)}
+
+
+class Pair:
+    """Machines that share a store and a clock."""
+
+    def __init__(self, nursery: trio.Nursery, directory: Path) -> None:
+        self.store = MemoryStore()
+        self.time = Time()
+        self.nursery = nursery
+        self.directory = directory
+
+    def machine(
+        self, name: str, index: int = 0, replication: Replication = Replication.SYNC, ttl_ms: int = 0
+    ) -> Machine:
+        return Machine(self.nursery, self.store, self.directory, name, self.time, index, replication, ttl_ms)
+
+    def kinds(self, names: ShardNames = NAMES) -> list[tuple[int, int]]:
+        """Term and kind of each part."""
+        found = sorted(name for name in self.store.objects if name.startswith(names.log))
+        heads = [parts.header(self.store.objects[name], at) for at, name in enumerate(found, 1)]
+        return [(each.term, each.kind) for each in heads]
+
+    def kinds_there(self) -> list[tuple[int, int]]:
+        """As `kinds`, of the parts that can be read."""
+        found = []
+        for name, data in sorted(self.store.objects.items()):
+            try:
+                head = parts.header(data, number_of(name) or 0)
+            except parts.PartError:
+                continue
+            found.append((head.term, head.kind))
+        return found
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        with trio.fail_after(5):
+            while not condition():  # noqa: ASYNC110 — worker threads make it true
+                await trio.sleep(0.002)
+
+    async def silence(self) -> None:
+        """Let the time to live pass, with looks in between."""
+        for _ in range(5):
+            self.time.now += TIMING.time_to_live / 3
+            calls = len(self.store.calls)
+            await self.until(lambda calls=calls: len(self.store.calls) > calls + 3)  # type: ignore[misc]

@@ -1714,6 +1714,8 @@ export interface components {
             detail?: components["schemas"]["ReadyDetail"];
             /** @description topics set apart, because files of them are damaged */
             topics_quarantined?: number;
+            /** @description objects of the bucket that are damaged or missing */
+            bucket_damaged?: number;
         };
         /** @description Shards that write nothing, because the disk is nearly full. They still serve reads, deletions and acks. */
         ReadyDetail: {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,7 +32,7 @@ def takeover(
 
     With TOPICS_REPLICATION=sync, nothing acknowledged as `fsync` is lost: the holder that is replaced can acknowledge
     nothing more. With `async`, what it had not shipped is lost, and so is what it acknowledges until it notices: stop
-    it first, if it still runs.
+    it first, if it still runs. Of machines that are told at once, one takes over, and the others say at once which.
     Exit status: 0 this machine holds the shards, 1 not possible, 2 wrong settings.
     """
     try:
@@ -46,15 +46,28 @@ def takeover(
         tell("this machine holds the shards already")
         return
     descriptor = None if found is None else rundir.process(found)
-    if descriptor is None:
+    if found is None or descriptor is None:
         fail(f"no service runs here for {settings.data_dir}; start it first, and run this as its user", Status.FAILED)
     signal.pidfd_send_signal(descriptor, signal.SIGUSR1)
-    until = time.monotonic() + within
+    before, until = _holder(found), time.monotonic() + within
+    claimed = False
     while time.monotonic() < until:
         time.sleep(POLL_S)
         found = rundir.status(settings.runtime_dir, os.environ, settings.data_dir)
-        if found is not None and found.get("ready"):
+        if found is None:
+            continue  # it starts again
+        if found.get("ready"):
             tell("this machine holds the shards now")
             return
+        holder = _holder(found)
+        claimed = claimed or not holder  # a machine that claims knows of no other holder
+        if before and holder and (claimed or holder != before):
+            complain(f"{holder} holds the shards: it has taken over since, and this machine is its standby")
+            raise typer.Exit(Status.FAILED)
     complain(f"not taken over within {within:g} s; `topics status` and the service's log tell why")
     raise typer.Exit(Status.FAILED)
+
+
+def _holder(found: dict[str, Any]) -> str:
+    """The other machine that holds shard 0; "" if this one does, claims it, or knows of none."""
+    return str(found.get("children", {}).get("shard-00", {}).get("holder", ""))

@@ -108,6 +108,17 @@ def test_whatever_happened_the_bucket_has_what_the_shard_serves(tmp_path: Path, 
     assert any(piece.first == 0 for piece in scene.plan())
 
 
+def test_a_bucket_that_is_sealed_with_a_key_is_read_without_it(tmp_path: Path) -> None:
+    scene = BucketScene(tmp_path, key=b"k" * 32)
+    chance = Chance(scene, 7)
+    for step in range(80):
+        chance.step()
+        if step % 8 == 7:
+            assert scene.read() == scene.served(), f"step {step}"
+    assert any(piece.first == 0 for piece in scene.plan())
+    assert all(raw.read_bytes()[-80:-76] == b"TPCS" for raw in scene.bucket.rglob("*") if raw.is_file())
+
+
 def test_a_read_goes_on_when_retention_has_removed_what_it_was_to_read(scene: BucketScene) -> None:
     grown(scene)
     before, pieces = scene.served(), scene.plan()

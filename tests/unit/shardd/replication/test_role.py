@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,8 @@ from shardd.replication.attach import Mismatch
 from shardd.replication.names import SERVICE, ShardNames
 from shardd.replication.store import Refused, Unreachable
 from shardd.storage.disk import RealDisk
-from tests.support.bucket import MemoryStore
 from tests.support.harness import FakeClock, Harness
-from tests.support.roles import TIMING, Machine, Time
+from tests.support.roles import TIMING, Pair
 from tests.support.shipped import SMALL
 
 NAMES = ShardNames(0)
@@ -28,35 +26,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(role, "TURN_S", 0.005)
     monkeypatch.setattr(role, "RETRY_S", 0.005)
     monkeypatch.setattr(role, "ALONE_AFTER_S", 0.05)
-
-
-class Pair:
-    def __init__(self, nursery: trio.Nursery, directory: Path) -> None:
-        self.store = MemoryStore()
-        self.time = Time()
-        self.nursery = nursery
-        self.directory = directory
-
-    def machine(self, name: str, index: int = 0, replication: Replication = Replication.SYNC) -> Machine:
-        return Machine(self.nursery, self.store, self.directory, name, self.time, index, replication)
-
-    def kinds(self, names: ShardNames = NAMES) -> list[tuple[int, int]]:
-        """Term and kind of each part."""
-        found = sorted(name for name in self.store.objects if name.startswith(names.log))
-        heads = [parts.header(self.store.objects[name], at) for at, name in enumerate(found, 1)]
-        return [(each.term, each.kind) for each in heads]
-
-    async def until(self, condition: Callable[[], object]) -> None:
-        with trio.fail_after(5):
-            while not condition():  # noqa: ASYNC110 — worker threads make it true
-                await trio.sleep(0.002)
-
-    async def silence(self) -> None:
-        """Let the time to live pass, with looks in between."""
-        for _ in range(5):
-            self.time.now += TIMING.time_to_live / 3
-            calls = len(self.store.calls)
-            await self.until(lambda calls=calls: len(self.store.calls) > calls + 3)  # type: ignore[misc]
 
 
 async def test_a_first_start_holds_the_shard_behind_a_fence_of_its_own(tmp_path: Path) -> None:

@@ -1,0 +1,186 @@
+"""Seals: objects of a bucket that only machines with the key of TOPICS_BUCKET_KEY_FILE can have made.
+
+A sealed object is its content, and behind that
+
+    offset  size  field
+         0     4  magic       b"TPCS"
+         4     4  version     1
+         8     8  key         which key: the begin of HMAC-SHA256(key, "topics bucket key")
+        16    32  previous    `mac` of the object before, of parts and manifests; zeros if there is none
+        48    32  mac         HMAC-SHA256(key, "topics bucket object 1", u32 length of name, name, previous, content)
+
+So content that was changed, or that is under another name, is told by the object alone. A part that replaces another
+one under its own name is told by the one behind it. What is missing is told by numbers (`objects`, `offline.replica`).
+What was there before, all of it, is a valid bucket: only a machine that has seen more can tell.
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from collections import OrderedDict
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple, TypeVar
+
+from proto.format.frame import Buffer
+from shardd.replication.names import number_of
+from shardd.replication.store import Absent, Entry, Store, Unsealed, Unsuitable, open_store
+from shardd.storage.disk import RealDisk
+
+MAGIC = b"TPCS"
+VERSION = 1
+_SEAL = struct.Struct("<4sI8s32s32s")
+SIZE = _SEAL.size
+assert SIZE == 80
+LEAST_KEY_BYTES = 32
+NONE = bytes(32)
+KEPT_SEALS, KEPT_CHUNKS = 1024, 10
+_A = TypeVar("_A")
+
+
+def read_key(path: str) -> bytes:
+    """The key in a file, without white space around it. Raises `Unsuitable`."""
+    try:
+        key = bytes(RealDisk().read(Path(path).resolve())).strip()
+    except OSError as error:
+        raise Unsuitable(f"TOPICS_BUCKET_KEY_FILE={path}: {error.strerror}") from None
+    if len(key) < LEAST_KEY_BYTES:
+        raise Unsuitable(
+            f"TOPICS_BUCKET_KEY_FILE={path}: the key has {len(key)} bytes, {LEAST_KEY_BYTES} are needed: "
+            "`openssl rand -hex 32` makes one"
+        )
+    return key
+
+
+def open_bucket(url: str, key_file: str) -> Store:
+    """The store of a URL, sealed if there is a key. Raises `Unsuitable`."""
+    return Sealed(open_store(url), read_key(key_file)) if key_file else open_store(url)
+
+
+def is_sealed(data: Buffer) -> bool:
+    return len(data) >= SIZE and bytes(memoryview(data)[-SIZE:][:4]) == MAGIC
+
+
+class Seal(NamedTuple):
+    previous: bytes
+    mac: bytes
+
+
+class Sealed:
+    """A store whose objects are sealed. A read raises `Unsealed` for one that is not, or not with this key."""
+
+    def __init__(self, store: Store, key: bytes) -> None:
+        self.url = store.url
+        self._store = store
+        self._key = key
+        self._key_id = hmac.digest(key, b"topics bucket key", "sha256")[:8]
+        self._seals: OrderedDict[str, Seal] = OrderedDict()
+        """Of parts and manifests that are in the bucket."""
+        self._given: OrderedDict[str, bytes] = OrderedDict()
+        """`previous` of those that were to be created, which is the same at each attempt."""
+        self._chunks: OrderedDict[str, Buffer] = OrderedDict()
+        self._lock = Lock()
+
+    def create(self, name: str, data: Buffer) -> None:
+        previous = self._given.get(name) or self._previous_of(name)
+        seal = Seal(previous, self._mac(name, previous, data))
+        self._keep(self._given, name, previous, KEPT_SEALS)
+        self._store.create(name, b"".join((data, self._packed(seal))))
+        self._keep(self._seals, name, seal, KEPT_SEALS)
+
+    def put(self, name: str, data: Buffer) -> None:
+        self._store.put(name, b"".join((data, self._packed(Seal(NONE, self._mac(name, NONE, data))))))
+
+    def get(self, name: str) -> Buffer:
+        return self._content(name, self._store.get(name))
+
+    def get_range(self, name: str, offset: int, size: int) -> Buffer:
+        data = self._chunks.get(name)
+        if data is None:
+            data = self.get(name)
+            if "/checkpoints/" in name:
+                self._keep(self._chunks, name, data, KEPT_CHUNKS)
+        return memoryview(data)[offset : offset + size]
+
+    def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
+        return (Entry(each.name, max(each.size - SIZE, 0)) for each in self._store.list(prefix, after))
+
+    def delete(self, name: str) -> None:
+        self._store.delete(name)
+
+    def seal_of(self, name: str) -> Seal:
+        """Raises as `get`."""
+        if name not in self._seals:
+            self.get(name)
+        return self._seals[name]
+
+    def _keep(self, kept: OrderedDict[str, _A], name: str, value: _A, most: int) -> None:
+        with self._lock:
+            kept[name] = value
+            kept.move_to_end(name)
+            while len(kept) > most:
+                kept.popitem(last=False)
+
+    def _packed(self, seal: Seal) -> bytes:
+        return _SEAL.pack(MAGIC, VERSION, self._key_id, *seal)
+
+    def _mac(self, name: str, previous: bytes, data: Buffer) -> bytes:
+        encoded = name.encode()
+        mac = hmac.new(self._key, b"topics bucket object 1", sha256)
+        for each in (struct.pack("<I", len(encoded)), encoded, previous, data):
+            mac.update(each)
+        return mac.digest()
+
+    def _content(self, name: str, raw: Buffer) -> Buffer:
+        data, where = memoryview(raw), f"{self.url}: {name}"
+        if not is_sealed(data):
+            raise Unsealed(
+                f"{where} has no seal: it was made without a key, or replaced by a stranger. If the whole bucket has "
+                "none, unset TOPICS_BUCKET_KEY_FILE, or use another prefix"
+            )
+        _, version, key_id, previous, mac = _SEAL.unpack(data[-SIZE:])
+        if version != VERSION:
+            raise Unsealed(f"{where}: seal version {version}, this release knows {VERSION}")
+        if key_id != self._key_id:
+            raise Unsealed(f"{where} is sealed with another key than that of TOPICS_BUCKET_KEY_FILE")
+        data = data[:-SIZE]
+        if not hmac.compare_digest(mac, self._mac(name, previous, data)):
+            raise Unsealed(f"{where} was changed, or was under another name: its seal does not match. Put it back")
+        if "/log/" in name or "/manifests/" in name:
+            self._keep(self._seals, name, Seal(previous, mac), KEPT_SEALS)
+            self._check_chain(name, Seal(previous, mac))
+        return data
+
+    def _check_chain(self, name: str, seal: Seal) -> None:
+        """Compare a part with those before and behind it, as far as they were read."""
+        number = number_of(name)
+        if "/log/" not in name or number is None:
+            return
+        folder = name[:-20]
+        before = self._seals.get(f"{folder}{number - 1:020d}")
+        behind = self._seals.get(f"{folder}{number + 1:020d}")
+        if (before and seal.previous not in (NONE, before.mac)) or (behind and behind.previous not in (NONE, seal.mac)):
+            raise Unsealed(
+                f"{self.url}: {name} does not follow the part before it: one of them, or the one behind, was replaced "
+                "by another that this service had made. Put it back"
+            )
+
+    def _previous_of(self, name: str) -> bytes:
+        """The `mac` of the object before one that is to be created. Raises `StoreError`."""
+        number = number_of(name)
+        if number is None:
+            return NONE
+        if "/log/" in name:
+            before = f"{name[:-20]}{number - 1:020d}"
+        elif "/manifests/" in name:
+            folder = name[:-20]
+            before = max((each.name for each in self._store.list(folder) if each.name < name), default="")
+        else:
+            return NONE
+        try:
+            return self.seal_of(before).mac if before else NONE
+        except Absent:
+            return NONE  # retention has removed it

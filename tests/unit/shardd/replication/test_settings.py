@@ -1,0 +1,141 @@
+"""Settings that all machines of a service have alike: a machine with others does not start, and takes nothing over."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+import trio
+
+from proto.model.replication import Replication
+from shardd.replication import parts, role
+from shardd.replication.attach import Mismatch, Service, Settings, Term
+from shardd.replication.names import SERVICE, ShardNames
+from shardd.replication.objects import Objects
+from tests.support.bucket import MemoryStore
+from tests.support.roles import Machine, Pair
+
+NAMES = ShardNames(0)
+TTL_MS = 10_000
+OTHERS = {
+    "mode": (Replication.ASYNC, TTL_MS, r"TOPICS_REPLICATION=sync, this machine TOPICS_REPLICATION=async"),
+    "time to live": (Replication.SYNC, 2000, r"TOPICS_TERM_TTL_MS=10000, this machine TOPICS_TERM_TTL_MS=2000"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(role, "TURN_S", 0.005)
+    monkeypatch.setattr(role, "RETRY_S", 0.005)
+
+
+async def refused(machine: Machine) -> str:
+    with trio.fail_after(5):
+        await machine.role.over.wait()
+    assert isinstance(machine.role.error, Mismatch)
+    return str(machine.role.error)
+
+
+@pytest.mark.parametrize("other", OTHERS)
+async def test_a_machine_with_another_setting_does_not_start(tmp_path: Path, other: str) -> None:
+    replication, ttl_ms, sentence = OTHERS[other]
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", ttl_ms=TTL_MS)
+        await one.open()
+        await one.write("a", 1)
+        two = pair.machine("two", replication=replication, ttl_ms=ttl_ms)
+        two.role.take_over()
+        found = await refused(two)
+        assert re.search(sentence, found)
+        assert "term 1 of http://one" in found
+        assert one.role.serving()
+        assert [term for term, kind in pair.kinds() if kind == parts.FENCE] == [1]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_holder_that_waits_for_no_bucket_is_not_replaced_by_a_machine_that_does(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", replication=Replication.ASYNC, ttl_ms=TTL_MS)
+        await one.open()
+        two = pair.machine("two", ttl_ms=TTL_MS)
+        assert "TOPICS_REPLICATION=async" in await refused(two)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_setting_is_changed_behind_the_end_of_a_term(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", replication=Replication.ASYNC, ttl_ms=TTL_MS)
+        harness = await one.open()
+        await one.write("a", 1)
+        other = pair.machine("other", replication=Replication.ASYNC, ttl_ms=TTL_MS)
+        other.stop()
+        await one.role.drain(harness.shard.log)
+        two = pair.machine("two", ttl_ms=2000)
+        await two.open()
+        assert two.contents() == {"a": [1]}
+        service = msgspec.json.decode(pair.store.objects[SERVICE], type=Service)
+        assert service.settings == Settings("sync", 2000, 2)
+        other.start()
+        assert "TOPICS_REPLICATION=sync, this machine TOPICS_REPLICATION=async" in await refused(other)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_standby_that_runs_ends_when_a_term_has_other_settings(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", ttl_ms=TTL_MS)
+        await one.open()
+        two = pair.machine("two", ttl_ms=TTL_MS)
+        await pair.until(lambda: two.role.holder)
+        made = Term(2, "of another", "three", 0, "http://three", "async", TTL_MS, 2)
+        pair.store.objects[NAMES.term(2)] = msgspec.json.encode(made)
+        pair.time.now += 4
+        assert "term 2 of http://three has TOPICS_REPLICATION=async" in await refused(two)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_machine_changes_its_own_setting_at_a_restart(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one", replication=Replication.ASYNC, ttl_ms=TTL_MS)
+        await one.open()
+        await one.write("a", 1)
+        one.stop()
+        one.replication, one.settings = Replication.SYNC, Settings("sync", TTL_MS, 2)
+        one.start()
+        await one.open()
+        assert one.contents() == {"a": [1]}
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_bucket_of_an_earlier_release_gets_the_settings_of_its_first_holder(tmp_path: Path) -> None:
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        one = pair.machine("one")
+        await one.open()
+        await one.write("a", 1)
+        one.stop()
+        assert b"replication" not in pair.store.objects[SERVICE] + pair.store.objects[NAMES.term(1)]
+        two = pair.machine("two", ttl_ms=TTL_MS)
+        await pair.silence()
+        await pair.silence()
+        await two.open()
+        service = msgspec.json.decode(pair.store.objects[SERVICE], type=Service)
+        term = msgspec.json.decode(pair.store.objects[NAMES.term(2)], type=Term)
+        assert service.settings == term.settings == Settings("sync", TTL_MS, 2)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("field", ["replication", "ttl_ms", "shards"])
+def test_before_any_term_the_settings_are_those_of_the_service(field: str) -> None:
+    store = MemoryStore()
+    ours = Settings("sync", TTL_MS, 2)
+    theirs = ours._replace(**{field: "async" if field == "replication" else 7})
+    store.objects[SERVICE] = msgspec.json.encode(Service(1, 0, theirs.shards, theirs.replication, theirs.ttl_ms))
+    with pytest.raises(Mismatch, match=rf"service.json has TOPICS_\w+={theirs._asdict()[field]}, this machine"):
+        Objects(store, 0, "", "", "", lambda: 0, ours).check_settings(())
