@@ -19,6 +19,7 @@ from gateway.admission.in_flight import Flight
 from gateway.api.dispatch import Api
 from gateway.contract.auth import Keyring
 from gateway.observe import tracing
+from gateway.observe.audit import Audit
 from gateway.observe.metrics import Protocol
 from gateway.observe.request_log import RequestLog
 from gateway.protocols.rog import Rog
@@ -78,6 +79,8 @@ class Gateway:
         )
         self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
         self.tracing: tracing.Tracing | None = None
+        if start.audit_fd >= 0:
+            self.api.audit = Audit(start.audit_fd)
         if start.request_log:
             self.api.observers.append(RequestLog())
         others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
@@ -98,6 +101,8 @@ class Gateway:
         cannot tell when that is worth it: a hung shard keeps messages here whose requests were answered long ago."""
         while True:
             await trio.sleep(TIDY_S)
+            if self.api.audit is not None:
+                self.api.audit.flush()
             search(len(self.server.connections))
             await trio.to_thread.run_sync(trim_heap)
 

@@ -44,6 +44,7 @@ from gateway.http.chunked_body import too_large
 from gateway.http.gzip_coding import MAX_RATIO, SMALLEST_ANSWER, accepts_gzip, deflated, inflated
 from gateway.http.messages import Channel, ClientGone, Request, Response
 from gateway.observe import exchange, metrics
+from gateway.observe.audit import Audit
 from gateway.shards.client import Shards
 from gateway.shards.quota import Quota
 from gateway.streams import asyncapi, sse
@@ -118,6 +119,8 @@ def answer_bytes(body: bytes) -> int:
 
 
 class Api:
+    audit: Audit | None = None
+
     def __init__(
         self,
         shards: Shards,
@@ -205,6 +208,7 @@ class Api:
         except TopicsError as error:
             response = _failure(error, plan, request, started)
         except ClientGone:
+            self._audit(plan, request, exchange.CLIENT_GONE)
             for each in self.observers:
                 each.answered(
                     exchange.of(request, None if plan is None else plan.operation, exchange.CLIENT_GONE, started)
@@ -213,6 +217,8 @@ class Api:
         except Exception:
             response = _failure(faults.failed(name), plan, request, started)
         self._served[name, response.status] += 1
+        if self.audit is not None:
+            self._audit(plan, request, response.status)
         if len(response.body) >= SMALLEST_ANSWER:
             request.hold_answer().set(len(response.body))
             headers = [*response.headers, (b"vary", b"Accept-Encoding")]
@@ -228,6 +234,12 @@ class Api:
                 self.observers,
             )
         return response
+
+    def _audit(self, plan: Plan | None, request: Request, status: int) -> None:
+        if self.audit is None:
+            return
+        operation, names = (plan.operation, plan.values) if plan is not None else (None, [])
+        self.audit.answered(operation, names, request, status)
 
     def refused(self, error: TopicsError) -> None:
         """Tell the observers that a connection answered `error` to bytes that are no valid request."""
@@ -460,6 +472,8 @@ class Api:
             except trio.TooSlowError:
                 raise unauthorized(f"no key came within {AUTH_S:g} s") from None
         except TopicsError as error:
+            if self.audit is not None:
+                self.audit.answered(self._operations["websocket"], [], request, error.status)
             with contextlib.suppress(OSError, ClientGone), trio.move_on_after(AUTH_S):
                 await socket.send(refusal(error))
                 again = error.code is ErrorCode.THROTTLED

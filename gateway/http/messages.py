@@ -6,6 +6,7 @@ need only this module.
 
 from __future__ import annotations
 
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -96,6 +97,10 @@ class Request(ABC):
         """The value of a header; b"" when it is absent. `name` may have any case."""
         return self.headers.get(name.lower(), b"")
 
+    def peer(self) -> str:
+        """The address of the client, or of the proxy before it; "" if it is not known any more."""
+        return ""
+
     @abstractmethod
     async def has_body(self) -> bool:
         """Whether a body was announced or has begun. A chunked body may still turn out empty."""
@@ -113,6 +118,15 @@ class Request(ABC):
 
 Write = Callable[[bytes], Awaitable[None]]
 """Sends a piece; returns when the connection has taken it."""
+
+
+def address_of(raw: socket.socket) -> str:
+    """The address of a connection's other end, without its port; "" if there is none any more."""
+    try:
+        name = raw.getpeername()
+    except OSError:
+        return ""
+    return str(name[0]) if isinstance(name, tuple) else ""
 
 
 class DirectWrite(ABC):

@@ -27,7 +27,7 @@ from gateway.contract.routes import unknown_path
 from gateway.http import response_head, upgrade
 from gateway.http.chunked_body import ChunkDecoder, too_large
 from gateway.http.known_heads import KnownHeads, cut
-from gateway.http.messages import ClientGone, DirectWrite, Request, Response
+from gateway.http.messages import ClientGone, DirectWrite, Request, Response, address_of
 from gateway.http.request_head import CHUNKED, PREFACE, Head, check_beginning, parse
 from gateway.server.http2_connection import Carried
 from gateway.server.reactor import Drive
@@ -95,6 +95,9 @@ class Http1Request(Request):
         if self._cut and not self.head.upgrade:
             self.head.plan = plan
             self._connection.heads.keep(self._cut, self.head)
+
+    def peer(self) -> str:
+        return self._connection.peer()
 
     async def has_body(self) -> bool:
         return self.length != 0
@@ -196,6 +199,9 @@ class Connection:
                 self._raw.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass  # it is closed already
+
+    def peer(self) -> str:
+        return address_of(self._raw)
 
     def evict(self) -> None:
         """End the connection without a response, to make room for another one."""

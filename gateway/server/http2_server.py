@@ -44,7 +44,7 @@ from gateway.admission.in_flight import Flight
 from gateway.api.dispatch import Api
 from gateway.contract import responses
 from gateway.http.http2_frames import EARNED_BY_ANSWER, EARNED_BY_DATA, MAX_FRAME_BYTES, Frames, Refused
-from gateway.http.messages import ClientGone, Request, Response
+from gateway.http.messages import ClientGone, Request, Response, address_of
 from gateway.server.connection import GATHER_BYTES, LINGER_PAUSE_S, RECEIVE_BYTES
 from gateway.server.http2_connection import Carried
 from gateway.server.http2_stream import FIRST_WINDOW_BYTES, Http2Stream
@@ -192,6 +192,9 @@ class Http2Connection:
             self._close(ErrorCodes.NO_ERROR)
             tasks.cancel_scope.deadline = trio.current_time() + LINGER_PAUSE_S
             self._wake()
+
+    def peer(self) -> str:
+        return address_of(self._raw)
 
     def close_if_idle(self) -> None:
         """While the server drains, end the connection if it has no stream."""

@@ -51,6 +51,9 @@ class Link(Protocol):
     def widen(self, stream: Http2Stream, size: int) -> None:
         """Let the client send `size` bytes more."""
 
+    def peer(self) -> str:
+        """The address of the client."""
+
     def acknowledge(self, stream: Http2Stream, size: int) -> None:
         """Let the client send as many bytes as were taken from the stream."""
 
@@ -159,6 +162,9 @@ class Http2Stream(Request):
         self._changed = trio.Event()
 
     # The request
+
+    def peer(self) -> str:
+        return self._link.peer()
 
     async def has_body(self) -> bool:
         """Whether a body follows. HTTP/2 frames bodies itself: without Content-Length, this waits for a first piece or

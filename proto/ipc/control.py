@@ -93,6 +93,8 @@ class Start:
     request_log: bool = False
     hosts: list[str] = field(default_factory=list)
     """Names accepted in a request's Host header when no key is required, besides those of this machine."""
+    audit_fd: int = -1
+    """Descriptor of the audit log, open for appending."""
     in_hand_fd: int = -1
     """Descriptor of the memory of `proto.ipc.in_hand`."""
     cors_origins: list[str] = field(default_factory=list)

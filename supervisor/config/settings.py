@@ -88,6 +88,9 @@ class Settings(_LimitSettings):  # type: ignore[misc, valid-type]
         "auto", description="form of log lines; auto is console on a terminal, journal under systemd, else logfmt"
     )
     request_log: bool = Field(False, description="a log line for each request and each end of a stream")
+    audit_log: Path | None = Field(
+        None, description="file that gets a line for each change that needs admin or delete, and for each refusal"
+    )
     probe_auth: bool = Field(False, description="health and readiness need a key too")
     allow_insecure_no_auth: bool = Field(False, description="listen beyond loopback without keys")
     allowed_hosts: str = Field(

@@ -19,11 +19,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import stat
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import trio
@@ -75,6 +77,7 @@ class Service:
         *,
         keys: Keys = NO_KEYS,
         protocols: Protocols = NO_PROTOCOLS,
+        audit_fd: int = -1,
         shard_command: Sequence[str] = tuple(python("shardd")),
         gateway_command: Sequence[str] = tuple(python("gateway")),
     ) -> None:
@@ -83,6 +86,7 @@ class Service:
         self._runtime = runtime
         self._listening = listening
         self._protocols = protocols
+        self._audit_fd = audit_fd
         self._notifier = notifier
         self._log = logger
         self._announce = announce
@@ -167,8 +171,10 @@ class Service:
             request_log=self._settings.request_log,
             hosts=[self._settings.host, *self._settings.host_list],
             cors_origins=self._settings.origin_list,
+            audit_fd=self._audit_fd,
         )
-        return Launch(start, (self._listening.fileno(), *(each.fileno() for each in self._protocols.all)))
+        inherited = (self._listening.fileno(), *(each.fileno() for each in self._protocols.all))
+        return Launch(start, (*inherited, self._audit_fd) if self._audit_fd >= 0 else inherited)
 
     def states(self) -> list[ShardState]:
         """States of the shards, for the children."""
@@ -437,6 +443,7 @@ class _Opened:
     runtime: RuntimeDir
     listening: socket.socket
     protocols: Protocols
+    audit_fd: int = -1
 
 
 def serve(
@@ -477,6 +484,7 @@ def serve(
             announce,
             keys=keys,
             protocols=opened.protocols,
+            audit_fd=opened.audit_fd,
         )
         return trio.run(service.run)
 
@@ -503,7 +511,25 @@ def _open(settings: Settings, keys: Keys, closing: ExitStack, fresh: Manifest | 
     rog = listener.listen_all(rog_at, ROG_VARIABLE)
     for each in rog:
         closing.callback(each.close)
-    return _Opened(data, runtime, listening, Protocols(walrus, rog))
+    audit_fd = -1
+    if settings.audit_log is not None:
+        audit_fd = _opened_audit(settings.audit_log)
+        closing.callback(os.close, audit_fd)
+    return _Opened(data, runtime, listening, Protocols(walrus, rog), audit_fd)
+
+
+def _opened_audit(path: Path) -> int:
+    """A descriptor that appends to a regular file of this user or root, made as 0600. Raises `DataDirError`."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError as error:
+        raise DataDirError(f"TOPICS_AUDIT_LOG={path}: {error.strerror}") from None
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid not in (os.getuid(), 0):
+        os.close(descriptor)
+        raise DataDirError(f"TOPICS_AUDIT_LOG={path} is not a regular file of this user")
+    return descriptor
 
 
 def _log_access(logger: Any, keys: Keys, opened: _Opened) -> None:

@@ -58,6 +58,17 @@ def test_it_copies_every_package_and_only_what_is_there() -> None:
     assert {line[1:] for line in ignored if line.startswith("!")} == sources
 
 
+def test_nothing_is_installed_without_a_digest() -> None:
+    """From a registry: the last step installs the wheel that was built, without an index."""
+    (steps,) = [rest.split("&&") for word, rest in instructions() if word == "RUN" and "pip" in rest]
+    for step in steps:
+        assert "pip" not in step or "--require-hashes" in step or "--no-index" in step or "--no-build-isolation" in step
+    locked = (DOCKERFILE.with_name("build.lock")).read_text()
+    (version,) = re.findall(r"^setuptools==(\d+)\S* \\\n +--hash=sha256:[0-9a-f]{64}$", locked, re.M)
+    (least,) = re.findall(r'^requires = \["setuptools>=(\d+)"\]$', (ROOT / "pyproject.toml").read_text(), re.M)
+    assert int(version) >= int(least)
+
+
 def test_it_runs_as_nobody_special_and_starts_the_service_itself() -> None:
     """Without a shell in between, signals reach the supervisor."""
     assert int(last("USER")) > 0

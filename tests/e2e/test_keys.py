@@ -302,3 +302,30 @@ def test_keys_do_not_let_walrus_or_rog_beyond_loopback(tmp_path: Path) -> None:
             assert not (service.data_dir / "shard-00").exists()
         finally:
             service.close()
+
+
+def test_the_audit_log_outlives_the_gateway_and_may_be_truncated(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.jsonl"
+
+    def events() -> list[tuple[str, list[str]]]:
+        return [(each["event"], each["names"]) for each in map(json.loads, audit.read_text().splitlines())]
+
+    with Service(tmp_path, shards=1, TOPICS_AUDIT_LOG=str(audit)) as service:
+        assert service.request("PUT", "/v0/topics/a", {})[0] == 201
+        assert audit.stat().st_mode & 0o777 == 0o600
+        service.kill_child("gateway")
+        until(service.is_ready, "the gateway")
+        assert service.request("PUT", "/v0/topics/b", {})[0] == 201
+        assert events() == [("change", ["a"]), ("change", ["b"])]
+        os.truncate(audit, 0)  # as copytruncate of logrotate
+        assert service.request("DELETE", "/v0/topics/b")[0] == 200
+        assert events() == [("change", ["b"])]
+    audit.unlink()
+    audit.symlink_to(tmp_path / "elsewhere")
+    refused = Service(tmp_path, shards=1, TOPICS_AUDIT_LOG=str(audit)).start(wait=False)
+    try:
+        assert refused.wait_exit() == 1
+        assert "TOPICS_AUDIT_LOG" in refused.log_text()
+    finally:
+        refused.close()
+    assert not (tmp_path / "elsewhere").exists()

@@ -1,0 +1,114 @@
+"""Claims about the audit log: who changed what, who was refused, and that neither a key nor a flood gets into it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from gateway.observe.audit import MOST, MOST_NAME, WINDOW_S, Audit
+from proto.model.keys import Scope
+from tests.support.gateway_stage import Stage, key, stage
+from tests.unit.gateway.server.test_hypercorn_bridge import Http2
+
+KEYS = [key("full"), key("reads", Scope.READ), key("inside", Scope.READ | Scope.WRITE, "a:")]
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def begin(there: Stage, path: Path, clock: Clock | None = None) -> Clock:
+    clock = clock or Clock()
+    there.gateway.api.audit = Audit(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), clock)
+    return clock
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {secret}"}
+
+
+async def test_changes_and_refusals_have_a_line_and_nothing_else_has(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    async with stage(keys=KEYS) as there, there.client() as client:
+        begin(there, path)
+        for method, target, body, secret in (
+            ("PUT", "/v0/topics/a", b"{}", "full"),
+            ("DELETE", "/v0/topics/a", None, "full"),
+            ("GET", "/v0/topics/a", None, "reads"),
+            ("POST", "/v0/topics/a", b"{}", "full"),
+            ("GET", "/v0/health", None, "full"),
+            ("DELETE", "/v0/topics/a?if_empty=true", None, "reads"),
+            ("POST", "/v0/topics/b", b"{}", "inside"),
+            ("GET", "/v0/topics/a?touch=false", None, "s3cret"),
+        ):
+            await client.ask(method, target, body, bearer(secret))
+        async with there.client() as other:
+            await Http2(other.stream).ask("DELETE", "/v0/topics/c", headers=[("authorization", "Bearer full")])
+    async with stage() as there, there.client() as client:
+        begin(there, path)
+        await client.ask("PUT", "/v0/topics/a", b"{}")
+        await client.ask("GET", "/v0/topics/a", headers={"Origin": "https://evil.example"})
+    found = [(e["event"], e["key"], e["operation"], e["names"], e["status"]) for e in lines(path)]
+    full, reads, inside = (hashlib.sha256(each).hexdigest()[:8] for each in (b"full", b"reads", b"inside"))
+    assert found == [
+        ("change", full, "configure_topic", ["a"], 200),
+        ("change", full, "delete_topic", ["a"], 200),
+        ("refused", reads, "delete_topic", ["a"], 403),
+        ("refused", inside, "append", ["b"], 403),
+        ("refused", None, "topic_state", ["a"], 401),
+        ("change", full, "delete_topic", ["c"], 200),
+        ("change", None, "configure_topic", ["a"], 200),
+        ("refused", None, None, [], 403),
+    ]
+    assert {each["peer"] for each in lines(path)} == {"127.0.0.1"}
+    text = path.read_text()
+    assert not any(secret in text for secret in ("s3cret", "Bearer", "touch", "if_empty", "evil"))
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_flood_of_refusals_is_counted_and_hides_no_change(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    async with stage(keys=KEYS) as there, there.client() as client:
+        clock = begin(there, path)
+        for _ in range(MOST + 7):
+            await client.ask("GET", "/v0/topics/" + 200 * "x", headers=bearer("wrong"))
+        await client.ask("PUT", "/v0/topics/a", b"{}", bearer("full"))
+        assert [each["event"] for each in lines(path)] == [*["refused"] * MOST, "change"]
+        clock.now = WINDOW_S
+        assert there.gateway.api.audit is not None
+        there.gateway.api.audit.flush()
+        assert lines(path)[-1]["event"] == "suppressed"
+        assert lines(path)[-1]["refused"] == 7
+        await client.ask("GET", "/v0/topics/a", headers=bearer("wrong"))
+        assert lines(path)[-1]["event"] == "refused"
+
+
+async def test_a_name_forges_no_line_and_makes_none_long(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    async with stage(keys=KEYS) as there, there.client() as client:
+        begin(there, path)
+        bad = "%0A%1B%5B2J%E2%80%A8%7F" + 5000 * "x"
+        await client.ask("DELETE", f"/v0/topics/{bad}", headers=bearer("wrong"))
+    assert len(lines(path)) == 1
+    assert len(lines(path)[0]["names"][0]) <= MOST_NAME
+    assert path.read_text().removesuffix("\n").isprintable()
+
+
+async def test_a_full_disk_stops_no_request() -> None:
+    async with stage(keys=KEYS) as there, there.client() as client:
+        there.gateway.api.audit = Audit(os.open("/dev/full", os.O_WRONLY))
+        with structlog.testing.capture_logs() as logged:
+            assert (await client.ask("PUT", "/v0/topics/a", b"{}", bearer("full"))).status == 200
+    assert ("audit_not_written", "No space left on device") in [(e["event"], e.get("error")) for e in logged]
