@@ -310,3 +310,24 @@ def test_of_two_standbys_that_are_told_to_take_over_at_once_one_says_at_once_tha
             assert detail["holder"] == f"http://{name}.example:4000"
     finally:
         three.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "there"), [("TOPICS_REPLICATION", "async", "sync"), ("TOPICS_TERM_TTL_MS", "2500", str(TTL_MS))]
+)
+def test_a_machine_with_another_setting_does_not_start_and_replaces_nothing(
+    tmp_path: Path, name: str, value: str, there: str
+) -> None:
+    one, two = machine(tmp_path, "one"), machine(tmp_path, "two", **{name: value})
+    try:
+        one.start()
+        two.start(wait=False)
+        sentence = f"has {name}={there}, this machine {name}={value}"
+        until(lambda: sentence in two.log_text(), "the refusal", 30)
+        time.sleep(2 * TTL_MS / 1000)
+        assert one.is_ready()
+        assert not two.is_ready()
+        assert len(list(tmp_path.glob("bucket/shard-*/terms/*"))) == SHARDS
+    finally:
+        one.close()
+        two.close()

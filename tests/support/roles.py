@@ -144,7 +144,7 @@ class Pair:
     """Machines that share a store and a clock."""
 
     def __init__(self, nursery: trio.Nursery, directory: Path) -> None:
-        self.store = MemoryStore()
+        self.store: MemoryStore = MemoryStore()
         self.time = Time()
         self.nursery = nursery
         self.directory = directory

@@ -3,17 +3,22 @@ after each answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+import trio
 
 from proto.format.frame import Buffer
-from shardd.replication import checkpoint_copies, manifests
+from shardd.replication import checkpoint_copies, manifests, role
 from shardd.replication.manifests import ManifestError
+from shardd.replication.messages import Timing
 from shardd.replication.names import SERVICE, ShardNames
-from shardd.replication.store import Exists, Throttled, UnknownOutcome, check_promises
+from shardd.replication.store import Entry, Exists, Throttled, UnknownOutcome, check_promises
+from tests.support import shipped
 from tests.support.bucket import MemoryStore
 from tests.support.harness import Harness
+from tests.support.roles import Pair
 from tests.support.shipped import SMALL, Shipped, contents, restored
 
 NAMES = ShardNames(0)
@@ -25,12 +30,14 @@ KINDS = {
     "chunk": NAMES.checkpoints,
     "manifest": NAMES.manifests,
 }
+ANSWERS = ("409", "412 after an own write", "429", "503", "late answer", "late request", "no answer")
 DAY_MS = 86_400_000
 
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_copies, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(shipped, "TIMING", Timing(10.0, follow=0.05, retry=0.05, retry_most=0.05))
 
 
 class Answers(MemoryStore):
@@ -80,6 +87,10 @@ class Answers(MemoryStore):
         self._turn("get", name)
         return super().get(name)
 
+    def list(self, prefix: str, after: str = "") -> Iterator[Entry]:
+        self._turn("list", prefix)
+        return super().list(prefix, after)
+
     def delete(self, name: str) -> None:
         self._turn("delete", name)
         super().delete(name)
@@ -107,9 +118,34 @@ def repeated(harness: Harness, action: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "answer", ["409", "412 after an own write", "429", "503", "late answer", "late request", "no answer"]
-)
+@pytest.mark.parametrize("answer", ANSWERS)
+async def test_a_failover_succeeds_whatever_a_request_is_answered(
+    answer: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(role, "TURN_S", 0.005)
+    monkeypatch.setattr(role, "RETRY_S", 0.005)
+    async with trio.open_nursery() as nursery:
+        pair = Pair(nursery, tmp_path)
+        store = pair.store = Answers(answer, KINDS[kind], 0)
+        one = pair.machine("one")
+        await one.open()
+        await one.write("a", 1)
+        two = pair.machine("two")
+        await pair.until(lambda: two.role.holder)
+        store.left = 3
+        await one.write("a", 2)
+        one.stop()
+        for _ in range(4):
+            await pair.silence()
+        await two.open()
+        store.left = 3
+        await two.write("a", 3)
+        assert two.contents() == {"a": [1, 2, 3]}
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("answer", ANSWERS)
 def test_a_holder_goes_on_whatever_a_request_is_answered(answer: str, kind: str) -> None:
     store = Answers(answer, KINDS[kind])
     shard = begun(store)
