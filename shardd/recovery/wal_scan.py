@@ -7,9 +7,15 @@ At the offset where frame N is expected in a file, exactly one row applies:
     a valid frame numbered N                                KEEP
     end of the last file                                    END
     a frame of another format version                       REFUSE: start the release that wrote it
+    a valid frame with another number, or whose link says
+      that another frame came before it                     REFUSE: the file is of another shard, or of another time
     anything else, and a later valid frame of the log
       says that N had been synced                           REFUSE: damage, with path and offset
     anything else                                           CUT here; nothing after it was ever synced
+
+A link (`proto.format.frame.link_of`) is checked if the checksum of the frame before is known: from the log, from the
+catalog if that ends there, or because there is none before frame 1. Frames of older releases have no links. A log that
+ends before its catalog is refused. REFUSE changes nothing.
 
 CUT removes the later files, last one first, then truncates this file and syncs. If the process dies in between, the
 next recovery gives the same result.
@@ -21,9 +27,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from proto.format.frame import MAGIC, FrameError, Header, UnknownVersion, check
+from proto.format.frame import CHECKSUM, HEADER, MAGIC, FrameError, Header, UnknownVersion, check, link_of
 from shardd.storage.disk import Disk
 from shardd.storage.wal import first_no_of
+
+REMEDY = "Put the right file back, or restore the shard from a backup"
 
 
 class RecoveryError(Exception):
@@ -53,25 +61,67 @@ class Outcome:
     replayed_bytes: int = 0
     replayed_records: int = 0
     """Bytes and records of the frames that were found."""
+    tail: int | None = None
+    """Checksum of the last frame; 0 if there is none, None if it is not known."""
 
 
-def scan(disk: Disk, directory: Path, outcome: Outcome, after_no: int = 0) -> Iterator[Found]:
+class _Links:
+    """Checks that each frame follows the one before. `tail` is the checksum of frame `after_no`, as far as known."""
+
+    def __init__(self, outcome: Outcome, seed: int | None, after_no: int, tail: int | None) -> None:
+        self._outcome = outcome
+        self._seed = seed
+        self._after_no = after_no
+        self._tail = tail
+
+    def begin(self) -> None:
+        """The log begins with frame `outcome.next_no`."""
+        number = self._outcome.next_no
+        self._outcome.tail = 0 if number == 1 else self._tail if number == self._after_no + 1 else None
+
+    def follow(self, header: Header, view: memoryview, path: Path, offset: int) -> None:
+        """Raises `RecoveryError` if the valid frame at `offset` is not the next one of this log."""
+        number, tail = self._outcome.next_no, self._outcome.tail
+        if header.frame_no != number:
+            wrong = f"frame {header.frame_no} where frame {number} should be"
+        elif self._seed is not None and tail is not None and header.link and header.link != link_of(tail, self._seed):
+            wrong = f"frame {number} does not follow the frame before it"
+        else:
+            (checksum,) = CHECKSUM.unpack_from(view, offset + HEADER.size + header.body_len)
+            if number != self._after_no or self._tail in (None, checksum):
+                self._outcome.tail = checksum
+                return
+            wrong = f"frame {number} is not the one that the catalog was made after"
+        raise RecoveryError(f"{path}, offset {offset}: {wrong}: of another shard, or of another time. {REMEDY}")
+
+
+def scan(
+    disk: Disk,
+    directory: Path,
+    outcome: Outcome,
+    after_no: int = 0,
+    *,
+    seed: int | None = None,
+    tail: int | None = None,
+) -> Iterator[Found]:
     """Yield every valid frame after `after_no`, in order. `outcome` is complete when the iterator is exhausted.
 
-    `after_no` is the last frame that the snapshot covers; it had been synced by then. Blocks. Raises `RecoveryError`.
+    `after_no` is the last frame that the snapshot covers; it had been synced by then. `tail` is its checksum, None if
+    that is not known. `seed` is that of the log's links, None to pass over them. Blocks. Raises `RecoveryError`.
     """
     for name in disk.list(directory):
         if name.endswith(".tmp"):  # a rescue that died before its rename
             disk.remove(directory / name)
     files = [(first, name) for name in disk.list(directory) if (first := first_no_of(name)) is not None]
     outcome.next_no = max(files[-1][0] if files else 1, after_no + 1)
-    for at in range(len(files) - 1, -1, -1):
-        if not disk.size(directory / files[at][1]):  # an empty file has no meaning, see `shardd.storage.wal`
-            disk.remove(directory / files.pop(at)[1])
+    empty = [each for each in files if not disk.size(directory / each[1])]
+    files = [each for each in files if each not in empty]
     while len(files) > 1 and files[1][0] <= after_no + 1:
         del files[0]
     total = sum(disk.size(directory / name) for _, name in files)
     done = 0
+    links = _Links(outcome, seed, after_no, tail)
+    outcome.tail = tail if after_no else 0
     if files:
         outcome.next_no = files[0][0]
         if outcome.next_no > after_no + 1:
@@ -79,6 +129,7 @@ def scan(disk: Disk, directory: Path, outcome: Outcome, after_no: int = 0) -> It
                 f"{directory}: the log begins with frame {outcome.next_no}, but the snapshot ends at frame {after_no}: "
                 "a file is missing"
             )
+        links.begin()
     for at, (_, name) in enumerate(files):
         following = files[at + 1 :]
         view = disk.read(directory / name)
@@ -89,19 +140,19 @@ def scan(disk: Disk, directory: Path, outcome: Outcome, after_no: int = 0) -> It
                 break
             try:
                 header = check(view, offset)
-                if header.frame_no != outcome.next_no:
-                    raise FrameError(f"frame {header.frame_no} where frame {outcome.next_no} should be")
             except UnknownVersion as error:
                 raise RecoveryError(f"{directory / name}, offset {offset}: {error}") from None
             except FrameError as error:
                 later = [directory / n for _, n in following]
                 _refuse_damage(disk, view, offset, directory / name, later, outcome.next_no, error)
+                _refuse_short_log(directory / name, offset, outcome, after_no, empty)
                 outcome.cut_path, outcome.cut_offset, outcome.cut_reason = str(directory / name), offset, str(error)
                 outcome.cut_bytes = len(view) - offset + sum(disk.size(path) for path in later)
                 _cut(disk, directory / name, offset, later)
                 outcome.resume = name
-                _refuse_short_log(directory, outcome, after_no)
+                _remove(disk, directory, empty)
                 return
+            links.follow(header, view, directory / name, offset)
             outcome.next_no += 1
             if header.frame_no > after_no:
                 outcome.replayed_bytes += header.length
@@ -110,15 +161,31 @@ def scan(disk: Disk, directory: Path, outcome: Outcome, after_no: int = 0) -> It
             offset += header.length
         done += len(view)
         outcome.resume = name
-    _refuse_short_log(directory, outcome, after_no)
+    if files:
+        _refuse_short_log(directory / name, offset, outcome, after_no, empty)
+    elif empty and empty[-1][0] > after_no + 1:
+        raise RecoveryError(f"{directory}: frames {after_no + 1} to {empty[-1][0] - 1}: a file is missing. {REMEDY}")
+    _remove(disk, directory, empty)
 
 
-def _refuse_short_log(directory: Path, outcome: Outcome, after_no: int) -> None:
-    """Refuse a log that ends before its snapshot: new frames would get the numbers of older ones."""
-    if outcome.resume is not None and outcome.next_no <= after_no:
+def _remove(disk: Disk, directory: Path, empty: list[tuple[int, str]]) -> None:
+    """Remove empty files. They have no meaning but their names, see `shardd.storage.wal`."""
+    for _, name in empty:
+        disk.remove(directory / name)
+
+
+def _refuse_short_log(path: Path, offset: int, outcome: Outcome, after_no: int, empty: list[tuple[int, str]]) -> None:
+    """Refuse a log that ends before its snapshot: new frames would get the numbers of older ones. And one that ends
+    before an empty file, which was created when all frames before it were synced."""
+    if empty and outcome.next_no < empty[-1][0]:
         raise RecoveryError(
-            f"{directory}: the log ends with frame {outcome.next_no - 1}, but the snapshot was made when frame "
-            f"{after_no} had been synced. Restore the file from a backup"
+            f"{path}, offset {offset}: the log ends with frame {outcome.next_no - 1}, but {empty[-1][1]} was begun "
+            f"after frame {empty[-1][0] - 1} had been synced. {REMEDY}"
+        )
+    if outcome.next_no <= after_no:
+        raise RecoveryError(
+            f"{path}, offset {offset}: the log ends with frame {outcome.next_no - 1}, but the snapshot was made when "
+            f"frame {after_no} had been synced. Restore the file from a backup"
         )
 
 
