@@ -99,7 +99,7 @@ def open_shard(
     yield from _read_back(log_frames, directory, checkpoints)
     if outcome.next_no == 1 and not checkpoints.number and checkpoints.strays({}):
         raise RecoveryError(f"{path}: it has files of topics, but no catalog and no log. Put them back from a backup")
-    checkpoints.replayed(outcome.next_no - 1, directory.next_id)
+    checkpoints.replayed(outcome, directory.next_id)
     directory.recovered(clock.now_ms(), disk.boot_id() if restarted else None)
     if not restarted:
         checkpoints.go_on_elsewhere()
@@ -179,6 +179,7 @@ class Shard:
         """Called after each sync of the log and after each checkpoint, for the copy in a bucket."""
         self.replica: Callable[[], Mapping[str, Any] | None] = lambda: None
         """Figures of that copy, if there is one."""
+        self._lost_before = len(checkpoints.lost()) - len(checkpoints.apart)
         self._open_log()
         subscribers = Subscribers(self.scheduler, self.reads, self.pulls)
         staging = self._staging = Staging(
@@ -258,6 +259,7 @@ class Shard:
             copier=self.copier,
             quarantine=self.quarantine,
             replica=self._replica_figures,
+            files_set_apart=self._files_set_apart,
         )
         return {
             operations.State: inspect.state,
@@ -265,6 +267,9 @@ class Shard:
             operations.Stats: inspect.stats,
             operations.WatchNames: self.names.list,
         }
+
+    def _files_set_apart(self) -> int:
+        return self._lost_before + len(self.checkpoints.apart)
 
     def _replica_figures(self) -> Mapping[str, Any] | None:
         return self.replica()

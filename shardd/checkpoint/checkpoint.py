@@ -71,6 +71,7 @@ from shardd.checkpoint.slices import exhaust
 from shardd.checkpoint.strays import Known
 from shardd.checkpoint.write import Writer
 from shardd.clock import Clock
+from shardd.recovery.wal_scan import Outcome
 from shardd.storage.disk import Disk
 from shardd.storage.owner import Owner, owner_of
 from shardd.storage.segment import Parts
@@ -164,14 +165,18 @@ class Checkpoints:
         """Check the topic of a log frame, if it is unchecked, before the frame is replayed. Raises `Exhausted`."""
         self._loader.replaying(header)
 
-    def replayed(self, last_no: int, next_id: int) -> None:
-        """Called when the whole log has been replayed, up to frame `last_no`; topic ids below `next_id` are used."""
+    def replayed(self, outcome: Outcome, next_id: int) -> None:
+        """Called when the whole log has been replayed; topic ids below `next_id` are used."""
         self._loader.replayed()
-        self._inventory.known = Known(next_id, last_no, self._inventory.proven)
+        self._inventory.known = Known(next_id, outcome.next_no - 1, self._inventory.proven, outcome.begin_no)
 
     def strays(self, loaded: Mapping[int, Topic]) -> list[Path]:
         """Files that the next checkpoint will set apart. Blocks. Raises OSError."""
         return [path for _, path in self._inventory.strays(loaded, self._inventory.unused)[1]]
+
+    def lost(self) -> list[Path]:
+        """All files that were ever set apart, in both tiers. Blocks."""
+        return self._inventory.lost()
 
     @property
     def apart(self) -> list[Path]:

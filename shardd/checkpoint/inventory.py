@@ -15,6 +15,7 @@ from shardd.checkpoint.strays import Known, foreign
 from shardd.storage import catalog
 from shardd.storage.batch import Batch
 from shardd.storage.disk import Disk
+from shardd.storage.lost import lost
 from shardd.storage.owner import Owner
 from shardd.storage.segment import ENTRY_SIZE, Parts, Segment
 from shardd.topic.topic import Topic
@@ -122,6 +123,10 @@ class Inventory:
         """True if the cold folder is missing although it had segments. It must not be created then: the real one may be
         mounted over it later."""
         return self.cold_used and self.cold is not None and not self._disk.list(self.cold / "topics")
+
+    def lost(self) -> list[Path]:
+        """All files that were ever set apart, in both tiers. Blocks."""
+        return [path for base in (self.path, self.cold) if base is not None for path in lost(self._disk, base)]
 
     def strays(self, loaded: Mapping[int, Topic], unused: list[Path]) -> tuple[list[Path], list[tuple[Path, Path]]]:
         """Files that no topic has: those that may be removed, and those that have to be set apart, with the folder of

@@ -31,11 +31,12 @@ _OURS = re.compile(r"(seg-\d{20})\.(data|idx)|held-\d{20}\.log")
 @dataclass(frozen=True, slots=True)
 class Known:
     """What catalog and log know after a start: topic ids below `next_id`, frames up to `last_no`; and whether they said
-    whose they are."""
+    whose they are. Log files before frame `begin_no` were not read."""
 
     next_id: int
     last_no: int
     proven: bool = True
+    begin_no: int = 1
 
 
 def foreign(disk: Disk, path: Path, topics: Mapping[int, Topic], known: Known) -> bool:
@@ -72,12 +73,13 @@ def _frames(disk: Disk, path: Path) -> list[Header]:
     return headers
 
 
-def younger(disk: Disk, segment: Segment, head_seq: int, known: Known) -> bool:
-    """True if a frame behind the bytes of a segment that count is younger than catalog and log: it must not be written
-    over. Blocks. Raises OSError."""
-    view = disk.read(segment.data_path)
+def goes_on(disk: Disk, segment: Segment) -> bool:
+    """True if there is an intact frame behind the bytes of a segment that count. It may be of a later state of the
+    shard, so it is not written over: the topic gets a new segment. Blocks. Raises OSError."""
+    if disk.size(segment.data_path) <= segment.size:
+        return False
     try:
-        header = check(view, segment.size)
+        check(disk.read(segment.data_path), segment.size)
     except FrameError:
         return False
-    return bool(header.frame_no > known.last_no or header.first_seq > head_seq)
+    return True

@@ -18,16 +18,16 @@ from proto.format.frame import FORMAT_VERSION, Header
 from shardd.checkpoint.inventory import Inventory
 from shardd.checkpoint.plan import Plan, Planned, TopicPlan, checks_of, places_of, still_needed, with_held
 from shardd.checkpoint.segment_summary import packed
-from shardd.checkpoint.strays import younger
+from shardd.checkpoint.strays import goes_on
 from shardd.clock import Clock
 from shardd.recovery.quarantine import Quarantine
+from shardd.recovery.wal_scan import precedes
 from shardd.storage import catalog
 from shardd.storage.disk import Disk, File
 from shardd.storage.errors import Exhausted, SegmentError, unreadable
 from shardd.storage.lost import REMEDY, log, set_apart
 from shardd.storage.segment import ENTRY_SIZE, Entry, Segment, StoredFrame, chained, entry_of, sealed_frame
 from shardd.storage.wal import first_no_of
-from shardd.topic.topic import Topic
 
 
 class Writer:
@@ -134,7 +134,7 @@ class Writer:
         self._disk.make_dir(folder)
         folders |= {folder, folder.parent, self._inventory.path}
         segment = plan.segments[-1] if plan.segments else None
-        if segment is not None and (segment.sealed or segment.cold or not self._goes_on(segment, plan.topic)):
+        if segment is not None and (segment.sealed or segment.cold or not self._goes_on(segment)):
             segment = None
         total = 0
         rest = deque(plan.batches)
@@ -152,15 +152,13 @@ class Writer:
             segment = None
         return total
 
-    def _goes_on(self, segment: Segment, topic: Topic) -> bool:
+    def _goes_on(self, segment: Segment) -> bool:
         """True if the segment's files are whole, so that batches may be appended. A damaged file is left as it is, and
-        one with younger frames than the shard knows."""
+        one with intact frames behind those that count."""
         if not self._sound(segment):
             return False
         try:
-            if self._disk.size(segment.data_path) > segment.size and younger(
-                self._disk, segment, topic.head_seq, self._inventory.known
-            ):
+            if goes_on(self._disk, segment):
                 return False
             return self._disk.size(segment.index_path) >= segment.frames * ENTRY_SIZE
         except OSError:
@@ -314,12 +312,27 @@ class Writer:
             return True
         return wrong
 
+    def _kept_apart(self, number: int, path: Path, after: Path) -> bool:
+        """True for a log file that the start passed over and that is not this shard's: it is set apart."""
+        if number >= self._inventory.known.begin_no:
+            return False
+        try:
+            wrong = not precedes(self._disk, path, after, self._inventory.owner.seed)
+            if wrong:
+                self._set_apart(self._inventory.path, path)
+        except OSError:
+            return True
+        return wrong
+
     def _trim(self, plan: Plan) -> None:
         """Step 6: remove files that are not needed any more. The next start finds those that cannot be removed now."""
         wal = self._inventory.path / "wal"
         files = [(first, name) for name in self._disk.list(wal) if (first := first_no_of(name)) is not None]
         catalogued, shipped = self._inventory.frame_no + 1, self._inventory.shipped_no + 1
-        unneeded = [wal / name for (_, name), (after, _) in pairwise(files) if after <= min(catalogued, shipped)]
+        pairs = [
+            (n, wal / name, wal / b) for (n, name), (after, b) in pairwise(files) if after <= min(catalogued, shipped)
+        ]
+        unneeded = [path for number, path, after in pairs if not self._kept_apart(number, path, after)]
         held = [after - 1 for after, _ in files[1:] if shipped < after <= catalogued]
         self._inventory.held_no = min(held, default=0)
         old = [n for n in catalog.numbers(self._disk, self._inventory.path) if n < plan.number - 1]

@@ -23,6 +23,7 @@ next recovery gives the same result.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,6 +54,8 @@ class Outcome:
     """The end of the log: the number of the next frame, the file to append to (None: create one), and what was cut."""
 
     next_no: int = 1
+    begin_no: int = 1
+    """Number of the first frame that was looked at. Files before it were passed over."""
     resume: str | None = None
     cut_path: str | None = None
     cut_offset: int = 0
@@ -129,6 +132,7 @@ def scan(
                 f"{directory}: the log begins with frame {outcome.next_no}, but the snapshot ends at frame {after_no}: "
                 "a file is missing"
             )
+        outcome.begin_no = outcome.next_no
         links.begin()
     for at, (_, name) in enumerate(files):
         following = files[at + 1 :]
@@ -166,6 +170,26 @@ def scan(
     elif empty and empty[-1][0] > after_no + 1:
         raise RecoveryError(f"{directory}: frames {after_no + 1} to {empty[-1][0] - 1}: a file is missing. {REMEDY}")
     _remove(disk, directory, empty)
+
+
+def precedes(disk: Disk, path: Path, after: Path, seed: int) -> bool:
+    """False if the log file `path`, which was passed over, is surely not the one before the file `after`. Blocks.
+    Raises OSError."""
+    first_no, end = first_no_of(path.name), first_no_of(after.name)
+    assert first_no is not None
+    assert end is not None
+    view, offset = disk.read(path), 0
+    try:
+        for number in range(first_no, end):
+            header = Header(view, offset)
+            if header.frame_no != number:
+                return False
+            (checksum,) = CHECKSUM.unpack_from(view, offset + HEADER.size + header.body_len)
+            offset += header.length
+        link = Header(disk.read_part(after, 0, HEADER.size)).link
+    except (FrameError, struct.error):
+        return True  # it is damaged, or the next one is empty
+    return not link or link == link_of(checksum, seed)
 
 
 def _remove(disk: Disk, directory: Path, empty: list[tuple[int, str]]) -> None:

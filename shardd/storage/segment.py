@@ -285,11 +285,12 @@ def read_index(disk: Disk, segment: Segment, size: int) -> list[Entry]:
     They come from the index file, or from the frames if the index is missing or does not fit. Blocks. Raises
     `SegmentError` for damage, OSError.
     """
-    entries = _from_index(disk, segment, size)
+    entries = from_index(disk, segment, size)
     return _from_data(disk, segment, size) if entries is None else entries
 
 
-def _from_index(disk: Disk, segment: Segment, size: int) -> list[Entry] | None:
+def from_index(disk: Disk, segment: Segment, size: int) -> list[Entry] | None:
+    """The entries of the first `size` bytes as the index file has them; None if it is missing or does not fit."""
     try:
         raw = bytes(disk.read(segment.index_path))
     except FileNotFoundError:
