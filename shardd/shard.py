@@ -179,7 +179,6 @@ class Shard:
         """Called after each sync of the log and after each checkpoint, for the copy in a bucket."""
         self.replica: Callable[[], Mapping[str, Any] | None] = lambda: None
         """Figures of that copy, if there is one."""
-        self._lost_before = len(checkpoints.lost()) - len(checkpoints.apart)
         self._open_log()
         subscribers = Subscribers(self.scheduler, self.reads, self.pulls)
         staging = self._staging = Staging(
@@ -269,7 +268,7 @@ class Shard:
         }
 
     def _files_set_apart(self) -> int:
-        return self._lost_before + len(self.checkpoints.apart)
+        return self.checkpoints.files_apart
 
     def _replica_figures(self) -> Mapping[str, Any] | None:
         return self.replica()

@@ -179,6 +179,11 @@ class Checkpoints:
         return self._inventory.lost()
 
     @property
+    def files_apart(self) -> int:
+        """Number of all files that were ever set apart and are still there, as far as this process knows."""
+        return self._inventory.lost_before + len(self._inventory.apart)
+
+    @property
     def apart(self) -> list[Path]:
         """Files that were set apart since the start, by the names that they had."""
         return self._inventory.apart

@@ -44,6 +44,8 @@ class Inventory:
         self.proven = True
         """False if the newest catalog does not say whose it is."""
         self.known = Known(0, 0)
+        self.lost_before = 0
+        """Number of files that were set apart before the start."""
         self.apart: list[Path] = []
         """Files that were set apart since the start, by the names that they had."""
         self.removable: list[Path] = []

@@ -56,6 +56,7 @@ class Loader:
         """
         self._from_files, self._to_salvage = from_files, to_salvage
         inventory = self._inventory
+        inventory.lost_before = len(inventory.lost())
         found = catalog.load(self._disk, inventory.path, inventory.owner, inventory.apart)
         if found is not None:
             for path in inventory.apart:

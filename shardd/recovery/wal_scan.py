@@ -32,6 +32,8 @@ from proto.format.frame import CHECKSUM, HEADER, MAGIC, FrameError, Header, Unkn
 from shardd.storage.disk import Disk
 from shardd.storage.wal import first_no_of
 
+_Name = tuple[int, str]
+"""The number of the first frame of a log file, and its name."""
 REMEDY = "Put the right file back, or restore the shard from a backup"
 
 
@@ -112,13 +114,8 @@ def scan(
     `after_no` is the last frame that the snapshot covers; it had been synced by then. `tail` is its checksum, None if
     that is not known. `seed` is that of the log's links, None to pass over them. Blocks. Raises `RecoveryError`.
     """
-    for name in disk.list(directory):
-        if name.endswith(".tmp"):  # a rescue that died before its rename
-            disk.remove(directory / name)
-    files = [(first, name) for name in disk.list(directory) if (first := first_no_of(name)) is not None]
-    outcome.next_no = max(files[-1][0] if files else 1, after_no + 1)
-    empty = [each for each in files if not disk.size(directory / each[1])]
-    files = [each for each in files if each not in empty]
+    files, empty = _files(disk, directory)
+    outcome.next_no = max(1, after_no + 1, *(first for first, _ in (*files, *empty)))
     while len(files) > 1 and files[1][0] <= after_no + 1:
         del files[0]
     total = sum(disk.size(directory / name) for _, name in files)
@@ -126,13 +123,8 @@ def scan(
     links = _Links(outcome, seed, after_no, tail)
     outcome.tail = tail if after_no else 0
     if files:
-        outcome.next_no = files[0][0]
-        if outcome.next_no > after_no + 1:
-            raise RecoveryError(
-                f"{directory}: the log begins with frame {outcome.next_no}, but the snapshot ends at frame {after_no}: "
-                "a file is missing"
-            )
-        outcome.begin_no = outcome.next_no
+        outcome.next_no = outcome.begin_no = files[0][0]
+        _refuse_late_log(directory, outcome, after_no)
         links.begin()
     for at, (_, name) in enumerate(files):
         following = files[at + 1 :]
@@ -150,10 +142,7 @@ def scan(
                 later = [directory / n for _, n in following]
                 _refuse_damage(disk, view, offset, directory / name, later, outcome.next_no, error)
                 _refuse_short_log(directory / name, offset, outcome, after_no, empty)
-                outcome.cut_path, outcome.cut_offset, outcome.cut_reason = str(directory / name), offset, str(error)
-                outcome.cut_bytes = len(view) - offset + sum(disk.size(path) for path in later)
-                _cut(disk, directory / name, offset, later)
-                outcome.resume = name
+                _cut(disk, directory / name, offset, later, outcome, str(error))
                 _remove(disk, directory, empty)
                 return
             links.follow(header, view, directory / name, offset)
@@ -170,6 +159,16 @@ def scan(
     elif empty and empty[-1][0] > after_no + 1:
         raise RecoveryError(f"{directory}: frames {after_no + 1} to {empty[-1][0] - 1}: a file is missing. {REMEDY}")
     _remove(disk, directory, empty)
+
+
+def _files(disk: Disk, directory: Path) -> tuple[list[_Name], list[_Name]]:
+    """The log files, and those that are empty. Removes files of a rescue that died before its rename."""
+    for name in disk.list(directory):
+        if name.endswith(".tmp"):
+            disk.remove(directory / name)
+    found = [(first, name) for name in disk.list(directory) if (first := first_no_of(name)) is not None]
+    empty = [each for each in found if not disk.size(directory / each[1])]
+    return [each for each in found if each not in empty], empty
 
 
 def precedes(disk: Disk, path: Path, after: Path, seed: int) -> bool:
@@ -192,13 +191,21 @@ def precedes(disk: Disk, path: Path, after: Path, seed: int) -> bool:
     return not link or link == link_of(checksum, seed)
 
 
-def _remove(disk: Disk, directory: Path, empty: list[tuple[int, str]]) -> None:
+def _remove(disk: Disk, directory: Path, empty: list[_Name]) -> None:
     """Remove empty files. They have no meaning but their names, see `shardd.storage.wal`."""
     for _, name in empty:
         disk.remove(directory / name)
 
 
-def _refuse_short_log(path: Path, offset: int, outcome: Outcome, after_no: int, empty: list[tuple[int, str]]) -> None:
+def _refuse_late_log(directory: Path, outcome: Outcome, after_no: int) -> None:
+    if outcome.next_no > after_no + 1:
+        raise RecoveryError(
+            f"{directory}: the log begins with frame {outcome.next_no}, but the snapshot ends at frame {after_no}: "
+            "a file is missing"
+        )
+
+
+def _refuse_short_log(path: Path, offset: int, outcome: Outcome, after_no: int, empty: list[_Name]) -> None:
     """Refuse a log that ends before its snapshot: new frames would get the numbers of older ones. And one that ends
     before an empty file, which was created when all frames before it were synced."""
     if empty and outcome.next_no < empty[-1][0]:
@@ -244,7 +251,11 @@ def _witness(view: memoryview, start: int, number: int) -> int | None:
     return None
 
 
-def _cut(disk: Disk, path: Path, offset: int, later: list[Path]) -> None:
+def _cut(disk: Disk, path: Path, offset: int, later: list[Path], outcome: Outcome, reason: str) -> None:
+    """Cut a torn tail off, and say so in `outcome`."""
+    outcome.cut_path, outcome.cut_offset, outcome.cut_reason = str(path), offset, reason
+    outcome.cut_bytes = sum(disk.size(each) for each in (path, *later)) - offset
+    outcome.resume = path.name
     for extra in reversed(later):
         disk.remove(extra)
     file = disk.open(path)
