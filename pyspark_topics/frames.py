@@ -104,7 +104,7 @@ class Head:
             self.length,
             self.body_len,
             self.frame_no,
-            self.synced_no,
+            synced,
             self.topic_id,
             self.first_seq,
             self.ts_ms,
@@ -113,6 +113,7 @@ class Head:
             self.columns,
             _,
         ) = HEADER.unpack_from(view, offset)
+        self.synced_no = synced & 0xFFFF_FFFF_FFFF  # what is above it links the frame to the one before
         if magic != MAGIC:
             raise FrameError(f"magic {magic!r} where a frame should begin")
         if not version or not self.kind:

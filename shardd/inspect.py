@@ -47,6 +47,7 @@ class Inspect:
     copier: Copier
     quarantine: Quarantine
     replica: Callable[[], Mapping[str, Any] | None]
+    files_set_apart: Callable[[], int]
 
     def state(self, request: Request[State], respond: Respond) -> None:
         topic = self.directory.find(request.topic)
@@ -120,6 +121,7 @@ class Inspect:
             "bytes_live": size,
             "topics_by_class": self.directory.by_class(),
             "topics_quarantined": len(self.quarantine),
+            "files_set_apart": self.files_set_apart(),
             "queue_topics": sum(topic.queue is not None for topic in self.directory.visible.values()),
             "queue_leases_in_flight": held(self.directory.visible.values()),
             "per_queue": [self.leases.row(topic) for topic in page if topic.queue is not None],

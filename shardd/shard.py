@@ -95,7 +95,11 @@ def open_shard(
         after_no = checkpoints.load(from_files=from_files, to_salvage=to_salvage)
     except (CatalogError, SegmentError) as error:
         raise RecoveryError(str(error)) from error
-    yield from _read_back(scan(disk, path / "wal", outcome, after_no), directory, checkpoints)
+    log_frames = scan(disk, path / "wal", outcome, after_no, seed=checkpoints.owner.seed, tail=checkpoints.tail)
+    yield from _read_back(log_frames, directory, checkpoints)
+    if outcome.next_no == 1 and not checkpoints.number and checkpoints.strays({}):
+        raise RecoveryError(f"{path}: it has files of topics, but no catalog and no log. Put them back from a backup")
+    checkpoints.replayed(outcome, directory.next_id)
     directory.recovered(clock.now_ms(), disk.boot_id() if restarted else None)
     if not restarted:
         checkpoints.go_on_elsewhere()
@@ -125,7 +129,6 @@ def _read_back(
             raise RecoveryError(str(error)) from error
         replay(directory, each)
         yield each.done_bytes, each.total_bytes
-    checkpoints.replayed()
 
 
 class Shard:
@@ -207,7 +210,10 @@ class Shard:
             next_no=self.outcome.next_no,
             max_bytes=self._limits.wal_segment_bytes,
             resume=self.outcome.resume,
+            seed=self.checkpoints.owner.seed,
+            tail=self.outcome.tail,
         )
+        self.checkpoints.name_tail(self._wal.checksum_of)
         self._wal.full = self.space.full
         self.commits = Commits(self._wal, self._clock, window_ms=self._limits.wal_sync_window_ms)
         self.commits.logged = self.space.logged
@@ -254,6 +260,7 @@ class Shard:
             copier=self.copier,
             quarantine=self.quarantine,
             replica=self._replica_figures,
+            files_set_apart=self._files_set_apart,
         )
         return {
             operations.State: inspect.state,
@@ -261,6 +268,9 @@ class Shard:
             operations.Stats: inspect.stats,
             operations.WatchNames: self.names.list,
         }
+
+    def _files_set_apart(self) -> int:
+        return self.checkpoints.files_apart
 
     def _replica_figures(self) -> Mapping[str, Any] | None:
         return self.replica()

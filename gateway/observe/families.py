@@ -76,6 +76,11 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "topics_quarantined", "Topics whose files cannot be read.", _total(stats, "topics_quarantined")
     )
+    yield GaugeMetricFamily(
+        "topics_files_set_apart",
+        "Files in lost+found, because they do not belong where they were.",
+        _total(stats, "files_set_apart"),
+    )
     yield GaugeMetricFamily("topics_queue_topics", "Topics that are queues.", _total(stats, "queue_topics"))
     yield GaugeMetricFamily(
         "topics_queue_leases_in_flight", "Jobs that workers hold.", _total(stats, "queue_leases_in_flight")

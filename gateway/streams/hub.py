@@ -137,4 +137,6 @@ class Live:
         await self.sessions.told()
 
     def _farewell(self, stream: Stream) -> Item:
-        return stream.problem(503, shutting_down().message)
+        error = shutting_down()
+        stream.service_stops = True
+        return stream.problem(error.status, error.message, retry_after_ms=error.retry_after_ms)

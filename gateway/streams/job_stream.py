@@ -112,7 +112,7 @@ class Work:
                     nursery.cancel_scope.cancel()
             if not left:
                 with trio.move_on_after(GOODBYE_S):
-                    await write(error_frame(last.status, last.message))
+                    await write(error_frame(last.status, last.message, retry_after_ms=last.retry_after_ms))
             return not left
         finally:
             with trio.move_on_after(GOODBYE_S) as patience:

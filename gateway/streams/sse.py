@@ -33,7 +33,8 @@ MEDIA = b"text/event-stream"
 CONTENT_TYPE = MEDIA + b"; charset=utf-8"
 HEADERS = ((b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"))
 LAST_EVENT_ID = "Last-Event-ID"
-RETRY = b"retry: 2000\n\n"
+RETRY_S = b"2"
+RETRY = b"retry: %b000\n\n" % RETRY_S
 GATHER_BYTES = 64 << 10
 """Bytes of frames that are sent together."""
 
@@ -54,8 +55,10 @@ def retries(error: TopicsError, accept: bytes) -> bool:
 
 def come_back(error: TopicsError) -> Response:
     """Return an error as a stream that ends at once. A browser's EventSource never retries after a status other than
-    200; after this stream it connects again, once `retry` has passed."""
-    return Response(200, RETRY + error_frame(error.status, error.message), CONTENT_TYPE, HEADERS)
+    200; after this stream it connects again, once `retry` has passed. `Retry-After` says it to clients that do not read
+    `retry`."""
+    told = error_frame(error.status, error.message, retry_after_ms=error.retry_after_ms)
+    return Response(200, RETRY + told, CONTENT_TYPE, (*HEADERS, (b"retry-after", RETRY_S)))
 
 
 class EventStream(Stream):

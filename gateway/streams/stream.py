@@ -84,6 +84,8 @@ class Stream(ABC):
         self._end_by = 0.0
         self.sent_at = monotonic()
         """When a frame was last sent, in seconds on the monotonic clock."""
+        self.service_stops = False
+        """Whether it ends because the service stops, and can be opened again at its successor."""
         self.ended = trio.Event()
 
     # How it looks

@@ -49,7 +49,7 @@ from proto.process.faults import faults
 MAX_REQUEST_ID_BYTES = 1024
 MAX_PARAMETERS_BYTES = 1 << 20
 """Largest command without records, because names in Python take many times the memory of their JSON."""
-GOING_AWAY = 1001
+GOING_AWAY, SERVICE_RESTART = 1001, 1012
 _CODES = {
     401: ErrorCode.UNAUTHORIZED,
     408: ErrorCode.REQUEST_TIMEOUT,
@@ -201,7 +201,7 @@ class Conversation:
         if not self.stream.gone:
             # An error frame has told the client the reason, such as a stopping service or a slow client.
             try:
-                await self._socket.close(GOING_AWAY, "")
+                await self._socket.close(SERVICE_RESTART if self.stream.service_stops else GOING_AWAY, "")
             except (OSError, ClientGone):
                 pass
 

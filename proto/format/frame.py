@@ -12,7 +12,8 @@ of 8 bytes from the frame's start.
         12     4  body_len   bytes of the body, a multiple of 8
         16     8  frame_no   position in the shard's WAL, counted from 1 without gaps; in a segment what it was in the
                             WAL; 0 if it was in none: a router's copy, or batches that were merged
-        24     8  synced_no  the highest frame_no known to be synced when this frame was made
+        24     6  synced_no  the highest frame_no known to be synced when this frame was made
+        30     2  link       to the frame before in the log, see `link_of`; 0 for none
         32     8  topic_id
         40     8  first_seq  first record's seq (BATCH), else 0
         48     8  ts_ms      commit time of the first record, ms since 1970
@@ -69,6 +70,8 @@ assert HEADER.size == 64
 KIND_AT = 5
 """Offset of `kind` in a frame."""
 CHECKSUM = struct.Struct("<Q")
+LINK_SHIFT = 48
+SYNCED_MASK = (1 << LINK_SHIFT) - 1
 DELETED = 0xD5
 FLAG_TS_COLUMN = 1
 FLAG_HOPS = 2
@@ -118,6 +121,13 @@ class FrameError(Exception):
 
 class UnknownVersion(FrameError):
     """A frame of an unknown format version. Readers never skip such a frame and never guess its layout."""
+
+
+def link_of(before: int, seed: int) -> int:
+    """The link of a frame, never 0. `before` is the checksum of the frame before in the log (0: it is the first one),
+    `seed` names the shard. A frame of another shard, or of another course of this one, has another link, but for one in
+    65 535."""
+    return xxhash.xxh3_64_intdigest(CHECKSUM.pack(before), seed) % 0xFFFF + 1
 
 
 def pad8(size: int) -> int:
@@ -406,6 +416,7 @@ class Header:
         "key_len",
         "kind",
         "length",
+        "link",
         "synced_no",
         "topic_id",
         "ts_ms",
@@ -422,7 +433,7 @@ class Header:
             self.length,
             self.body_len,
             self.frame_no,
-            self.synced_no,
+            synced,
             self.topic_id,
             self.first_seq,
             self.ts_ms,
@@ -431,6 +442,7 @@ class Header:
             self.columns,
             _reserved,
         ) = HEADER.unpack_from(buffer, offset)
+        self.synced_no, self.link = synced & SYNCED_MASK, synced >> LINK_SHIFT
         if magic != MAGIC:
             raise FrameError(f"magic {magic!r} instead of {MAGIC!r}")
         if not version:
@@ -470,8 +482,12 @@ class Frame:
     def __len__(self) -> int:
         return len(self.head) + len(self.tail)
 
+    @property
+    def checksum(self) -> int:
+        return int(CHECKSUM.unpack_from(self.tail)[0])
+
     def renumbered(self, frame_no: int, synced_no: int) -> Frame:
-        """A copy for another place in the WAL, with a new checksum."""
+        """A copy for another place in the WAL, with a new checksum. `synced_no` includes the link."""
         head = self.head[:16] + struct.pack("<QQ", frame_no, synced_no) + self.head[32:]
         return Frame(head, CHECKSUM.pack(xxhash.xxh3_64_intdigest(head)) + self.tail[CHECKSUM.size :])
 

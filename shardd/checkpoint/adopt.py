@@ -10,9 +10,9 @@ from proto.model.limits import Limits
 from proto.process.garbage_collector import search_recent
 from shardd.checkpoint import slices
 from shardd.checkpoint.inventory import Inventory
-from shardd.checkpoint.plan import Plan, TopicPlan, files_of, segment_of
+from shardd.checkpoint.plan import Plan, TopicPlan, files_of, segment_of, with_held
 from shardd.storage.batch import Batch
-from shardd.storage.segment import StoredFrame, flags_check
+from shardd.storage.segment import StoredFrame, chained, flags_check
 
 
 class Adopter:
@@ -63,10 +63,7 @@ class Adopter:
         if topic.catalogued is plan:
             topic.catalogued = plan.encoded
         if topic.unloaded is not None and plan.held:
-            topic.unloaded.entry = {
-                **topic.unloaded.entry,
-                "held": [*plan.fields.get("held", ()), *plan.held],
-            }
+            topic.unloaded.entry = with_held(plan)
             topic.unloaded.frames.clear()
         self.adopt_written(plan)
         for segment, target in plan.cold:
@@ -78,6 +75,7 @@ class Adopter:
         for segment, entries in plan.written:
             self._inventory.discount(segment)
             segment.grown(entries)
+            segment.chain = chained(segment.chain, (entry.mark for entry in entries))
             self._inventory.count(segment)
             if self._inventory.full(segment.records, segment.size):
                 segment.sealed = True

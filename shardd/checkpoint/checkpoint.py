@@ -57,7 +57,7 @@ the fields of a topic's catalog entry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 from proto.format.frame import Buffer, Header
@@ -68,9 +68,12 @@ from shardd.checkpoint.load import Loader, ReadSegment
 from shardd.checkpoint.plan import Plan, TopicPlan
 from shardd.checkpoint.planning import Planner
 from shardd.checkpoint.slices import exhaust
+from shardd.checkpoint.strays import Known
 from shardd.checkpoint.write import Writer
 from shardd.clock import Clock
+from shardd.recovery.wal_scan import Outcome
 from shardd.storage.disk import Disk
+from shardd.storage.owner import Owner, owner_of
 from shardd.storage.segment import Parts
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Topic
@@ -79,8 +82,11 @@ from shardd.topic.topic import Topic
 class Checkpoints:
     """The checkpoints of one shard, and the start from the last of them."""
 
-    def __init__(self, disk: Disk, path: Path, directory: Directory, clock: Clock, limits: Limits) -> None:
-        self._inventory = Inventory(disk, path, limits)
+    def __init__(
+        self, disk: Disk, path: Path, directory: Directory, clock: Clock, limits: Limits, owner: Owner | None = None
+    ) -> None:
+        """`owner` of the files, None for that of the directory."""
+        self._inventory = Inventory(disk, path, limits, owner or owner_of(disk, path))
         self._loader = Loader(disk, directory, clock, self._inventory)
         self.quarantine = self._loader.quarantine
         self._inventory.parts.met = self.quarantine.met
@@ -101,6 +107,24 @@ class Checkpoints:
     def nothing_to_remove(self) -> bool:
         """True if another checkpoint would remove nothing, unless more is logged."""
         return self._adopter.nothing_to_remove
+
+    @property
+    def number(self) -> int:
+        """Number of the newest catalog, 0 if there is none."""
+        return self._inventory.number
+
+    @property
+    def owner(self) -> Owner:
+        return self._inventory.owner
+
+    @property
+    def tail(self) -> int | None:
+        """Checksum of the frame that the newest catalog was made at, None if that is not known."""
+        return self._inventory.tail
+
+    def name_tail(self, checksum_of: Callable[[int], int | None]) -> None:
+        """Catalogs say which frame they were made at, by what `checksum_of` returns for its number."""
+        self._planner.checksum_of = checksum_of
 
     def keep_log_for(self, shipped: Callable[[], int]) -> None:
         """Trim the log only up to the frame that `shipped` returns, which is called in the checkpoint's thread."""
@@ -141,9 +165,28 @@ class Checkpoints:
         """Check the topic of a log frame, if it is unchecked, before the frame is replayed. Raises `Exhausted`."""
         self._loader.replaying(header)
 
-    def replayed(self) -> None:
-        """Called when the whole log has been replayed."""
+    def replayed(self, outcome: Outcome, next_id: int) -> None:
+        """Called when the whole log has been replayed; topic ids below `next_id` are used."""
         self._loader.replayed()
+        self._inventory.known = Known(next_id, outcome.next_no - 1, self._inventory.proven, outcome.begin_no)
+
+    def strays(self, loaded: Mapping[int, Topic]) -> list[Path]:
+        """Files that the next checkpoint will set apart. Blocks. Raises OSError."""
+        return [path for _, path in self._inventory.strays(loaded, self._inventory.unused)[1]]
+
+    def lost(self) -> list[Path]:
+        """All files that were ever set apart, in both tiers. Blocks."""
+        return self._inventory.lost()
+
+    @property
+    def files_apart(self) -> int:
+        """Number of all files that were ever set apart and are still there, as far as this process knows."""
+        return self._inventory.lost_before + len(self._inventory.apart)
+
+    @property
+    def apart(self) -> list[Path]:
+        """Files that were set apart since the start, by the names that they had."""
+        return self._inventory.apart
 
     # Later
 

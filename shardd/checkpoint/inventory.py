@@ -5,23 +5,32 @@ It changes in the steps 1 and 7 of a checkpoint, while no thread writes. See `sh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from proto.model.limits import MAX_U64, Limits
 from shardd.checkpoint.plan import Planned, files_of, segment_of
+from shardd.checkpoint.strays import Known, foreign
 from shardd.storage import catalog
 from shardd.storage.batch import Batch
 from shardd.storage.disk import Disk
+from shardd.storage.lost import lost
+from shardd.storage.owner import Owner
 from shardd.storage.segment import ENTRY_SIZE, Parts, Segment
 from shardd.topic.topic import Topic
 
+_ID = re.compile(r"[0-9a-f]{16}")
+
 
 class Inventory:
-    def __init__(self, disk: Disk, path: Path, limits: Limits) -> None:
+    def __init__(self, disk: Disk, path: Path, limits: Limits, owner: Owner) -> None:
         self._disk = disk
         self._limits = limits
         self.path = path
+        self.owner = owner
+        self.tail: int | None = None
+        """Checksum of the frame that the newest catalog was made at, if it says so."""
         self.cold = Path(limits.cold_dir) / path.name if limits.cold_dir else None
         """The shard's folder in the cold tier, if there is one."""
         self.cold_used = False
@@ -32,6 +41,13 @@ class Inventory:
         """Number of the newest catalog, and the frame number that it was made at."""
         self.catalog_bytes = 0
         """Size of the newest catalog."""
+        self.proven = True
+        """False if the newest catalog does not say whose it is."""
+        self.known = Known(0, 0)
+        self.lost_before = 0
+        """Number of files that were set apart before the start."""
+        self.apart: list[Path] = []
+        """Files that were set apart since the start, by the names that they had."""
         self.removable: list[Path] = []
         """Files that only the catalog before the newest may need."""
         self.unused: list[Path] = []
@@ -110,25 +126,35 @@ class Inventory:
         mounted over it later."""
         return self.cold_used and self.cold is not None and not self._disk.list(self.cold / "topics")
 
-    def strays(self, loaded: dict[int, Topic], unused: list[Path]) -> list[Path]:
-        """Segment files that no topic has: left by a checkpoint that was not finished, or waiting to be removed. Lists
-        all folders, which takes too long for the start."""
-        strays = []
+    def lost(self) -> list[Path]:
+        """All files that were ever set apart, in both tiers. Blocks."""
+        return [path for base in (self.path, self.cold) if base is not None for path in lost(self._disk, base)]
+
+    def strays(self, loaded: Mapping[int, Topic], unused: list[Path]) -> tuple[list[Path], list[tuple[Path, Path]]]:
+        """Files that no topic has: those that may be removed, and those that have to be set apart, with the folder of
+        the shard in their tier. Lists all folders, which takes too long for the start. Blocks. Raises OSError."""
+        strays: list[Path] = []
+        apart: list[tuple[Path, Path]] = []
         waiting = set(unused)
         for base in (self.path, self.cold):
             if base is not None:
-                for ident in self._disk.list(base / "topics"):
+                for ident in filter(_ID.fullmatch, self._disk.list(base / "topics")):
                     folder = base / "topics" / ident
-                    topic = loaded.get(int(ident, 16)) if len(ident) == 16 else None
+                    topic = loaded.get(int(ident, 16))
                     known: set[Path] = set()
                     if topic is not None:
                         known.update(files_of(topic.segments))
                         if topic.unloaded is not None:
                             known.update(topic.unloaded.held)
                     for name in self._disk.list(folder):
-                        if folder / name not in known and folder / name not in waiting:
-                            strays.append(folder / name)
-        return strays
+                        path = folder / name
+                        if path in known or path in waiting:
+                            continue
+                        if foreign(self._disk, path, loaded, self.known):
+                            apart.append((base, path))
+                        else:
+                            strays.append(path)
+        return strays, apart
 
 
 def _weight(segment: Segment) -> int:

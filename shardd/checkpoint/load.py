@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from proto.format.frame import Buffer, Header, Kind
+from proto.model.names import shard_of
 from shardd.checkpoint.inventory import Inventory
 from shardd.checkpoint.segment_summary import unpacked
 from shardd.checkpoint.snapshot import UNLOADED, load, topic_of
@@ -21,6 +22,8 @@ from shardd.storage import catalog
 from shardd.storage.batch import Batch
 from shardd.storage.disk import Disk
 from shardd.storage.errors import Exhausted, SegmentError, unreadable
+from shardd.storage.lost import REMEDY, log
+from shardd.storage.owner import UNKNOWN
 from shardd.storage.segment import Segment, load_batches
 from shardd.topic.damage import Unloaded, held_files
 from shardd.topic.directory import Directory
@@ -53,10 +56,15 @@ class Loader:
         """
         self._from_files, self._to_salvage = from_files, to_salvage
         inventory = self._inventory
-        found = catalog.load(self._disk, inventory.path)
+        inventory.lost_before = len(inventory.lost())
+        found = catalog.load(self._disk, inventory.path, inventory.owner, inventory.apart)
         if found is not None:
+            for path in inventory.apart:
+                log.error("file_set_apart", path=str(path), reason="it is damaged", remedy=REMEDY)
             inventory.number, contents = found
-            inventory.frame_no = contents["frame_no"]
+            self._check_owner(contents)
+            inventory.proven = "owner" in contents
+            inventory.frame_no, inventory.tail = contents["frame_no"], contents.get("tail")
             for entry in contents["topics"]:
                 self._directory.show(self._load(entry))
             self._directory.used_id(contents["next_id"] - 1)
@@ -65,6 +73,17 @@ class Loader:
             self._directory.sessions.load(contents.get("sessions", ()))
             inventory.catalog_bytes = self._disk.size(inventory.path / catalog.file_name(inventory.number))
         return inventory.frame_no
+
+    def _check_owner(self, contents: dict[str, Any]) -> None:
+        """Refuse a catalog of another shard that an older release wrote, which did not say whose it is. Raises
+        `CatalogError`."""
+        owner = self._inventory.owner
+        if "owner" not in contents and owner.shards != UNKNOWN:
+            for name in (entry["name"] for entry in contents["topics"]):
+                shard = shard_of(name, owner.shards)
+                if shard != owner.shard:
+                    path = self._inventory.path / catalog.file_name(self._inventory.number)
+                    raise catalog.CatalogError(f'{path} has topic "{name}" of shard {shard}, and this is {owner.shard}')
 
     def _load(self, entry: dict[str, Any]) -> Topic:
         """The topic of a catalog entry, unloaded if its files cannot be read."""
@@ -125,6 +144,7 @@ class Loader:
         """Read the indexes and flags of a topic that was loaded from the catalog. Raises `SegmentError`."""
         for segment in topic.segments:
             probe = Segment(segment.directory, segment.first_seq, segment.created_ms, self._inventory.parts)
+            probe.chain = segment.chain
             listed = self._inventory.listed_in(segment)
             expected = segment.check
             for batch in listed:
@@ -133,6 +153,7 @@ class Loader:
                 load_batches(self._disk, probe, segment.size, {batch.first_seq for batch in listed}, expected)
             except OSError as error:
                 raise unreadable(segment.data_path, error) from error
+            segment.chain = probe.chain
         topic.unchecked = False
 
     def _set_apart(self, entry: dict[str, Any]) -> Topic:
@@ -189,6 +210,7 @@ class Loader:
         topic = topic_of(entry)
         listed = dict(entry["deleted"])
         checks = entry.get("checks") or [None] * len(entry["segments"])
+        chains = entry.get("chains") or [None] * len(entry["segments"])
         index = entry.get("index") if known and "checks" in entry else None
         topic.unchecked = bool(index)
         for at, ((first_seq, size, created_ms, sealed, cold), expected) in enumerate(
@@ -197,7 +219,7 @@ class Loader:
             if not topic.segments or cold != topic.segments[-1].cold:
                 folder = self._inventory.folder(topic.id, cold)
             segment = Segment(folder, first_seq, created_ms, self._inventory.parts)
-            segment.sealed, segment.cold = sealed, cold
+            segment.sealed, segment.cold, segment.chain = sealed, cold, chains[at]
             topic.segments.append(segment)
             if index:
                 assert expected is not None

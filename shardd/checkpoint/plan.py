@@ -28,8 +28,9 @@ class TopicPlan:
     written: list[tuple[Segment, list[Entry]]] = field(default_factory=list)
     states: list[State] | None = None
     """States of its batches, if the topic is small."""
-    held: list[list[int]] = field(default_factory=list)
-    """Of an unloaded topic: `[number of the first frame, size]` of the file of held frames that was written."""
+    held: list[tuple[list[int], int]] = field(default_factory=list)
+    """Of an unloaded topic: `[number of the first frame, size]` of the file of held frames that was written, and its
+    XXH3-64."""
     encoded: bytes = b""
     """The topic's entry in the catalog."""
 
@@ -41,6 +42,8 @@ class Plan:
     next_id: int
     logs: dict[str, int]
     sessions: list[dict[str, Any]]
+    tail: int | None = None
+    """Checksum of frame `frame_no`, if it is known."""
     topics: list[TopicPlan] = field(default_factory=list)
     """Plans of the topics that have changed."""
     entries: list[bytes | TopicPlan] = field(default_factory=list)
@@ -63,6 +66,13 @@ class Plan:
     trimmed: bool = False
     not_moved: list[tuple[Path, OSError]] = field(default_factory=list)
     """Segments that could not be copied to the cold tier, with the errors."""
+
+
+def with_held(plan: TopicPlan) -> dict[str, Any]:
+    """The entry of an unloaded topic, with the held frames that the plan wrote."""
+    held = [*plan.fields.get("held", ()), *(row for row, _ in plan.held)]
+    before = plan.fields.get("held_checks", [None] * len(plan.fields.get("held", ())))
+    return {**plan.fields, "held": held, "held_checks": [*before, *(check for _, check in plan.held)]}
 
 
 def segment_of(batch: Batch) -> Segment:

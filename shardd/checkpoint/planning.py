@@ -22,6 +22,7 @@ class Planner:
         self._clock = clock
         self._limits = limits
         self._inventory = inventory
+        self.checksum_of: Callable[[int], int | None] = lambda number: None
         self.elsewhere = False
         """Whether another process goes on with the shard: seqs that it has reserved stay reserved."""
 
@@ -35,6 +36,7 @@ class Planner:
         plan = Plan(
             self._inventory.number + 1, synced(), directory.next_id, dict(directory.logs), directory.sessions.dump()
         )
+        plan.tail = self.checksum_of(plan.frame_no)
         for topic in directory.graveyard:
             if topic.unloaded is not None:
                 self._inventory.unused += topic.unloaded.held

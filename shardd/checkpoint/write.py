@@ -12,17 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import cbor2
+import xxhash
 
 from proto.format.frame import FORMAT_VERSION, Header
 from shardd.checkpoint.inventory import Inventory
-from shardd.checkpoint.plan import Plan, Planned, TopicPlan, checks_of, places_of, still_needed
+from shardd.checkpoint.plan import Plan, Planned, TopicPlan, checks_of, places_of, still_needed, with_held
 from shardd.checkpoint.segment_summary import packed
+from shardd.checkpoint.strays import goes_on
 from shardd.clock import Clock
 from shardd.recovery.quarantine import Quarantine
+from shardd.recovery.wal_scan import precedes
 from shardd.storage import catalog
 from shardd.storage.disk import Disk, File
 from shardd.storage.errors import Exhausted, SegmentError, unreadable
-from shardd.storage.segment import ENTRY_SIZE, Entry, Segment, StoredFrame, entry_of, sealed_frame
+from shardd.storage.lost import REMEDY, log, set_apart
+from shardd.storage.segment import ENTRY_SIZE, Entry, Segment, StoredFrame, chained, entry_of, sealed_frame
 from shardd.storage.wal import first_no_of
 
 
@@ -61,7 +65,9 @@ class Writer:
 
     def _write(self, plan: Plan) -> None:
         if plan.loaded is not None:
-            self._inventory.removable = self._inventory.strays(plan.loaded, plan.dead)
+            self._inventory.removable, apart = self._inventory.strays(plan.loaded, plan.dead)
+            for base, path in apart:  # before this checkpoint uses a name of one of them
+                self._set_apart(base, path)
             for topic in plan.loaded.values():
                 if topic.unchecked and topic.damage is None:
                     all(map(self._sound, list(topic.segments)))
@@ -79,6 +85,11 @@ class Writer:
         self._trim(plan)
         plan.trimmed = True
 
+    def _set_apart(self, base: Path, path: Path) -> None:
+        to = set_apart(self._disk, base, path)
+        self._inventory.apart.append(path)
+        log.error("file_set_apart", path=str(path), to=str(to), remedy=REMEDY)
+
     def _sync(self, folders: set[Path]) -> None:
         """Sync folders, inner ones first."""
         rest = sorted(folders, key=lambda path: len(path.parts))
@@ -93,8 +104,12 @@ class Writer:
             entry = self._catalog_entry(topic_plan)
             held = held or bool(entry.get("held"))
             topic_plan.encoded = cbor2.dumps(entry)
+        owner = self._inventory.owner
         contents = {
+            "owner": [cbor2.dumps([owner.service, owner.shard])],  # these two come first, see `catalog.misplaced`
+            "number": [cbor2.dumps(plan.number)],
             "frame_no": [cbor2.dumps(plan.frame_no)],
+            "tail": [cbor2.dumps(plan.tail)],
             "next_id": [cbor2.dumps(plan.next_id)],
             "topics": catalog.array([each if isinstance(each, bytes) else each.encoded for each in plan.entries]),
             "sessions": catalog.array(list(map(cbor2.dumps, plan.sessions))),
@@ -138,10 +153,13 @@ class Writer:
         return total
 
     def _goes_on(self, segment: Segment) -> bool:
-        """True if the segment's files are whole, so that batches may be appended. A damaged file is left as it is."""
+        """True if the segment's files are whole, so that batches may be appended. A damaged file is left as it is, and
+        one with intact frames behind those that count."""
         if not self._sound(segment):
             return False
         try:
+            if goes_on(self._disk, segment):
+                return False
             return self._disk.size(segment.index_path) >= segment.frames * ENTRY_SIZE
         except OSError:
             return False  # a missing index can be made from the segment
@@ -172,8 +190,9 @@ class Writer:
             self._disk.make_dir(unloaded.folder)
             folders |= {unloaded.folder, unloaded.folder.parent, self._inventory.path}
             path = unloaded.next_file()
-            self._extend(whole, path, 0, [bytes(frame) for frame in unloaded.frames])
-            plan.held = [[Header(unloaded.frames[0]).frame_no, sum(map(len, unloaded.frames))]]
+            raw = b"".join(unloaded.frames)
+            self._extend(whole, path, 0, [raw])
+            plan.held = [([Header(unloaded.frames[0]).frame_no, len(raw)], xxhash.xxh3_64_intdigest(raw))]
 
     def _append(self, whole: Plan, plan: TopicPlan, segment: Segment, batches: list[Planned]) -> int:
         entries: list[Entry] = []
@@ -253,7 +272,7 @@ class Writer:
 
     def _catalog_entry(self, plan: TopicPlan) -> dict[str, Any]:
         if plan.topic.unloaded is not None:
-            return {**plan.fields, "held": [*plan.fields.get("held", ()), *plan.held]}
+            return with_held(plan)
         grown = {id(segment): (segment, entries) for segment, entries in plan.written}
         becomes_cold = {id(segment) for segment, _ in plan.cold}
         every = [*plan.segments, *(s for s, _ in plan.written if all(s is not known for known in plan.segments))]
@@ -261,13 +280,16 @@ class Writer:
         places = None if plan.states is None else places_of(plan, plan.states)
         rows = []
         index = []
+        chains = []
         for segment in every:
-            size, records, frames = segment.size, segment.records, segment.frames
+            size, records, frames, chain = segment.size, segment.records, segment.frames, segment.chain
             if id(segment) in grown:
                 entries = grown[id(segment)][1]
                 size = entries[-1].offset + entries[-1].length
                 records += sum(entry.count for entry in entries)
                 frames += len(entries)
+                chain = chained(chain, (entry.mark for entry in entries))
+            chains.append(chain)
             sealed = segment.sealed or self._inventory.full(records, size)
             rows.append(
                 [segment.first_seq, size, segment.created_ms, sealed, segment.cold or id(segment) in becomes_cold]
@@ -276,18 +298,45 @@ class Writer:
                 index.append(packed(segment, records, frames, places.get(id(segment), ())))
         deleted = [[batch.first_seq, flags] for batch, flags in plan.deleted]
         listed = [segment.check ^ checks.get(id(segment), 0) for segment in every]
-        entry = {**plan.fields, "segments": rows, "checks": listed, "deleted": deleted}
+        entry = {**plan.fields, "segments": rows, "checks": listed, "chains": chains, "deleted": deleted}
         return entry if places is None else {**entry, "index": index}
+
+    def _misplaced(self, number: int) -> bool:
+        """True for an old catalog that is not this shard's: it is not removed, but set apart."""
+        path = self._inventory.path
+        try:
+            wrong = catalog.misplaced(self._disk, path, number, self._inventory.owner)
+            if wrong:
+                self._set_apart(path, path / catalog.file_name(number))
+        except OSError:
+            return True
+        return wrong
+
+    def _kept_apart(self, number: int, path: Path, after: Path) -> bool:
+        """True for a log file that the start passed over and that is not this shard's: it is set apart."""
+        if number >= self._inventory.known.begin_no:
+            return False
+        try:
+            wrong = not precedes(self._disk, path, after, self._inventory.owner.seed)
+            if wrong:
+                self._set_apart(self._inventory.path, path)
+        except OSError:
+            return True
+        return wrong
 
     def _trim(self, plan: Plan) -> None:
         """Step 6: remove files that are not needed any more. The next start finds those that cannot be removed now."""
         wal = self._inventory.path / "wal"
         files = [(first, name) for name in self._disk.list(wal) if (first := first_no_of(name)) is not None]
         catalogued, shipped = self._inventory.frame_no + 1, self._inventory.shipped_no + 1
-        unneeded = [wal / name for (_, name), (after, _) in pairwise(files) if after <= min(catalogued, shipped)]
+        pairs = [
+            (n, wal / name, wal / b) for (n, name), (after, b) in pairwise(files) if after <= min(catalogued, shipped)
+        ]
+        unneeded = [path for number, path, after in pairs if not self._kept_apart(number, path, after)]
         held = [after - 1 for after, _ in files[1:] if shipped < after <= catalogued]
         self._inventory.held_no = min(held, default=0)
         old = [n for n in catalog.numbers(self._disk, self._inventory.path) if n < plan.number - 1]
+        old = [n for n in old if not self._misplaced(n)]
         # This checkpoint may have used the name of a file again that an unfinished attempt had left.
         needed = still_needed(plan, set(self._inventory.removable)) if self._inventory.removable else ()
         removable = [path for path in self._inventory.removable if path not in needed]

@@ -34,6 +34,7 @@ from shardd.offline.verify import opened
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.storage.batch import FINAL_LEVEL, Batch
 from shardd.storage.disk import Disk
+from shardd.storage.owner import Owner, owner_of
 from shardd.topic.directory import Directory
 from shardd.topic.topic import Topic
 
@@ -109,12 +110,14 @@ class Reshard:
         copied = 0
         # Ids start above every earlier id and epoch, so that a later topic of an old name has a higher epoch.
         first_id = max(source.directory.next_id for source in sources)
+        service = owner_of(self._disk, self._data / shard_name(0)).service
         limits = msgspec.structs.replace(self._limits, cold_dir="", cache_bytes=0)
         for index in range(new):
             path = self._staging / shard_name(index)
             directory = Directory()
             directory.used_id(first_id - 1)
-            target = Checkpoints(self._disk, path, directory, self._clock, limits)
+            owner = Owner(service, index)
+            target = Checkpoints(self._disk, path, directory, self._clock, limits, owner)
             self._disk.make_dir(path)
             for source in sources:
                 directory.logs |= {log: n for log, n in source.directory.logs.items() if shard_of(log, new) == index}

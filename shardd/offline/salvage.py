@@ -182,6 +182,7 @@ def _whole(
     known: list[Range] | None = None
     try:
         probe = Segment(segment.directory, segment.first_seq, segment.created_ms, segment.parts)
+        probe.chain = segment.chain
         known = [(b.first_seq, b.last_seq) for b in load_batches(disk, probe, size, listed, expected)]
     except (SegmentError, OSError) as error:
         found.problems.append(str(error))

@@ -14,7 +14,8 @@ from shardd.recovery.wal_scan import RecoveryError
 from shardd.shard import Shard, open_shard, opened_shard
 from shardd.storage.disk import Disk, ReadOnlyDisk
 from shardd.storage.errors import SegmentError
-from shardd.storage.segment import Segment, StoredFrame, read_index
+from shardd.storage.lost import REMEDY
+from shardd.storage.segment import ENTRY_SIZE, Segment, StoredFrame, from_index, marks_of, read_index
 
 
 @dataclass(slots=True)
@@ -72,12 +73,38 @@ def verify(disk: Disk, path: Path, clock: Clock, limits: Limits) -> Report:
             report.segments += 1
             try:
                 report.segment_frames += _check_segment(disk, segment)
+                _check_index(report, disk, segment)
             except (SegmentError, OSError) as error:
                 report.problems.append(f'topic "{topic.name}": {error}')
         if topic.damage is not None and len(report.problems) == before:
             report.problems.append(f'topic "{topic.name}": {topic.damage.reason}')
         _check_order(report, topic.name, [(b.first_seq, b.count) for b in topic.batches])
+    _check_strays(report, disk, shard)
     return report
+
+
+def _check_index(report: Report, disk: Disk, segment: Segment) -> None:
+    """Tell an index that is missing or not that of its segment. Raises OSError."""
+    path = segment.index_path
+    for each, size in ((segment.data_path, segment.size), (path, segment.frames * ENTRY_SIZE)):
+        if each.name in disk.list(each.parent) and (more := disk.size(each) - size) > 0:
+            report.notes.append(f"{each}, offset {size}: {more} bytes behind those that count, which nothing reads")
+    entries = from_index(disk, segment, segment.size)
+    if entries is None and path.name not in disk.list(path.parent):
+        report.notes.append(f"{path} is missing; reads make it from its segment")
+        return
+    marks = [] if entries is None else marks_of(disk.read(segment.data_path), entries)
+    if entries is None or any(entry.mark not in (0, mark) for entry, mark in zip(entries, marks, strict=True)):
+        report.problems.append(f"{path} is not the index of its segment. Remove it: reads make it from the segment")
+
+
+def _check_strays(report: Report, disk: Disk, shard: Shard) -> None:
+    """Tell files that do not belong where they are, or did not."""
+    for path in shard.checkpoints.apart:
+        report.problems.append(f"{path} is damaged; the one before it is used, and the next start sets it apart")
+    for path in shard.checkpoints.strays(shard.directory.by_id):
+        report.problems.append(f"{path} is of no topic that catalog and log know; the next checkpoint sets it apart")
+    report.notes += [f"{path} was set apart: {REMEDY}" for path in shard.checkpoints.lost()]
 
 
 def _check_segment(disk: Disk, segment: Segment) -> int:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+import xxhash
 
 from proto.format.frame import Buffer, FrameError, Header, Kind, check
 from proto.ipc import operations
@@ -74,11 +75,15 @@ log: Any = structlog.get_logger()
 def read_held(disk: Disk, entry: dict[str, Any], folder: Path) -> list[Buffer]:
     """The held frames of an unloaded topic. Blocks. Raises `SegmentError`."""
     frames: list[Buffer] = []
-    for path, (_, size) in zip(held_files(entry, folder), entry.get("held", ()), strict=True):
+    rows = entry.get("held", ())
+    checks = entry.get("held_checks") or [None] * len(rows)
+    for path, (_, size), expected in zip(held_files(entry, folder), rows, checks, strict=True):
         try:
             view = memoryview(disk.read_part(path, 0, size))
         except OSError as error:
             raise unreadable(path, error) from error
+        if expected not in (None, xxhash.xxh3_64_intdigest(view)):
+            raise SegmentError(f"{path}: its frames are not those that were written here")
         offset = 0
         while offset < size:
             try:

@@ -7,9 +7,15 @@ At the offset where frame N is expected in a file, exactly one row applies:
     a valid frame numbered N                                KEEP
     end of the last file                                    END
     a frame of another format version                       REFUSE: start the release that wrote it
+    a valid frame with another number, or whose link says
+      that another frame came before it                     REFUSE: the file is of another shard, or of another time
     anything else, and a later valid frame of the log
       says that N had been synced                           REFUSE: damage, with path and offset
     anything else                                           CUT here; nothing after it was ever synced
+
+A link (`proto.format.frame.link_of`) is checked if the checksum of the frame before is known: from the log, from the
+catalog if that ends there, or because there is none before frame 1. Frames of older releases have no links. A log that
+ends before its catalog is refused. REFUSE changes nothing.
 
 CUT removes the later files, last one first, then truncates this file and syncs. If the process dies in between, the
 next recovery gives the same result.
@@ -17,13 +23,18 @@ next recovery gives the same result.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from proto.format.frame import MAGIC, FrameError, Header, UnknownVersion, check
+from proto.format.frame import CHECKSUM, HEADER, MAGIC, FrameError, Header, UnknownVersion, check, link_of
 from shardd.storage.disk import Disk
 from shardd.storage.wal import first_no_of
+
+_Name = tuple[int, str]
+"""The number of the first frame of a log file, and its name."""
+REMEDY = "Put the right file back, or restore the shard from a backup"
 
 
 class RecoveryError(Exception):
@@ -45,6 +56,8 @@ class Outcome:
     """The end of the log: the number of the next frame, the file to append to (None: create one), and what was cut."""
 
     next_no: int = 1
+    begin_no: int = 1
+    """Number of the first frame that was looked at. Files before it were passed over."""
     resume: str | None = None
     cut_path: str | None = None
     cut_offset: int = 0
@@ -53,32 +66,66 @@ class Outcome:
     replayed_bytes: int = 0
     replayed_records: int = 0
     """Bytes and records of the frames that were found."""
+    tail: int | None = None
+    """Checksum of the last frame; 0 if there is none, None if it is not known."""
 
 
-def scan(disk: Disk, directory: Path, outcome: Outcome, after_no: int = 0) -> Iterator[Found]:
+class _Links:
+    """Checks that each frame follows the one before. `tail` is the checksum of frame `after_no`, as far as known."""
+
+    def __init__(self, outcome: Outcome, seed: int | None, after_no: int, tail: int | None) -> None:
+        self._outcome = outcome
+        self._seed = seed
+        self._after_no = after_no
+        self._tail = tail
+
+    def begin(self) -> None:
+        """The log begins with frame `outcome.next_no`."""
+        number = self._outcome.next_no
+        self._outcome.tail = 0 if number == 1 else self._tail if number == self._after_no + 1 else None
+
+    def follow(self, header: Header, view: memoryview, path: Path, offset: int) -> None:
+        """Raises `RecoveryError` if the valid frame at `offset` is not the next one of this log."""
+        number, tail = self._outcome.next_no, self._outcome.tail
+        if header.frame_no != number:
+            wrong = f"frame {header.frame_no} where frame {number} should be"
+        elif self._seed is not None and tail is not None and header.link and header.link != link_of(tail, self._seed):
+            wrong = f"frame {number} does not follow the frame before it"
+        else:
+            (checksum,) = CHECKSUM.unpack_from(view, offset + HEADER.size + header.body_len)
+            if number != self._after_no or self._tail in (None, checksum):
+                self._outcome.tail = checksum
+                return
+            wrong = f"frame {number} is not the one that the catalog was made after"
+        raise RecoveryError(f"{path}, offset {offset}: {wrong}: of another shard, or of another time. {REMEDY}")
+
+
+def scan(
+    disk: Disk,
+    directory: Path,
+    outcome: Outcome,
+    after_no: int = 0,
+    *,
+    seed: int | None = None,
+    tail: int | None = None,
+) -> Iterator[Found]:
     """Yield every valid frame after `after_no`, in order. `outcome` is complete when the iterator is exhausted.
 
-    `after_no` is the last frame that the snapshot covers; it had been synced by then. Blocks. Raises `RecoveryError`.
+    `after_no` is the last frame that the snapshot covers; it had been synced by then. `tail` is its checksum, None if
+    that is not known. `seed` is that of the log's links, None to pass over them. Blocks. Raises `RecoveryError`.
     """
-    for name in disk.list(directory):
-        if name.endswith(".tmp"):  # a rescue that died before its rename
-            disk.remove(directory / name)
-    files = [(first, name) for name in disk.list(directory) if (first := first_no_of(name)) is not None]
-    outcome.next_no = max(files[-1][0] if files else 1, after_no + 1)
-    for at in range(len(files) - 1, -1, -1):
-        if not disk.size(directory / files[at][1]):  # an empty file has no meaning, see `shardd.storage.wal`
-            disk.remove(directory / files.pop(at)[1])
+    files, empty = _files(disk, directory)
+    outcome.next_no = max(1, after_no + 1, *(first for first, _ in (*files, *empty)))
     while len(files) > 1 and files[1][0] <= after_no + 1:
         del files[0]
     total = sum(disk.size(directory / name) for _, name in files)
     done = 0
+    links = _Links(outcome, seed, after_no, tail)
+    outcome.tail = tail if after_no else 0
     if files:
-        outcome.next_no = files[0][0]
-        if outcome.next_no > after_no + 1:
-            raise RecoveryError(
-                f"{directory}: the log begins with frame {outcome.next_no}, but the snapshot ends at frame {after_no}: "
-                "a file is missing"
-            )
+        outcome.next_no = outcome.begin_no = files[0][0]
+        _refuse_late_log(directory, outcome, after_no)
+        links.begin()
     for at, (_, name) in enumerate(files):
         following = files[at + 1 :]
         view = disk.read(directory / name)
@@ -89,19 +136,16 @@ def scan(disk: Disk, directory: Path, outcome: Outcome, after_no: int = 0) -> It
                 break
             try:
                 header = check(view, offset)
-                if header.frame_no != outcome.next_no:
-                    raise FrameError(f"frame {header.frame_no} where frame {outcome.next_no} should be")
             except UnknownVersion as error:
                 raise RecoveryError(f"{directory / name}, offset {offset}: {error}") from None
             except FrameError as error:
                 later = [directory / n for _, n in following]
                 _refuse_damage(disk, view, offset, directory / name, later, outcome.next_no, error)
-                outcome.cut_path, outcome.cut_offset, outcome.cut_reason = str(directory / name), offset, str(error)
-                outcome.cut_bytes = len(view) - offset + sum(disk.size(path) for path in later)
-                _cut(disk, directory / name, offset, later)
-                outcome.resume = name
-                _refuse_short_log(directory, outcome, after_no)
+                _refuse_short_log(directory / name, offset, outcome, after_no, empty)
+                _cut(disk, directory / name, offset, later, outcome, str(error))
+                _remove(disk, directory, empty)
                 return
+            links.follow(header, view, directory / name, offset)
             outcome.next_no += 1
             if header.frame_no > after_no:
                 outcome.replayed_bytes += header.length
@@ -110,15 +154,69 @@ def scan(disk: Disk, directory: Path, outcome: Outcome, after_no: int = 0) -> It
             offset += header.length
         done += len(view)
         outcome.resume = name
-    _refuse_short_log(directory, outcome, after_no)
+    if files:
+        _refuse_short_log(directory / name, offset, outcome, after_no, empty)
+    elif empty and empty[-1][0] > after_no + 1:
+        raise RecoveryError(f"{directory}: frames {after_no + 1} to {empty[-1][0] - 1}: a file is missing. {REMEDY}")
+    _remove(disk, directory, empty)
 
 
-def _refuse_short_log(directory: Path, outcome: Outcome, after_no: int) -> None:
-    """Refuse a log that ends before its snapshot: new frames would get the numbers of older ones."""
-    if outcome.resume is not None and outcome.next_no <= after_no:
+def _files(disk: Disk, directory: Path) -> tuple[list[_Name], list[_Name]]:
+    """The log files, and those that are empty. Removes files of a rescue that died before its rename."""
+    for name in disk.list(directory):
+        if name.endswith(".tmp"):
+            disk.remove(directory / name)
+    found = [(first, name) for name in disk.list(directory) if (first := first_no_of(name)) is not None]
+    empty = [each for each in found if not disk.size(directory / each[1])]
+    return [each for each in found if each not in empty], empty
+
+
+def precedes(disk: Disk, path: Path, after: Path, seed: int) -> bool:
+    """False if the log file `path`, which was passed over, is surely not the one before the file `after`. Blocks.
+    Raises OSError."""
+    first_no, end = first_no_of(path.name), first_no_of(after.name)
+    assert first_no is not None
+    assert end is not None
+    view, offset = disk.read(path), 0
+    try:
+        for number in range(first_no, end):
+            header = Header(view, offset)
+            if header.frame_no != number:
+                return False
+            (checksum,) = CHECKSUM.unpack_from(view, offset + HEADER.size + header.body_len)
+            offset += header.length
+        link = Header(disk.read_part(after, 0, HEADER.size)).link
+    except (FrameError, struct.error):
+        return True  # it is damaged, or the next one is empty
+    return not link or link == link_of(checksum, seed)
+
+
+def _remove(disk: Disk, directory: Path, empty: list[_Name]) -> None:
+    """Remove empty files. They have no meaning but their names, see `shardd.storage.wal`."""
+    for _, name in empty:
+        disk.remove(directory / name)
+
+
+def _refuse_late_log(directory: Path, outcome: Outcome, after_no: int) -> None:
+    if outcome.next_no > after_no + 1:
         raise RecoveryError(
-            f"{directory}: the log ends with frame {outcome.next_no - 1}, but the snapshot was made when frame "
-            f"{after_no} had been synced. Restore the file from a backup"
+            f"{directory}: the log begins with frame {outcome.next_no}, but the snapshot ends at frame {after_no}: "
+            "a file is missing"
+        )
+
+
+def _refuse_short_log(path: Path, offset: int, outcome: Outcome, after_no: int, empty: list[_Name]) -> None:
+    """Refuse a log that ends before its snapshot: new frames would get the numbers of older ones. And one that ends
+    before an empty file, which was created when all frames before it were synced."""
+    if empty and outcome.next_no < empty[-1][0]:
+        raise RecoveryError(
+            f"{path}, offset {offset}: the log ends with frame {outcome.next_no - 1}, but {empty[-1][1]} was begun "
+            f"after frame {empty[-1][0] - 1} had been synced. {REMEDY}"
+        )
+    if outcome.next_no <= after_no:
+        raise RecoveryError(
+            f"{path}, offset {offset}: the log ends with frame {outcome.next_no - 1}, but the snapshot was made when "
+            f"frame {after_no} had been synced. Restore the file from a backup"
         )
 
 
@@ -153,7 +251,11 @@ def _witness(view: memoryview, start: int, number: int) -> int | None:
     return None
 
 
-def _cut(disk: Disk, path: Path, offset: int, later: list[Path]) -> None:
+def _cut(disk: Disk, path: Path, offset: int, later: list[Path], outcome: Outcome, reason: str) -> None:
+    """Cut a torn tail off, and say so in `outcome`."""
+    outcome.cut_path, outcome.cut_offset, outcome.cut_reason = str(path), offset, reason
+    outcome.cut_bytes = sum(disk.size(each) for each in (path, *later)) - offset
+    outcome.resume = path.name
     for extra in reversed(later):
         disk.remove(extra)
     file = disk.open(path)

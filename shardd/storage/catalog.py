@@ -7,7 +7,7 @@
          4     4  version   FORMAT_VERSION, or HELD_VERSION
          8     8  length    bytes of the CBOR that follows
         16     8  checksum  XXH3-64 of it
-        24        CBOR map: frame_no, next_id, topics, sessions, logs
+        24        CBOR map: owner, number, frame_no, tail, next_id, topics, sessions, logs
 
 A catalog is valid iff the magic is right, `length` bytes follow the header, and their checksum is `checksum`.
 
@@ -18,15 +18,17 @@ before and replays more of the log.
 Found on disk                                  decision
 no catalog                                     start from the log's beginning
 the newest is valid                            use it
-the newest is not valid, the one before is     use that one, remove the newest
+the newest is not valid, the one before is     use that one, set the newest apart
 none is valid                                  REFUSE
 a valid one of another version                 REFUSE
+a valid one of another shard or service, or
+  that was made under another number           REFUSE
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from errno import ENOSPC
 from io import BytesIO
 from pathlib import Path
@@ -37,6 +39,8 @@ import xxhash
 
 from proto.format.frame import FORMAT_VERSION, Buffer
 from shardd.storage.disk import Disk
+from shardd.storage.lost import set_apart
+from shardd.storage.owner import Owner
 
 MAGIC = b"TPCC"
 HEAD = struct.Struct("<4sIQQ")
@@ -48,8 +52,12 @@ HELD_VERSION = 2
 frames, refuse it."""
 
 
+ABOUT = 256
+"""`owner` and `number` are within so many bytes."""
+
+
 class CatalogError(Exception):
-    """No catalog is valid, or its version is not known. No catalog was changed."""
+    """No catalog is valid, its version is not known, or it is not of this shard. No catalog was changed."""
 
 
 def file_name(number: int) -> str:
@@ -119,11 +127,38 @@ def numbers(disk: Disk, directory: Path) -> list[int]:
     return [number for name in disk.list(directory) if (number := number_of(name)) is not None]
 
 
-def load(disk: Disk, directory: Path) -> tuple[int, dict[str, Any]] | None:
-    """Number and contents of the newest valid catalog; None if there is no catalog. Raises `CatalogError`.
+def mismatch(number: int, contents: Mapping[str, Any], owner: Owner) -> str:
+    """Why a valid catalog with this number in its name is not one of `owner`; empty if it may be. Catalogs of older
+    releases do not say."""
+    wrong = owner.mismatch(Owner(*contents.get("owner", ())))
+    if not wrong and contents.get("number", number) != number:
+        wrong = f"was made as catalog {contents['number']}, at another time"
+    return wrong
 
-    Removes `.tmp` files, and catalogs newer than the one returned.
+
+def misplaced(disk: Disk, directory: Path, number: int, owner: Owner) -> bool:
+    """True if the whole beginning of catalog `number` says that it is of another shard or another time. Blocks. Raises
+    OSError."""
+    raw = disk.read_part(directory / file_name(number), 0, ABOUT)
+    if raw[:4] != MAGIC:
+        return False
+    decoder = cbor2.CBORDecoder(BytesIO(raw[HEAD.size + 1 :]), read_size=1)
+    try:
+        about = {decoder.decode(): decoder.decode() for _ in range(2)}
+        return bool(mismatch(number, about, owner))
+    except (cbor2.CBORDecodeError, TypeError):
+        return False  # it is cut or damaged
+
+
+def load(
+    disk: Disk, directory: Path, owner: Owner | None = None, apart: list[Path] | None = None
+) -> tuple[int, dict[str, Any]] | None:
+    """Number and contents of the newest valid catalog; None if there is no catalog. Raises `CatalogError`, also if it
+    is not one of `owner`; OSError.
+
+    Removes `.tmp` files. Sets catalogs apart that are newer than the one returned, and adds their paths to `apart`.
     """
+    owner = owner or Owner()
     for name in disk.list(directory):
         if name.endswith(".tmp"):
             disk.remove(directory / name)
@@ -133,8 +168,14 @@ def load(disk: Disk, directory: Path) -> tuple[int, dict[str, Any]] | None:
         path = directory / file_name(number)
         problem, contents = _read(bytes(disk.read(path)))
         if contents is not None:
+            wrong = mismatch(number, contents, owner)
+            if wrong:
+                raise CatalogError(f"{path} {wrong}. Put the right file back, or restore the shard from a backup")
             for newer in found[found.index(number) + 1 :]:
-                disk.remove(directory / file_name(newer))
+                damaged = directory / file_name(newer)
+                set_apart(disk, directory, damaged)
+                if apart is not None:
+                    apart.append(damaged)
             return number, contents
         problems.append(f"{path}: {problem}")
     if problems:

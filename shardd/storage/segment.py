@@ -14,6 +14,10 @@ The catalog has the check of each segment, over all frames but those whose flags
 be written between this catalog and the next one. So a stop during that write does not change what is checked. Flags
 that do not match the check are damage; the deleted records do not come back.
 
+The catalog also has the **chain** of each segment: a hash over the marks of its frames, in order. So a file of another
+segment, or an older one, is damage even if each of its frames is intact. An index whose marks are not those of the
+frames is passed over.
+
 An index entry, little-endian:
 
     offset  size  field
@@ -25,7 +29,7 @@ An index entry, little-endian:
         32     8  last_ts    ms
         40     8  size       bytes that the records count in the topic's `bytes`
         48     4  flags_at   offset of the delete flags from the frame's start
-        52     4  reserved   0
+        52     4  mark       the low 32 bits of the frame's checksum; 0 from older releases
         56     8  checksum   XXH3-64 of the 56 bytes before
 """
 
@@ -33,7 +37,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,6 +49,7 @@ from shardd.storage.disk import Disk
 from shardd.storage.errors import Exhausted, SegmentError, unreadable
 
 ENTRY = struct.Struct("<QQIIqqQII")
+_MARK = struct.Struct("<I")
 ENTRY_SIZE = ENTRY.size + CHECKSUM.size
 assert ENTRY_SIZE == 64
 READ_AHEAD = 128 << 10
@@ -61,6 +66,7 @@ class Entry:
     last_ts: int
     size: int
     flags_at: int
+    mark: int = 0
 
     def encode(self) -> bytes:
         raw = ENTRY.pack(
@@ -72,7 +78,7 @@ class Entry:
             self.last_ts,
             self.size,
             self.flags_at,
-            0,
+            self.mark,
         )
         return raw + CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))
 
@@ -85,6 +91,14 @@ def flags_check(first_seq: int, flags: bytes) -> int:
     if flags.count(0) == len(flags):
         return 0
     return xxhash.xxh3_64_intdigest(first_seq.to_bytes(8, "little") + flags)
+
+
+def chained(chain: int | None, marks: Iterable[int]) -> int | None:
+    """The chain of a segment with `chain` and frames with these marks behind it; None if `chain` is not known."""
+    if chain is not None:
+        for mark in marks:
+            chain = xxhash.xxh3_64_intdigest(_MARK.pack(mark), chain)
+    return chain
 
 
 class _Part:
@@ -187,6 +201,8 @@ class Segment:
         self.records = 0
         self.frames = 0
         self.last_seq = first_seq - 1
+        self.chain: int | None = 0
+        """Of the frames that count; None if an older release wrote the catalog."""
         self.check = 0
         """The check of the file's delete flags."""
         self.sealed = False
@@ -259,6 +275,7 @@ def entry_of(batch: Batch, frame: Frame, offset: int) -> Entry:
         batch.last_ts,
         batch.size,
         len(frame.head) + CHECKSUM.size,
+        frame.checksum & 0xFFFF_FFFF,
     )
 
 
@@ -268,11 +285,12 @@ def read_index(disk: Disk, segment: Segment, size: int) -> list[Entry]:
     They come from the index file, or from the frames if the index is missing or does not fit. Blocks. Raises
     `SegmentError` for damage, OSError.
     """
-    entries = _from_index(disk, segment, size)
+    entries = from_index(disk, segment, size)
     return _from_data(disk, segment, size) if entries is None else entries
 
 
-def _from_index(disk: Disk, segment: Segment, size: int) -> list[Entry] | None:
+def from_index(disk: Disk, segment: Segment, size: int) -> list[Entry] | None:
+    """The entries of the first `size` bytes as the index file has them; None if it is missing or does not fit."""
     try:
         raw = bytes(disk.read(segment.index_path))
     except FileNotFoundError:
@@ -285,7 +303,7 @@ def _from_index(disk: Disk, segment: Segment, size: int) -> list[Entry] | None:
         fields = raw[at : at + ENTRY.size]
         if CHECKSUM.unpack_from(raw, at + ENTRY.size)[0] != xxhash.xxh3_64_intdigest(fields):
             return None
-        entry = Entry(*ENTRY.unpack(fields)[:-1])
+        entry = Entry(*ENTRY.unpack(fields))
         if entry.offset != end:
             return None
         end += entry.length
@@ -317,11 +335,24 @@ def _from_data(disk: Disk, segment: Segment, size: int) -> list[Entry]:
                 batch.first_ts,
                 batch.last_ts,
                 batch.size,
-                HEADER.size + header.body_len + CHECKSUM.size,
+                header.flags_at,
+                _mark(view, offset + header.flags_at),
             )
         )
         offset += header.length
     return entries
+
+
+def _mark(view: memoryview, flags_at: int) -> int:
+    return int(_MARK.unpack_from(view, flags_at - CHECKSUM.size)[0])
+
+
+def marks_of(view: memoryview, entries: list[Entry]) -> list[int]:
+    """The marks of the frames in a segment's bytes at the places that the entries name; -1 where there can be none."""
+    return [
+        _mark(view, entry.offset + entry.flags_at) if HEADER.size < entry.flags_at <= entry.length else -1
+        for entry in entries
+    ]
 
 
 def load_batches(
@@ -330,12 +361,21 @@ def load_batches(
     """The batches in the first `size` bytes of a segment.
 
     `expected` is the check of the delete flags in the catalog, without the frames whose first seqs are in `listed`;
-    None if an older release wrote the catalog. Blocks. Raises `SegmentError` for damage, OSError.
+    None if an older release wrote the catalog. `segment.chain` is the one in the catalog. Blocks. Raises `SegmentError`
+    for damage, OSError.
     """
     entries = read_index(disk, segment, size)
     view = disk.read(segment.data_path)
     if len(view) < size:
         raise SegmentError(f"{segment.data_path} has {len(view)} bytes, but the catalog says {size} belong to it")
+    marks = marks_of(view, entries)
+    if any(entry.mark not in (0, mark) for entry, mark in zip(entries, marks, strict=True)):
+        entries = _from_data(disk, segment, size)  # the index is of other frames
+        marks = [entry.mark for entry in entries]
+    chain = chained(0, marks)
+    if segment.chain not in (None, chain):
+        raise SegmentError(f"{segment.data_path}: its frames are not those that were written here")
+    segment.chain = chain
     batches = []
     found = 0
     for entry in entries:

@@ -39,7 +39,7 @@ from errno import ENOSPC
 from pathlib import Path
 from typing import ClassVar
 
-from proto.format.frame import Frame, Kind
+from proto.format.frame import LINK_SHIFT, Frame, Kind, link_of
 from proto.format.map_body import MapBody
 from shardd.storage.disk import Disk, File, is_full
 
@@ -95,10 +95,24 @@ class SyncJob:
 
 
 class Wal:
-    def __init__(self, disk: Disk, directory: Path, *, next_no: int, max_bytes: int, resume: str | None = None) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: Path,
+        *,
+        next_no: int,
+        max_bytes: int,
+        resume: str | None = None,
+        seed: int = 0,
+        tail: int | None = None,
+    ) -> None:
         """`resume` names the file to append to, which is valid up to frame `next_no - 1`. It is synced now, because the
-        process that wrote it may have been killed before its sync. Blocks. Raises OSError."""
+        process that wrote it may have been killed before its sync. `seed` is that of the links between frames, `tail`
+        the checksum of that last frame (0: there is none, None: not known). Blocks. Raises OSError."""
         self._disk = disk
+        self._seed = seed
+        self._staged_tail = self._written_tail = self._synced_tail = tail
+        """Checksums of the last frame that was staged, written, synced."""
         self._directory = directory
         self._max_bytes = max_bytes
         self.next_no = next_no
@@ -141,16 +155,26 @@ class Wal:
     def stage(self, encode: Callable[[int, int], Frame]) -> tuple[int, Frame]:
         """Number the next frame and encode it with `encode(frame_no, synced_no)`. Returns the number and the frame."""
         number = self.next_no
-        frame = encode(number, self.synced_no)
+        frame = encode(number, self._linked(self._staged_tail, self.synced_no))
         self._staged.append(frame)
+        self._staged_tail = frame.checksum
         self.next_no += 1
         return number, frame
+
+    def _linked(self, tail: int | None, synced_no: int) -> int:
+        """What goes into the header of the frame behind one with the checksum `tail`: its `synced_no` and its link."""
+        return synced_no if tail is None else synced_no | link_of(tail, self._seed) << LINK_SHIFT
 
     def unstage(self, count: int) -> None:
         """Forget the last `count` staged frames. Their numbers are given again."""
         if count:
             del self._staged[-count:]
             self.next_no -= count
+            self._staged_tail = self._staged[-1].checksum if self._staged else self._written_tail
+
+    def checksum_of(self, number: int) -> int | None:
+        """The checksum of frame `number`, if that is the last one that was synced; else None."""
+        return self._synced_tail if number == self.synced_no else None
 
     def flush(self) -> None:
         """Write all staged frames, in one system call unless there are very many. Raises `WalError`, and then none of
@@ -159,6 +183,7 @@ class Wal:
         if not staged:
             return
         first_no = self.next_no - len(staged)
+        tail, self._staged_tail = self._staged_tail, self._written_tail
         if self.read_only is not None:
             self.next_no = first_no
             raise WalError(self.read_only)
@@ -174,6 +199,7 @@ class Wal:
         except OSError as error:
             self.next_no = first_no
             raise WalError("the write-ahead log could not be written", error) from error
+        self._staged_tail = self._written_tail = tail
         self._size += size
         self._frames += len(staged)
         self._writes += 1
@@ -229,8 +255,11 @@ class Wal:
 
     def _mark_synced(self, upto_no: int) -> None:
         self.synced_no = upto_no
+        last = None
         while self._unsynced and self._unsynced[0][0] <= upto_no:
-            self._unsynced.popleft()
+            last = self._unsynced.popleft()[1]
+        if last is not None:
+            self._synced_tail = last.checksum
 
     def _rotate(self) -> None:
         if self._unsynced:
@@ -256,7 +285,10 @@ class Wal:
         kept = [frame for number, frame in self._unsynced if keep(number)]
         first_no = self.synced_no + 1
         kept.insert(0, Rescued(len(self._unsynced) - len(kept)).encode(0, 0))
-        kept = [frame.renumbered(first_no + n, self.synced_no) for n, frame in enumerate(kept)]
+        tail = self._synced_tail
+        for n, frame in enumerate(kept):
+            kept[n] = frame.renumbered(first_no + n, self._linked(tail, self.synced_no))
+            tail = kept[n].checksum
         path = self._directory / file_name(first_no)
         temporary = path.with_suffix(".log.tmp")
         buffers = [part for frame in kept for part in (frame.head, frame.tail)]
@@ -276,6 +308,7 @@ class Wal:
         self._file.close()
         self._unsynced.clear()
         self._file, self._size = file, size
+        self._staged_tail = self._written_tail = self._synced_tail = tail
         self.synced_no = first_no + len(kept) - 1
         self.next_no = self.synced_no + 1
         self._bytes += size

@@ -312,7 +312,7 @@ def test_a_stop_closes_sockets_and_says_so(new_service: Callable[..., Service]) 
     with new_service() as service, talk(service) as client:
         client.ask("ping")
         assert service.stop() == 0
-        assert closed(client.connection) == 1001
+        assert closed(client.connection) == 1012
 
 
 def test_a_client_that_does_not_answer_pings_is_left(new_service: Callable[..., Service]) -> None:

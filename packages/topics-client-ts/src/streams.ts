@@ -173,8 +173,9 @@ export class SocketFrames implements Frames {
 }
 
 /** An error frame: 429 is advice, 404 and 410 tell that the session is gone, all others that the stream ends. */
-export function checkError(told: { code?: number; error?: string }): void {
+export function checkError(told: { code?: number; error?: string; retry_after_ms?: number }): void {
   const text = told.error ?? "";
   if (told.code === 404 || told.code === 410) throw new NotFound(text);
-  if (told.code !== 429) throw new Unavailable(`the stream ends with ${told.code}: ${text}`);
+  const facts = { retryAfterMs: told.retry_after_ms };
+  if (told.code !== 429) throw new Unavailable(`the stream ends with ${told.code}: ${text}`, facts);
 }

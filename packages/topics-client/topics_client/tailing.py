@@ -273,7 +273,9 @@ class Tail(Generic[I_co]):
         if event == "error" and code in (404, 410):
             raise NotFound(str(told.get("error")))  # the session is gone
         if event == "error" and code != 429:
-            raise Unavailable(f"the stream ends with {code}: {told.get('error')}")
+            pause = told.get("retry_after_ms")
+            seconds = pause / 1000 if isinstance(pause, int) else None
+            raise Unavailable(f"the stream ends with {code}: {told.get('error')}", retry_after=seconds)
         if event == "error":
             log.info("the service slows the tail down: %s", told.get("error"))
         elif topic not in self._received and not self._prefix:

@@ -123,6 +123,15 @@ async def test_a_stream_that_breaks_before_a_frame_has_its_session_made_again(au
         assert (await anext(tail)).seq == 5
 
 
+async def test_a_tail_waits_as_long_as_a_service_that_stops_asks_for(autojump_clock: Clock) -> None:
+    ends = b"retry: 2000\n\n", frame("error", code=503, error="shutting down", retry_after_ms=1000)
+    fake = Fake([session(t=4), *(stream(records("t", 5, 5), *ends) for _ in range(5)), stream(records("t", 6, 6))])
+    begun = trio.current_time()
+    async with fake.client() as client, client.tail("t", from_seq=4) as tail:
+        assert [item.seq for item in await take(tail, 2)] == [5, 6]
+    assert trio.current_time() - begun >= 5
+
+
 async def test_deleted_topics_are_told_and_the_last_one_ends_the_tail(autojump_clock: Clock) -> None:
     fake = Fake([session(a=0, b=0), stream(frame("topic-deleted", "x", topic="a")), stream(), error(404, "not_found")])
     fake.answers += [error(404, "topic_not_found")]

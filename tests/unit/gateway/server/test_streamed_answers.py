@@ -108,6 +108,7 @@ async def test_a_stream_that_cannot_be_opened_now_tells_a_browser_to_come_back()
                 async with there.client() as late:
                     answer = await late.ask("GET", path, headers=BROWSER)
                     assert (answer.status, answer.raw.count(b'"code":503')) == (200, 1)
+                    assert (answer.headers["retry-after"], b'"retry_after_ms":1000' in answer.raw) == ("2", True)
                 for accept in (None, "*/*", "text/*", "application/json", "text/event-stream;q=0, */*"):
                     async with there.client() as late:
                         answer = await late.ask("GET", path, headers={"Accept": accept} if accept else {})

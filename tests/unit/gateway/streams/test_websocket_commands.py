@@ -303,13 +303,14 @@ async def test_sockets_end_with_their_key() -> None:
         await until(lambda: socket.closed is not None)
 
 
-async def test_sockets_are_closed_when_the_service_stops() -> None:
+async def test_sockets_are_closed_when_the_service_stops_and_told_to_come_back() -> None:
     async with talking() as (socket, _, there):
         socket.tell("ping")
         await socket.wait("pong")
         await there.gateway.api.live.drain()
-        assert (await socket.wait("error"))["code"] == "shutting_down"
-        await until(lambda: socket.closed == (1001, ""))
+        error = await socket.wait("error")
+        assert (error["code"], error["retry_after_ms"]) == ("shutting_down", 1000)
+        await until(lambda: socket.closed == (1012, ""))
 
 
 async def test_the_prefixes_of_a_socket_have_a_bound() -> None:

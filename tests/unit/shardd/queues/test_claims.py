@@ -668,6 +668,21 @@ def test_acks_and_durable_leases_survive(durability: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["clean", "crash", "checkpoint"])
+def test_a_start_under_a_clock_that_is_a_day_ahead_ends_durable_leases_and_delays(how: str) -> None:
+    """A start can compare the clock with nothing, so it believes it, also for TTLs. Jobs are handed out once more, and
+    none is lost; an ack of the worker before is refused."""
+    shard = queue(Harness(), leases_durable=True, durability="fsync")
+    shard.append("q", *range(3))
+    token = claim(shard, "a", 1)[0]["lease_id"]
+    claim(shard, "a", 1)
+    hold(shard, "nack", 2, node="a", delay_ms=5000)
+    shard.clock.advance(86_400_000)
+    shard = restarted(shard, how)
+    assert [(job["$seq"], job["deliveries"]) for job in claim(shard, "b")] == [(1, 2), (2, 2), (3, 1)]
+    assert hold(shard, "ack", 1, node="a", lease_ids=[token])["acked"] == 0
+
+
+@pytest.mark.parametrize("how", ["clean", "crash", "checkpoint"])
 def test_other_leases_survive_a_graceful_stop_only(how: str) -> None:
     shard = queue(Harness())
     shard.append("q", *range(3))

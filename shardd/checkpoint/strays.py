@@ -1,0 +1,85 @@
+"""Strays: files of topics that no topic has. They are removed, or set apart if they may have what nothing else has.
+
+    found                                                            decision
+    empty, or without an intact frame                                remove: an attempt that was not finished
+    a frame or a topic that is younger than the log                  set apart: the catalog and the log are older ones
+    records behind the topic's last one                              set apart, for the same reason
+    the catalog does not say whose it is (an older release)          set apart
+    a name that is none of ours                                      set apart
+    all else                                                         remove: an attempt that was not finished, or a
+                                                                     deletion that catalog and log know
+
+An index shares the fate of its segment, from which it can be made. What is set apart is told, see
+`shardd.storage.lost`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from proto.format.frame import FrameError, Header, check
+from shardd.storage.disk import Disk
+from shardd.storage.segment import Segment
+from shardd.topic.topic import Topic
+
+_OURS = re.compile(r"(seg-\d{20})\.(data|idx)|held-\d{20}\.log")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What catalog and log know after a start: topic ids below `next_id`, frames up to `last_no`; and whether they said
+    whose they are. Log files before frame `begin_no` were not read."""
+
+    next_id: int
+    last_no: int
+    proven: bool = True
+    begin_no: int = 1
+
+
+def foreign(disk: Disk, path: Path, topics: Mapping[int, Topic], known: Known) -> bool:
+    """True if a stray has to be set apart. Blocks. Raises OSError."""
+    ours = _OURS.fullmatch(path.name)
+    if ours is None or not disk.size(path):
+        return ours is None
+    ident = int(path.parent.name, 16)
+    young = ident >= known.next_id or not known.proven
+    if ours[2] == "idx":
+        data = path.with_suffix(".data")
+        return foreign(disk, data, topics, known) if data.name in disk.list(path.parent) else young
+    headers = _frames(disk, path)
+    if not headers:
+        return False
+    if young or any(header.frame_no > known.last_no for header in headers):
+        return True
+    topic = topics.get(ident)
+    last_seq = headers[-1].first_seq + headers[-1].count - 1
+    return topic is not None and ours[1] is not None and last_seq > topic.head_seq
+
+
+def _frames(disk: Disk, path: Path) -> list[Header]:
+    """The headers of the intact frames that a file begins with."""
+    view = disk.read(path)
+    headers: list[Header] = []
+    offset = 0
+    try:
+        while offset < len(view):
+            headers.append(check(view, offset))
+            offset += headers[-1].length
+    except FrameError:
+        pass
+    return headers
+
+
+def goes_on(disk: Disk, segment: Segment) -> bool:
+    """True if there is an intact frame behind the bytes of a segment that count. It may be of a later state of the
+    shard, so it is not written over: the topic gets a new segment. Blocks. Raises OSError."""
+    if disk.size(segment.data_path) <= segment.size:
+        return False
+    try:
+        check(disk.read(segment.data_path), segment.size)
+    except FrameError:
+        return False
+    return True
