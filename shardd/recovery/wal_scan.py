@@ -171,7 +171,7 @@ def _files(disk: Disk, directory: Path) -> tuple[list[_Name], list[_Name]]:
     return [each for each in found if each not in empty], empty
 
 
-def precedes(disk: Disk, path: Path, after: Path, seed: int) -> bool:
+def precedes(disk: Disk, path: Path, after: Path, seed: int | None) -> bool:
     """False if the log file `path`, which was passed over, is surely not the one before the file `after`. Blocks.
     Raises OSError."""
     first_no, end = first_no_of(path.name), first_no_of(after.name)
@@ -188,7 +188,7 @@ def precedes(disk: Disk, path: Path, after: Path, seed: int) -> bool:
         link = Header(disk.read_part(after, 0, HEADER.size)).link
     except (FrameError, struct.error):
         return True  # it is damaged, or the next one is empty
-    return not link or link == link_of(checksum, seed)
+    return not link or seed is None or link == link_of(checksum, seed)
 
 
 def _remove(disk: Disk, directory: Path, empty: list[_Name]) -> None:

@@ -27,8 +27,11 @@ class Owner:
     shards: int = UNKNOWN
 
     @property
-    def seed(self) -> int:
-        """The seed of the links between the frames of its log."""
+    def seed(self) -> int | None:
+        """The seed of the links between the frames of its log. None if the owner is not known, as in a copy of the
+        directory that has no manifest beside it: then no link is written, and none is checked."""
+        if UNKNOWN in (self.service, self.shard):
+            return None
         return xxhash.xxh3_64_intdigest(_KEY.pack(self.service, self.shard))
 
     def mismatch(self, other: Owner) -> str:

@@ -103,12 +103,12 @@ class Wal:
         next_no: int,
         max_bytes: int,
         resume: str | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         tail: int | None = None,
     ) -> None:
         """`resume` names the file to append to, which is valid up to frame `next_no - 1`. It is synced now, because the
-        process that wrote it may have been killed before its sync. `seed` is that of the links between frames, `tail`
-        the checksum of that last frame (0: there is none, None: not known). Blocks. Raises OSError."""
+        process that wrote it may have been killed before its sync. `seed` is that of the links between frames
+        (None: there are none), `tail` the checksum of that last frame (0: there is none, None: not known). Blocks. Raises OSError."""
         self._disk = disk
         self._seed = seed
         self._staged_tail = self._written_tail = self._synced_tail = tail
@@ -163,7 +163,9 @@ class Wal:
 
     def _linked(self, tail: int | None, synced_no: int) -> int:
         """What goes into the header of the frame behind one with the checksum `tail`: its `synced_no` and its link."""
-        return synced_no if tail is None else synced_no | link_of(tail, self._seed) << LINK_SHIFT
+        if tail is None or self._seed is None:
+            return synced_no
+        return synced_no | link_of(tail, self._seed) << LINK_SHIFT
 
     def unstage(self, count: int) -> None:
         """Forget the last `count` staged frames. Their numbers are given again."""
