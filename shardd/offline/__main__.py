@@ -29,7 +29,7 @@ from shardd.offline.salvage import salvage
 from shardd.offline.verify import verify
 from shardd.recovery.wal_scan import RecoveryError
 from shardd.replication.attach import FORMAT, Mismatch, Service, join_service
-from shardd.replication.browse import Damaged
+from shardd.replication.browse import Damaged, patiently
 from shardd.replication.seal import open_bucket
 from shardd.replication.store import Store, StoreError
 from shardd.storage.disk import RealDisk
@@ -125,7 +125,7 @@ def _join(data: Path, job: dict[str, Any], limits: Limits) -> int:
     wanted = Service(FORMAT, job["created_ms"], job["shards"], limits.replication, limits.term_ttl_ms)
 
     def joined(store: Store) -> Iterator[dict[str, Any]]:
-        found = join_service(store, wanted)
+        found = patiently(lambda: join_service(store, wanted))
         yield {"kind": "service", "shards": found.shards, "created_ms": found.service}
 
     return _of_bucket(joined, job["url"], limits)

@@ -180,16 +180,19 @@ def check_service(store: Store, wanted: Service, prefix: str) -> None:
 def join_service(store: Store, wanted: Service) -> Service:
     """The service in the bucket; `wanted` if there was none. For a data directory that is still to be made. Raises
     `Mismatch`, `StoreError`."""
-    shards = next(iter(store.list(ShardNames(0).prefix)), None)
     try:
         return read_service(store)
     except Absent:
-        if shards is not None:
+        shards = next(iter(store.list(ShardNames(0).prefix)), None)
+    if shards is not None:
+        try:
+            return read_service(store)  # another machine was first
+        except Absent:
             raise Mismatch(
                 f"{store.url}: {SERVICE} is missing, although there are shards: put it back, or start a machine that "
                 "has used this bucket, which makes it again"
             ) from None
-        check_promises(store, "")
+    check_promises(store, "")
     return _service_of(store, settle(store, SERVICE, msgspec.json.encode(wanted)))
 
 

@@ -31,7 +31,7 @@ class Damage:
     def replace(self, folder: str, problems: Iterable[str]) -> None:
         """These, each of which begins with the object's name, are all that is wrong in a folder."""
         named = {each.partition(":")[0]: each.partition(": ")[2] for each in problems}
-        for name in [name for name in self._found if name.startswith(folder) and name not in named]:
+        for name in [name for name in list(self._found) if name.startswith(folder) and name not in named]:
             self.mended(name)
         for name, problem in named.items():
             self.add(name, problem)

@@ -21,7 +21,7 @@ from shardd.replication.manifests import ManifestError
 from shardd.replication.messages import Timing
 from shardd.replication.names import SERVICE, ShardNames
 from shardd.replication.seal import Sealed
-from shardd.replication.store import StoreError
+from shardd.replication.store import StoreError, Unreachable
 from tests.support import shipped
 from tests.support.bucket import MemoryStore
 from tests.support.fault_disk import FaultDisk
@@ -243,6 +243,12 @@ def test_a_new_machine_does_not_make_a_missing_service_again() -> None:
     with pytest.raises(Mismatch, match=r"service.json is missing, although there are shards"):
         join_service(scene.below, Service(1, 7, 1))
     assert SERVICE not in scene.below.objects
+
+
+def test_a_new_machine_lists_no_shards_if_the_service_is_there() -> None:
+    scene = Scene(b"")
+    scene.below.fault = lambda operation, name: Unreachable("away") if operation == "list" else None
+    assert join_service(scene.below, Service(1, 7, 1)).shards == 1
 
 
 def test_a_machine_claims_nothing_in_a_bucket_that_was_put_back_to_an_earlier_state() -> None:
