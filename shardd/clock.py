@@ -14,8 +14,9 @@ After that it adds the time since the machine's boot (CLOCK_BOOTTIME, which incl
     behind for five minutes      is slewed towards it, by at most a tenth of the time that passes
 
 The shard's time never goes back, so commit times never decrease. It never stands still, so nothing waits for a time far
-away. A start can compare the wall clock only with the times on disk, and takes it as right. Data that was written while
-the clock was ahead is handled per topic, so that other topics are not affected:
+away. A start can compare the wall clock only with the times on disk, and takes it as right: TTLs, durable leases,
+delays and idempotency windows that are shorter than its error are over then. Data that was written while the clock was
+ahead is handled per topic, so that other topics are not affected:
 
     a topic's newest record     is in the future: the topic's own time is ahead by the difference (`ahead_ms`), for
                                 commit times and TTLs, until the clock jumps ahead or the next start compares again

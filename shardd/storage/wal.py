@@ -156,8 +156,9 @@ class Wal:
         """Number the next frame and encode it with `encode(frame_no, synced_no)`. Returns the number and the frame."""
         number = self.next_no
         frame = encode(number, self._linked(self._staged_tail, self.synced_no))
+        tail = frame.checksum
         self._staged.append(frame)
-        self._staged_tail = frame.checksum
+        self._staged_tail = tail
         self.next_no += 1
         return number, frame
 
@@ -170,9 +171,10 @@ class Wal:
     def unstage(self, count: int) -> None:
         """Forget the last `count` staged frames. Their numbers are given again."""
         if count:
-            del self._staged[-count:]
+            kept = self._staged[:-count]
+            tail = kept[-1].checksum if kept else self._written_tail
+            self._staged, self._staged_tail = kept, tail
             self.next_no -= count
-            self._staged_tail = self._staged[-1].checksum if self._staged else self._written_tail
 
     def checksum_of(self, number: int) -> int | None:
         """The checksum of frame `number`, if that is the last one that was synced; else None."""

@@ -13,6 +13,7 @@ The state found decides the action:
     unreadable    any                      any               refuse
     other format  any                      any               refuse
     good          one missing              any               refuse: data is lost
+    good          more, with data          any               refuse: the manifest is another one's
     good          all present              none or the same  use it
     good          all present              another number    refuse: `topics reshard` changes the number
 
@@ -77,7 +78,7 @@ def parse_manifest(path: Path, content: bytes) -> Manifest:
     except (ValueError, KeyError, TypeError) as error:
         raise DataDirError(
             f"{path} is damaged ({error!r}): put it back from a backup; its content is "
-            '{"format": 1, "shards": <number of shard-* directories>, "created_ms": <any>}'
+            '{"format": 1, "shards": <number of shard-* directories>, "created_ms": <as shards say>}'
         ) from error
     if version != FORMAT:
         raise DataDirError(f"{path} has format {version!r}, this release knows {FORMAT}: use the release that wrote it")
@@ -103,6 +104,11 @@ def decide(path: Path, manifest: Manifest | None, used: Mapping[str, bool], want
     missing = [name for name in map(shard_name, range(manifest.shards)) if name not in used]
     if missing:
         raise DataDirError(f"{path / missing[0]} is missing: the manifest says {manifest.shards} shards")
+    extra = sorted(
+        name for name, filled in used.items() if filled and name not in map(shard_name, range(manifest.shards))
+    )
+    if extra:
+        raise DataDirError(f"{path / extra[0]} holds data, but the manifest says {manifest.shards} shards")
     if wanted is not None and wanted != manifest.shards:
         raise DataDirError(
             f"TOPICS_SHARDS={wanted}, but {path} was made for {manifest.shards} shards: leave TOPICS_SHARDS unset, "

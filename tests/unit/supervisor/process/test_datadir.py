@@ -232,3 +232,11 @@ def test_what_is_planted_in_a_place_of_ours_is_named_and_not_followed(tmp_path: 
         with pytest.raises(DataDirError, match=rf"{name} is a (symbolic link|FIFO)"):
             opening(tmp_path / "data")
     assert parse_manifest(treasure, treasure.read_bytes()).shards == 1
+
+
+def test_a_manifest_with_fewer_shards_than_have_data_is_refused(tmp_path: Path) -> None:
+    open_dir(tmp_path, 3).close()
+    (tmp_path / "shard-02" / "wal").mkdir()
+    (tmp_path / "manifest.json").write_text('{"format": 1, "shards": 2, "created_ms": 1234}')
+    with pytest.raises(DataDirError, match="shard-02 holds data, but the manifest says 2 shards"):
+        open_dir(tmp_path)
