@@ -108,7 +108,8 @@ class Wal:
     ) -> None:
         """`resume` names the file to append to, which is valid up to frame `next_no - 1`. It is synced now, because the
         process that wrote it may have been killed before its sync. `seed` is that of the links between frames
-        (None: there are none), `tail` the checksum of that last frame (0: there is none, None: not known). Blocks. Raises OSError."""
+        (None: there are none), `tail` the checksum of that last frame (0: there is none, None: not known). Blocks.
+        Raises OSError."""
         self._disk = disk
         self._seed = seed
         self._staged_tail = self._written_tail = self._synced_tail = tail
