@@ -315,7 +315,7 @@ async def test_a_drain_says_so_and_closes() -> None:
         await socket.answer()
         there.nursery.start_soon(there.gateway.drain)
         assert (await socket.answer())["code"] == "shutting_down"
-        assert (await socket.closed()).code == CloseReason.GOING_AWAY
+        assert (await socket.closed()).code == CloseReason.SERVICE_RESTART
 
 
 async def _refusal(there: Stage, headers: dict[str, str], method: str = "GET", body: bytes | None = None) -> Answer:
