@@ -77,7 +77,7 @@ def test_an_exception_fails_its_request_and_the_shard_serves_on(defective: Servi
         assert (status, answer["error"]["code"]) == (500, "internal")
     ident = answer["error"]["detail"]["id"]
     until(lambda: f"id={ident}" in defective.log_text(), "the id in the log")
-    assert "ZeroDivisionError: a defect" in defective.log_text()
+    assert "ZeroDivisionError" in defective.log_text()
     assert pid_of(defective) == before
     assert defective.request("POST", "/v0/topics/t", {"records": [{"data": 1}]})[0] == 200
     assert errors(defective) == {(f"shard-{shard_of('t', 2):02d}", "cursor_get"): 20}

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.server.page_paths import PAGES
 from gateway.server.reference_page import FILES
+from gateway.server.status_page import FILES as STATUS_PAGE
 from tests.e2e.test_http_api import raw
 from tests.support.browser import Page, tab
 from tests.support.service import Service
@@ -58,8 +59,8 @@ def test_it_shows_every_operation_and_message(
 
 
 def test_its_files_are_served_with_a_strict_policy(shared: Service) -> None:
-    assert {"/", "/console", *FILES} == PAGES
-    for path, (content_type, content) in FILES.items():
+    assert {"/console", *FILES, *STATUS_PAGE} == PAGES
+    for path, (content_type, content) in {**FILES, **STATUS_PAGE}.items():
         status, headers, body = raw(shared, "GET", path)
         assert (status, body, headers["content-type"]) == (200, content, content_type)
         policy = headers["content-security-policy"]

@@ -240,7 +240,8 @@ class Visitor(Watcher):
         self.leave()
 
     def _read(self, response: http.client.HTTPResponse) -> None:
-        with contextlib.suppress(ConnectionError):  # of bytes after the client has left
+        # Of bytes after the client has left; IncompleteRead if they end between a chunk and its line break.
+        with contextlib.suppress(ConnectionError, http.client.IncompleteRead):
             super()._read(response)
 
     def _check_end(self, response: http.client.HTTPResponse) -> None:
