@@ -138,9 +138,8 @@ async def test_a_standby_that_had_read_a_part_takes_over_although_it_is_missing_
         assert not empty.role.held.is_set()
 
 
-def test_retention_goes_on_beside_a_damaged_manifest_and_removes_it_when_it_is_old() -> None:
-    shard = Shipped(MemoryStore(), **SMALL).attach()
-    shard.store.objects[NAMES.manifest(1)] = b"?"
+def age(shard: Shipped) -> None:
+    """Three checkpoints and their copies, each older than the window when the next is made."""
     for number in range(3):
         shard.append("a", "x" * 3000, number)
         shard.sync()
@@ -148,6 +147,12 @@ def test_retention_goes_on_beside_a_damaged_manifest_and_removes_it_when_it_is_o
         shard.copy()
         shard.clock.advance(shard.limits.bucket_retain_ms + 1000)
         shard.copies.retain()
+
+
+def test_retention_goes_on_beside_a_damaged_manifest_and_removes_it_when_it_is_old() -> None:
+    shard = Shipped(MemoryStore(), **SMALL).attach()
+    shard.store.objects[NAMES.manifest(1)] = b"?"
+    age(shard)
     assert NAMES.manifest(1) not in shard.store.objects
     assert NAMES.part(2) not in shard.store.objects
 
@@ -175,13 +180,7 @@ def test_checkpoints_and_retention_pass_over_objects_of_strangers(name: str) -> 
     shard = Shipped(MemoryStore(), **SMALL).attach()
     for folder in (NAMES.log, NAMES.terms, NAMES.manifests, NAMES.checkpoints):
         shard.store.objects[f"{folder}{name}"] = b"?"
-    for number in range(3):
-        shard.append("a", "x" * 3000, number)
-        shard.sync()
-        shard.shard.checkpoint_now()
-        shard.copy()
-        shard.clock.advance(shard.limits.bucket_retain_ms + 1000)
-        shard.copies.retain()
+    age(shard)
     assert NAMES.part(2) not in shard.store.objects
     assert f"{NAMES.log}{name}" in shard.store.objects
 
