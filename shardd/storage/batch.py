@@ -171,6 +171,19 @@ class Batch:
             return b"\1" * (stop - start)
         return bytes(self.flags[start:stop]).translate(_LIVE)
 
+    def live_mask(self, start: int, stop: int, most: int) -> tuple[bytes, int]:
+        """The mask from `start` on up to its `most`-th live record, or to `stop`; and the number of live records in it.
+        Its cost follows the records that it passes, not those up to `stop`."""
+        mask, taken, piece = b"", 0, most + FEW
+        while start < stop:
+            part = self.mask(start, min(start + piece, stop))
+            there = part.count(1)
+            if taken + there >= most:
+                part = part[: _place(part, most - taken) + 1]
+                return mask + part, most
+            mask, taken, start, piece = mask + part, taken + there, start + len(part), 2 * piece
+        return mask, taken
+
     def delete_flags(self) -> bytes:
         """One byte per record, in the form of the file. Records before `start` are not flagged: they are below the
         topic's floor."""
@@ -289,6 +302,11 @@ class Batch:
             return 0
         columns = self._countable()
         return 0 if columns is None or isinstance(columns.ts, int) else bisect_left(columns.ts, oldest_ts)
+
+
+def _place(mask: bytes, number: int) -> int:
+    """The place of the `number`-th 1, counted from 1."""
+    return bisect_left(list(accumulate(mask)), number)
 
 
 def merged(batches: Sequence[Batch], topic_id: int, level: int) -> Batch:

@@ -8,9 +8,8 @@ at a time and at most twice. So the cost of a topic is per thousand records, ind
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
 
 from proto.format.frame import Columns, part
 from shardd.storage.batch import FINAL_LEVEL, Batch, fitting, merged
@@ -143,11 +142,8 @@ class BatchSequence:
                 stop = min(stop, start + limit)
                 taken = stop - start
             else:
-                mask = batch.mask(start, stop)
-                taken = mask.count(1)
-                if taken > limit:
-                    stop = start + bisect_left(list(accumulate(mask)), limit) + 1
-                    mask, taken = mask[: stop - start], limit
+                mask, taken = batch.live_mask(start, stop, limit)
+                stop = start + len(mask)
             if taken:
                 columns = batch.columns()
                 size = columns.size(start, stop)
@@ -160,7 +156,7 @@ class BatchSequence:
                 slices.append(Slice(columns, batch.first_seq, start, stop, mask))
                 limit -= taken
                 budget -= size
-                if not limit and stop < end:
+                if not limit and batch.live_mask(stop, end, 1)[1]:
                     return slices, batch.first_seq + stop - 1
             if not limit:
                 return slices, batch.first_seq + end - 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import combinations
 
 import pytest
@@ -85,3 +86,41 @@ def test_only_so_many_columns_are_kept_and_none_of_a_large_batch() -> None:
     large = Batch(encode_batch(columns, 1, 1).head, 1, columns)
     fresh.keep(large, columns)
     assert large.decoded is None
+
+
+# -- masks
+
+
+def masked(marks: str) -> Batch:
+    """A batch with a deleted record for each 0 of `marks`."""
+    columns = Columns(len(marks), 1, constant(b"1"))
+    made = Batch(encode_batch(columns, 1, 1).head, 1, columns)
+    made.delete([place for place, mark in enumerate(marks) if mark == "0"])
+    return made
+
+
+@pytest.mark.parametrize("density", [0.001, 0.05, 0.5, 0.999, 1.0])
+def test_a_live_mask_ends_at_the_last_record_that_is_wanted_or_at_the_end(density: float) -> None:
+    chance = random.Random(7)
+    count = 3000
+    made = masked("".join("01"[chance.random() < density] for _ in range(count)))
+    for start, stop, most in ((0, count, 1), (0, count, 8), (17, 2400, 300), (2990, count, 50), (5, 5, 3)):
+        mask, live = made.live_mask(start, stop, most)
+        whole = made.mask(start, stop)
+        assert mask == whole[: len(mask)]
+        assert live == mask.count(1) == min(most, whole.count(1))
+        assert mask.endswith(b"\1") if live == most else len(mask) == stop - start
+
+
+def test_a_live_mask_looks_at_few_more_records_than_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = masked("0" + "1" * 100_000)
+    looked: list[int] = []
+    whole = Batch.mask
+
+    def seen(self: Batch, start: int, stop: int) -> bytes:
+        looked.append(stop - start)
+        return whole(self, start, stop)
+
+    monkeypatch.setattr(Batch, "mask", seen)
+    made.live_mask(0, 100_001, 8)
+    assert sum(looked) < 100

@@ -51,3 +51,27 @@ def test_batches_without_a_place_in_a_file_are_merged_up_to_a_seq() -> None:
     unstored = found.unstored(4, 1)
     assert [(each.first_seq, each.count) for each in unstored] == [(1, 4)]
     assert [each.first_seq for each in found.batches] == [1, 5]
+
+
+def test_a_window_that_is_full_passes_over_deleted_records_behind_it_only_up_to_a_live_one() -> None:
+    found = BatchSequence()
+    found.append(batch(1, 200))
+    found.batches[0].delete([0, *range(3, 200)])
+    assert _window(found, 2) == ([2, 3], 200)
+    assert _window(found, 1) == ([2], 2)
+    found = BatchSequence()
+    found.append(batch(1, 200))
+    found.batches[0].delete([0, *range(3, 190)])
+    assert _window(found, 2) == ([2, 3], 3)
+    assert _window(found, 20) == ([2, 3, *range(191, 201)], 200)
+
+
+def _window(found: BatchSequence, limit: int) -> tuple[list[int], int]:
+    slices, examined = found.window(1, limit, 1 << 20, 200)
+    seqs = [
+        each.first_seq + place
+        for each in slices
+        for place in range(each.start, each.stop)
+        if each.mask is None or each.mask[place - each.start]
+    ]
+    return seqs, examined
