@@ -20,8 +20,8 @@ READY_SECONDS = 60.0
 BYTECODE = Path(tempfile.gettempdir()) / f"topics-bench-bytecode-{os.getuid()}"
 """Where services keep compiled modules, so that no checkout is faster because it was compiled at installation."""
 HERE = Path(__file__).resolve().parents[1]
-PARTS = {b"gateway": "gateway", b"shardd": "shards"}
-"""Part of the service by the module that a process runs."""
+PARTS = {b"gateway": "gateway", b"shard": "shards", b"topics: fork": "fork server"}
+"""Part of the service by the beginning of a process's name, or of the module that it runs."""
 
 
 class Server:
@@ -126,15 +126,15 @@ class Server:
         return found
 
     def processes(self) -> dict[int, str]:
-        """Pid → part ("gateway", "shards", "supervisor") of each process."""
+        """Pid → part ("gateway", "shards", "fork server", "supervisor") of each process."""
         found = {self._process.pid: "supervisor"}
         for pid in self.children():
             try:
                 command = (Path("/proc") / str(pid) / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue  # the process ended meanwhile
-            for module, part in PARTS.items():
-                if module in command:
+            for name, part in PARTS.items():
+                if any(word.startswith(name) for word in command):
                     found[pid] = part
         return found
 

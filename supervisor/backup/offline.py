@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from supervisor.process.child import python
 from supervisor.process.datadir import DataDir
+from supervisor.process.forks import python
 
 
 def results(

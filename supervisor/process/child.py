@@ -1,6 +1,6 @@
 """Child: one child process and its incarnations. Starts, restarts and stops it, and receives its control messages.
 
-The only module that starts long-lived processes (`keys` and `offline` start short-lived ones). The service prepares the
+`supervisor.process.forks` starts the processes. The service prepares the
 first message to an incarnation, `restart` decides when to restart, and `states` has the state machine.
 """
 
@@ -9,10 +9,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +34,7 @@ from proto.ipc.control import (
 from proto.ipc.transport import ControlLink
 from proto.process.orphan import PARENT_PID_VARIABLE
 from supervisor.process import restart
+from supervisor.process.forks import Process
 from supervisor.process.restart import Death, TooOften, decide
 from supervisor.process.states import ALIVE, Event, State, after
 
@@ -47,7 +46,9 @@ _KEPT = ("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "VIRTUAL_ENV", "LD_
 _KEPT_PREFIXES = ("PYTHON", "LC_", "MALLOC_")
 _STORES = ("AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 """Beginnings of the variables by which clients of object stores are configured."""
-_OURS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+
+StartProcess = Callable[[str, Mapping[str, str], Sequence[int]], Awaitable[Process]]
+"""Starts a process: its title, its environment, and the descriptors that it inherits. Raises OSError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Child:
     def __init__(
         self,
         name: str,
-        command: Sequence[str],
+        start: StartProcess,
         environment: Mapping[str, str],
         prepare: Callable[[int], Launch],
         changed: Callable[[Child], None],
@@ -122,7 +123,7 @@ class Child:
         its phase is `failed`; its state is not, unless it is given up."""
         self.drained = trio.Event()
         self.gone = trio.Event()
-        self._command = list(command)
+        self._start = start
         self._environment = environment
         self._prepare = prepare
         self._changed = changed
@@ -132,7 +133,7 @@ class Child:
         self._ready_at: float | None = None
         self._stop_requested = trio.Event()
         self._link: ControlLink | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Process | None = None
         self._failure: str | None = None
 
     def _apply(self, event: Event) -> None:
@@ -218,10 +219,10 @@ class Child:
         if in_hand_fd >= 0:
             in_hand.empty(in_hand_fd)
         try:
-            process, link = self._spawn(launch.inherit)
+            process, link = await self._spawn(launch.inherit)
         except OSError as error:
             # A lack of processes or memory may be temporary, so this counts as an ordinary death.
-            self._log.error("child_not_started", command=self._command[0], error=str(error))
+            self._log.error("child_not_started", error=str(error))
             self._apply(Event.SPAWN)
             return NOT_STARTED
         pidfd = os.pidfd_open(process.pid)
@@ -256,31 +257,16 @@ class Child:
                 await link.aclose()
         return status
 
-    def _spawn(self, inherit: tuple[int, ...]) -> tuple[subprocess.Popen[bytes], ControlLink]:
-        """Start the process. Uses subprocess rather than trio's processes: the kernel's parent-death signal depends on
-        the thread that forked, and only the main thread lives as long as the supervisor."""
+    async def _spawn(self, inherit: tuple[int, ...]) -> tuple[Process, ControlLink]:
         ours, theirs = socket.socketpair()
-        environment = {
-            **self._environment,
-            CONTROL_FD_VARIABLE: str(theirs.fileno()),
-            PARENT_PID_VARIABLE: str(os.getpid()),
-        }
-        # Terminals and service managers signal the whole process group, but only the supervisor may react. Children
-        # inherit these signals blocked, and end by Stop, by end-of-file, or by SIGKILL.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _OURS)
-        try:
-            process = subprocess.Popen(
-                self._command,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), *inherit),
-            )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            theirs.close()
+        number = theirs.fileno()
+        told = {CONTROL_FD_VARIABLE: str(number), PARENT_PID_VARIABLE: str(os.getpid())}
+        with theirs:
+            try:
+                process = await self._start(self.name, {**self._environment, **told}, (number, *inherit))
+            except BaseException:
+                ours.close()
+                raise
         return process, ControlLink(ours)
 
     async def _hear(self, link: ControlLink, heard: trio.Event) -> None:
@@ -382,11 +368,6 @@ def describe(status: int) -> str:
         return signal.Signals(-status).name
     except ValueError:
         return f"signal {-status}"
-
-
-def python(module: str) -> list[str]:
-    """Command that runs a module of the project as a process. -P excludes the working directory from `sys.path`."""
-    return [sys.executable, "-P", "-m", module]
 
 
 def now_ms() -> int:

@@ -21,8 +21,8 @@ import signal
 import socket
 import stat
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -36,8 +36,9 @@ from proto.process import log
 from supervisor.config.keys import FILE_VARIABLE, Keys, KeysError, read_file
 from supervisor.config.settings import Settings, unknown_variables
 from supervisor.process import listener, reaper, rundir
-from supervisor.process.child import Child, Launch, credentials_of_stores, environment_for_children, now_ms, python
+from supervisor.process.child import Child, Launch, credentials_of_stores, environment_for_children, now_ms
 from supervisor.process.datadir import DataDir, DataDirError, Manifest, shard_name
+from supervisor.process.forks import GATEWAY, SHARD, ForkServer
 from supervisor.process.listener import Protocols
 from supervisor.process.notify import Notifier
 from supervisor.process.rundir import RuntimeDir, RuntimeDirError
@@ -77,9 +78,8 @@ class Service:
         *,
         keys: Keys = NO_KEYS,
         protocols: Protocols = NO_PROTOCOLS,
+        forks: ForkServer,
         audit_fd: int = -1,
-        shard_command: Sequence[str] = tuple(python("shardd")),
-        gateway_command: Sequence[str] = tuple(python("gateway")),
     ) -> None:
         self._settings = settings
         self._data = data
@@ -110,9 +110,10 @@ class Service:
         """Whether a shard has ever served."""
         self._seen: dict[str, tuple[State, str, int, str, str]] = {}
         self._logged_at: dict[str, float] = {}
-        self._make_children(shard_command, gateway_command)
+        self._forks = forks
+        self._make_children()
 
-    def _make_children(self, shard_command: Sequence[str], gateway_command: Sequence[str]) -> None:
+    def _make_children(self) -> None:
         settings = self._settings
         environment = environment_for_children(
             os.environ, TOPICS_LOG_LEVEL=settings.log_level, TOPICS_LOG_FORMAT=log.chosen_format(settings.log_format)
@@ -121,18 +122,16 @@ class Service:
         # OpenTelemetry's settings may hold credentials, so only the gateway, which needs them, gets them.
         telemetry = {name: value for name, value in os.environ.items() if name.startswith("OTEL_")}
 
-        def child(
-            name: str, command: Sequence[str], prepare: Callable[[int], Launch], vital: bool, **more: str
-        ) -> Child:
-            limit = settings.restart_limit
-            return Child(name, command, environment | more, prepare, self._changed, self._log, limit, vital)
+        def child(name: str, module: str, prepare: Callable[[int], Launch], vital: bool, **more: str) -> Child:
+            limit, start = settings.restart_limit, partial(self._forks.fork, module)
+            return Child(name, start, environment | more, prepare, self._changed, self._log, limit, vital)
 
         stores = credentials_of_stores(os.environ) if settings.bucket else {}
         self._shards = [
-            child(shard_name(index), shard_command, partial(self._for_shard, index), vital=False, **stores)
+            child(shard_name(index), SHARD, partial(self._for_shard, index), vital=False, **stores)
             for index in range(self._data.shards)
         ]
-        self._gateway = child("gateway", gateway_command, self._for_gateway, vital=True, **telemetry)
+        self._gateway = child("gateway", GATEWAY, self._for_gateway, vital=True, **telemetry)
         self._children = [*self._shards, self._gateway]
         self._news = {child.name: trio.Event() for child in self._children}
 
@@ -200,6 +199,7 @@ class Service:
         async with trio.open_nursery() as nursery:
             forced = trio.CancelScope()
             await nursery.start(self._obey_signals, forced)
+            nursery.start_soon(self._forks.keep)
             nursery.start_soon(self._reload)
             hang_ms, manager_s = self._settings.hang_timeout_ms, timeout_s(os.environ, os.getpid())
             if hang_ms or manager_s is not None:
@@ -459,6 +459,10 @@ def serve(
     `fresh` describes a data directory that is still to be made.
     """
     with ExitStack() as closing:
+        forks = ForkServer(environment_for_children(os.environ))
+        closing.callback(forks.stop)
+        with suppress(OSError):  # the service tries again
+            forks.start()
         try:
             opened = _open(settings, keys, closing, fresh)
         except listener.ExposedError as error:
@@ -485,6 +489,7 @@ def serve(
             keys=keys,
             protocols=opened.protocols,
             audit_fd=opened.audit_fd,
+            forks=forks,
         )
         return trio.run(service.run)
 

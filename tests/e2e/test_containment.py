@@ -18,7 +18,7 @@ from tests.support.service import Service, until
 
 DEFECTS = """
 import sys
-if "shardd" in sys.orig_argv:
+if "proto.process.fork_server" in sys.orig_argv:
     import os, signal
     from proto.ipc.message import Reply
     from proto.ipc.operations import Fed

@@ -1,12 +1,10 @@
-"""A scripted child process: speaks the control protocol, does nothing else.
+"""A scripted child process, for a fork server: speaks the control protocol, does nothing else.
 
-    fake_child.py BEHAVIOUR DIRECTORY
-
-It appends every message it receives to DIRECTORY/<role>-<index>.log, one JSON line each. Behaviours:
+It appends every message it receives to FAKE_DIRECTORY/<role>-<index>.log, one JSON line each. FAKE_BEHAVIOUR is one of:
 
     good          ready at once, drains and stops when told
     die           exits with status 9 before it is ready
-    die-once      the same, but only if DIRECTORY/died does not exist yet
+    die-once      the same, but only if FAKE_DIRECTORY/died does not exist yet
     fail          says Failed, exits with status 3
     stubborn      ready, ignores Stop
     slow          progress in three steps, then ready
@@ -15,7 +13,7 @@ It appends every message it receives to DIRECTORY/<role>-<index>.log, one JSON l
     mute          ready, answers no Ping
     nonsense      sends bytes that are no message
 
-`BEHAVIOUR:N` is that of shard N until DIRECTORY/mended exists; the others, and shard N afterwards, are good.
+`BEHAVIOUR:N` is that of shard N until FAKE_DIRECTORY/mended exists; the others, and shard N afterwards, are good.
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -47,8 +44,8 @@ from proto.ipc.control import (
 from proto.process.orphan import die_with_parent
 
 
-def main() -> int:
-    behaviour, directory = sys.argv[1], Path(sys.argv[2])
+def run() -> int:
+    behaviour, directory = os.environ["FAKE_BEHAVIOUR"], Path(os.environ["FAKE_DIRECTORY"])
     die_with_parent()
     control = socket.socket(fileno=int(os.environ[CONTROL_FD_VARIABLE]))
     decoder = Decoder()
@@ -101,7 +98,3 @@ def main() -> int:
                 case Stop(), _:
                     return 0
     return 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

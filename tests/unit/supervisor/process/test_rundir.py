@@ -120,7 +120,7 @@ def test_the_status_file_of_a_service_that_runs_is_read(short: Path) -> None:
         {"pid": True},
         {"pid": "1"},
         {"url": 1},
-        {"pid": os.getppid()},
+        {"pid": 1},
     ],
 )
 def test_a_process_that_is_not_the_one_that_wrote_the_status_is_no_service(

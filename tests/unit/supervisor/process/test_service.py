@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,29 @@ import trio
 
 from supervisor.config import settings
 from supervisor.process.datadir import DataDir
+from supervisor.process.forks import GATEWAY, SHARD, Forked, ForkServer
 from supervisor.process.listener import listen, resolve
 from supervisor.process.notify import Notifier
 from supervisor.process.rundir import RuntimeDir
 from supervisor.process.service import Service
 from tests.support import fake_child
+from tests.support.machine import ROOT
 from tests.support.service import Watched
 
 DEADLINE_S = 20
+
+
+class Scripted(ForkServer):
+    """A fork server whose children are scripted: by module, how they behave."""
+
+    def __init__(self, path: Path, behaviours: dict[str, str]) -> None:
+        super().__init__({**os.environ, "PYTHONPATH": str(ROOT)}, [fake_child.__name__])
+        self.path = path
+        self.behaviours = behaviours
+
+    async def fork(self, module: str, title: str, environment: Mapping[str, str], descriptors: Sequence[int]) -> Forked:
+        script = {"FAKE_BEHAVIOUR": self.behaviours[module], "FAKE_DIRECTORY": str(self.path)}
+        return await super().fork(fake_child.__name__, title, {**environment, **script}, descriptors)
 
 
 class Stage:
@@ -46,9 +61,6 @@ class Stage:
         self.pids: set[int] = set()
 
     def service(self, shard: str = "good", gateway: str = "good", **options: Any) -> Service:
-        def command(behaviour: str) -> list[str]:
-            return [sys.executable, "-P", fake_child.__file__, behaviour, str(self.path)]
-
         return Service(
             settings.load(options),
             self.data,
@@ -57,8 +69,7 @@ class Stage:
             self.notifier,
             structlog.get_logger(),
             self.announce,
-            shard_command=command(shard),
-            gateway_command=command(gateway),
+            forks=Scripted(self.path, {SHARD: shard, GATEWAY: gateway}),
         )
 
     def announce(self, line: str) -> None:
