@@ -14,6 +14,7 @@ import signal
 PARENT_PID_VARIABLE = "TOPICS_SUPERVISOR_PID"
 """Environment variable with the process id of the child's parent at its start."""
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent(expected_parent: int | None = None) -> None:
@@ -26,10 +27,20 @@ def die_with_parent(expected_parent: int | None = None) -> None:
     if expected_parent is None:
         told = os.environ.get(PARENT_PID_VARIABLE, "")
         expected_parent = int(told) if told.isdecimal() else None
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl(PR_SET_PDEATHSIG): {os.strerror(number)}")
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # If the parent died between fork and prctl, no signal will ever come.
     if expected_parent is not None and os.getppid() != expected_parent:
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Have the kernel make this process the parent of what its descendants leave behind. Raises `OSError` if the kernel
+    refuses."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"prctl({option}): {os.strerror(number)}")

@@ -6,7 +6,6 @@ that run do not depend on it (`proto.process.fork_server`). A server that gives 
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 import signal
@@ -21,7 +20,7 @@ import structlog
 import trio
 
 from proto.process.fork_server import MAX_BYTES, Fork
-from proto.process.orphan import PARENT_PID_VARIABLE
+from proto.process.orphan import PARENT_PID_VARIABLE, adopt_orphans
 
 GATEWAY, SHARD = "gateway.process", "shardd.process.loop"
 """What children run; the server imports both."""
@@ -31,7 +30,6 @@ AGAIN_S = 1.0
 """Pause before the next server if one could not be started, or died within `STEADY_S`."""
 STEADY_S = 10.0
 MAX_ANSWER_BYTES = 32
-_PR_SET_CHILD_SUBREAPER = 36
 _OURS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
@@ -96,7 +94,7 @@ class ForkServer:
 
     def start(self) -> None:
         """Start a server. It forks as soon as it has imported everything; nothing waits for that. Raises OSError."""
-        _take_orphans()
+        adopt_orphans()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
             command = [*python("proto.process.fork_server"), str(theirs.fileno()), *self._modules]
@@ -187,14 +185,6 @@ async def _ended(process: subprocess.Popen[bytes]) -> None:
         await trio.lowlevel.wait_readable(pidfd)
     finally:
         os.close(pidfd)
-
-
-def _take_orphans() -> None:
-    """Have the kernel make this process the parent of what its descendants leave behind."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, ctypes.c_ulong(1), 0, 0, 0) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl(PR_SET_CHILD_SUBREAPER): {os.strerror(number)}")
 
 
 def python(module: str) -> list[str]:

@@ -415,6 +415,7 @@ class Service:
         return {
             "pid": os.getpid(),
             "started": self._identity and self._identity[0],
+            "fork_server": self._forks.pid,
             "url": self._url,
             "walrus": self._shown["walrus"],
             "rog": self._shown["rog"],

@@ -27,7 +27,7 @@ def test_a_fresh_service_has_loaded_no_more_than_it_needs(tmp_path: Path) -> Non
     with Service(tmp_path, PYTHONPROFILEIMPORTTIME="1") as service:
         assert service.request("GET", "/v0/health")[0] == 200
         found = loaded(service)
-        assert {"trio", "gateway.process", "shardd.process.loop"} <= found
+        assert {"trio", "gateway.api.dispatch", "shardd.shard"} <= found
         assert [name for name in NONE_AT_START if name in found] == []
         connection = service.connect(10)
         connection.request("GET", "/v0/metrics")

@@ -115,6 +115,52 @@ def test_a_killed_shard_heals_while_the_other_never_fails(service: Service) -> N
     assert verify(service, writers) > 0
 
 
+def test_the_death_of_the_fork_server_is_not_noticed_and_the_next_child_is_forked_by_another(service: Service) -> None:
+    with writing(service, BY_SHARD) as writers:
+        before = service.status()
+        os.kill(before["fork_server"], signal.SIGKILL)
+        incarnation = service.kill_child("shard-00")
+        until(lambda: service.child("shard-00")["incarnation"] > incarnation, "a new shard-00", HEALS_WITHIN_S)
+        until(service.is_ready, "readiness", HEALS_WITHIN_S)
+        healed_at = time.monotonic()
+        until(lambda: acked_since(writers, healed_at), "acks after the heal", HEALS_WITHIN_S)
+    after = service.status()
+    assert after["fork_server"] not in (before["fork_server"], None)
+    assert {name: after["children"][name]["pid"] == before["children"][name]["pid"] for name in after["children"]} == {
+        "shard-00": False,
+        "shard-01": True,
+        "gateway": True,
+    }
+    assert verify(service, writers) > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("victim", ["shard-00", "gateway", "fork server", "supervisor", "all"])
+def test_fifty_kills_of_each_process_lose_nothing_and_leave_no_process(new_service: NewService, victim: str) -> None:
+    service = new_service(TOPICS_RESTART_LIMIT="1000").start()
+    for _ in range(50):
+        with writing(service, BY_SHARD) as writers:
+            watched = Watched(service.pids())
+            if victim == "supervisor":
+                assert service.process is not None
+                service.process.kill()
+                service.wait_exit()
+            elif victim == "all":
+                service.kill_group()
+            else:
+                if victim == "fork server":
+                    os.kill(service.status()["fork_server"], signal.SIGKILL)
+                service.kill_child("shard-01" if victim == "fork server" else victim)
+        if service.process is None:
+            assert watched.wait_gone(5) == []
+            service.start()
+        until(service.is_ready, "readiness", 20)
+        assert verify(service, writers) > 0
+    watched = Watched(service.pids())
+    assert service.stop() == 0
+    assert watched.wait_gone(5) == []
+
+
 def test_a_killed_gateway_is_replaced_and_nothing_acked_is_lost(service: Service) -> None:
     with writing(service, BY_SHARD) as writers:
         killed_at = time.monotonic()

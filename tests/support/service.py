@@ -215,9 +215,10 @@ class Service:
         return found
 
     def pids(self) -> list[int]:
-        """The pids of the supervisor and of its present children."""
-        children = [child["pid"] for child in self.status().get("children", {}).values() if child["pid"]]
-        return [*([self.process.pid] if self.process is not None else []), *children]
+        """The pids of the supervisor, its fork server and its present children."""
+        told = self.status()
+        children = [child["pid"] for child in told.get("children", {}).values()]
+        return list(filter(None, [self.process and self.process.pid, told.get("fork_server"), *children]))
 
     def log_text(self) -> str:
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""

@@ -34,7 +34,7 @@ DOORS = {
     "wsproto": {"gateway/http/websocket.py"},
     "prometheus_client": {"gateway/observe/families.py"},
     "pydantic": {"supervisor/config/settings.py", "supervisor/config/reference.py"},
-    "subprocess": {"supervisor/process/child.py", "supervisor/config/keys.py", "supervisor/backup/offline.py"},
+    "subprocess": {"supervisor/process/forks.py", "supervisor/config/keys.py", "supervisor/backup/offline.py"},
     "typer": {
         "supervisor/cli/commands/backup.py",
         "supervisor/cli/commands/bench.py",
@@ -85,7 +85,6 @@ DOORS = {
 """Outside thing → the modules that may import it."""
 FOLDERS: dict[str, dict[str, set[str]]] = {
     "gateway": {
-        "__main__": {"process"},
         "admission": set(),
         "api": {"admission", "contract", "http", "observe", "shards", "streams"},
         "contract": {"admission", "http"},
@@ -98,7 +97,6 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
         "streams": {"admission", "contract", "http", "shards"},
     },
     "shardd": {
-        "__main__": {"process"},
         "changes": {"clock", "frames", "storage", "topic"},
         "checkpoint": {"clock", "recovery", "storage", "topic"},
         "clock": set(),

@@ -86,7 +86,7 @@ async def test_the_status_of_a_forked_child_is_its_own(environment: Mapping[str,
         await child.says()
         assert child.end() == status
         assert child.child.poll() == status
-        child.child.kill()  # of one that was waited for: nothing happens, whoever has its number now
+        child.child.kill()  # its number may be another process's now
 
 
 async def test_descriptors_keep_their_numbers_whatever_numbers_the_server_gets_them_with() -> None:
