@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-FIRST_DELAY_S = 0.1
+FIRST_DELAY_S = 0.02
 LONGEST_DELAY_S = 5.0
 STEADY_S = 60.0
 """A child that was up for this long has recovered: its next death starts a new series."""

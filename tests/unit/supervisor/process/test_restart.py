@@ -24,19 +24,19 @@ def deaths(*times: float, uptime_s: float = 0.1) -> list[Death]:
 
 
 def test_the_first_restart_comes_after_100_ms() -> None:
-    assert decide(deaths(5.0), 5.0, 10) == Again(0.1)
+    assert decide(deaths(5.0), 5.0, 10) == Again(FIRST_DELAY_S)
 
 
 def test_the_pause_doubles_up_to_5_s() -> None:
     spaced = [100.0 * n for n in range(9)]  # far apart, so that the limit does not apply; uptimes are short
     delays = [decide(deaths(*spaced[: n + 1]), spaced[n], 10) for n in range(9)]
-    assert delays == [Again(s) for s in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0)]
+    assert delays == [Again(s) for s in (0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.0)]
 
 
 def test_a_minute_of_life_starts_a_new_series() -> None:
     history = [*deaths(1, 2, 3), Death(70, 65.0), Death(71, 0.5)]
-    assert decide(history[:4], 70, 10) == Again(0.1)
-    assert decide(history, 71, 10) == Again(0.2)
+    assert decide(history[:4], 70, 10) == Again(FIRST_DELAY_S)
+    assert decide(history, 71, 10) == Again(2 * FIRST_DELAY_S)
 
 
 def test_more_than_the_limit_within_a_minute_is_too_often() -> None:
