@@ -168,13 +168,16 @@ class CursorMoved(TopicFrame):
     seq: int
     ts: int
     force: bool
+    maker: bytes | UnsetType = UNSET
+    """The key that makes the cursor, unless it exists."""
 
     def apply(self, directory: Directory, topic: Topic, header: Header) -> None:
         self.move(topic)
 
     def move(self, topic: Topic) -> Cursor:
         """Moves the cursor from where it is now. Also for commits: an earlier move may have committed meanwhile."""
-        cursor = topic.cursors[self.name] = moved(topic.cursors.get(self.name), self.seq, self.force, self.ts)
+        current = topic.cursors.get(self.name)
+        cursor = topic.cursors[self.name] = moved(current, self.seq, self.force, self.ts, self.maker or b"")
         return cursor
 
 

@@ -66,6 +66,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         os.environ["JAVA_HOME"] = java_home() or leave_out("Java 17 or later")
 
 
+SHOWN = pytest.StashKey[list[str]]()
+"""Lines that long tests have the summary show."""
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """tools/check.sh, which may run pytest more than once, makes one line of what was left out, and of why."""
     path = os.environ.get("TESTS_LEFT_OUT")
@@ -74,6 +78,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             for report in terminalreporter.stats.get("skipped", []):
                 reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else "something"
                 print(reason.removeprefix("Skipped: "), file=file)
+    for line in terminalreporter.config.stash.get(SHOWN, []):
+        terminalreporter.write_line(line)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from gateway.admission.body_budget import FREE_BYTES, Budget
 from gateway.admission.in_flight import Flight
-from gateway.admission.slots import Bound, Slots
+from gateway.admission.slots import Bound, Slots, fair
 from gateway.api import health, pagination
 from gateway.api.plan import Plan, remembered
 from gateway.api.router_graph import Routers
@@ -53,7 +53,16 @@ from gateway.streams.job_stream import Work
 from gateway.streams.watch_request import WATCH_REQUEST
 from proto.api.requests import TicketRequest
 from proto.ipc.message import Reply
-from proto.ipc.operations import Configure, CursorList, DeleteTopic, Growing, LettersSent, ListTopics, RouterList
+from proto.ipc.operations import (
+    Configure,
+    CursorList,
+    CursorPut,
+    DeleteTopic,
+    Growing,
+    LettersSent,
+    ListTopics,
+    RouterList,
+)
 from proto.ipc.operations import Operation as ShardOperation
 from proto.model.body import Form
 from proto.model.errors import ErrorCode, TopicsError, invalid, shutting_down
@@ -269,13 +278,27 @@ class Api:
         if operation.body is not Body.NONE:
             body, packed = await self._body(operation, request, plan)
         if plan.asked is None:
-            plan.asked = _asked(plan, request)
+            plan.asked = self._asked(plan, request)
             self._remember(request, plan)
         if packed:
             limit = self._limits.max_body_bytes
             body = await self._inflated(request, body, limit if operation.grows else min(limit, MAX_PARAMETERS_BYTES))
             _check_present(operation, body)
         return await self._forward(plan, key, body, request, started)
+
+    def _asked(self, plan: Plan, request: Request) -> ShardOperation[Any]:
+        """Return what the shard is asked for. Raises `400`."""
+        operation, options = plan.operation, plan.options
+        assert operation.shard_op is not None
+        assert plan.key is not None
+        if operation.name == "append" and b"idempotency-key" in request.headers:
+            options = {**options, "idempotency_key": _text(request.headers[b"idempotency-key"], "Idempotency-Key")}
+        key = plan.key
+        asked: ShardOperation[Any] = operation.shard_op(*(restrictions(key) if operation.grows else ()), **options)
+        if isinstance(asked, CursorPut) and key.digest:
+            most = fair(self._limits.max_cursors_per_topic, 0, self._keyring.several)
+            return CursorPut(asked.cursor, key.id, most)
+        return asked
 
     def _remember(self, request: Request, plan: Plan) -> None:
         """Have the plan serve requests with an equal head, unless the keys changed while the body was read."""
@@ -595,17 +618,6 @@ def _failure(error: TopicsError, plan: Plan | None, request: Request, started: f
     if plan.operation.event_stream and sse.retries(error, request.header(b"accept")):
         return sse.come_back(error)
     return responses.failure(error, started if plan.operation.timed else None)
-
-
-def _asked(plan: Plan, request: Request) -> ShardOperation[Any]:
-    """Return what the shard is asked for. Raises `400`."""
-    operation, options = plan.operation, plan.options
-    assert operation.shard_op is not None
-    assert plan.key is not None
-    if operation.name == "append" and b"idempotency-key" in request.headers:
-        options = {**options, "idempotency_key": _text(request.headers[b"idempotency-key"], "Idempotency-Key")}
-    asked: ShardOperation[Any] = operation.shard_op(*(restrictions(plan.key) if operation.grows else ()), **options)
-    return asked
 
 
 def _packed(request: Request) -> bool:

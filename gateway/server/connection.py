@@ -324,7 +324,8 @@ class Connection:
         early = bool(self.buffer)
         self.deadline = math.inf
         if length != CHUNKED:
-            await hold.grow(length)
+            if length > FREE_BYTES:
+                await hold.grow(length)
             if expects_continue and not early:
                 await self._ask_for_body()
             pieces = [self.take(len(self.buffer))]

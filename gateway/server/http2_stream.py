@@ -20,7 +20,7 @@ from typing import Protocol
 
 import trio
 
-from gateway.admission.body_budget import Budget, Hold, Kind
+from gateway.admission.body_budget import FREE_BYTES, Budget, Hold, Kind
 from gateway.admission.transfer_rate import Pace, due
 from gateway.http import response_head
 from gateway.http.chunked_body import too_large
@@ -185,7 +185,10 @@ class Http2Stream(Request):
             if length > limit:
                 raise too_large(limit)
             hold = self.hold_body()
-            await hold.grow(length)
+            if length > FREE_BYTES:
+                await hold.grow(length)
+            else:
+                hold.set(length)  # no wait: the first window lets it come in any case
             self._body = await self._read(hold, limit)
             hold.set(len(self._body))
         return self._body

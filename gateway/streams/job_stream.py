@@ -60,8 +60,8 @@ class Work:
         self._over = trio.Event()
 
     async def open(self, topic: str, options: Mapping[str, Any], request: Request, key: Key) -> Response:
-        """Return the response that streams jobs. Raises `400`, `404`, `406`, `409`, `503`."""
-        check_accept(request.header(b"accept"))
+        """Return the response that streams jobs. Raises `400`, `404`, `409`, `503`, and `406` if nothing else is wrong.
+        The shard leases nothing to a stream before it asks for jobs."""
         if not options["node"]:
             raise invalid("node is missing: the name of the worker that the jobs are leased to", field="node")
         lease_ms = options.get("lease_ms")
@@ -75,6 +75,7 @@ class Work:
         reply = await self._shards.call(opening, topic)
         if reply.error is not None:
             raise reply.error
+        check_accept(request.header(b"accept"))
         return Response(200, content_type=CONTENT_TYPE, headers=HEADERS, live=partial(self._run, topic, worker, key))
 
     async def _run(self, topic: str, worker: WorkTake, key: Key, write: Write, gone: Gone) -> bool:

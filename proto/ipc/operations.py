@@ -87,6 +87,10 @@ class DeleteRecords(Operation[None], tag="delete_records", frozen=True):
 
 class CursorPut(Operation[None], tag="cursor_put", frozen=True):
     cursor: str
+    maker: bytes = b""
+    """Id of the key that asks, b"" without keys."""
+    most_made: int = 0
+    """The most cursors of the topic that this key may have made, 0 for no limit."""
 
 
 class CursorGet(Operation[None], tag="cursor_get", frozen=True):

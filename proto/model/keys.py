@@ -10,6 +10,7 @@ from enum import Flag, auto
 from typing import Any
 
 DIGEST_BYTES = 32
+ID_BYTES = 8
 
 
 class Scope(Flag):
@@ -37,6 +38,11 @@ class Key:
     scopes: Scope = ALL_SCOPES
     prefixes: tuple[str, ...] = ()
     expires_ms: int = field(default=0, compare=False)
+
+    @property
+    def id(self) -> bytes:
+        """What is stored of a key with what it made, b"" without keys. Logs show its first half."""
+        return self.digest[:ID_BYTES]
 
     def expired(self, now_ms: int) -> bool:
         return 0 < self.expires_ms <= now_ms

@@ -85,6 +85,15 @@ def _load_cursors(topic: Topic, cursors: dict[str, tuple[int, int]]) -> None:
     topic.cursors = {name: Cursor(seq, ts) for name, (seq, ts) in cursors.items()}
 
 
+def _dump_makers(topic: Topic, state: State) -> dict[str, bytes] | None:
+    return {name: cursor.maker for name, cursor in topic.cursors.items() if cursor.maker} or None
+
+
+def _load_makers(topic: Topic, makers: dict[str, bytes]) -> None:
+    for name, maker in makers.items():
+        topic.cursors[name].maker = maker
+
+
 def _dump_lane(topic: Topic, state: State) -> dict[str, Any] | None:
     lane = topic.lane_visible
     return None if lane is None else lane.dump(lane.done)
@@ -118,6 +127,7 @@ FIELDS: tuple[Field[Any], ...] = (
         lambda topic, _: {name: [cursor.seq, cursor.updated_ts] for name, cursor in topic.cursors.items()},
         _load_cursors,
     ),
+    Field("makers", (), _dump_makers, _load_makers, optional=True),
     Field("routers", ("lane", "lane_visible"), _dump_lane, _load_lane, optional=True),
     Field(
         "letters",

@@ -24,7 +24,7 @@ from shardd.frames import CursorMoved
 from shardd.operations.cursors import CursorChange
 from shardd.storage.change import Timing
 from shardd.storage.indivisible import indivisible
-from shardd.topic.cursors import check_count, check_name
+from shardd.topic.cursors import Assigned, check_count, check_name
 from shardd.topic.topic import Topic
 
 _Found = tuple[int, bytes, Record]
@@ -36,30 +36,30 @@ class Consume:
         self._staging = staging
 
     def take(self, request: Request[Take], respond: Respond) -> None:
-        topic, name, position = self._asked(request)
-        found = _next(topic, position)
+        topic, name, before = self._asked(request)
+        found = _next(topic, before.seq)
         if found is None:
             respond(Reply(request.id))
         else:
-            self._move(topic, name, position, found[0], request, respond, found)
+            self._move(topic, name, before, found[0], request, respond, found)
 
     def peek(self, request: Request[Peek], respond: Respond) -> None:
-        topic, _, position = self._asked(request)
-        found = _next(topic, position)
+        topic, _, before = self._asked(request)
+        found = _next(topic, before.seq)
         respond(Reply(request.id) if found is None else Reply(request.id, found[1], extra=found[2]))
 
     def step(self, request: Request[Step], respond: Respond) -> None:
-        topic, name, position = self._asked(request)
+        topic, name, before = self._asked(request)
         seq = request.options.seq
         if seq is None:
-            found = _next(topic, position)
+            found = _next(topic, before.seq)
             seq = 0 if found is None else found[0]
-        if position < seq <= topic.head_seq:
-            self._move(topic, name, position, seq, request, respond, None)
+        if before.seq < seq <= topic.head_seq:
+            self._move(topic, name, before, seq, request, respond, None)
         else:
             respond(Reply(request.id))
 
-    def _asked(self, request: Request[Take | Peek | Step]) -> tuple[Topic, str, int]:
+    def _asked(self, request: Request[Take | Peek | Step]) -> tuple[Topic, str, Assigned]:
         topic = self._staging.directory.changing(request.topic)
         if topic.config.type != "log":
             raise invalid(f'topic "{topic.name}" is a {topic.config.type}: its records are not read through a cursor')
@@ -67,24 +67,25 @@ class Consume:
         topic.expire(now)
         topic.last_read_ts = now
         name = check_name(request.options.cursor)
-        return topic, name, topic.moving.position(name, topic.cursors.get(name))
+        return topic, name, topic.moving.assigned(name, topic.cursors.get(name))
 
     def _move(
         self,
         topic: Topic,
         name: str,
-        before: int,
+        before: Assigned,
         seq: int,
         request: Request,
         respond: Respond,
         found: _Found | None,
     ) -> None:
-        check_count(topic.cursors, topic.moving, name, self._staging.limits.max_cursors_per_topic)
+        if before.maker is None:
+            check_count(topic.cursors, topic.moving, self._staging.limits.max_cursors_per_topic)
         move = CursorMoved(name, seq, self._staging.clock.now_ms(), False)
         requires_sync = topic.assigned_config.durability.acks_synced
         change = _Consumed(topic, name, before, request, respond, move, found, body=move, requires_sync=requires_sync)
         with indivisible:
-            topic.moving.begin(name, seq)
+            topic.moving.begin(name, Assigned(seq, before.maker or b""))
             self._staging.stage(change)
 
 

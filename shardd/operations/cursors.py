@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from proto.api import answers
 from proto.ipc.message import Reply, Request
 from proto.ipc.operations import CursorDelete, CursorGet, CursorList, CursorPut, Page
@@ -10,14 +12,23 @@ from shardd.changes.transactions import Respond, Staging, TopicChange, performan
 from shardd.frames import CursorDeleted, CursorMoved
 from shardd.storage.change import Timing
 from shardd.storage.indivisible import indivisible
-from shardd.topic.cursors import MOVE, check_count, check_name, check_position, cursor_not_found, page, state
+from shardd.topic.cursors import (
+    MOVE,
+    Assigned,
+    check_count,
+    check_name,
+    check_position,
+    cursor_not_found,
+    page,
+    state,
+)
 
 
 class CursorChange(TopicChange, eq=False):
-    """A cursor moves, or is deleted. Its assigned position was `before`."""
+    """A cursor moves, or is deleted. It was to be `before`."""
 
     name: str
-    before: int
+    before: Assigned
     request: Request
     respond: Respond
 
@@ -61,24 +72,30 @@ class Cursors:
         topic = self._directory.changing(request.topic)
         now = self._staging.clock.now_ms()
         check_position(asked, topic.head_seq)
-        check_count(topic.cursors, topic.moving, name, self._staging.limits.max_cursors_per_topic)
-        before = topic.moving.position(name, topic.cursors.get(name))
-        move = CursorMoved(name, asked.seq, now, bool(asked.force))
+        before = topic.moving.assigned(name, topic.cursors.get(name))
+        maker, most = request.options.maker, self._staging.limits.max_cursors_per_topic
+        if before.maker is None:
+            check_count(topic.cursors, topic.moving, most, maker, request.options.most_made)
+        else:
+            maker = before.maker
+        move = CursorMoved(
+            name, asked.seq, now, bool(asked.force), UNSET if before.maker is not None else maker or UNSET
+        )
         requires_sync = topic.assigned_config.durability.acks_synced
         change = _Put(topic, name, before, request, respond, move, body=move, requires_sync=requires_sync)
         with indivisible:
-            topic.moving.begin(name, asked.seq if asked.force else max(asked.seq, before))
+            topic.moving.begin(name, Assigned(asked.seq if asked.force else max(asked.seq, before.seq), maker))
             self._staging.stage(change)
 
     def delete(self, request: Request[CursorDelete], respond: Respond) -> None:
         name = check_name(request.options.cursor)
         topic = self._directory.changing(request.topic)
-        before = topic.moving.position(name, topic.cursors.get(name))
+        before = topic.moving.assigned(name, topic.cursors.get(name))
         body = CursorDeleted(name)
         requires_sync = topic.assigned_config.durability.acks_synced
         change = _Deleted(topic, name, before, request, respond, body=body, requires_sync=requires_sync)
         with indivisible:
-            topic.moving.begin(name, 0)
+            topic.moving.begin(name, Assigned(0, None))
             self._staging.stage(change)
 
     def get(self, request: Request[CursorGet], respond: Respond) -> None:

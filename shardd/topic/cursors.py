@@ -1,12 +1,17 @@
 """Named cursors: durable positions of consumers, stored with their topic and deleted with it.
 
 A cursor moves backwards only when the request has `force`. Its name is any text of 1 to 255 bytes of UTF-8.
+
+A cursor keeps its maker, the id of the API key that made it, while it exists. Where there are several keys, one of them
+makes at most half of a topic's cursors, so that none takes the last one from the others.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
+from operator import attrgetter, countOf
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import astuple
@@ -22,6 +27,18 @@ from proto.model.names import is_cursor
 class Cursor(Struct):
     seq: int
     updated_ts: int
+    maker: bytes = b""
+    """Id of the key that made it; b"" if there was none, or an earlier release made it."""
+
+
+_maker = attrgetter("maker")
+
+
+class Assigned(NamedTuple):
+    """What a cursor will be when all staged changes of it have committed. `maker` is None if there will be none."""
+
+    seq: int
+    maker: bytes | None
 
 
 class Moving:
@@ -31,50 +48,69 @@ class Moving:
     __slots__ = ("_moves",)
 
     def __init__(self) -> None:
-        self._moves: dict[str, tuple[int, int]] = {}
-        """Assigned position and number of staged moves, of each cursor that has any."""
+        self._moves: dict[str, tuple[Assigned, int]] = {}
+        """What each cursor with staged moves will be, and their number."""
 
-    def position(self, name: str, cursor: Cursor | None) -> int:
+    def assigned(self, name: str, cursor: Cursor | None) -> Assigned:
         move = self._moves.get(name)
         if move is not None:
             return move[0]
-        return 0 if cursor is None else cursor.seq
+        return Assigned(0, None) if cursor is None else Assigned(cursor.seq, cursor.maker)
 
     def __contains__(self, name: str) -> bool:
         return name in self._moves
 
-    def new(self, cursors: Mapping[str, Cursor]) -> int:
-        """Number of cursors that staged moves will create."""
-        return sum(name not in cursors for name in self._moves)
+    def count(self, cursors: Mapping[str, Cursor]) -> int:
+        """Number of cursors when all staged moves have committed."""
+        return len(cursors) + sum((to.maker is not None) - (name in cursors) for name, (to, _) in self._moves.items())
 
-    def begin(self, name: str, seq: int) -> None:
-        self._moves[name] = (seq, self._moves.get(name, (0, 0))[1] + 1)
+    def made_by(self, maker: bytes, cursors: Mapping[str, Cursor]) -> int:
+        """How many of them are of one maker."""
+        made = countOf(map(_maker, cursors.values()), maker)
+        for name, (to, _) in self._moves.items():
+            now = cursors.get(name)
+            made += (to.maker == maker) - (now is not None and now.maker == maker)
+        return made
+
+    def begin(self, name: str, to: Assigned) -> None:
+        self._moves[name] = (to, self._moves[name][1] + 1 if name in self._moves else 1)
 
     def ended(self, name: str) -> None:
         """A move has committed."""
-        seq, under_way = self._moves.pop(name)
+        to, under_way = self._moves.pop(name)
         if under_way > 1:
-            self._moves[name] = (seq, under_way - 1)
+            self._moves[name] = (to, under_way - 1)
 
-    def undone(self, name: str, before: int) -> None:
-        """The newest move was undone. `before` is the assigned position before that move."""
+    def undone(self, name: str, before: Assigned) -> None:
+        """The newest move was undone. `before` is what the cursor was to be before that move."""
         _, under_way = self._moves.pop(name)
         if under_way > 1:
             self._moves[name] = (before, under_way - 1)
 
 
-def check_count(cursors: Mapping[str, Cursor], moving: Moving, name: str, most: int) -> None:
-    """Raises `429 throttled` if `name` would be one cursor more than a topic may have. A cursor that exists may always
-    move."""
-    if not most or name in cursors or name in moving:
-        return
-    if len(cursors) + moving.new(cursors) >= most:
-        raise TopicsError(
-            ErrorCode.THROTTLED,
-            f"a topic has at most {most} named cursors (TOPICS_MAX_CURSORS_PER_TOPIC); delete one that is not used",
-            {"limit": "max_cursors_per_topic", "max": most},
-            retry_after_ms=1000,
+def check_count(
+    cursors: Mapping[str, Cursor], moving: Moving, most: int, maker: bytes = b"", most_made: int = 0
+) -> None:
+    """Check that a topic may have one cursor more, of at most `most`, made by a key that may have made at most
+    `most_made`. 0 means no limit. Raises `429 throttled`."""
+    count = moving.count(cursors) if most or most_made else 0
+    if most_made and count >= most_made and moving.made_by(maker, cursors) >= most_made:
+        raise _refused(
+            "max_cursors_per_key",
+            most_made,
+            f"one of several keys makes at most {most_made} of the {most} named cursors of a topic "
+            "(TOPICS_MAX_CURSORS_PER_TOPIC); delete one that is not used",
         )
+    if most and count >= most:
+        raise _refused(
+            "max_cursors_per_topic",
+            most,
+            f"a topic has at most {most} named cursors (TOPICS_MAX_CURSORS_PER_TOPIC); delete one that is not used",
+        )
+
+
+def _refused(limit: str, most: int, message: str) -> TopicsError:
+    return TopicsError(ErrorCode.THROTTLED, message, {"limit": limit, "max": most}, retry_after_ms=1000)
 
 
 MOVE = Form(CursorRequest)
@@ -100,11 +136,13 @@ def check_position(request: CursorRequest, head_seq: int) -> None:
         raise invalid(f"seq is {request.seq}, but the topic ends at {head_seq}", field="seq", head_seq=head_seq)
 
 
-def moved(current: Cursor | None, seq: int, force: bool, ts_ms: int) -> Cursor:
-    """The cursor after a request to move it to `seq`."""
-    if current is not None and seq < current.seq and not force:
+def moved(current: Cursor | None, seq: int, force: bool, ts_ms: int, maker: bytes) -> Cursor:
+    """The cursor after a request to move it to `seq`. `maker` made it if there is none yet."""
+    if current is None:
+        return Cursor(seq, ts_ms, maker)
+    if seq < current.seq and not force:
         return current
-    return Cursor(seq, ts_ms)
+    return Cursor(seq, ts_ms, current.maker)
 
 
 def entry(name: str, cursor: Cursor, head_seq: int) -> CursorEntry:

@@ -152,7 +152,7 @@ CASES: list[Case] = [
     ("delete_topic", "log", b"", {}),
     ("delete_records", "log", {"before_seq": 3}, {}),
     ("delete_records", "log", {"match": ["tag", "Eq", "t"]}, {}),
-    ("cursor_put", "log", {"seq": 2}, {"cursor": "d"}),
+    ("cursor_put", "log", {"seq": 2}, {"cursor": "d", "maker": b"12345678", "most_made": 9}),
     ("cursor_get", "log", b"", {"cursor": "c"}),
     ("cursor_delete", "log", b"", {"cursor": "c"}),
     ("cursor_list", "log", b"", {"page_size": 10}),

@@ -54,12 +54,19 @@ class Watch:
 
     def _look(self) -> None:
         while not self._over.wait(0.01):
-            for name, pid in self.pids.items():
-                self.most[name] = max(self.most[name], resident(pid))
+            self.measure()
+
+    def measure(self) -> None:
+        for name, pid in self.pids.items():
+            self.most[name] = max(self.most[name], resident(pid))
+
+    def grown(self, name: str) -> float:
+        """MiB."""
+        return (self.most[name] - self.before[name]) / MIB
 
     def check(self) -> None:
-        for name, most in self.most.items():
-            grown = (most - self.before[name]) / MIB
+        for name in self.most:
+            grown = self.grown(name)
             ceiling = (MEMORY + 2 * BODY if name == "gateway" else MEMORY / SHARDS + 4 * BODY) + SLACK
             assert grown <= ceiling / MIB, f"{name} grew by {grown:.0f} MiB, {ceiling / MIB:.0f} are allowed"
 

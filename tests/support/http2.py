@@ -1,11 +1,9 @@
-"""Hostile HTTP/2 clients, made of raw frames. As a program, it floods:
-`python -m tests.support.http2 PORT KIND CONNECTIONS SECONDS`. A flooding client connects again when the service has
-closed its connection."""
+"""Hostile HTTP/2 clients, made of raw frames. A flooding client connects again when the service has closed its
+connection."""
 
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -41,10 +39,10 @@ def fields(method: str, path: str, **headers: str) -> bytes:
     return bytes(Encoder().encode([NeverIndexedHeaderTuple(*each) for each in found], huffman=False))
 
 
-def request(stream: int, method: str, path: str, body: bytes = b"") -> bytes:
+def request(stream: int, method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
     if not body:
-        return frame(HEADERS, fields(method, path), END_STREAM | END_HEADERS, stream)
-    head = fields(method, path, content_type="application/json", content_length=str(len(body)))
+        return frame(HEADERS, fields(method, path, **headers), END_STREAM | END_HEADERS, stream)
+    head = fields(method, path, content_type="application/json", content_length=str(len(body)), **headers)
     return frame(HEADERS, head, END_HEADERS, stream) + frame(DATA, body, END_STREAM, stream)
 
 
@@ -130,19 +128,3 @@ def flood(port: int, kind: str, until_: float) -> int:
             ended += 1
             time.sleep(PAUSE_S)
     return ended
-
-
-def main() -> None:
-    port, kind, number, seconds = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
-    until_ = time.monotonic() + seconds
-    counts: list[int] = []
-    threads = [threading.Thread(target=lambda: counts.append(flood(port, kind, until_))) for _ in range(number)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    print(sum(counts))  # noqa: T201 - what it is run for
-
-
-if __name__ == "__main__":
-    main()

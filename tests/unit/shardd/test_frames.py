@@ -46,6 +46,10 @@ BYTES: list[tuple[MapBody, dict[str, Any]]] = [
     (frames.Ceiling(9, "", 4), {"seq": 9, "boot": "", "next_seq": 4}),
     (frames.Floor(9, 4), {"floor": 9, "now": 4}),
     (frames.CursorMoved("c", 4, 9, False), {"name": "c", "seq": 4, "ts": 9, "force": False}),
+    (
+        frames.CursorMoved("c", 4, 9, False, b"12345678"),
+        {"name": "c", "seq": 4, "ts": 9, "force": False, "maker": b"12345678"},
+    ),
     (frames.CursorDeleted("c"), {"name": "c", "seq": None}),
     (frames.Leases(rows=[[1, 2, 3, "n", 4, 5]]), {"rows": [[1, 2, 3, "n", 4, 5]]}),
     (frames.Leases(forget=True), {"forget": True}),

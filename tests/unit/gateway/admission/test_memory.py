@@ -9,7 +9,9 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 
+from gateway.admission.body_budget import Kind
 from proto.ipc.message import Message, Reply, Request
 from tests.support.gateway_stage import Client, Stage, echo, key, stage, until
 from tests.support.harness import Harness
@@ -52,6 +54,23 @@ async def test_chunked_heads_of_one_key_do_not_delay_the_write_of_another() -> N
             assert answer.status == 200
         assert there.gateway.budget.used < 12 * MIB
     assert there.gateway.budget.used == 0
+
+
+@pytest.mark.parametrize("size", [30, 4096])
+async def test_a_small_body_that_comes_after_its_head_does_not_wait_for_memory(size: int) -> None:
+    head = DIFF.partition(b"%b")[0].replace(b"/diff", b"") % size
+    async with stage(memory_bytes=64 * MIB) as there, there.client() as client:
+        budget = there.gateway.budget
+        holds = [budget.hold(Kind.STREAM), budget.hold(Kind.STREAM)]
+        for hold in holds:
+            hold.set(budget.total)  # what is there already is counted, also beyond the total
+        await client.send(head)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        await client.send(b"{}".ljust(size))
+        with trio.fail_after(5):
+            assert (await client.receive()).status == 200
+        for hold in holds:
+            hold.release()
 
 
 async def test_a_body_in_chunks_grows_to_its_limit_and_no_further() -> None:

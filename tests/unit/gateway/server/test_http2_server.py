@@ -9,6 +9,7 @@ import h2.events
 import pytest
 import structlog
 import trio
+import trio.testing
 from hpack import Encoder
 
 from gateway.admission.body_budget import Kind
@@ -119,6 +120,27 @@ async def test_a_body_that_waits_for_memory_holds_no_other_stream() -> None:
         for _ in range(20):
             assert (await http2.ask("GET", "/v0/health"))[0] == 200
         held.release()
+
+
+async def test_a_small_body_that_comes_after_its_head_does_not_wait_for_memory() -> None:
+    async with client() as (there, http2):
+        budget = there.gateway.budget
+        holds = [budget.hold(Kind.STREAM), budget.hold(Kind.STREAM)]
+        for hold in holds:
+            hold.set(budget.total)
+        number = await http2.begin(
+            "POST", "/v0/topics/a", ("content-type", "application/json"), ("content-length", "4096")
+        )
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        http2.connection.send_data(number, b"{}".ljust(4096), end_stream=True)
+        await http2.flush()
+        with trio.fail_after(5):
+            answered = await http2.first(h2.events.ResponseReceived, number)
+        assert isinstance(answered, h2.events.ResponseReceived)
+        assert dict(answered.headers or [])[":status"] == "200"
+        for hold in holds:
+            hold.release()
+        await until(lambda: used(there) == 0)
 
 
 async def test_a_refused_body_is_answered_and_then_reset() -> None:

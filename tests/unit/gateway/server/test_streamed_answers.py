@@ -102,7 +102,7 @@ async def test_a_stream_that_cannot_be_opened_now_tells_a_browser_to_come_back()
             assert answer.raw.startswith(b'retry: 2000\n\nevent: error\ndata: {"code":503,"error":"')
             assert answer.raw.endswith(b"\n\n")
             answer = await client.ask("GET", "/v0/topics/q/work?node=n", headers={"Accept": "application/json"})
-            assert answer.status == 406
+            assert answer.status == 503
             there.gateway.flight.drain()
             for path in ("/v0/topics/q/work?node=n", "/v0/watch/w"):
                 async with there.client() as late:

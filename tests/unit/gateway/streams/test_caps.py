@@ -245,6 +245,44 @@ async def test_one_key_cannot_take_all_watch_sessions() -> None:
         assert (await make(ONE)).status == 200, "the others have ended"
 
 
+async def test_one_key_cannot_take_all_cursors_of_a_topic() -> None:
+    keys = [key("one"), key("two")]
+    async with stage(keys=keys, max_cursors_per_topic=5) as there, there.client() as client:
+        harness = Harness(max_cursors_per_topic=5)
+        harness.append("a", 1)
+        await start_real(there, harness)
+
+        async def put(name: str, headers: dict[str, str]) -> Answer:
+            return await client.ask("PUT", f"/v0/topics/a/cursors/{name}", b'{"seq":1}', headers)
+
+        for name in "ab":
+            assert (await put(name, ONE)).status == 200
+        refused(await put("c", ONE), "max_cursors_per_key", 2)
+        assert (await put("a", TWO)).status == 200, "it exists"
+        await start_real(there, harness.restarted(), incarnation=3)
+        refused(await put("c", ONE), "max_cursors_per_key", 2)
+        for name in "cd":
+            assert (await put(name, TWO)).status == 200
+        there.gateway.replace_keys([key("two")])
+        assert (await put("e", TWO)).status == 200, "it is the only key"
+        refused(await put("f", TWO), "max_cursors_per_topic", 5)
+        there.gateway.replace_keys([key("two"), key("three")])
+        assert (await client.ask("DELETE", "/v0/topics/a/cursors/a", headers=TWO)).status == 200
+        refused(await put("f", TWO), "max_cursors_per_key", 2)
+        assert (await put("f", THREE)).status == 200, "those of a key that is gone count for none"
+
+
+async def test_without_keys_a_client_may_make_every_cursor_of_a_topic() -> None:
+    async with stage(max_cursors_per_topic=2) as there, there.client() as client:
+        harness = Harness(max_cursors_per_topic=2)
+        harness.append("a", 1)
+        await start_real(there, harness)
+        for name in "ab":
+            assert (await client.ask("PUT", f"/v0/topics/a/cursors/{name}", b'{"seq":1}')).status == 200
+        refused(await client.ask("PUT", "/v0/topics/a/cursors/c", b'{"seq":1}'), "max_cursors_per_topic", 2)
+        assert {cursor.maker for cursor in harness.shard.directory.find("a").cursors.values()} == {b""}
+
+
 async def test_sessions_of_a_key_are_counted_over_all_shards() -> None:
     owned = [0, 0]
 

@@ -17,6 +17,8 @@ from proto.ipc.message import Message, Parked, Reply, Request, Status
 from proto.ipc.operations import Claim
 from proto.model.errors import TopicsError, topic_not_found
 from tests.support.gateway_stage import Client, Stage, stage, until
+from tests.support.harness import Harness
+from tests.support.real_shard import start_real
 
 
 @pytest.fixture(autouse=True)
@@ -106,6 +108,29 @@ async def test_what_cannot_be_a_stream_is_refused_before_it_begins(
         answer = await client.receive()
         assert (answer.status, answer.code) == (status, code)
         assert queue.waiting == []
+
+
+async def test_what_is_asked_for_is_looked_at_before_accept_and_nothing_is_leased() -> None:
+    """An unknown topic is 404 whatever the client accepts. A client that gets 406 holds no job and no stream."""
+    harness = Harness()
+    harness.call("configure", "q", {"type": "queue"})
+    harness.append("q", 1, 2)
+    harness.append("log", 1)
+    async with stage() as there:
+        await start_real(there, harness)
+        for topic, accept, status in [
+            ("unknown", "application/json", 404),
+            ("unknown", "text/event-stream", 404),
+            ("log", "application/json", 409),
+            ("q", "application/json", 406),
+        ]:
+            async with opened(there, f"/v0/topics/{topic}/work?node=w", Accept=accept) as client:
+                assert (await client.receive()).status == status, (topic, accept)
+    queue = harness.shard.directory.find("q").queue
+    assert queue is not None
+    assert not queue.streams
+    state = harness.call("state", "q")["queue"]
+    assert (state["ready"], state["in_flight"]) == (2, 0)
 
 
 @pytest.mark.slow

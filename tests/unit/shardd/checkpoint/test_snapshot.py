@@ -39,7 +39,7 @@ def topic_with_everything() -> Topic:
     assert topic.queue is not None
     topic.queue.lease(11, "node", 77, 5_000, "")
     topic.queue.dead_lettered = 3
-    topic.cursors = {"c": Cursor(12, 700)}
+    topic.cursors = {"c": Cursor(12, 700, b"12345678"), "d": Cursor(1, 2)}
     router = Router("r", RouterConfig("source", "t", allow_cycle=True), since=2, made_ms=3, forwarded=4)
     topic.lane = topic.lane_visible = Lane("source", 2, 15, 15, 6, {"r": router}, settled=False)
     topic.outbox.transfers[12] = Transfer("target", 2)
@@ -61,7 +61,7 @@ def test_what_is_listed_comes_back() -> None:
     back = topic_of(entry)
     load(back, entry)
     assert entry_of(back, kept(back, last=True, now_ms=4_500, as_of=33)) == entry
-    for name in ("head_seq", "next_seq", "floor", "as_of", "reserved_in", "assigned_config", "lane"):
+    for name in ("head_seq", "next_seq", "floor", "as_of", "reserved_in", "assigned_config", "lane", "cursors"):
         assert getattr(back, name) == getattr(topic, name), name
 
 
@@ -76,7 +76,14 @@ def test_a_field_that_is_not_loaded_is_missed(field: Any) -> None:
 
 def test_optional_fields_are_left_out_and_may_be_missing() -> None:
     entry = entry_of(Topic("t", 1, 1, TopicConfig()))
-    assert {field.name for field in FIELDS} - entry.keys() == {"routers", "letters", "arrivals", "gaps", "as_of"}
+    assert {field.name for field in FIELDS} - entry.keys() == {
+        "makers",
+        "routers",
+        "letters",
+        "arrivals",
+        "gaps",
+        "as_of",
+    }
     del entry["reserved_in"]  # as in catalogs of the first releases
     load(topic_of(entry), entry)
     del entry["losses"]

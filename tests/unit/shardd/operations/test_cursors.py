@@ -1,6 +1,10 @@
-"""Named cursors: the limit on their number in a topic."""
+"""Named cursors: the limits on their number in a topic, of all keys and of one of several."""
 
 from __future__ import annotations
+
+import contextlib
+import random
+from typing import Any
 
 import pytest
 
@@ -55,3 +59,98 @@ def test_what_there_was_before_the_cap_stays() -> None:
     refused(shard, "cursor_put", "other")
     shard = shard.restarted(max_cursors_per_topic=0)
     shard.call("cursor_put", "a", {"seq": 1}, cursor="other")
+
+
+ONE, TWO = b"one.....", b"two....."
+MINE = "max_cursors_per_key"
+
+
+def put(shard: Harness, name: str, maker: bytes, **body: Any) -> str:
+    """Put a cursor for a key that may make two; return the limit that refused it, "" if it was taken."""
+    try:
+        shard.call("cursor_put", "a", {"seq": 0, **body}, cursor=name, maker=maker, most_made=2)
+    except TopicsError as error:
+        return str(error.detail["limit"])
+    return ""
+
+
+def makers(shard: Harness) -> dict[str, bytes]:
+    return {name: cursor.maker for name, cursor in shard.shard.directory.find("a").cursors.items()}
+
+
+def test_one_of_several_keys_makes_so_many_of_a_topics_cursors_also_after_any_restart() -> None:
+    shard = Harness(max_cursors_per_topic=5)
+    shard.append("a", 1)
+    assert [put(shard, name, ONE) for name in "abc"] == ["", "", MINE]
+    assert put(shard, "a", ONE, seq=1) == "", "those that exist move"
+    for _ in range(2):
+        shard = shard.restarted()  # from the log, then from a catalog
+        assert put(shard, "c", ONE) == MINE
+        shard.shard.checkpoint_now()
+    assert [put(shard, name, TWO) for name in "cde"] == ["", "", MINE]
+    assert makers(shard) == {"a": ONE, "b": ONE, "c": TWO, "d": TWO}
+    shard.call("cursor_delete", "a", cursor="a")
+    assert [put(shard, name, ONE) for name in "ef"] == ["", MINE]
+
+
+def test_a_cursor_counts_for_the_key_that_made_it_whoever_moves_it() -> None:
+    shard = Harness(max_cursors_per_topic=4)
+    shard.append("a", 1, 2)
+    assert put(shard, "a", ONE) == put(shard, "a", TWO, seq=2) == put(shard, "a", TWO, seq=1, force=True) == ""
+    shard.call("take", "a", cursor="a")
+    assert makers(shard) == makers(shard.restarted()) == {"a": ONE}
+
+
+def test_cursors_without_a_maker_count_for_the_topic_only() -> None:
+    shard = Harness(max_cursors_per_topic=4)
+    shard.append("a", 1)
+    shard.call("take", "a", cursor="walrus")
+    shard.call("cursor_put", "a", {"seq": 1}, cursor="before")
+    assert [put(shard, name, ONE) for name in "abc"] == ["", "", MINE]
+    assert put(shard, "c", TWO) == "max_cursors_per_topic"
+    assert makers(shard.restarted()) == {"walrus": b"", "before": b"", "a": ONE, "b": ONE}
+
+
+def test_a_key_that_deletes_and_makes_again_within_one_sync_gets_no_more_than_its_share() -> None:
+    shard = Harness(max_cursors_per_topic=4)
+    shard.append("a", 1)
+    assert [put(shard, "a", ONE), put(shard, "b", ONE), put(shard, "c", TWO)] == [""] * 3
+    asked = {"maker": ONE, "most_made": 2}
+    shard.send("cursor_delete", "a", cursor="c")
+    with pytest.raises(TopicsError, match="at most 2 of the 4"):
+        shard.call("cursor_put", "a", {"seq": 1}, cursor="c", **asked)
+    shard.send("cursor_delete", "a", cursor="a")
+    ident = shard.send("cursor_put", "a", {"seq": 1}, cursor="c", **asked)
+    shard.shard.flush()
+    shard.shard.commits.sync_now()
+    assert not isinstance(shard.replies[ident], TopicsError)
+    assert makers(shard) == makers(shard.restarted()) == {"b": ONE, "c": ONE}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_the_shard_counts_is_what_there_is(seed: int) -> None:
+    """Random puts and deletions of three keys, some of which wait for one sync together, and restarts."""
+    chance = random.Random(seed)
+    shard = Harness(max_cursors_per_topic=6)
+    shard.append("a", 1)
+    for _ in range(150):
+        for _ in range(chance.randint(1, 5)):
+            name, maker = chance.choice("abcdefgh"), chance.choice([ONE, TWO, b""])
+            if chance.random() < 0.4:
+                shard.send("cursor_delete", "a", cursor=name)
+                continue
+            with contextlib.suppress(TopicsError):
+                most = 3 if maker else 0
+                shard.send("cursor_put", "a", {"seq": 0}, cursor=name, maker=maker, most_made=most)
+        shard.shard.flush()
+        shard.shard.commits.sync_now()
+        made = list(makers(shard).values())
+        assert len(made) <= 6
+        assert max(made.count(ONE), made.count(TWO)) <= 3
+        topic = shard.shard.directory.find("a")
+        assert topic.moving.count(topic.cursors) == len(made)
+        assert topic.moving.made_by(ONE, topic.cursors) == made.count(ONE)
+        if chance.random() < 0.1:
+            before = makers(shard)
+            shard = shard.restarted()
+            assert makers(shard) == before
