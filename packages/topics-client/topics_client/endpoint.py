@@ -65,7 +65,8 @@ def _of_context(name: str | None, token: str | None, environment: Mapping[str, s
     try:
         told = json.loads(_private(file))
         known: dict[str, Any] = told["contexts"]
-        name = name or told["current"]
+        current = told["current"]
+        name = name or current
         if not name:
             return None, token
         found = known.get(name)

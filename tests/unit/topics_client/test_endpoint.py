@@ -154,6 +154,8 @@ FILES = {
     "of another shape": "[]",
     "no JSON": "{",
     "without contexts": '{"current": "here"}',
+    "without one in use": '{"contexts": {"here": {"url": "http://a"}}}',
+    "null": '{"current": "here", "contexts": null}',
     "a list of contexts": '{"current": "here", "contexts": []}',
     "a context that is text": '{"current": "here", "contexts": {"here": "http://a"}}',
     "a context without a URL": '{"current": "here", "contexts": {"here": {}}}',
