@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -14,10 +13,11 @@ import pytest
 import typer
 
 from supervisor.cli import endpoint as command_line
+from tests.support.context_files import ENVIRONMENTS, FILES, KEYS, PROD, all_kinds, contexts, written
 from topics_client import AsyncClient, Client
 from topics_client.endpoint import resolve
 
-PROD, OTHER = "https://prod.example", "https://other.example"
+OTHER = "https://other.example"
 
 
 @pytest.fixture(autouse=True)
@@ -26,18 +26,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     return tmp_path
-
-
-def written(path: Path, text: str, mode: int = 0o600) -> Path:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
-    path.chmod(mode)
-    return path
-
-
-def contexts(home: Path, current: str | None = None, **known: dict[str, Any]) -> Path:
-    file = {"current": current, "contexts": known}
-    return written(home / "topics" / "contexts.json", json.dumps(file))
 
 
 def at(url: str | None = None, token: str | None = None, context: str | None = None) -> tuple[str, str | None]:
@@ -135,36 +123,6 @@ async def test_token_and_its_old_name_are_sent_and_not_both_taken(monkeypatch: p
             kind("http://fake", token="a", key="b")
 
 
-KEYS = {
-    "here": {"url": PROD, "token": "here"},
-    "file": {"url": PROD, "token_file": "{home}/key"},
-    "spaces": {"url": PROD, "token_file": "{home}/spaces"},
-    "keyring": {"url": PROD, "keyring": True},
-    "none": {"url": PROD, "token": None, "token_file": None, "keyring": False},
-    "absent": {"url": PROD, "token_file": "{home}/absent"},
-    "open": {"url": PROD, "token_file": "{home}/open"},
-    "empty": {"url": PROD, "token_file": "{home}/empty"},
-    "binary": {"url": PROD, "token_file": "{home}/binary"},
-    "directory": {"url": PROD, "token_file": "{home}"},
-    "unknown": None,
-}
-"""Contexts by where their keys are."""
-ENVIRONMENTS = [{}, {"TOPICS_TOKEN": "env"}, {"TOPICS_URL": PROD}, {"TOPICS_URL": PROD, "TOPICS_TOKEN": "env"}]
-FILES = {
-    "of another shape": "[]",
-    "no JSON": "{",
-    "without contexts": '{"current": "here"}',
-    "without one in use": '{"contexts": {"here": {"url": "http://a"}}}',
-    "null": '{"current": "here", "contexts": null}',
-    "a list of contexts": '{"current": "here", "contexts": []}',
-    "a context that is text": '{"current": "here", "contexts": {"here": "http://a"}}',
-    "a context without a URL": '{"current": "here", "contexts": {"here": {}}}',
-    "one in use that is not there": '{"current": "here", "contexts": {}}',
-    "none in use": '{"current": null, "contexts": {"here": {"url": "http://a", "token": "k"}}}',
-    "empty": "",
-}
-
-
 def outcome(find: Any, *given: str | None) -> Any:
     try:
         found = find(*given)
@@ -189,13 +147,7 @@ def both(url: str | None, token: str | None, context: str | None) -> Any:
 def test_the_command_line_finds_the_same_url_and_key(
     home: Path, monkeypatch: pytest.MonkeyPatch, name: str, environment: dict[str, str]
 ) -> None:
-    known = {key: value for key, value in KEYS.items() if value is not None}
-    file = contexts(home, name, **known)
-    file.write_text(file.read_text().replace("{home}", str(home)))
-    for key, text, mode in (("key", "k\nsecond\n", 0o600), ("spaces", "  k  \r\n", 0o400), ("open", "k", 0o644)):
-        written(home / key, text, mode)
-    written(home / "empty", "\n")
-    written(home / "binary", "").write_bytes(b"\xff\xfe")
+    all_kinds(home, name)
     keyring = ModuleType("keyring")
     keyring.get_password = lambda service, context: f"{service}-{context}"  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "keyring", keyring)
