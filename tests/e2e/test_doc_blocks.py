@@ -99,6 +99,25 @@ def test_every_block_of_a_page_works(two: Running, page: str, tmp_path: Path) ->
     assert SAID.get(page, "") in "".join(said)
 
 
+def test_the_example_of_a_cursor_goes_on_when_it_is_run_again(two: Running, tmp_path: Path) -> None:
+    services, addresses, key = two
+    (block,) = (block for block in blocks("docs/clients.md") if block.kind == "python" and "cursor=" in block.text)
+    told = [run(block, tmp_path, addresses, token=key) for _ in range(3)]
+    assert [line.partition(" Record")[0] for line in told] == ["clicks 1", "clicks 2", "clicks 3"]
+    cleared(services[0], key)
+
+
+def test_keys_are_needed_where_they_are_on(two: Running, tmp_path: Path) -> None:
+    services, addresses, key = two
+    block = next(block for block in blocks("docs/clients.md") if block.kind == "python")
+    if key:
+        with pytest.raises(AssertionError, match="Unauthorized"):
+            run(block, tmp_path, addresses)
+    else:
+        run(block, tmp_path, addresses)
+        cleared(services[0], key)
+
+
 def test_blocks_that_are_not_run_are_few_and_say_why() -> None:
     marked = [block for page in pages() for block in blocks(page) if block.not_run]
     assert {block.page: sum(other.page == block.page for other in marked) for block in marked} == NOT_RUN
