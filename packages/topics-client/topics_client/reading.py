@@ -97,9 +97,11 @@ class Reading(Generic[I_co]):
         """The next item of those that wait. Raises `GapError`, `DecodeError`, `IndexError`."""
         item: I_co = self._page.popleft()
         self.seq = item.seq
-        if isinstance(item, Gap) and self._gaps == "raise":
+        if isinstance(item, Record):
+            return item if self._decode is None else typed(item, self._decode)
+        if self._gaps == "raise":
             raise GapError(item)
-        return typed(item, self._decode) if self._decode and isinstance(item, Record) else item
+        return item
 
     async def _turn(self) -> None:
         """Read the next page."""

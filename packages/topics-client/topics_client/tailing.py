@@ -107,7 +107,7 @@ class Tail(Generic[I_co]):
         self._auto = commit == "auto"
         self._gaps = gaps
         self._decode = decoder(connection.decode, type)
-        self._in_hand: Record | Gap | None = None
+        self._in_hand: Item | None = None
         self._options = {"include_tags": tags, "include_meta": meta, "limit": limit, "node": node}
         self._options |= {"heartbeat_ms": heartbeat_ms, "consistency": consistency}
         self._prefix = prefix is not None
@@ -181,15 +181,17 @@ class Tail(Generic[I_co]):
     def take(self) -> I_co:
         """The next item of those that wait. Raises `GapError`, `DecodeError`, `IndexError`."""
         item: I_co = self._items.popleft()
+        self._in_hand = item
+        if isinstance(item, Record):
+            self.positions[item.topic] = item.seq
+            return item if self._decode is None else typed(item, self._decode)
         if isinstance(item, TopicDeleted):
             self.positions.pop(item.topic, None)
-            self._in_hand = None
             return item
         self.positions[item.topic] = item.seq
-        self._in_hand = item
-        if isinstance(item, Gap) and self._gaps == "raise":
+        if self._gaps == "raise":
             raise GapError(item)
-        return typed(item, self._decode) if self._decode and isinstance(item, Record) else item
+        return item
 
     async def commit(self) -> None:
         """Store the positions under the cursor's name: all items that the iterator gave are done."""
@@ -203,7 +205,7 @@ class Tail(Generic[I_co]):
         if not (self._auto and self._cursor and self._begun):
             return
         done, item = dict(self.positions), self._in_hand
-        if item is not None:
+        if isinstance(item, Record | Gap):
             done[item.topic] = (item.first_seq if isinstance(item, Gap) else item.seq) - 1
         await self._store(self._cursor, done)
 
