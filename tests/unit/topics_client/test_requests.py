@@ -24,7 +24,7 @@ def test_each_code_of_the_service_has_a_class() -> None:
 
 async def test_an_error_has_what_the_answer_tells(autojump_clock: trio.testing.MockClock) -> None:
     fake = Fake([error(404, "topic_not_found", {"topic": "t"})])
-    async with fake.client(key="secret") as client:
+    async with fake.client(token="secret") as client:
         with pytest.raises(topics_client.TopicNotFound) as raised:
             await client.state("t")
     assert (raised.value.code, raised.value.detail, raised.value.status) == ("topic_not_found", {"topic": "t"}, 404)
