@@ -33,26 +33,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v0/topics": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Topics in order of their names, a page at a time
-         * @description Topics in order of their names, a page at a time. Needs a key with the scopes read.
-         */
-        get: operations["list_topics"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v0/topics/{topic}/diff": {
         parameters: {
             query?: never;
@@ -67,6 +47,26 @@ export interface paths {
          * @description Records after a cursor, optionally waiting for some to arrive. Needs a key with the scopes read.
          */
         post: operations["diff"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v0/topics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Topics in order of their names, a page at a time
+         * @description Topics in order of their names, a page at a time. Needs a key with the scopes read.
+         */
+        get: operations["list_topics"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -815,12 +815,16 @@ export interface components {
          * @description A configuration to make, or to change. A missing field keeps its value, as does a null field that cannot be null.
          *     A new topic has the defaults of TopicConfig.
          * @example {
-         *       "ttl_ms": 86400000
+         *       "type": "queue",
+         *       "ttl_ms": 86400000,
+         *       "max_deliveries": 5,
+         *       "dead_letter": "jobs:dead"
          *     }
          */
         ConfigPatch: {
             /**
              * @description a queue also has jobs, leased to workers. It never changes
+             * @example queue
              * @enum {unknown}
              */
             type?: "log" | "queue" | null;
@@ -859,9 +863,15 @@ export interface components {
             lease_ms?: number | null;
             /** @description how long claims wait to be served fairly together, ms, clamped to 0..5000 */
             claim_jitter_ms?: number | null;
-            /** @description deliveries after which a job becomes a dead letter; 0: never */
+            /**
+             * @description deliveries after which a job becomes a dead letter; 0: never
+             * @example 5
+             */
             max_deliveries?: number | null;
-            /** @description the topic that dead letters go to, another one than the queue; null: none */
+            /**
+             * @description the topic that dead letters go to, another one than the queue; null: none
+             * @example jobs:dead
+             */
             dead_letter?: string | null;
             /** @description whether leases are as durable as records */
             leases_durable?: boolean | null;
@@ -871,7 +881,7 @@ export interface components {
          *       "topic": "jobs",
          *       "created": false,
          *       "config": {
-         *         "type": "log",
+         *         "type": "queue",
          *         "ttl_ms": 86400000,
          *         "cap_records": 0,
          *         "cap_bytes": 0,
@@ -885,8 +895,8 @@ export interface components {
          *         "dedupe_node": true,
          *         "lease_ms": 30000,
          *         "claim_jitter_ms": 0,
-         *         "max_deliveries": 0,
-         *         "dead_letter": null,
+         *         "max_deliveries": 5,
+         *         "dead_letter": "jobs:dead",
          *         "leases_durable": false
          *       },
          *       "performance": {
@@ -1083,19 +1093,11 @@ export interface components {
              * @description those with this tag: a tag, `["tag", "Eq", tag]`, or `["tag", "Glob", "prefix*"]`
              * @example tenant42:job-8800
              */
-            match?: string | ([
+            match?: string | [
                 "tag",
-                "Eq",
+                "Eq" | "Glob",
                 string
-            ] | [
-                "tag",
-                "Glob",
-                string
-            ]) | null;
-        } | {
-            before_seq: number;
-        } | {
-            match: string | unknown[];
+            ] | null;
         };
         /**
          * @example {
@@ -1177,7 +1179,7 @@ export interface components {
         /**
          * @description Which records to read. `from_seq` and `cursor` exclude each other.
          * @example {
-         *       "from_seq": 480100,
+         *       "from_seq": 0,
          *       "limit": 100
          *     }
          */
@@ -1185,7 +1187,7 @@ export interface components {
             /**
              * @description the records after this seq
              * @default 0
-             * @example 480100
+             * @example 0
              */
             from_seq?: number | null;
             /**
@@ -1854,15 +1856,11 @@ export interface components {
              */
             to_seq?: number | null;
             /** @description those with this tag: a tag, `["tag", "Eq", tag]`, or `["tag", "Glob", "prefix*"]` */
-            match?: string | ([
+            match?: string | [
                 "tag",
-                "Eq",
+                "Eq" | "Glob",
                 string
-            ] | [
-                "tag",
-                "Glob",
-                string
-            ]) | null;
+            ] | null;
             /**
              * @description letters at most, clamped to 1..1000
              * @default 100
@@ -2041,15 +2039,11 @@ export interface components {
              */
             create_dest?: boolean | null;
             /** @description copies only records with this tag: a tag, `["tag", "Eq", tag]`, or `["tag", "Glob", "prefix*"]`; null: all */
-            filter?: string | ([
+            filter?: string | [
                 "tag",
-                "Eq",
+                "Eq" | "Glob",
                 string
-            ] | [
-                "tag",
-                "Glob",
-                string
-            ]) | null;
+            ] | null;
             /** @description whether it may close a cycle; it stops after 8 copies of a record */
             allow_cycle?: boolean | null;
             /**
@@ -2100,15 +2094,11 @@ export interface components {
              */
             preserve_tag: boolean;
             /** @description copies only records with this tag: a tag, `["tag", "Eq", tag]`, or `["tag", "Glob", "prefix*"]`; null: all */
-            filter: string | ([
+            filter: string | [
                 "tag",
-                "Eq",
+                "Eq" | "Glob",
                 string
-            ] | [
-                "tag",
-                "Glob",
-                string
-            ]) | null;
+            ] | null;
             /**
              * @description whether it may close a cycle; it stops after 8 copies of a record
              * @default false
@@ -2172,15 +2162,11 @@ export interface components {
              */
             preserve_tag: boolean;
             /** @description copies only records with this tag: a tag, `["tag", "Eq", tag]`, or `["tag", "Glob", "prefix*"]`; null: all */
-            filter: string | ([
+            filter: string | [
                 "tag",
-                "Eq",
+                "Eq" | "Glob",
                 string
-            ] | [
-                "tag",
-                "Glob",
-                string
-            ]) | null;
+            ] | null;
             /**
              * @description whether it may close a cycle; it stops after 8 copies of a record
              * @default false
@@ -2299,6 +2285,7 @@ export interface components {
             /**
              * @description a queue also has jobs, leased to workers. It never changes
              * @default log
+             * @example queue
              * @enum {unknown}
              */
             type: "log" | "queue";
@@ -2369,9 +2356,13 @@ export interface components {
             /**
              * @description deliveries after which a job becomes a dead letter; 0: never
              * @default 0
+             * @example 5
              */
             max_deliveries: number;
-            /** @description the topic that dead letters go to, another one than the queue; null: none */
+            /**
+             * @description the topic that dead letters go to, another one than the queue; null: none
+             * @example jobs:dead
+             */
             dead_letter: string | null;
             /**
              * @description whether leases are as durable as records
@@ -2500,7 +2491,7 @@ export interface components {
          *       "count": 104,
          *       "bytes": 20480,
          *       "config": {
-         *         "type": "log",
+         *         "type": "queue",
          *         "ttl_ms": 86400000,
          *         "cap_records": 0,
          *         "cap_bytes": 0,
@@ -2514,8 +2505,8 @@ export interface components {
          *         "dedupe_node": true,
          *         "lease_ms": 30000,
          *         "claim_jitter_ms": 0,
-         *         "max_deliveries": 0,
-         *         "dead_letter": null,
+         *         "max_deliveries": 5,
+         *         "dead_letter": "jobs:dead",
          *         "leases_durable": false
          *       },
          *       "effective_priority": 0,
@@ -2644,13 +2635,9 @@ export interface components {
          * @example {
          *       "topics": {
          *         "jobs": {
-         *           "from_seq": 480100
-         *         },
-         *         "news": {
-         *           "tail": true
+         *           "from_seq": 0
          *         }
-         *       },
-         *       "prefix": "tenant42:"
+         *       }
          *     }
          */
         WatchRequest: {
@@ -2658,20 +2645,14 @@ export interface components {
              * @description the topics by name, with the place to begin
              * @example {
              *       "jobs": {
-             *         "from_seq": 480100
-             *       },
-             *       "news": {
-             *         "tail": true
+             *         "from_seq": 0
              *       }
              *     }
              */
             topics?: {
                 [key: string]: components["schemas"]["WatchStart"] | null;
             } | null;
-            /**
-             * @description an addition to the contract: also all topics whose names begin with this, and those made later, from their first record; at most 256 topics in all
-             * @example tenant42:
-             */
+            /** @description an addition to the contract: also all topics whose names begin with this, and those made later, from their first record; at most 256 topics in all */
             prefix?: string | null;
             /**
              * @description for `prefix`: of the topics that exist now, only records that are not there yet
@@ -2718,10 +2699,6 @@ export interface components {
              * @enum {unknown}
              */
             consistency?: "eventual" | "strong" | null;
-        } | {
-            topics: Record<string, never>;
-        } | {
-            prefix: string;
         };
         /** @description Where to begin in one topic. Without either field: with its first record. */
         WatchStart: {
@@ -3148,43 +3125,6 @@ export interface operations {
             503: components["responses"]["503_not_ready_shutting_down"];
         };
     };
-    list_topics: {
-        parameters: {
-            query?: {
-                /** @description only names that start with this */
-                prefix?: string;
-                /** @description entries of a page, clamped to 1..1000; 0 means 100 */
-                page_size?: number;
-                /** @description `next_cursor` of the page before */
-                cursor?: string;
-                /** @description whether this read counts as use of the topics */
-                touch?: boolean;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TopicPage"];
-                };
-            };
-            400: components["responses"]["400_invalid_request"];
-            401: components["responses"]["401_unauthorized"];
-            403: components["responses"]["403_forbidden"];
-            408: components["responses"]["408_request_timeout"];
-            429: components["responses"]["429_throttled"];
-            431: components["responses"]["431_headers_too_large"];
-            500: components["responses"]["500_internal"];
-            503: components["responses"]["503_not_ready_shutting_down"];
-        };
-    };
     diff: {
         parameters: {
             query?: never;
@@ -3217,6 +3157,43 @@ export interface operations {
             408: components["responses"]["408_request_timeout"];
             413: components["responses"]["413_payload_too_large"];
             415: components["responses"]["415_unsupported_media_type"];
+            429: components["responses"]["429_throttled"];
+            431: components["responses"]["431_headers_too_large"];
+            500: components["responses"]["500_internal"];
+            503: components["responses"]["503_not_ready_shutting_down"];
+        };
+    };
+    list_topics: {
+        parameters: {
+            query?: {
+                /** @description only names that start with this */
+                prefix?: string;
+                /** @description entries of a page, clamped to 1..1000; 0 means 100 */
+                page_size?: number;
+                /** @description `next_cursor` of the page before */
+                cursor?: string;
+                /** @description whether this read counts as use of the topics */
+                touch?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TopicPage"];
+                };
+            };
+            400: components["responses"]["400_invalid_request"];
+            401: components["responses"]["401_unauthorized"];
+            403: components["responses"]["403_forbidden"];
+            408: components["responses"]["408_request_timeout"];
             429: components["responses"]["429_throttled"];
             431: components["responses"]["431_headers_too_large"];
             500: components["responses"]["500_internal"];
