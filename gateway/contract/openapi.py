@@ -231,7 +231,8 @@ def _described(operation: Operation, shared: dict[str, Schema], *, keys: bool, p
     if operation.aliases:
         text += f" Also at {', '.join(operation.aliases)}."
     if needs_key and operation.scope:
-        text += f" Needs a key with the scopes {' and '.join(operation.scope.words)}."
+        words = operation.scope.words
+        text += f" Needs a key with the scope{'s' if len(words) > 1 else ''} {' and '.join(words)}."
     described: Schema = {
         "operationId": operation.name,
         "summary": operation.summary,

@@ -10,22 +10,22 @@ export interface paths {
         };
         /**
          * State and configuration of a topic
-         * @description State and configuration of a topic. Needs a key with the scopes read.
+         * @description State and configuration of a topic. Needs a key with the scope read.
          */
         get: operations["topic_state"];
         /**
          * Create a topic, or change the fields of its configuration that the body names
-         * @description Create a topic, or change the fields of its configuration that the body names. Needs a key with the scopes admin.
+         * @description Create a topic, or change the fields of its configuration that the body names. Needs a key with the scope admin.
          */
         put: operations["configure_topic"];
         /**
          * Append records, all or none
-         * @description Append records, all or none. Needs a key with the scopes write.
+         * @description Append records, all or none. Needs a key with the scope write.
          */
         post: operations["append"];
         /**
          * Remove a topic with everything in it
-         * @description Remove a topic with everything in it. Needs a key with the scopes delete.
+         * @description Remove a topic with everything in it. Needs a key with the scope delete.
          */
         delete: operations["delete_topic"];
         options?: never;
@@ -44,7 +44,7 @@ export interface paths {
         put?: never;
         /**
          * Records after a cursor, optionally waiting for some to arrive
-         * @description Records after a cursor, optionally waiting for some to arrive. Needs a key with the scopes read.
+         * @description Records after a cursor, optionally waiting for some to arrive. Needs a key with the scope read.
          */
         post: operations["diff"];
         delete?: never;
@@ -62,7 +62,7 @@ export interface paths {
         };
         /**
          * Topics in order of their names, a page at a time
-         * @description Topics in order of their names, a page at a time. Needs a key with the scopes read.
+         * @description Topics in order of their names, a page at a time. Needs a key with the scope read.
          */
         get: operations["list_topics"];
         put?: never;
@@ -84,7 +84,7 @@ export interface paths {
         put?: never;
         /**
          * Delete records for good, before a seq, by tag, or both
-         * @description Delete records for good, before a seq, by tag, or both. Needs a key with the scopes delete.
+         * @description Delete records for good, before a seq, by tag, or both. Needs a key with the scope delete.
          */
         post: operations["delete_records"];
         delete?: never;
@@ -124,7 +124,7 @@ export interface paths {
         put?: never;
         /**
          * Complete jobs: they are deleted for good
-         * @description Complete jobs: they are deleted for good. Needs a key with the scopes write.
+         * @description Complete jobs: they are deleted for good. Needs a key with the scope write.
          */
         post: operations["ack"];
         delete?: never;
@@ -144,7 +144,7 @@ export interface paths {
         put?: never;
         /**
          * Give jobs back, to be claimed again at once or after a delay
-         * @description Give jobs back, to be claimed again at once or after a delay. Needs a key with the scopes write.
+         * @description Give jobs back, to be claimed again at once or after a delay. Needs a key with the scope write.
          */
         post: operations["nack"];
         delete?: never;
@@ -164,7 +164,7 @@ export interface paths {
         put?: never;
         /**
          * Hold jobs for longer
-         * @description Hold jobs for longer. Needs a key with the scopes write.
+         * @description Hold jobs for longer. Needs a key with the scope write.
          */
         post: operations["extend"];
         delete?: never;
@@ -184,7 +184,7 @@ export interface paths {
         put?: never;
         /**
          * Look at the jobs of a queue without leasing any (an extension)
-         * @description Look at the jobs of a queue without leasing any (an extension). Needs a key with the scopes read.
+         * @description Look at the jobs of a queue without leasing any (an extension). Needs a key with the scope read.
          */
         post: operations["peek"];
         delete?: never;
@@ -244,7 +244,7 @@ export interface paths {
         put?: never;
         /**
          * Make a watch session over many topics; its stream is at `stream_url`
-         * @description Make a watch session over many topics; its stream is at `stream_url`. Needs a key with the scopes read.
+         * @description Make a watch session over many topics; its stream is at `stream_url`. Needs a key with the scope read.
          */
         post: operations["watch"];
         delete?: never;
@@ -262,7 +262,7 @@ export interface paths {
         };
         /**
          * The events of a watch session, as text/event-stream
-         * @description The events of a watch session, as text/event-stream. Needs a key with the scopes read.
+         * @description The events of a watch session, as text/event-stream. Needs a key with the scope read.
          */
         get: operations["watch_stream"];
         put?: never;
@@ -322,7 +322,7 @@ export interface paths {
         };
         /**
          * Named cursors of a topic in order of their names, a page at a time
-         * @description Named cursors of a topic in order of their names, a page at a time. Needs a key with the scopes read.
+         * @description Named cursors of a topic in order of their names, a page at a time. Needs a key with the scope read.
          */
         get: operations["list_cursors"];
         put?: never;
@@ -342,18 +342,18 @@ export interface paths {
         };
         /**
          * A named cursor and how far it is behind
-         * @description A named cursor and how far it is behind. Needs a key with the scopes read.
+         * @description A named cursor and how far it is behind. Needs a key with the scope read.
          */
         get: operations["get_cursor"];
         /**
          * Move a named cursor; never backwards unless `force` is true
-         * @description Move a named cursor; never backwards unless `force` is true. Needs a key with the scopes write.
+         * @description Move a named cursor; never backwards unless `force` is true. Needs a key with the scope write.
          */
         put: operations["put_cursor"];
         post?: never;
         /**
          * Forget a named cursor
-         * @description Forget a named cursor. Needs a key with the scopes write.
+         * @description Forget a named cursor. Needs a key with the scope write.
          */
         delete: operations["delete_cursor"];
         options?: never;
@@ -370,18 +370,18 @@ export interface paths {
         };
         /**
          * A router and what it has forwarded
-         * @description A router and what it has forwarded. Needs a key with the scopes read.
+         * @description A router and what it has forwarded. Needs a key with the scope read.
          */
         get: operations["get_router"];
         /**
          * Create a router, or change the fields of its configuration that the body names
-         * @description Create a router, or change the fields of its configuration that the body names. Needs a key with the scopes admin.
+         * @description Create a router, or change the fields of its configuration that the body names. Needs a key with the scope admin.
          */
         put: operations["put_router"];
         post?: never;
         /**
          * Stop forwarding; what was forwarded stays
-         * @description Stop forwarding; what was forwarded stays. Needs a key with the scopes delete.
+         * @description Stop forwarding; what was forwarded stays. Needs a key with the scope delete.
          */
         delete: operations["delete_router"];
         options?: never;
@@ -398,7 +398,7 @@ export interface paths {
         };
         /**
          * Routers in order of their names, a page at a time
-         * @description Routers in order of their names, a page at a time. Needs a key with the scopes read.
+         * @description Routers in order of their names, a page at a time. Needs a key with the scope read.
          */
         get: operations["list_routers"];
         put?: never;
@@ -458,7 +458,7 @@ export interface paths {
         };
         /**
          * Prometheus text, or JSON with `Accept: application/json`
-         * @description Prometheus text, or JSON with `Accept: application/json`. Also at /metrics. Needs a key with the scopes read.
+         * @description Prometheus text, or JSON with `Accept: application/json`. Also at /metrics. Needs a key with the scope read.
          */
         get: operations["metrics"];
         put?: never;
