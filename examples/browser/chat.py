@@ -25,7 +25,7 @@ def main() -> None:
     if not asked.url:
         admin, asked.key = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
         settings["TOPICS_API_KEYS"] = f"{admin},{asked.key}:read+write:chat:"
-    with serve("chat.html", asked, **settings) as site, Client(site.url, admin or None) as client:
+    with serve("chat.html", asked, **settings) as site, Client(site.url, token=admin) as client:
         for room, text in WELCOME.items():
             client.publish(room, {"name": "chat", "text": text}, idempotency_key="welcome")
         client.configure("chat:here:", ttl_ms=15_000, durability="ephemeral")

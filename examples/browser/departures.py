@@ -105,7 +105,7 @@ def main() -> None:
     month, day = map(int, asked.date.split("-"))
     names = airports()
     events = [event for flight in flights(path, month, day) for event in changes(flight, names)]
-    with serve("departures.html", asked) as site, Client(site.url, asked.key or None) as client:
+    with serve("departures.html", asked) as site, Client(site.url, token=asked.key) as client:
         site.open()
         replay(client, events, 60 * asked.begin, asked.speed)
         print("the day is over; the board stays")

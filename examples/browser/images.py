@@ -83,9 +83,9 @@ def pattern() -> bytes:
     return file.getvalue()
 
 
-async def work(url: str, key: str | None, studio: Studio) -> None:
+async def work(url: str, token: str, studio: Studio) -> None:
     options = {"concurrency": 2, "backoff": lambda deliveries: 0.3 * deliveries, "on_failure": studio.failed}
-    async with AsyncClient(url, key) as client:
+    async with AsyncClient(url, token=token) as client:
         await client.work(worker("images", **options)(studio.resize))
 
 
@@ -97,11 +97,11 @@ def main() -> None:
         actions = {"upload": studio.upload, "generate": studio.generate, "mend": studio.mend}
         with (
             serve("images.html", asked, Path(folder), actions) as site,
-            Client(site.url, asked.key or None) as studio.client,
+            Client(site.url, token=asked.key) as studio.client,
         ):
             studio.client.configure("images", type="queue", max_deliveries=3, dead_letter="images.dead")
             site.open()
-            anyio.run(work, site.url, asked.key or None, studio)
+            anyio.run(work, site.url, asked.key, studio)
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory(prefix="topics-example-") as directory,
         serve("report.html", asked, HERE) as site,
-        Client(site.url, asked.key or None) as client,
+        Client(site.url, token=asked.key) as client,
         session("report") as spark,
     ):
         for topic in (FLIGHTS, REPORT):

@@ -47,13 +47,12 @@ class Example:
 class Call:
     """A method of a client. The fields named in `first` come first, in this order, the others by their names.
 
-    `each`: it is looped over. `whole`: the others are one argument, the body as it is.
+    `each`: it is looped over.
     """
 
     method: str
     first: tuple[str, ...] = ()
     each: bool = False
-    whole: bool = False
 
 
 PYTHON: dict[str, Call] = {
@@ -80,7 +79,7 @@ PYTHON: dict[str, Call] = {
     "delete_router": Call("delete_router", ("router",)),
 }
 TYPESCRIPT: dict[str, Call] = {
-    "configure_topic": Call("configure", ("topic",), whole=True),
+    "configure_topic": Call("configure", ("topic",)),
     "append": Call("publishAll", ("topic", "records")),
     "topic_state": Call("state", ("topic",)),
     "diff": Call("read", ("topic",), each=True),
@@ -97,7 +96,7 @@ TYPESCRIPT: dict[str, Call] = {
     "get_cursor": Call("cursor", ("topic", "cursor")),
     "list_cursors": Call("cursors", ("topic",), each=True),
     "delete_cursor": Call("deleteCursor", ("topic", "cursor")),
-    "put_router": Call("setRouter", ("router",), whole=True),
+    "put_router": Call("setRouter", ("router",)),
     "get_router": Call("router", ("router",)),
     "list_routers": Call("routers", each=True),
     "delete_router": Call("deleteRouter", ("router",)),
@@ -146,7 +145,7 @@ def _typescript(operation: Operation, example: Example) -> str | None:
         first, others = _arguments(call, example)
         arguments = [_in_typescript(value) for value in first]
         if others:
-            arguments.append(_in_typescript(others if call.whole else _camel_cased(others)))
+            arguments.append(_in_typescript(_camel_cased(others)))
         made = _called(f"client.{call.method}", arguments, "")
     elif operation.streams or operation.answer is None:
         return None

@@ -1,4 +1,4 @@
-"""Every block of shell and Python in the pages works as printed, in the order of its page."""
+"""Every block of shell and Python in the pages works as printed, in the order of its page, with keys and without."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 
 from tests.support.doc_blocks import COMPILED, ELSEWHERE, ROOT, RUN, blocks, pages, run
 from tests.support.programs import free_port
 from tests.support.service import Service
+from topics_client import Client
 
 PAGES = [page for page in pages() if page not in ELSEWHERE and any(not block.not_run for block in blocks(page))]
 SAID = {
@@ -44,31 +44,38 @@ NOT_RUN = {
 """How many blocks of a page are not run. Each says why, above the block."""
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Service, Service, dict[str, str]]]:
-    """Two services, and their addresses by those of the pages."""
+Running = tuple[list[Service], dict[str, str], str]
+
+
+@pytest.fixture(scope="module", params=["", "a-long-random-key"], ids=["without keys", "with keys"])
+def two(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """Two services, their addresses by those of the pages, and their key, which is empty if they need none."""
+    key: str = request.param
+    keys = {"TOPICS_API_KEYS": key} if key else {}
     listening = {"127.0.0.1:9091": free_port(), "127.0.0.1:7878": free_port()}
     walrus, rog = (f"127.0.0.1:{port}" for port in listening.values())
     with (
-        Service(tmp_path_factory.mktemp("a"), TOPICS_WALRUS_LISTEN=walrus, TOPICS_ROG_LISTEN=rog) as first,
-        Service(tmp_path_factory.mktemp("b")) as second,
+        Service(tmp_path_factory.mktemp("a"), TOPICS_WALRUS_LISTEN=walrus, TOPICS_ROG_LISTEN=rog, **keys) as first,
+        Service(tmp_path_factory.mktemp("b"), **keys) as second,
     ):
         ports = {"127.0.0.1:4000": first.port, "127.0.0.1:4001": second.port} | listening
         yield (
-            first,
-            second,
+            [first, second],
             {
                 **{printed: f"127.0.0.1:{port}" for printed, port in ports.items()},
                 "./topics-data": str(first.data_dir),
             },
+            key,
         )
 
 
-def cleared(service: Service) -> None:
+def cleared(service: Service, key: str) -> None:
     """Delete all topics and routers."""
-    for what, name in (("routers", "router"), ("topics", "topic")):
-        for each in service.request("GET", f"/v0/{what}?page_size=1000")[1][what]:
-            assert service.request("DELETE", f"/v0/{what}/{quote(each[name], safe='')}")[0] == 200
+    with Client(service.url, token=key) as client:
+        for each in client.routers():
+            assert client.delete_router(each["router"])
+        for topic in client.topics():
+            client.delete_topic(topic["topic"])
 
 
 def without_times(answer: Any) -> Any:
@@ -79,17 +86,36 @@ def without_times(answer: Any) -> Any:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_of_a_page_works(two: tuple[Service, Service, dict[str, str]], page: str, tmp_path: Path) -> None:
-    *services, addresses = two
+def test_every_block_of_a_page_works(two: Running, page: str, tmp_path: Path) -> None:
+    services, addresses, key = two
     said: list[str] = []
     for block in blocks(page):
         if block.kind == "json":
             assert without_times(json.loads(said[-1])) == without_times(json.loads(block.text)), block
         elif not block.not_run and block.kind not in COMPILED:
-            said.append(run(block, tmp_path, addresses))
+            said.append(run(block, tmp_path, addresses, token=key))
     for service in services:
-        cleared(service)
+        cleared(service, key)
     assert SAID.get(page, "") in "".join(said)
+
+
+def test_the_example_of_a_cursor_goes_on_when_it_is_run_again(two: Running, tmp_path: Path) -> None:
+    services, addresses, key = two
+    (block,) = (block for block in blocks("docs/clients.md") if block.kind == "python" and "cursor=" in block.text)
+    told = [run(block, tmp_path, addresses, token=key) for _ in range(3)]
+    assert [line.partition(" Record")[0] for line in told] == ["clicks 1", "clicks 2", "clicks 3"]
+    cleared(services[0], key)
+
+
+def test_keys_are_needed_where_they_are_on(two: Running, tmp_path: Path) -> None:
+    services, addresses, key = two
+    block = next(block for block in blocks("docs/clients.md") if block.kind == "python")
+    if key:
+        with pytest.raises(AssertionError, match="Unauthorized"):
+            run(block, tmp_path, addresses)
+    else:
+        run(block, tmp_path, addresses)
+        cleared(services[0], key)
 
 
 def test_blocks_that_are_not_run_are_few_and_say_why() -> None:

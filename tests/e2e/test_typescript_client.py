@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from supervisor.cli.endpoint import resolve
 from tests.e2e.test_status_page import opened
+from tests.support.context_files import ENVIRONMENTS, FILES, KEYS, PROD, all_kinds, contexts, written
 from tests.support.doc_blocks import blocks
 from tests.support.doc_blocks import run as run_block
 from tests.support.programs import leave_out
@@ -49,12 +52,12 @@ def run(*command: str | Path, cwd: Path = PACKAGE, seconds: float = 120, **envir
 
 @pytest.fixture(scope="module", autouse=True)
 def _built() -> None:
-    """The client, compiled as `npm run build` does: with --strict, and without the types of Node."""
+    """The client, as ES modules and as CommonJS: compiled with --strict, and without the types of Node."""
     done = subprocess.run([ROOT / "tools" / "install-npm.sh"], capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         leave_out(done.stderr.strip().rpartition("\n")[2])
     shutil.rmtree(PACKAGE / "dist", ignore_errors=True)
-    run(TOOLS / "tsc")
+    run("npm", "run", "build")
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +73,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (told,) = json.loads(run("npm", "pack", "--json", "--ignore-scripts", "--pack-destination", directory))
     files = {each["path"] for each in told["files"]}
     assert {"package.json", "README.md", "LICENSE", "dist/index.js", "dist/index.d.ts"} <= files
+    assert {"dist/cjs/package.json", "dist/cjs/index.js", "dist/cjs/index.d.ts"} <= files
     assert all(path.startswith("dist/") or path in ("package.json", "README.md", "LICENSE") for path in files)
     (directory / "package.json").write_text('{"type":"module"}')
     run("npm", "install", "--offline", "--no-audit", "--no-fund", told["filename"], cwd=directory)
@@ -116,25 +120,156 @@ def test_every_operation_with_real_services(shared: Service, keyed: Service) -> 
     run(*NODE, "--test", "e2e/", **addresses)
 
 
-CODE = re.findall(r"```ts\n(.*?)```", PAGE.read_text(), re.DOTALL)
+USE = """
+async function use(topic) {
+  const client = new topics.Topics(process.env.TOPICS_URL);
+  await client.publish(topic, { n: 1 });
+  for await (const item of client.tail(topic)) {
+    console.log(item.data.n, (await client.state(topic)).headSeq);
+    break;
+  }
+  await client.state("missing").catch((error) => console.log(error instanceof topics.TopicNotFound));
+}
+"""
+"""What a program does with the package."""
+REQUIRE = 'const topics = require("topics-client");'
+TYPES = """
+const client = new Topics("http://127.0.0.1:4000", { token: "k" });
+export async function use(): Promise<[number, Date, unknown]> {
+  const { headSeq, config } = await client.state("t");
+  const ttl: number = config.ttlMs;
+  const [record] = [(await client.read("t", { decode: (data) => new Date(String(data)) }).next()).value];
+  const day: Date = record?.kind === "record" ? record.data : new Date(ttl);
+  const { jobs } = await client.peek("q");
+  await client.configure("q", { maxDeliveries: 5 });
+  await client.configure("q", { max_deliveries: 5 });
+  // @ts-expect-error: answers have this client's names
+  void (await client.state("t")).head_seq;
+  // @ts-expect-error: there is no such option
+  void new Topics("http://127.0.0.1:4000", { tokn: "k" });
+  return [headSeq, day, jobs[0]?.data];
+}
+"""
 
 
-def test_every_example_of_the_page_runs_as_printed(shared: Service, packed: Path) -> None:
-    assert CODE
+def test_the_package_is_imported_and_required(shared: Service, packed: Path) -> None:
+    for name, line in (("import.mjs", 'import * as topics from "topics-client";'), ("require.cjs", REQUIRE)):
+        (packed / name).write_text(f'{line}\n{USE}use("{name}");')
+        assert run("node", name, cwd=packed, TOPICS_URL=shared.url) == "1 1\ntrue\n"
+
+
+@pytest.mark.parametrize("source", ["module.mts", "module.cts", "plain.ts"])
+@pytest.mark.parametrize(
+    "how", [("node16", "node16"), ("nodenext", "nodenext"), ("esnext", "bundler")], ids=lambda how: how[1]
+)
+def test_its_types_are_found_by_modules_of_both_kinds(packed: Path, source: str, how: tuple[str, str]) -> None:
+    (packed / source).write_text('import { Topics } from "topics-client";\n' + TYPES)
+    module, resolution = how
+    options = ["--strict", "--noEmit", "--target", "es2022", "--lib", "es2022,dom", "--types", ""]
+    run(TOOLS / "tsc", *options, "--module", module, "--moduleResolution", resolution, source, cwd=packed)
+
+
+RESOLVE = """
+import { readFileSync } from "node:fs";
+import { resolve } from "PACKAGE/dist/endpoint.js";
+for (const { environment, url, options } of JSON.parse(readFileSync(0, "utf8"))) {
+  for (const name of Object.keys(process.env)) if (/^(TOPICS_|XDG_)/.test(name)) delete process.env[name];
+  Object.assign(process.env, environment);
+  try {
+    const found = resolve(url ?? undefined, options);
+    console.log(JSON.stringify([found.url, found.token ?? null]));
+  } catch (error) {
+    if (error.code !== "ENOENT" && error.code !== "EISDIR" && !(error instanceof TypeError)) throw error;
+    console.log(JSON.stringify(String(error.message)));
+  }
+}
+"""
+
+
+def resolved(directory: Path, cases: list[tuple[Path, dict[str, str], dict[str, str]]]) -> list[Any]:
+    """What the client finds with these homes, variables and options."""
+    program = directory / "resolve.mjs"
+    program.write_text(RESOLVE.replace("PACKAGE", str(PACKAGE)))
+    told = [
+        {"environment": {"XDG_CONFIG_HOME": str(home), **environment}, "options": options}
+        for home, environment, options in cases
+    ]
+    done = subprocess.run(["node", program], input=json.dumps(told), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def by_command_line(environment: dict[str, str], home: Path, options: dict[str, str]) -> Any:
+    found = {"XDG_CONFIG_HOME": str(home), **environment}
+    try:
+        endpoint = resolve(None, options.get("token"), options.get("context"), found, local=False)
+    except typer.Exit:
+        return "refused"
+    return [endpoint.url, endpoint.token]
+
+
+def test_it_finds_the_same_url_and_key_as_the_command_line(tmp_path: Path) -> None:
+    cases: list[tuple[Path, dict[str, str], dict[str, str]]] = []
+    for name in KEYS.keys() - {"keyring"}:
+        all_kinds(tmp_path / name, name)
+        for environment in ENVIRONMENTS:
+            cases += [(tmp_path / name, environment, options) for options in ({}, {"token": "mine"})]
+            if "TOPICS_URL" not in environment:
+                cases.append((tmp_path / name, environment, {"context": name}))
+                cases.append((tmp_path / name, {"TOPICS_CONTEXT": name, **environment}, {}))
+    for kind, text in FILES.items():
+        written(tmp_path / kind / "topics" / "contexts.json", text)
+        cases.append((tmp_path / kind, {}, {"context": "here"}))
+    for mode in (0o640, 0o604, 0o620):
+        contexts(tmp_path / str(mode), "prod", prod={"url": PROD}).chmod(mode)
+        cases.append((tmp_path / str(mode), {}, {}))
+    found = resolved(tmp_path, cases)
+    for (home, environment, options), ours in zip(cases, found, strict=True):
+        theirs = by_command_line(environment, home, options)
+        assert ("refused" if isinstance(ours, str) else ours) == theirs, (home.name, environment, options, ours)
+    assert sum(isinstance(each, str) for each in found) > 20
+
+
+def test_a_key_in_the_keyring_is_told_and_not_taken_for_none(tmp_path: Path) -> None:
+    all_kinds(tmp_path, "keyring")
+    assert "TOPICS_TOKEN" in resolved(tmp_path, [(tmp_path, {}, {})])[0]
+
+
+@pytest.fixture(params=[False, True], ids=["without keys", "with keys"])
+def asked(request: pytest.FixtureRequest, shared: Service, keyed: Service) -> tuple[Service, str]:
+    """A service and its key, which is empty if it needs none."""
+    return (keyed, KEY) if request.param else (shared, "")
+
+
+PAGES = (PAGE, PACKAGE / "README.md")
+CODE = [code for page in PAGES for code in re.findall(r"```ts\n(.*?)```", page.read_text(), re.DOTALL)]
+
+
+def test_every_example_of_the_pages_runs_twice_as_printed(asked: tuple[Service, str], packed: Path) -> None:
+    service, key = asked
+    assert len(CODE) > 4
     for number, code in enumerate(CODE):
-        (packed / f"example{number}.ts").write_text(code.replace("http://127.0.0.1:4000", shared.url))
+        (packed / f"example{number}.ts").write_text(code.replace("http://127.0.0.1:4000", service.url))
     sources = [f"example{number}.ts" for number in range(len(CODE))]
     how = ["--strict", "--target", "es2022", "--module", "nodenext", "--types", "node"]
     run(TOOLS / "tsc", *how, "--typeRoots", PACKAGE / "node_modules" / "@types", *sources, cwd=packed)
-    for source in sources:
-        run(*NODE, "--no-warnings", source.replace(".ts", ".js"), cwd=packed, seconds=20)
+    environment = {"TOPICS_URL": service.url} | ({"TOPICS_TOKEN": key} if key else {})
+    for source, code in zip(sources, CODE, strict=True):
+        program = (*NODE, "--no-warnings", source.replace(".ts", ".js"))
+        first, second = (run(*program, cwd=packed, seconds=20, **environment) for _ in range(2))
+        if "cursor:" in code:
+            assert first.count("\n") == second.count("\n") == 1
+            assert first != second, "the second run begins after the item that the first one finished"
 
 
-def test_the_blocks_of_five_minutes_run_as_printed_in_node_and_compile(shared: Service, packed: Path) -> None:
+def test_the_blocks_of_five_minutes_run_as_printed_in_node_and_compile(
+    asked: tuple[Service, str], packed: Path
+) -> None:
+    service, key = asked
     found = [block for block in blocks("docs/start.md") if block.kind == "ts"]
     assert len(found) == 3
     for block in found:
-        run_block(block, packed, {"127.0.0.1:4000": shared.url.removeprefix("http://")})
+        run_block(block, packed, {"127.0.0.1:4000": service.url.removeprefix("http://")}, token=key)
         (packed / f"block{block.line}.mts").write_text(block.text)
     sources = [f"block{block.line}.mts" for block in found]
     how = ["--strict", "--noEmit", "--target", "es2022", "--module", "nodenext", "--types", "node"]
@@ -143,7 +278,7 @@ def test_the_blocks_of_five_minutes_run_as_printed_in_node_and_compile(shared: S
 
 IN_A_PAGE = """(async () => {
     const {Topics} = await import("/index.js");
-    const client = new Topics(URL_OF_SERVICE, {key: KEY});
+    const client = new Topics(URL_OF_SERVICE, {token: KEY});
     await client.configure("page-q", {type: "queue"});
     await client.publish("page", {n: 1});
     await client.publish("page-q", {n: 2});

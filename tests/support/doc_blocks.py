@@ -73,15 +73,16 @@ def blocks(page: str) -> list[Block]:
     ]
 
 
-def run(block: Block, directory: Path, addresses: Mapping[str, str], enter: Sequence[str] = ()) -> str:
+def run(
+    block: Block, directory: Path, addresses: Mapping[str, str], enter: Sequence[str] = (), *, token: str = ""
+) -> str:
     """Run a block in a directory and return its output. `addresses` has those of the page and those to use instead.
-    `enter` is a command that replaces itself with the command after it."""
+    `enter` is a command that replaces itself with the command after it. A `token` is what a user of a service with keys
+    has: a variable for the command line and the clients, and a line in the settings of curl."""
     text = block.text
     for printed, real in addresses.items():
         text = text.replace(printed, real)
     url = f"http://{addresses.get('127.0.0.1:4000', '')}"
-    for default in ("Client()", "Topics()"):
-        text = text.replace(default, f'{default[:-1]}"{url}")')
     program = directory / f"block{block.line}.mjs"
     if block.kind == "ts":
         program.write_text(text)
@@ -96,6 +97,9 @@ def run(block: Block, directory: Path, addresses: Mapping[str, str], enter: Sequ
         "HOME": str(directory),
         "TOPICS_URL": url,
     }
+    if token:
+        environment["TOPICS_TOKEN"] = token
+        (directory / ".curlrc").write_text(f'header = "Authorization: Bearer {token}"\n')
     pipe: dict[str, Any] = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(
         [*enter, *command], cwd=directory, env=environment, text=True, process_group=0, **pipe

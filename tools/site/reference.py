@@ -6,6 +6,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import topics_client
@@ -15,6 +16,7 @@ from gateway.observe.families import families
 from gateway.observe.metrics import Protocol, Snapshot
 from proto.model.limits import Limits
 
+ROOT = Path(__file__).parents[2]
 Schema = dict[str, Any]
 
 
@@ -119,10 +121,11 @@ def python() -> str:
     lines = [
         "# Python client",
         "",
-        "Made from the docstrings of `topics_client`; `docs/clients.md` shows it at work.",
+        "Made from the docstrings of `topics_client`; [Clients](../clients.md) shows it at work:",
+        "",
+        _first_example(),
         "",
     ]
-    lines[2] = "Made from the docstrings of `topics_client`; [Clients](../clients.md) shows it at work."
     shown = [value for value in vars(topics_client).values() if inspect.isclass(value)]
     errors = [each for each in shown if issubclass(each, Exception)]
     for each in [each for each in shown if each not in errors]:
@@ -137,6 +140,13 @@ def python() -> str:
     lines += ["## Errors", "", "| class | below | |", "| --- | --- | --- |"]
     lines += [f"| `{e.__name__}` | `{e.__base__.__name__ if e.__base__ else ''}` | {_cell(_doc(e))} |" for e in errors]
     return "\n".join(lines) + "\n"
+
+
+def _first_example() -> str:
+    """The first example of the page of the clients, which a test runs."""
+    found = re.search(r"^```python$.*?^```$", (ROOT / "docs" / "clients.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[0]
 
 
 def _doc(value: Any) -> str:

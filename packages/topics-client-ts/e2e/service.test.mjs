@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { CursorNotFound, GapError, NotAQueue, TopicNotFound, Topics, Unauthorized } from "../dist/index.js";
 
 const client = new Topics(process.env.TOPICS_URL);
-const keyed = new Topics(process.env.TOPICS_KEYED_URL, { key: process.env.TOPICS_KEY });
+const keyed = new Topics(process.env.TOPICS_KEYED_URL, { token: process.env.TOPICS_KEY });
 const counted = (n) => Array.from({ length: n }, (_, each) => ({ data: each }));
 
 async function all(items) {
@@ -49,7 +49,7 @@ test("publish and read", async () => {
 });
 
 test("a gap is thrown or given", async () => {
-  await client.configure("gap", { cap_records: 5 });
+  await client.configure("gap", { capRecords: 5 });
   await client.publishAll("gap", counted(20), { batchRecords: 1 });
   const reading = client.read("gap");
   await assert.rejects(reading.next(), GapError);
@@ -109,7 +109,7 @@ for (const transport of ["events", "websocket"]) {
   });
 
   test(`a tail over ${transport} needs the right key`, async () => {
-    const other = new Topics(process.env.TOPICS_KEYED_URL, { key: "wrong" });
+    const other = new Topics(process.env.TOPICS_KEYED_URL, { token: "wrong" });
     await assert.rejects(other.tail("t", { transport }).next(), Unauthorized);
   });
 }
@@ -153,7 +153,7 @@ test("a worker that stops gives back what is not finished in its grace", async (
 });
 
 test("administration", async () => {
-  assert.equal((await client.configure("src", { ttl_ms: 60_000 })).ttl_ms, 60_000);
+  assert.equal((await client.configure("src", { ttlMs: 60_000 })).ttlMs, 60_000);
   assert.equal((await client.setRouter("r", { source: "src", dest: "dst" })).dest, "dst");
   assert.deepEqual((await all(client.routers({ source: "src" }))).map((each) => each.router), ["r"]);
   assert.equal((await client.router("r")).source, "src");

@@ -1,9 +1,12 @@
 /** `Topics`: the operations of the service. */
 
 import { type Answer, type CallOptions, Connection, type Input, type OperationName } from "./connection.js";
+import { type EndpointOptions, resolve } from "./endpoint.js";
 import { type Job, jobOf, type NewRecord, type Published, type Schemas } from "./items.js";
+import { type Camel, camel, snake } from "./names.js";
 import {
   type BatchOptions,
+  type Config,
   Publisher,
   publishAll,
   type PublishOptions,
@@ -13,9 +16,7 @@ import { defined, Reading, type ReadOptions } from "./reading.js";
 import { Tail, type TailOptions, type Topics as TailTopics } from "./tailing.js";
 import { type Handler, Worker, type WorkOptions } from "./working.js";
 
-export interface ClientOptions {
-  /** An API key. */
-  key?: string;
+export interface ClientOptions extends EndpointOptions {
   /**
    * How long a request is repeated while the service is away or busy, 60 s if absent. Keep it below the topics'
    * idempotency window, 120 s.
@@ -34,15 +35,20 @@ export type Match = string | ["tag", "Eq" | "Glob", string];
 
 type Jobs = Pick<Job, "seq" | "leaseId">[];
 
+const OPTIONS = ["token", "context", "patienceMs", "fetch", "WebSocket", "parse", "key"];
+
 /** A client of one service. */
 export class Topics {
   readonly connection: Connection;
 
-  constructor(url: string = "http://127.0.0.1:4000", options: ClientOptions = {}) {
-    const { key, patienceMs = 60_000, parse = JSON.parse } = options;
+  /** Without a URL or a token, in Node: those of TOPICS_URL and TOPICS_TOKEN, or of a context of the command line. */
+  constructor(url?: string, options: ClientOptions = {}) {
+    const wrong = Object.keys(options).find((name) => !OPTIONS.includes(name));
+    if (wrong !== undefined) throw new TypeError(`Topics has no ${JSON.stringify(wrong)}; it has ${OPTIONS.join(", ")}`);
+    const { patienceMs = 60_000, parse = JSON.parse } = options;
     const fetch = options.fetch ?? ((...of: Parameters<typeof globalThis.fetch>) => globalThis.fetch(...of));
     const WebSocket = options.WebSocket ?? globalThis.WebSocket;
-    this.connection = new Connection({ url, key, patienceMs, fetch, WebSocket, parse });
+    this.connection = new Connection({ ...resolve(url, options), patienceMs, fetch, WebSocket, parse });
   }
 
   /** Any operation of the OpenAPI document, by its name: `call("topic_state", { path: { topic: "jobs" } })`. */
@@ -73,12 +79,12 @@ export class Topics {
   }
 
   /** The records behind `fromSeq`, or behind a named cursor, up to the head. */
-  read<T = unknown>(topic: string, options: ReadOptions = {}): Reading<T> {
+  read<T = unknown>(topic: string, options: ReadOptions<T> = {}): Reading<T> {
     return new Reading<T>(this.connection, topic, options);
   }
 
   /** Records as they are written, of one topic or of many. */
-  tail<T = unknown>(topics: TailTopics, options: TailOptions = {}): Tail<T> {
+  tail<T = unknown>(topics: TailTopics, options: TailOptions<T> = {}): Tail<T> {
     return new Tail<T>(this.connection, topics, options);
   }
 
@@ -94,17 +100,18 @@ export class Topics {
   // Topics
 
   /** Create a topic, or change the named fields of its configuration; the whole configuration. */
-  async configure(topic: string, config: Schemas["ConfigPatch"] = {}): Promise<Schemas["TopicConfig"]> {
-    return (await this.call("configure_topic", { path: { topic }, body: config })).config;
+  async configure(topic: string, config: Config = {}): Promise<Camel<Schemas["TopicConfig"]>> {
+    return camel((await this.call("configure_topic", { path: { topic }, body: snake(config) })).config);
   }
 
-  state(topic: string): Promise<Schemas["TopicState"]> {
-    return this.call("topic_state", { path: { topic } });
+  async state(topic: string): Promise<Camel<Schemas["TopicState"]>> {
+    return camel(await this.call("topic_state", { path: { topic } }));
   }
 
   /** All topics whose names begin with `prefix`. */
-  async *topics(prefix = ""): AsyncGenerator<Schemas["TopicEntry"], void, undefined> {
-    for await (const page of pages((cursor) => this.call("list_topics", { query: { prefix, cursor } }))) yield* page.topics;
+  async *topics(prefix = ""): AsyncGenerator<Camel<Schemas["TopicEntry"]>, void, undefined> {
+    const turn = (cursor: string) => this.call("list_topics", { query: { prefix, cursor } });
+    for await (const page of pages(turn)) yield* camel(page.topics);
   }
 
   /** Whether there was one. */
@@ -114,18 +121,18 @@ export class Topics {
 
   // Cursors
 
-  cursor(topic: string, cursor: string): Promise<Schemas["CursorState"]> {
-    return this.call("get_cursor", { path: { topic, cursor } });
+  async cursor(topic: string, cursor: string): Promise<Camel<Schemas["CursorState"]>> {
+    return camel(await this.call("get_cursor", { path: { topic, cursor } }));
   }
 
   /** Move a cursor; backwards only with `force`. */
-  setCursor(topic: string, cursor: string, seq: number, { force = false } = {}): Promise<Schemas["CursorState"]> {
-    return this.call("put_cursor", { path: { topic, cursor }, body: { seq, force } });
+  async setCursor(topic: string, cursor: string, seq: number, { force = false } = {}): Promise<Camel<Schemas["CursorState"]>> {
+    return camel(await this.call("put_cursor", { path: { topic, cursor }, body: { seq, force } }));
   }
 
-  async *cursors(topic: string): AsyncGenerator<Schemas["CursorEntry"], void, undefined> {
+  async *cursors(topic: string): AsyncGenerator<Camel<Schemas["CursorEntry"]>, void, undefined> {
     const turn = (cursor: string) => this.call("list_cursors", { path: { topic }, query: { cursor } });
-    for await (const page of pages(turn)) yield* page.cursors;
+    for await (const page of pages(turn)) yield* camel(page.cursors);
   }
 
   /** Whether there was one. */
@@ -135,18 +142,22 @@ export class Topics {
 
   // Routers
 
-  setRouter(router: string, config: Schemas["RouterPatch"]): Promise<Schemas["RouterPut"]> {
-    return this.call("put_router", { path: { router }, body: config });
+  async setRouter(
+    router: string,
+    config: Camel<Schemas["RouterPatch"]> | Schemas["RouterPatch"],
+  ): Promise<Camel<Schemas["RouterPut"]>> {
+    return camel(await this.call("put_router", { path: { router }, body: snake(config) }));
   }
 
-  router(router: string): Promise<Schemas["RouterState"]> {
-    return this.call("get_router", { path: { router } });
+  async router(router: string): Promise<Camel<Schemas["RouterState"]>> {
+    return camel(await this.call("get_router", { path: { router } }));
   }
 
   async *routers(
     query: { prefix?: string; source?: string; dest?: string } = {},
-  ): AsyncGenerator<Schemas["RouterEntry"], void, undefined> {
-    for await (const page of pages((cursor) => this.call("list_routers", { query: { ...query, cursor } }))) yield* page.routers;
+  ): AsyncGenerator<Camel<Schemas["RouterEntry"]>, void, undefined> {
+    const turn = (cursor: string) => this.call("list_routers", { query: { ...query, cursor } });
+    for await (const page of pages(turn)) yield* camel(page.routers);
   }
 
   /** Whether there was one. */
@@ -171,32 +182,32 @@ export class Topics {
     return told.claimed.map((each) => jobOf<T>(queue, each));
   }
 
-  ack(queue: string, node: string, jobs: Jobs): Promise<Schemas["Acked"]> {
-    return this.call("ack", { path: { topic: queue }, body: leases(node, jobs) });
+  async ack(queue: string, node: string, jobs: Jobs): Promise<Camel<Schemas["Acked"]>> {
+    return camel(await this.call("ack", { path: { topic: queue }, body: leases(node, jobs) }));
   }
 
-  nack(queue: string, node: string, jobs: Jobs, { delayMs: delay_ms = 0 } = {}): Promise<Schemas["Nacked"]> {
-    return this.call("nack", { path: { topic: queue }, body: { ...leases(node, jobs), delay_ms } });
+  async nack(queue: string, node: string, jobs: Jobs, { delayMs: delay_ms = 0 } = {}): Promise<Camel<Schemas["Nacked"]>> {
+    return camel(await this.call("nack", { path: { topic: queue }, body: { ...leases(node, jobs), delay_ms } }));
   }
 
-  extend(queue: string, node: string, jobs: Jobs, leaseMs: number): Promise<Schemas["Extended"]> {
-    return this.call("extend", { path: { topic: queue }, body: { ...leases(node, jobs), lease_ms: leaseMs } });
+  async extend(queue: string, node: string, jobs: Jobs, leaseMs: number): Promise<Camel<Schemas["Extended"]>> {
+    return camel(await this.call("extend", { path: { topic: queue }, body: { ...leases(node, jobs), lease_ms: leaseMs } }));
   }
 
   /** Look at jobs without leasing any. */
-  peek(queue: string, { firstSeq: first_seq = 0, max = 100 } = {}): Promise<Schemas["Peeked"]> {
-    return this.call("peek", { path: { topic: queue }, body: { first_seq, max } });
+  async peek(queue: string, { firstSeq: first_seq = 0, max = 100 } = {}): Promise<Camel<Schemas["Peeked"]>> {
+    return camel(await this.call("peek", { path: { topic: queue }, body: { first_seq, max } }));
   }
 
   /** Move dead letters back to the queue they came from. */
-  redrive(
+  async redrive(
     deadLetters: string,
     queue: string,
     options: { firstSeq?: number; lastSeq?: number; match?: Match; max?: number } = {},
-  ): Promise<Schemas["Redriven"]> {
+  ): Promise<Camel<Schemas["Redriven"]>> {
     const { firstSeq: first_seq, lastSeq: last_seq, match, max } = options;
     const body = { queue, ...defined({ first_seq, last_seq, match, max }) } as Schemas["RedriveRequest"];
-    return this.call("redrive", { path: { topic: deadLetters }, body }, { repeat: false });
+    return camel(await this.call("redrive", { path: { topic: deadLetters }, body }, { repeat: false }));
   }
 
   /** A ticket that opens one stream or WebSocket, once, within a minute: for an EventSource of a page. */

@@ -45,7 +45,7 @@ export interface CallOptions {
 
 export interface ConnectionOptions {
   url: string;
-  key: string | undefined;
+  token: string | undefined;
   patienceMs: number;
   fetch: typeof globalThis.fetch;
   WebSocket: typeof globalThis.WebSocket | undefined;
@@ -161,8 +161,8 @@ export class Connection {
     signal: AbortSignal,
     asked: AbortSignal | undefined = signal,
   ): Promise<Response> {
-    const { key, fetch } = this.options;
-    if (key !== undefined) headers["authorization"] = `Bearer ${key}`;
+    const { token, fetch } = this.options;
+    if (token !== undefined) headers["authorization"] = `Bearer ${token}`;
     try {
       return await fetch(this.url + path, { method, headers, body: body ?? null, signal });
     } catch (error) {

@@ -1,6 +1,6 @@
 /** Errors: a class per error code of the service, `Unavailable` if no whole answer came, `GapError` for lost records. */
 
-import type { Gap } from "./items.js";
+import type { Gap, TopicRecord } from "./items.js";
 import type { components } from "./schema.js";
 
 export type ErrorCode = components["schemas"]["Error"]["code"];
@@ -58,6 +58,18 @@ export class GapError extends Error {
 
   constructor(readonly gap: Gap) {
     super(`${gap.topic}: records ${gap.firstSeq} to ${gap.lastSeq} are lost (${gap.reason})`);
+  }
+}
+
+/** The data of a record is not what `decode` takes; `record` has it as it came. The iterator can be read on after it. */
+export class DecodeError extends Error {
+  override readonly name = "DecodeError";
+
+  constructor(
+    readonly record: TopicRecord,
+    override readonly cause: unknown,
+  ) {
+    super(`${record.topic}: record ${record.seq} was not decoded: ${(cause as Error | undefined)?.message ?? cause}`);
   }
 }
 

@@ -1,5 +1,6 @@
 /** What is sent and what comes back: records, gaps, jobs. */
 
+import { DecodeError } from "./errors.js";
 import type { components } from "./schema.js";
 
 export type Schemas = components["schemas"];
@@ -81,6 +82,16 @@ function shown(told: { $tag?: string; meta?: Meta }): { tag?: string; meta?: Met
 export function recordOf<T>(topic: string, told: Schemas["Record"]): TopicRecord<T> {
   const node = told.$node === undefined ? {} : { node: told.$node };
   return { kind: "record", topic, seq: told.$seq, ts: told.$ts, data: told.data as T, ...node, ...shown(told) };
+}
+
+/** The record with its data as `decode` makes it. Throws `DecodeError`. */
+export function decoded<T>(record: TopicRecord, decode: ((data: unknown) => T) | undefined): TopicRecord<T> {
+  if (decode === undefined) return record as TopicRecord<T>;
+  try {
+    return { ...record, data: decode(record.data) };
+  } catch (error) {
+    throw new DecodeError(record, error);
+  }
 }
 
 export function gapOf(topic: string, told: Pick<Schemas["Tombstone"], "gap_from" | "gap_to" | "reason" | "earliest_seq">): Gap {

@@ -6,6 +6,10 @@
 import { type Connection, randomName } from "./connection.js";
 import { TopicsError } from "./errors.js";
 import type { Meta, NewRecord, Published, Schemas } from "./items.js";
+import { type Camel, snake } from "./names.js";
+
+/** Fields of a topic's configuration; the names of the service, with underscores, are taken, too. */
+export type Config = Camel<Schemas["ConfigPatch"]> | Schemas["ConfigPatch"];
 
 export interface BatchOptions {
   /** Node of each record without its own. */
@@ -13,7 +17,9 @@ export interface BatchOptions {
   /** Whether to create a missing topic. */
   create?: boolean;
   /** Configuration of the topic, if this creates it. */
-  config?: Schemas["ConfigPatch"];
+  config?: Config;
+  /** Makes the data of each record a value that JSON has. */
+  encode?: (data: any) => unknown;
   disableBackpressure?: boolean;
   /** Most records of a batch, 1000 if absent. */
   batchRecords?: number;
@@ -35,7 +41,8 @@ export interface RecordOptions {
 
 const encoder = new TextEncoder();
 
-function encoded({ data, tag, node, meta, delayMs }: NewRecord): string {
+function encoded({ data: given, tag, node, meta, delayMs }: NewRecord, encode: BatchOptions["encode"]): string {
+  const data = encode === undefined ? given : encode(given);
   return JSON.stringify({ data: data ?? null, tag, node, meta, delay_ms: delayMs });
 }
 
@@ -56,7 +63,8 @@ export class Batch {
   }
 
   async append(connection: Connection, topic: string, options: BatchOptions, signal?: AbortSignal): Promise<Published> {
-    const { node, create, config, disableBackpressure: disable_backpressure } = options;
+    const { node, create, disableBackpressure: disable_backpressure } = options;
+    const config = options.config && snake(options.config);
     const fields = JSON.stringify({ idempotency_key: this.key, node, create, config, disable_backpressure });
     const body = `${fields.slice(0, -1)},"records":[${this.records.join(",")}]}`;
     const path = `/v0/topics/${encodeURIComponent(topic)}?return_seqs=false`;
@@ -94,7 +102,7 @@ export async function publishAll(
     };
   };
   for await (const record of records) {
-    const text = encoded(record);
+    const text = encoded(record, options.encode);
     if (batch.takes(text, options)) continue;
     await append();
     number += 1;
@@ -126,7 +134,7 @@ export class Publisher {
 
   /** Add a record. If its batch is full, write that. */
   async send(data: unknown, record: Omit<NewRecord, "data"> = {}): Promise<void> {
-    const text = encoded({ ...record, data });
+    const text = encoded({ ...record, data }, this.options.encode);
     if (this.#open.takes(text, this.options)) return;
     this.#closeBatch();
     this.#open.takes(text, this.options);

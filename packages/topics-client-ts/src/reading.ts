@@ -2,12 +2,12 @@
 
 import type { Connection } from "./connection.js";
 import { GapError } from "./errors.js";
-import { type Gap, gapOf, recordOf, type TopicRecord } from "./items.js";
+import { decoded, type Gap, gapOf, recordOf, type TopicRecord } from "./items.js";
 
 /** A gap ends the iteration with `GapError`, or is given as an item. */
 export type Gaps = "throw" | "yield";
 
-export interface ReadOptions {
+export interface ReadOptions<T = unknown> {
   /** The records after this seq; 0 if absent. */
   fromSeq?: number;
   /** In place of `fromSeq`: the records after this named cursor. */
@@ -21,6 +21,8 @@ export interface ReadOptions {
   tags?: boolean;
   meta?: boolean;
   gaps?: Gaps;
+  /** Makes the data of a record what the program works with, or throws: the `parse` of a zod schema, for example. */
+  decode?: (data: unknown) => T;
   signal?: AbortSignal;
 }
 
@@ -30,14 +32,14 @@ export class Reading<T = unknown> implements AsyncIterableIterator<TopicRecord<T
   seq: number;
   headSeq = 0;
   #next: { from_seq?: number; cursor?: string };
-  #page: (TopicRecord<T> | Gap)[] = [];
+  #page: (TopicRecord | Gap)[] = [];
   #afterPage: number;
   #ended = false;
 
   constructor(
     private readonly connection: Connection,
     readonly topic: string,
-    private readonly options: ReadOptions,
+    private readonly options: ReadOptions<T>,
   ) {
     this.seq = this.#afterPage = options.fromSeq ?? 0;
     this.#next = options.cursor === undefined ? { from_seq: this.seq } : { cursor: options.cursor };
@@ -53,7 +55,7 @@ export class Reading<T = unknown> implements AsyncIterableIterator<TopicRecord<T
       if (item !== undefined) {
         this.seq = item.seq;
         if (item.kind === "gap" && this.options.gaps !== "yield") throw new GapError(item);
-        return { done: false, value: item };
+        return { done: false, value: item.kind === "record" ? decoded(item, this.options.decode) : item };
       }
       this.seq = this.#afterPage;
       if (this.#ended) {
@@ -71,7 +73,7 @@ export class Reading<T = unknown> implements AsyncIterableIterator<TopicRecord<T
     const input = { path: { topic: this.topic }, body: { ...options, ...this.#next } };
     const told = await this.connection.call("diff", input, { signal });
     if (told.tombstone) this.#page.push(gapOf(this.topic, told.tombstone));
-    for (const each of told.records) this.#page.push(recordOf<T>(this.topic, each));
+    for (const each of told.records) this.#page.push(recordOf(this.topic, each));
     this.#next = { from_seq: told.next_from_seq };
     this.#afterPage = told.next_from_seq;
     this.headSeq = told.head_seq;

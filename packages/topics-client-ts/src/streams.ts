@@ -123,10 +123,10 @@ export class SocketFrames implements Frames {
   }
 
   static async open(connection: Connection, subscribe: object, heartbeatMs: number): Promise<SocketFrames> {
-    const { WebSocket, key, parse } = connection.options;
+    const { WebSocket, token, parse } = connection.options;
     if (WebSocket === undefined) throw new TypeError("there is no WebSocket here: give one to the client, or use events");
     let path = "/v0/ws";
-    if (key !== undefined) path = (await connection.call("make_ticket", { body: { path } })).url;
+    if (token !== undefined) path = (await connection.call("make_ticket", { body: { path } })).url;
     const frames = new SocketFrames(new WebSocket(connection.url.replace(/^http/, "ws") + path), parse, heartbeatMs);
     frames.socket.onopen = () => frames.socket.send(JSON.stringify({ op: "subscribe", request_id: "s", ...subscribe }));
     return frames;

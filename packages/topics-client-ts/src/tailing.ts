@@ -12,13 +12,16 @@
 
 import { type Connection, Pauses } from "./connection.js";
 import { CursorNotFound, GapError, NotFound, TopicNotFound, Unavailable } from "./errors.js";
-import { type Gap, gapOf, recordOf, type Schemas, type TopicDeleted, type TopicRecord } from "./items.js";
+import { decoded, type Gap, gapOf, recordOf, type Schemas, type TopicDeleted, type TopicRecord } from "./items.js";
 import { defined, type Gaps } from "./reading.js";
 import { checkError, EventFrames, type Frame, type Frames, SocketFrames } from "./streams.js";
 
+/** How long the end of a loop takes at most to store its cursor. */
+const COMMIT_MS = 10_000;
+
 export type Item<T = unknown> = TopicRecord<T> | Gap | TopicDeleted;
 
-export interface TailOptions {
+export interface TailOptions<T = unknown> {
   /** The records after this seq, or only those that are written from now on; 0 if absent. */
   fromSeq?: number | "now";
   /**
@@ -28,7 +31,7 @@ export interface TailOptions {
   prefix?: string;
   /** Begin where this named cursor is, if it exists. */
   cursor?: string;
-  /** Store the cursor after each batch of frames, or only when `commit()` is called. */
+  /** Store the cursor after each batch of frames and when a loop ends, or only when `commit()` is called. */
   commit?: "auto" | "manual";
   /** An event stream read with fetch, or a WebSocket. */
   transport?: "events" | "websocket";
@@ -43,6 +46,8 @@ export interface TailOptions {
   /** `strong`: only records that a crash of the machine does not take back. */
   consistency?: "eventual" | "strong";
   gaps?: Gaps;
+  /** Makes the data of a record what the program works with, or throws: the `parse` of a zod schema, for example. */
+  decode?: (data: unknown) => T;
 }
 
 /** Topics to tail; a map says for each where to begin. */
@@ -51,6 +56,9 @@ export type Topics = string | string[] | Record<string, number | "now">;
 /**
  * An iterator of records as they are written. It begins behind the named cursor; without one, or before its first commit,
  * behind `fromSeq`. Breaking out of a loop closes the stream; iterating again goes on behind the last item.
+ *
+ * An item is done when the next one is asked for. So the item in hand when a loop ends, by `break` or by an error, is not
+ * done: the cursor is stored before it, and it comes again, unless `commit()` was called.
  */
 export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
   /** For each topic, the item that the iterator gave last. */
@@ -59,7 +67,8 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
   readonly #received = new Map<string, number>();
   readonly #committed = new Map<string, number>();
   readonly #pauses = new Pauses(undefined);
-  #items: Item<T>[] = [];
+  #items: Item[] = [];
+  #inHand: TopicRecord | Gap | undefined;
   #frames: Frames | undefined;
   #streamUrl: string | undefined;
   #lastId: string | undefined;
@@ -71,7 +80,7 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
   constructor(
     private readonly connection: Connection,
     topics: Topics,
-    private readonly options: TailOptions,
+    private readonly options: TailOptions<T>,
   ) {
     const { fromSeq = 0, prefix, cursor } = options;
     if (prefix !== undefined && (cursor !== undefined || (fromSeq !== "now" && fromSeq > 0))) {
@@ -89,17 +98,28 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
   async next(): Promise<IteratorResult<Item<T>, undefined>> {
     if (this.#closing.signal.aborted) this.#closing = new AbortController();
     await this.begin();
+    this.#inHand = undefined;
     while (this.#items.length === 0) {
       for (const [topic, seq] of this.#received) this.positions.set(topic, seq); // the caller asks for more: all is done
-      if (this.options.commit !== "manual" && this.options.cursor !== undefined) await this.commit();
+      await this.#commitDone();
       if (this.#closing.signal.aborted || this.#empty) return this.return();
       await this.#receive();
     }
-    const item = this.#items.shift() as Item<T>;
-    if (item.kind === "deleted") this.positions.delete(item.topic);
-    else this.positions.set(item.topic, item.seq);
-    if (item.kind === "gap" && this.options.gaps !== "yield") throw new GapError(item);
-    return { done: false, value: item };
+    const item = this.#items.shift() as Item;
+    if (item.kind === "deleted") {
+      this.positions.delete(item.topic);
+      return { done: false, value: item };
+    }
+    this.positions.set(item.topic, item.seq);
+    this.#inHand = item;
+    try {
+      if (item.kind === "record") return { done: false, value: decoded(item, this.options.decode) };
+      if (this.options.gaps !== "yield") throw new GapError(item);
+      return { done: false, value: item };
+    } catch (error) {
+      await this.#commitDone().catch(() => undefined); // a loop does not call `return` after an error of `next`
+      throw error;
+    }
   }
 
   /** Whether all topics are deleted. */
@@ -107,8 +127,16 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
     return this.#received.size === 0 && this.options.prefix === undefined;
   }
 
+  /** The end of a loop: it stores the cursor before the item in hand, and closes the stream. */
   async return(): Promise<IteratorResult<Item<T>, undefined>> {
     this.close();
+    const limit = new AbortController();
+    const timer = setTimeout(() => limit.abort(new Unavailable(`the cursor was not stored in ${COMMIT_MS} ms`)), COMMIT_MS);
+    try {
+      await this.#commitDone(limit.signal);
+    } finally {
+      clearTimeout(timer);
+    }
     return { done: true, value: undefined };
   }
 
@@ -147,10 +175,25 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
   async commit(): Promise<void> {
     const { cursor } = this.options;
     if (cursor === undefined) throw new TypeError("a tail without a cursor has nothing to commit to");
-    for (const [topic, seq] of [...this.positions]) {
+    this.#inHand = undefined;
+    await this.#store(cursor, this.positions);
+  }
+
+  /** Store the positions before the item in hand. */
+  async #commitDone(signal?: AbortSignal): Promise<void> {
+    const { cursor, commit } = this.options;
+    if (cursor === undefined || commit === "manual" || !this.#begun) return;
+    const done = new Map(this.positions);
+    const item = this.#inHand;
+    if (item !== undefined) done.set(item.topic, (item.kind === "gap" ? item.firstSeq : item.seq) - 1);
+    await this.#store(cursor, done, signal);
+  }
+
+  async #store(cursor: string, positions: Map<string, number>, signal?: AbortSignal): Promise<void> {
+    for (const [topic, seq] of [...positions]) {
       if (this.#committed.get(topic) === seq) continue;
       try {
-        await this.connection.call("put_cursor", { path: { topic, cursor }, body: { seq } });
+        await this.connection.call("put_cursor", { path: { topic, cursor }, body: { seq } }, { signal });
       } catch (error) {
         if (!(error instanceof NotFound)) throw error; // the topic was deleted, and its cursor with it
       }
@@ -249,7 +292,7 @@ export class Tail<T = unknown> implements AsyncIterableIterator<Item<T>> {
     if (position === undefined) return;
     if (event === "record") {
       const fresh = (told.records as Schemas["Record"][]).filter((each) => each.$seq > position);
-      for (const each of fresh) this.#items.push(recordOf<T>(topic, each));
+      for (const each of fresh) this.#items.push(recordOf(topic, each));
       this.#received.set(topic, told.to_seq);
     } else if (event === "tombstone") {
       const gap = gapOf(topic, told);

@@ -32,6 +32,8 @@ export interface WorkOptions<T = unknown> {
   onFailure?: (job: Job<T>, error: unknown) => void;
   /** Called with what the worker survives: claims, acks and extensions that failed. By default a warning is logged. */
   onWarning?: (message: string, error?: unknown) => void;
+  /** Makes the data of a job what its handler works with. A job for which it throws fails, with its data as it came. */
+  decode?: (data: unknown) => T;
   /** Stops the worker. */
   signal?: AbortSignal;
 }
@@ -137,7 +139,7 @@ export class Worker<T = unknown> {
       abort.signal.addEventListener("abort", () => resolve("overdue"), { once: true }),
     );
     try {
-      const handled = Promise.resolve().then(() => this.handler(job, abort.signal));
+      const handled = Promise.resolve().then(() => this.handler(this.#decoded(job), abort.signal));
       handled.catch(() => undefined); // after the grace is over, no one waits for it
       if ((await Promise.race([handled.then(() => "done" as const), overdue])) === "overdue") {
         this.#warn(`job ${job.seq} of ${this.queue} was given back unfinished`);
@@ -157,6 +159,11 @@ export class Worker<T = unknown> {
     } catch (error) {
       this.#warn(`job ${job.seq} of ${this.queue} is done, but its ack failed`, error);
     }
+  }
+
+  #decoded(job: Job<T>): Job<T> {
+    const { decode } = this.options;
+    return decode === undefined ? job : { ...job, data: decode(job.data) };
   }
 
   #tell(job: Job<T>, failure: unknown): void {

@@ -1,7 +1,7 @@
 // Claims about parts of the client, with answers made here.
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { ERRORS, Forbidden, OPERATIONS, Throttled, TopicFull, Topics, TopicsError, Unavailable } from "../dist/index.js";
+import { DecodeError, ERRORS, Forbidden, GapError, OPERATIONS, Throttled, TopicFull, Topics, TopicsError, Unavailable } from "../dist/index.js";
 import { EventLines } from "../dist/streams.js";
 
 /** A client, and the requests it sent. `answers` are statuses and bodies, or errors of the network, in order. */
@@ -95,7 +95,7 @@ test("a connection that was not made did nothing", async () => {
 });
 
 test("names and keys are sent as they are", async () => {
-  const [client, asked] = scripted([[200, {}], [200, {}]], { key: "s3cret" });
+  const [client, asked] = scripted([[200, {}], [200, {}]], { token: "s3cret" });
   await client.cursor("a:b", "c d/ä");
   await client.call("list_topics", { query: { prefix: "a b", page_size: 5 } });
   assert.deepEqual(asked.map(({ path }) => path), ["/v0/topics/a%3Ab/cursors/c%20d%2F%C3%A4", "/v0/topics?prefix=a+b&page_size=5"]);
@@ -155,4 +155,195 @@ test("a tail commits what its caller has finished", async () => {
   }
   const [put] = asked.filter(({ method }) => method === "PUT");
   assert.deepEqual([put.path, put.body], ["/v0/topics/t/cursors/c", { seq: 2 }]);
+});
+
+/** A tail of `t` with the cursor `c` at 3, and three records after it in one frame. */
+function started(...answers) {
+  const rows = [4, 5, 6].map((seq) => ({ $seq: seq, $ts: 0, data: seq }));
+  const three = ["record", { topic: "t", records: rows, from_seq: 3, to_seq: 6 }, "i6"];
+  return scripted([[200, { seq: 3 }], watch(3), stream(three), ...answers], { patienceMs: 0 });
+}
+
+const commits = (asked) => asked.filter(({ method }) => method === "PUT").map(({ body }) => body.seq);
+
+test("leaving a loop commits the items before the one in hand", async () => {
+  for (const leave of [
+    async (tail) => {
+      for await (const item of tail) if (item.seq === 5) break;
+    },
+    async (tail) => {
+      await assert.rejects(async () => {
+        for await (const item of tail) if (item.seq === 5) throw new RangeError("mine");
+      }, RangeError);
+    },
+  ]) {
+    const [client, asked] = started([200, {}]);
+    await leave(client.tail("t", { cursor: "c" }));
+    assert.deepEqual(commits(asked), [4]);
+  }
+});
+
+test("an item in hand is committed if the caller says that it is done, and none of a manual tail", async () => {
+  const [client, asked] = started([200, {}]);
+  const tail = client.tail("t", { cursor: "c" });
+  for await (const item of tail) {
+    if (item.seq < 5) continue;
+    await tail.commit();
+    break;
+  }
+  assert.deepEqual(commits(asked), [5]);
+  const [other, sent] = started();
+  for await (const item of other.tail("t", { cursor: "c", commit: "manual" })) if (item.seq === 6) break;
+  assert.deepEqual(commits(sent), []);
+  const [third, told] = started();
+  for await (const _ of third.tail("t", { cursor: "c" })) break;
+  assert.deepEqual(commits(told), []); // the item in hand is the first
+});
+
+test("a commit that fails at the end of a loop is thrown, but hides no error of the caller", async () => {
+  const [client] = started([403, failure("forbidden")]);
+  await assert.rejects(async () => {
+    for await (const item of client.tail("t", { cursor: "c" })) if (item.seq === 5) break;
+  }, Forbidden);
+  const [other] = started([403, failure("forbidden")]);
+  await assert.rejects(async () => {
+    for await (const item of other.tail("t", { cursor: "c" })) if (item.seq === 5) throw new RangeError("mine");
+  }, RangeError);
+});
+
+test("a gap and data that is not decoded are thrown, with the items before them committed", async () => {
+  const gap = ["tombstone", { topic: "t", gap_from: 2, gap_to: 4, reason: "cap", earliest_seq: 5 }, "g"];
+  const [client, asked] = scripted([[404, failure("cursor_not_found")], watch(0), [200, stream(record(1))[1] + stream(gap)[1]], [200, {}]]);
+  await assert.rejects(async () => {
+    for await (const item of client.tail("t", { cursor: "c" })) assert.equal(item.seq, 1);
+  }, GapError);
+  assert.deepEqual(commits(asked), [1]);
+
+  const [other, sent] = started([200, {}]);
+  const decode = (data) => {
+    if (data === 5) throw new RangeError("five");
+    return { number: data };
+  };
+  const tail = other.tail("t", { cursor: "c", decode });
+  assert.deepEqual((await tail.next()).value.data, { number: 4 });
+  await assert.rejects(tail.next(), (error) => error instanceof DecodeError && error.record.data === 5 && /five/.test(error.message));
+  assert.deepEqual(commits(sent), [4]);
+  assert.deepEqual((await tail.next()).value.data, { number: 6 });
+});
+
+test("reads decode and publishes encode", async () => {
+  const rows = [1, 2].map((seq) => ({ $seq: seq, $ts: 0, data: String(seq) }));
+  const [client, asked] = scripted([
+    [200, appended(1, 1)],
+    [200, appended(2, 1)],
+    [200, { records: rows, next_from_seq: 2, head_seq: 2, caught_up: true, tombstone: null }],
+  ]);
+  const encode = String;
+  await client.publish("t", 1n, { encode });
+  const publisher = client.publisher("t", { encode });
+  await publisher.send(2n);
+  await publisher.close();
+  assert.deepEqual(asked.map(({ body }) => body.records), [[{ data: "1" }], [{ data: "2" }]]);
+  const found = [];
+  for await (const { data } of client.read("t", { decode: BigInt })) found.push(data);
+  assert.deepEqual(found, [1n, 2n]);
+});
+
+test("a handler gets what decode makes, and a job for which it throws fails as it came", async () => {
+  const lease = { $ts: 0, deadline: 0, deliveries: 1 };
+  const claimed = ["1", "x"].map((data, n) => ({ $seq: n + 1, data, lease_id: `l${n}`, ...lease }));
+  const [client, asked] = scripted([[200, { claimed }], [200, { skipped: [] }], [200, { skipped: [] }]]);
+  const seen = [];
+  const worker = client.worker("q", (job) => seen.push(job.data), {
+    concurrency: 2,
+    decode: BigInt,
+    onFailure: (job, error) => {
+      seen.push([job.data, error.name]);
+      worker.stop();
+    },
+  });
+  await worker.run();
+  assert.deepEqual(seen, [1n, ["x", "SyntaxError"]]);
+  assert.deepEqual(asked.slice(1).map(({ path }) => path.split("/").pop()).sort(), ["ack", "nack"]);
+});
+
+test("fields of answers are in camelCase, also deep, and data and meta stay as they are", async () => {
+  const told = { topic: "t", head_seq: 3, last_write_ts: null, config: { ttl_ms: 1, dead_letter: null }, queue: { in_flight: 2 } };
+  const job = { $seq: 1, $ts: 2, data: { a_b: [{ c_d: 1 }] }, meta: { e_f: 1 }, lease_id: "l" };
+  const filter = ["tag", "Glob", "a_b*"];
+  const [client] = scripted([[200, told], [200, { jobs: [job], next_seq: 2 }], [200, { router: "r", preserve_tag: true, filter }]]);
+  const { performance: _, ...state } = await client.state("t");
+  assert.deepEqual(state, { topic: "t", headSeq: 3, lastWriteTs: null, config: { ttlMs: 1, deadLetter: null }, queue: { inFlight: 2 } });
+  const { jobs, nextSeq } = await client.peek("t");
+  assert.deepEqual([jobs, nextSeq], [[{ seq: 1, ts: 2, data: job.data, meta: job.meta, leaseId: "l" }], 2]);
+  assert.deepEqual(await client.router("r"), { router: "r", preserveTag: true, filter });
+});
+
+test("configurations are taken in camelCase and with the names of the service", async () => {
+  const [client, asked] = scripted([[200, { config: {} }], [200, { config: {} }], [200, appended(1, 1)], [200, {}]]);
+  await client.configure("t", { type: "queue", maxDeliveries: 5, deadLetter: "a_b:C" });
+  await client.configure("t", { type: "queue", max_deliveries: 5, dead_letter: "a_b:C" });
+  await client.publish("t", 1, { config: { ttlMs: 5 } });
+  await client.setRouter("r", { source: "a", dest: "b", preserveTag: false, filter: ["tag", "Eq", "x_Y"] });
+  const config = { type: "queue", max_deliveries: 5, dead_letter: "a_b:C" };
+  assert.deepEqual([asked[0].body, asked[1].body, asked[2].body.config], [config, config, { ttl_ms: 5 }]);
+  assert.deepEqual(asked[3].body, { source: "a", dest: "b", preserve_tag: false, filter: ["tag", "Eq", "x_Y"] });
+});
+
+/** What a client sends as its key with these variables. */
+async function sent(url, options, environment) {
+  const kept = { ...process.env };
+  for (const name of Object.keys(process.env)) if (name.startsWith("TOPICS_")) delete process.env[name];
+  Object.assign(process.env, { XDG_CONFIG_HOME: "/nonexistent", ...environment });
+  try {
+    const { url: found, token } = new Topics(url, options).connection.options;
+    return [found, token];
+  } finally {
+    process.env = kept;
+  }
+}
+
+test("the token of the environment goes only where TOPICS_URL points", async () => {
+  const environment = { TOPICS_URL: "https://mine.example", TOPICS_TOKEN: "env" };
+  assert.deepEqual(await sent(undefined, {}, {}), ["http://127.0.0.1:4000", undefined]);
+  assert.deepEqual(await sent(undefined, {}, environment), ["https://mine.example", "env"]);
+  assert.deepEqual(await sent("https://other", {}, { TOPICS_TOKEN: "env" }), ["https://other", "env"]);
+  for (const [url, token] of [
+    ["https://MINE.example:443/", "env"],
+    ["http://mine.example", undefined],
+    ["https://mine.example:4000", undefined],
+    ["https://mine.example.evil", undefined],
+    ["https://mine.example@evil", undefined],
+    ["https://evil/?https://mine.example", undefined],
+  ]) {
+    assert.deepEqual(await sent(url, {}, environment), [url, token]);
+    assert.deepEqual(await sent(url, { token: "given" }, environment), [url, "given"]);
+    assert.deepEqual(await sent(url, { key: "old" }, environment), [url, "old"]);
+    assert.deepEqual(await sent(url, { token: "" }, environment), [url, undefined]);
+  }
+});
+
+test("wrong options, URLs and tokens are named", () => {
+  assert.throws(() => new Topics("http://t", { tokn: "k" }), /Topics has no "tokn"; it has token, /);
+  assert.throws(() => new Topics("http://t", { token: "a", key: "b" }), /token and key/);
+  assert.throws(() => new Topics("http://t", { context: "a" }), /both name a service/);
+  for (const url of ["localhost:4000", "ftp://a", "http://", "", "http://a:99999"]) {
+    assert.throws(() => new Topics(url), /is not the URL of a service/);
+  }
+  for (const token of ["two words", "line\nbreak", "café", "\0"]) {
+    assert.throws(() => new Topics("http://t", { token }), (error) => /the token has/.test(error.message) && !error.message.includes(token));
+  }
+});
+
+test("where there is no Node, variables and files are not looked for, and a URL may be relative", () => {
+  const kept = Object.getOwnPropertyDescriptor(globalThis, "process");
+  for (const value of [undefined, { env: { TOPICS_TOKEN: "bundled" }, versions: {} }]) {
+    Object.defineProperty(globalThis, "process", { value, configurable: true });
+    try {
+      const { url, token } = new Topics("/topics/").connection.options;
+      assert.deepEqual([url, token], ["/topics/", undefined]);
+    } finally {
+      Object.defineProperty(globalThis, "process", kept);
+    }
+  }
 });

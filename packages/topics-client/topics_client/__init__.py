@@ -10,6 +10,8 @@ from topics_client.items import NewRecord as NewRecord
 from topics_client.items import Published as Published
 from topics_client.items import Record as Record
 from topics_client.items import TopicDeleted as TopicDeleted
+from topics_client.payloads import from_json as from_json
+from topics_client.payloads import to_json as to_json
 from topics_client.working import Work as Work
 from topics_client.working import Worker as Worker
 from topics_client.working import worker as worker

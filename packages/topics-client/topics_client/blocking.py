@@ -22,8 +22,9 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from topics_client.client import AsyncClient, OnlyRecords
-from topics_client.connection import URL, ConnectionOptions
+from topics_client.connection import ConnectionOptions
 from topics_client.items import Gap, Record, RecordFields, TopicDeleted
+from topics_client.options import check
 from topics_client.publishing import Publisher
 from topics_client.reading import Gaps, Reading, ReadOptions
 from topics_client.tailing import Item, Tail, TailOptions, Topics
@@ -160,8 +161,8 @@ class BlockingTail(_Items[I_co]):
         self._client._loop.call(self._items.__aenter__)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._client._loop.call(self._items.aclose)
+    def __exit__(self, *error: Any) -> None:
+        self._client._loop.call(self._items.__aexit__, *error)
 
 
 class BlockingPublisher:
@@ -210,9 +211,15 @@ class Client:
     """
 
     def __init__(
-        self, url: str = URL, key: str | None = None, *, backend: str = "asyncio", **options: Unpack[ConnectionOptions]
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        backend: str = "asyncio",
+        **options: Unpack[ConnectionOptions],
     ) -> None:
-        self.client = AsyncClient(url, key, **options)
+        check("Client", options, ConnectionOptions, "url", "token", "backend")
+        self.client = AsyncClient(url, token, **options)
         self._loop = _Loop(self.client, backend)
         weakref.finalize(self, _dropped.append, self._loop.close)
 

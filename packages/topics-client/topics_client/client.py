@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Literal, Self, Unpack, cast, overload
 
-from topics_client.connection import URL, Connection, ConnectionOptions, segment
+from topics_client.connection import Connection, ConnectionOptions, segment
 from topics_client.items import (
     CursorState,
     Gap,
@@ -20,6 +20,7 @@ from topics_client.items import (
     TopicDeleted,
     TopicState,
 )
+from topics_client.options import check
 from topics_client.publishing import Publisher, PublishOptions
 from topics_client.reading import Gaps, Reading, ReadOptions
 from topics_client.tailing import Item, Tail, TailOptions, Topics
@@ -31,13 +32,19 @@ OnlyRecords = Literal["raise"]
 class AsyncClient(Leasing):
     """A client of one service. Use it as a context manager, in one event loop.
 
-    `key` is an API key. `patience_s` is how long a request is repeated while the service is away or busy; keep it below
-    the topics' idempotency window (120 s). `loads` parses answers: with `partial(json.loads, parse_float=Decimal)` of
-    functools, numbers keep their digits. `transport` replaces that of httpx, in tests for example.
+    `token` is an API key. What is not given comes from TOPICS_URL and TOPICS_TOKEN, or from a context of the command
+    line: that in TOPICS_CONTEXT or the one in use, or `context`. Without any, the service is that on port 4000 here.
+
+    `patience_s` is how long a request is repeated while the service is away or busy; keep it below the topics'
+    idempotency window (120 s). `encode` makes values that JSON does not have into some that it has, and
+    `decode(data, type)` makes values of a `type=`; by default they are `to_json` and `from_json`. `loads` parses
+    answers: with `partial(json.loads, parse_float=Decimal)` of functools, numbers keep their digits. `transport`
+    replaces that of httpx, in tests for example.
     """
 
-    def __init__(self, url: str = URL, key: str | None = None, **options: Unpack[ConnectionOptions]) -> None:
-        self.connection = Connection(url, key, **options)
+    def __init__(self, url: str | None = None, token: str | None = None, **options: Unpack[ConnectionOptions]) -> None:
+        check("AsyncClient", options, ConnectionOptions, "url", "token")
+        self.connection = Connection(url, token, **options)
         self._call = self.connection.call
 
     async def __aenter__(self) -> Self:
@@ -68,6 +75,7 @@ class AsyncClient(Leasing):
         Each batch is written once, all of it or nothing. With an `idempotency_key` of the caller, the whole publish can
         be repeated with the same records. Raises `ValueError` if `records` is empty.
         """
+        check("publish", options, PublishOptions, "data", "records", "tag", "meta", "delay_ms", "idempotency_key")
         given = [NewRecord(data, tag, None, meta, delay_ms)] if records is None else records
         return await Publisher(self.connection, topic, **options).publish(given, idempotency_key)
 
@@ -76,6 +84,7 @@ class AsyncClient(Leasing):
 
         With `linger_s`, a batch that is not full is written that long after its first record.
         """
+        check("publisher", options, PublishOptions, "linger_s")
         return Publisher(self.connection, topic, linger_s=linger_s, **options)
 
     @overload
@@ -84,6 +93,7 @@ class AsyncClient(Leasing):
     def read(self, topic: str, *, gaps: Gaps, **options: Unpack[ReadOptions]) -> Reading[Record | Gap]: ...
     def read(self, topic: str, *, gaps: Gaps = "raise", **options: Unpack[ReadOptions]) -> Reading[Any]:
         """The records behind `from_seq`, or behind a named cursor, up to the head. A gap is raised or given."""
+        check("read", options, ReadOptions, "gaps")
         return Reading(self.connection, topic, gaps, **options)
 
     @overload
@@ -98,6 +108,7 @@ class AsyncClient(Leasing):
         It begins behind the named cursor, without one (or before its first commit) behind `from_seq`; None means: only
         new records. A mapping gives each topic its own. `prefix` adds all topics so named, and later ones; no cursor.
         """
+        check("tail", options, TailOptions, "gaps")
         return Tail(self.connection, topics, gaps, **options)
 
     async def delete_records(self, topic: str, *, before_seq: int | None = None, match: Match | None = None) -> int:
@@ -173,9 +184,12 @@ class AsyncClient(Leasing):
     def worker(self, queue: str | Work, handler: Handler | None = None, **options: Any) -> Worker:
         """The worker that `work` runs; its `stop` ends it."""
         if isinstance(queue, Work):
+            if handler is not None or options:
+                raise TypeError("a Work has its handler and its options")
             return Worker(self, queue)
         if handler is None:
             raise TypeError("a worker needs a handler")
+        check("work", options, Work)
         return Worker(self, Work(queue, handler, **options))
 
     async def peek(self, queue: str, *, first_seq: int | None = None, max: int | None = None) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ A request that must not be carried out twice is repeated only if the error says 
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,9 +21,10 @@ from urllib.parse import quote
 import anyio
 import httpx
 
+from topics_client.endpoint import resolve
 from topics_client.errors import TopicsError, Unavailable, error_of
+from topics_client.payloads import Decode, Encode, from_json, to_json, writer
 
-URL = "http://127.0.0.1:4000"
 TIMEOUT_S = 90.0
 """Longer than the service's own request timeout, after which it answers 503."""
 CONNECT_TIMEOUT_S = 10.0
@@ -71,6 +73,12 @@ class _Body(httpx.AsyncByteStream):
 
 
 class ConnectionOptions(TypedDict, total=False):
+    """Options of a client. `key` is the old name of `token`."""
+
+    context: str | None
+    key: str | None
+    encode: Encode
+    decode: Decode
     patience_s: float
     loads: Callable[[bytes | str], Any]
     transport: httpx.AsyncBaseTransport | None
@@ -81,18 +89,27 @@ class Connection:
 
     def __init__(
         self,
-        url: str,
-        key: str | None,
+        url: str | None,
+        token: str | None,
         *,
+        context: str | None = None,
+        key: str | None = None,
+        encode: Encode = to_json,
+        decode: Decode = from_json,
         patience_s: float = 60.0,
         loads: Callable[[bytes | str], Any] = json.loads,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
+        if key is not None and token is not None:
+            raise TypeError("token and key, its old name, are both given; give the token")
+        url, token = resolve(url, key if token is None else token, context, os.environ)
         self.patience_s = patience_s
+        self.write = writer(encode)
+        self.decode = decode
         self._loads = loads
         self._http = httpx.AsyncClient(
             base_url=url,
-            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {key}"} if key else {}),
+            headers={"Accept-Encoding": "identity"} | ({"Authorization": f"Bearer {token}"} if token else {}),
             timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
             transport=transport,

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
-    from topics_client.items import Gap
+    from topics_client.items import Gap, Record
 
 __all__ = [
-    "BatchTooLarge", "CursorNotFound", "Forbidden", "GapError", "HeadersTooLarge", "Internal", "InvalidRequest",
-    "MethodNotAllowed", "NotAQueue", "NotAcceptable", "NotFound", "NotReady", "PayloadTooLarge", "RecordTooLarge",
-    "RequestTimeout", "RouterCycle", "RouterNotFound", "ShuttingDown", "Throttled", "TopicExistsIncompatible",
-    "TopicFull", "TopicNotEmpty", "TopicNotFound", "TopicsError", "Unauthorized", "Unavailable",
-    "UnsupportedMediaType",
+    "BatchTooLarge", "CursorNotFound", "DecodeError", "Forbidden", "GapError", "HeadersTooLarge", "Internal",
+    "InvalidRequest", "MethodNotAllowed", "NotAQueue", "NotAcceptable", "NotFound", "NotReady", "PayloadTooLarge",
+    "RecordTooLarge", "RequestTimeout", "RouterCycle", "RouterNotFound", "ShuttingDown", "Throttled",
+    "TopicExistsIncompatible", "TopicFull", "TopicNotEmpty", "TopicNotFound", "TopicsError", "Unauthorized",
+    "Unavailable", "UnsupportedMediaType",
 ]  # fmt: skip
 
 
@@ -69,6 +69,17 @@ class GapError(Exception):
     def __init__(self, gap: Gap) -> None:
         super().__init__(f"{gap.topic}: records {gap.first_seq} to {gap.last_seq} are lost ({gap.reason})")
         self.gap = gap
+
+
+class DecodeError(Exception):
+    """The data of a record is not of the type that was asked for; `record` has it as it came.
+
+    The iterator is after the record and can be read on.
+    """
+
+    def __init__(self, record: Record, cause: Exception) -> None:
+        super().__init__(f"{record.topic}: record {record.seq} is not of the type asked for: {cause}")
+        self.record = record
 
 
 class InvalidRequest(TopicsError): ...

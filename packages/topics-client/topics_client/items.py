@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal, Required, TypedDict
+from typing import Any, Literal, Required, Self, TypedDict
+
+from topics_client.options import check
 
 Durability = Literal["ephemeral", "memory", "disk", "fsync"]
 Match = str | tuple[str, str, str] | list[str]
@@ -27,7 +29,7 @@ class RecordFields(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """A record to be published. `data` is any JSON value, or `Json`; `delay_ms` holds a job of a queue back."""
+    """A record to be published. `data` is what the client can write as JSON, or `Json`; `delay_ms` holds a job back."""
 
     data: Any
     tag: str | None = None
@@ -35,20 +37,25 @@ class NewRecord:
     meta: Mapping[str, Any] | None = None
     delay_ms: int | None = None
 
-    def encoded(self) -> bytes:
-        fields = {name: getattr(self, name) for name in ("data", "tag", "node", "meta", "delay_ms")}
-        given = [b'"%s":%s' % (name.encode(), _encoded(value)) for name, value in fields.items() if value is not None]
-        return b"{%s}" % b",".join(given if self.data is not None else [b'"data":null', *given])
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> Self:
+        """Raises `TypeError` for a field that records do not have, and without data."""
+        with suppress(TypeError):
+            return cls(**fields)
+        check("a record", fields, cls)
+        raise TypeError("a record needs data")
 
-
-def _encoded(value: Any) -> bytes:
-    if isinstance(value, Json):
-        return value
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    try:
-        return text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which only an escape can be
-        return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    def encoded(self, write: Callable[[Any], bytes]) -> bytes:
+        given = [b'"data":%s' % write(self.data)]
+        if self.tag is not None:
+            given.append(b'"tag":%s' % write(self.tag))
+        if self.node is not None:
+            given.append(b'"node":%s' % write(self.node))
+        if self.meta is not None:
+            given.append(b'"meta":%s' % write(self.meta))
+        if self.delay_ms is not None:
+            given.append(b'"delay_ms":%s' % write(self.delay_ms))
+        return b"{%s}" % b",".join(given)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import json
 import threading
 import uuid
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypedDict, Unpack
 
@@ -52,11 +52,17 @@ class Batch:
         return Published(topic, told["first_seq"], told["last_seq"], count, told["created"], told["deduped"])
 
 
-def batches(records: Iterable[NewRecord | Mapping[str, Any]], key: str, most: int, most_bytes: int) -> Iterator[Batch]:
+def batches(
+    records: Iterable[NewRecord | Mapping[str, Any]],
+    write: Callable[[Any], bytes],
+    key: str,
+    most: int,
+    most_bytes: int,
+) -> Iterator[Batch]:
     """Batches of records. The key of the first is `key`, those of the next `key:1`, `key:2` and so on."""
     batch, number = Batch(key), 0
     for record in records:
-        encoded = (record if isinstance(record, NewRecord) else NewRecord(**record)).encoded()
+        encoded = (record if isinstance(record, NewRecord) else NewRecord.of(record)).encoded(write)
         if not batch.takes(encoded, most, most_bytes):
             yield batch
             number += 1
@@ -132,7 +138,7 @@ class Publisher:
 
     async def publish(self, records: Iterable[NewRecord | Mapping[str, Any]], key: str | None) -> Published:
         """Append records in batches, one after the other. An error leaves the batches before it written."""
-        for batch in batches(records, key or new_key(), *self._most):
+        for batch in batches(records, self._connection.write, key or new_key(), *self._most):
             self.done = _with(self.done, await batch.append(self._connection, self.topic, self._options))
         if self.done is None:
             raise ValueError("there are no records to publish")
@@ -149,7 +155,7 @@ class Publisher:
         if self._error is not None:
             error, self._error = self._error, None
             raise error
-        record = NewRecord(data, **fields).encoded()
+        record = (NewRecord.of({"data": data, **fields}) if fields else NewRecord(data)).encoded(self._connection.write)
         with self._adding:
             if not self._open.takes(record, *self._most):
                 self._close_batch()

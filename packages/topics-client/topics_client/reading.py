@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Generic, Literal, Self, TypedDict, TypeVar
 
 from topics_client.connection import Connection, segment
-from topics_client.errors import GapError
+from topics_client.errors import DecodeError, GapError
 from topics_client.items import Gap, Record
+from topics_client.payloads import Reader, decoder
 
 Gaps = Literal["raise", "yield"]
 I_co = TypeVar("I_co", bound=Record | Gap, covariant=True)
 
 
 class ReadOptions(TypedDict, total=False):
-    """Options of a read. `from_seq` 0 is the beginning; a `cursor` takes its place."""
+    """Options of a read. `from_seq` 0 is the beginning; a `cursor` takes its place. `type` is that of the data."""
 
     from_seq: int | None
     cursor: str | None
@@ -24,6 +26,15 @@ class ReadOptions(TypedDict, total=False):
     node: str | Sequence[str] | None
     tags: bool
     meta: bool
+    type: Any
+
+
+def typed(record: Record, read: Reader) -> Any:
+    """The record with its data as a value of a type. Raises `DecodeError`."""
+    try:
+        return replace(record, data=read(record.data))
+    except Exception as error:
+        raise DecodeError(record, error) from error
 
 
 class Reading(Generic[I_co]):
@@ -45,6 +56,7 @@ class Reading(Generic[I_co]):
         node: str | Sequence[str] | None = None,
         tags: bool = True,
         meta: bool = True,
+        type: Any = None,
     ) -> None:
         self.topic = topic
         self.seq = 0 if cursor is not None else from_seq or 0
@@ -53,6 +65,7 @@ class Reading(Generic[I_co]):
         self._next: dict[str, Any] = {"cursor": cursor} if cursor is not None else {"from_seq": self.seq}
         self._options = {"limit": limit, "wait_ms": wait_ms, "node": node, "include_tags": tags, "include_meta": meta}
         self._gaps = gaps
+        self._decode = decoder(connection.decode, type)
         self._page: deque[Any] = deque()
         self._after_page = self.seq
         self._ended = False
@@ -81,12 +94,12 @@ class Reading(Generic[I_co]):
         return True
 
     def take(self) -> I_co:
-        """The next item of those that wait. Raises `GapError`, `IndexError`."""
+        """The next item of those that wait. Raises `GapError`, `DecodeError`, `IndexError`."""
         item: I_co = self._page.popleft()
         self.seq = item.seq
         if isinstance(item, Gap) and self._gaps == "raise":
             raise GapError(item)
-        return item
+        return typed(item, self._decode) if self._decode and isinstance(item, Record) else item
 
     async def _turn(self) -> None:
         """Read the next page."""

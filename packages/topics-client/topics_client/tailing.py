@@ -21,9 +21,12 @@ import httpx
 from topics_client.connection import Connection, Pauses, segment
 from topics_client.errors import CursorNotFound, GapError, NotFound, TopicNotFound, TopicsError, Unavailable
 from topics_client.items import Gap, Record, TopicDeleted
-from topics_client.reading import Gaps
+from topics_client.payloads import decoder
+from topics_client.reading import Gaps, typed
 
 log = logging.getLogger("topics_client")
+COMMIT_S = 10.0
+"""How long a tail that ends by an error or a cancellation takes to store its cursor."""
 
 Item = Record | Gap | TopicDeleted
 I_co = TypeVar("I_co", bound=Item, covariant=True)
@@ -32,7 +35,7 @@ Topics = str | Sequence[str] | Mapping[str, int | None]
 
 
 class TailOptions(TypedDict, total=False):
-    """Options of a tail. `node` is that of the reader, whose own records are left out."""
+    """Options of a tail. `node` is that of the reader, whose own records are left out; `type` is that of the data."""
 
     prefix: str | None
     from_seq: int | None
@@ -44,6 +47,7 @@ class TailOptions(TypedDict, total=False):
     limit: int
     heartbeat_ms: int
     consistency: str | None
+    type: Any
 
 
 class EventLines:
@@ -71,8 +75,10 @@ class EventLines:
 class Tail(Generic[I_co]):
     """An iterator of records as they are written, of one topic or of many. Use it as a context manager.
 
-    `positions` says for each topic which item the iterator gave last. With a cursor, `commit` stores these positions;
-    `commit="auto"` does so after each batch, for items that the caller has finished: those before the present one.
+    `positions` says for each topic which item the iterator gave last. With a cursor, `commit` stores these positions:
+    all items that were given are done. By itself, with `commit="auto"`, it stores after each batch and at the end of
+    the context which items are done. An item is done when the next one is asked for. So the item in hand when a loop
+    ends, by `break` or by an error, is not done: it comes again, unless `commit` was called.
     """
 
     def __init__(
@@ -91,6 +97,7 @@ class Tail(Generic[I_co]):
         limit: int = 256,
         heartbeat_ms: int = 15_000,
         consistency: str | None = None,
+        type: Any = None,
     ) -> None:
         self.positions: dict[str, int] = {}
         self._connection = connection
@@ -99,6 +106,8 @@ class Tail(Generic[I_co]):
         self._cursor = cursor
         self._auto = commit == "auto"
         self._gaps = gaps
+        self._decode = decoder(connection.decode, type)
+        self._in_hand: Record | Gap | None = None
         self._options = {"include_tags": tags, "include_meta": meta, "limit": limit, "node": node}
         self._options |= {"heartbeat_ms": heartbeat_ms, "consistency": consistency}
         self._prefix = prefix is not None
@@ -127,8 +136,18 @@ class Tail(Generic[I_co]):
         await self._begin()
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                await self._commit_done()
+            else:
+                with anyio.move_on_after(COMMIT_S, shield=True):
+                    try:
+                        await self._commit_done()
+                    except TopicsError as error:  # the caller gets the error of its own
+                        log.warning("cursor %s is not stored: %s", self._cursor, error)
+        finally:
+            await self.aclose()
 
     @property
     def seq(self) -> int:
@@ -149,8 +168,9 @@ class Tail(Generic[I_co]):
     async def fill(self) -> bool:
         """Wait for an item. Returns False at the end."""
         await self._begin()
+        self._in_hand = None  # the caller asks for more, so all items are done
         while not self._items:
-            self.positions = dict(self._received)  # the caller asks for more, so all items are done
+            self.positions = dict(self._received)
             if self._auto and self._cursor:
                 await self.commit()
             if not self._received and not self._prefix:
@@ -159,27 +179,42 @@ class Tail(Generic[I_co]):
         return True
 
     def take(self) -> I_co:
-        """The next item of those that wait. Raises `GapError`, `IndexError`."""
+        """The next item of those that wait. Raises `GapError`, `DecodeError`, `IndexError`."""
         item: I_co = self._items.popleft()
         if isinstance(item, TopicDeleted):
             self.positions.pop(item.topic, None)
+            self._in_hand = None
             return item
         self.positions[item.topic] = item.seq
+        self._in_hand = item
         if isinstance(item, Gap) and self._gaps == "raise":
             raise GapError(item)
-        return item
+        return typed(item, self._decode) if self._decode and isinstance(item, Record) else item
 
     async def commit(self) -> None:
         """Store the positions under the cursor's name: all items that the iterator gave are done."""
         if self._cursor is None:
             raise ValueError("a tail without a cursor has nothing to commit to")
-        for topic, seq in list(self.positions.items()):
+        self._in_hand = None
+        await self._store(self._cursor, self.positions)
+
+    async def _commit_done(self) -> None:
+        """Store the positions before the item in hand."""
+        if not (self._auto and self._cursor and self._begun):
+            return
+        done, item = dict(self.positions), self._in_hand
+        if item is not None:
+            done[item.topic] = (item.first_seq if isinstance(item, Gap) else item.seq) - 1
+        await self._store(self._cursor, done)
+
+    async def _store(self, cursor: str, positions: Mapping[str, int]) -> None:
+        for topic, seq in list(positions.items()):
             if self._committed.get(topic) != seq:
-                path = f"/v0/topics/{segment(topic)}/cursors/{segment(self._cursor)}"
+                path = f"/v0/topics/{segment(topic)}/cursors/{segment(cursor)}"
                 try:
                     await self._connection.call("PUT", path, {"seq": seq})
                 except NotFound:
-                    log.info("%s was deleted, and its cursor %s with it", topic, self._cursor)
+                    log.info("%s was deleted, and its cursor %s with it", topic, cursor)
                 self._committed[topic] = seq
 
     async def aclose(self) -> None:

@@ -19,7 +19,7 @@ import signal
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import anyio
@@ -28,6 +28,8 @@ import anyio.to_thread
 from topics_client.connection import Connection, segment
 from topics_client.errors import TopicsError
 from topics_client.items import Job, Leases
+from topics_client.options import check
+from topics_client.payloads import decoder
 
 log = logging.getLogger("topics_client")
 
@@ -54,6 +56,8 @@ class Work:
     backoff: Callable[[int], float] = doubling
     on_failure: Callable[[Job, Exception], Any] | None = None
     """Called with each failed job and its error, besides the log."""
+    type: Any = None
+    """That of the jobs' data. A job whose data is not of it fails, with its data as it came."""
 
     def __call__(self, job: Job) -> Any:
         return self.handler(job)
@@ -61,6 +65,7 @@ class Work:
 
 def worker(queue: str, **options: Any) -> Callable[[Handler], Work]:
     """A decorator that makes a handler the `Work` of a queue; `options` are the fields of `Work`."""
+    check("worker", options, Work)
     return lambda handler: Work(queue, handler, **options)
 
 
@@ -113,6 +118,7 @@ class Worker:
     """By lease: after a crash of the service, a job may come again while its handler runs."""
 
     def __post_init__(self) -> None:
+        self._decode = decoder(self.client.connection.decode, self.work.type)
         self.node = self.work.node or f"{socket.gethostname()}-{os.getpid()}-{random.randrange(1 << 32):08x}"
         self._claims = anyio.CancelScope()
         self._beats = anyio.CancelScope(shield=True)
@@ -186,10 +192,11 @@ class Worker:
 
     async def _attempt(self, job: Job) -> None:
         try:
+            given = job if self._decode is None else replace(job, data=self._decode(job.data))
             if inspect.iscoroutinefunction(self.work.handler):
-                await self.work.handler(job)
+                await self.work.handler(given)
             else:
-                await anyio.to_thread.run_sync(self.work.handler, job, abandon_on_cancel=True)
+                await anyio.to_thread.run_sync(self.work.handler, given, abandon_on_cancel=True)
         except Exception as error:
             self.failed += 1
             pause_s = self.work.backoff(job.deliveries)

@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 from tests.unit.topics_client.fake import Fake, answer, error, frame, page, records, session, stream
-from topics_client import Gap, GapError, Record, TopicDeleted, TopicNotFound
-from topics_client.tailing import EventLines
+from topics_client import Forbidden, Gap, GapError, Record, TopicDeleted, TopicNotFound
+from topics_client.tailing import COMMIT_S, EventLines
 
 LOST = {"gap_from": 1, "gap_to": 4, "reason": "cap", "earliest_seq": 5, "head_seq": 6}
 NEW = {"gap_from": 1, "gap_to": 9, "reason": "recreated", "earliest_seq": 1, "head_seq": 9}
@@ -74,6 +74,11 @@ def test_events_may_come_in_any_pieces() -> None:
     found = [each for at in range(len(content)) for each in events.feed(content[at : at + 1])]
     assert found == [("record", "a", "{\n}"), ("x", None, "1")]
     assert list(EventLines().feed(content)) == found
+
+
+async def divided_after(tail: Any, number: int) -> float:
+    await take(tail, number)
+    return 1 / 0
 
 
 async def take(tail: Any, number: int) -> list[Any]:
@@ -202,3 +207,114 @@ async def test_a_cursor_that_was_never_set_begins_at_from_seq_and_is_committed_b
         await tail.commit()
     assert fake.bodies[3] == {"seq": 3}
     assert len(fake.requests) == 4
+
+
+def commits(fake: Fake) -> list[tuple[str, int]]:
+    found = [
+        (path.split("/")[3], body["seq"]) for path, body in zip(fake.paths, fake.bodies, strict=True) if "PUT" in path
+    ]
+    assert fake.answers == []
+    return found
+
+
+def started(*answers: Any) -> Fake:
+    """A tail of `t` with the cursor `c` at 3, and three records after it in one frame."""
+    return Fake([answer(200, {"seq": 3}), session(t=3), stream(records("t", 4, 6)), *answers])
+
+
+@pytest.mark.parametrize("ending", ["break", "error", "cancellation"])
+async def test_leaving_a_loop_commits_the_items_before_the_one_in_hand(ending: str, autojump_clock: Clock) -> None:
+    fake = started(answer(200, {"seq": 4}))
+    async with fake.client() as client:
+        with trio.CancelScope() as scope:
+            try:
+                async with client.tail("t", cursor="c") as tail:
+                    async for item in tail:
+                        if item.seq == 5 and ending == "break":
+                            break
+                        if item.seq == 5 and ending == "error":
+                            raise ZeroDivisionError
+                        if item.seq == 5:
+                            scope.cancel()
+                            await trio.lowlevel.checkpoint()
+            except ZeroDivisionError:
+                assert ending == "error"
+    assert commits(fake) == [("t", 4)]
+
+
+async def test_an_item_in_hand_is_committed_if_the_caller_says_that_it_is_done() -> None:
+    fake = started(answer(200, {"seq": 5}))
+    async with fake.client() as client, client.tail("t", cursor="c") as tail:
+        async for item in tail:
+            if item.seq == 5:
+                await tail.commit()
+                break
+    assert commits(fake) == [("t", 5)]
+
+
+async def test_leaving_at_the_first_item_and_before_any_commits_nothing() -> None:
+    fake = started()
+    async with fake.client() as client, client.tail("t", cursor="c") as tail:
+        await anext(tail)
+    assert commits(fake) == []
+    fake = Fake([answer(200, {"seq": 3}), session(t=3)])
+    async with fake.client() as client, client.tail("t", cursor="c"):
+        pass
+    assert commits(fake) == []
+
+
+async def test_a_manual_tail_and_one_without_a_cursor_commit_nothing_at_their_end() -> None:
+    fake = started()
+    async with fake.client() as client, client.tail("t", cursor="c", commit="manual") as tail:
+        await take(tail, 3)
+    assert commits(fake) == []
+    fake = Fake([session(t=3), stream(records("t", 4, 6))])
+    async with fake.client() as client, client.tail("t", from_seq=3) as tail:
+        await take(tail, 3)
+    assert commits(fake) == []
+
+
+async def test_a_cancellation_while_the_caller_waits_finds_all_items_done(autojump_clock: Clock) -> None:
+    fake = Fake([answer(200, {"seq": 3}), session(t=3), stream(records("t", 4, 5), httpx.ReadError("cut"))])
+    fake.answers += [answer(200, {"seq": 5})]
+    async with fake.client() as client:
+        with trio.move_on_after(0.01):  # shorter than the pause after the stream broke
+            async with client.tail("t", cursor="c") as tail:
+                async for _ in tail:
+                    pass
+    assert commits(fake) == [("t", 5)]
+
+
+async def test_a_gap_that_is_raised_is_not_done_and_raised_again_next_time() -> None:
+    gap = frame("tombstone", topic="t", gap_from=6, gap_to=8, reason="cap", earliest_seq=9)
+    fake = Fake([answer(200, {"seq": 3}), session(t=3), stream(records("t", 4, 5) + gap), answer(200, {"seq": 5})])
+    async with fake.client() as client:
+        with pytest.raises(GapError):
+            async with client.tail("t", cursor="c") as tail:
+                await take(tail, 3)
+    assert commits(fake) == [("t", 5)]
+
+
+async def test_topics_of_a_tail_are_committed_apart() -> None:
+    both = stream(records("a", 1, 2) + records("b", 7, 8))
+    fake = Fake([error(404, "cursor_not_found"), answer(200, {"seq": 6}), session(a=0, b=6), both])
+    fake.answers += [answer(200, {}), answer(200, {})]
+    async with fake.client() as client, client.tail(["a", "b"], cursor="c") as tail:
+        await take(tail, 4)
+    assert commits(fake) == [("a", 2), ("b", 7)]
+
+
+async def test_a_commit_that_fails_is_raised_but_hides_no_error_of_the_caller(autojump_clock: Clock) -> None:
+    fake = started(error(403, "forbidden"))
+    async with fake.client() as client:
+        with pytest.raises(Forbidden):
+            async with client.tail("t", cursor="c") as tail:
+                await take(tail, 2)
+    fake = started(*[error(503, "not_ready")] * 50)
+    start = trio.current_time()
+    async with fake.client() as client:
+        tail = client.tail("t", cursor="c")
+        with pytest.raises(ZeroDivisionError):
+            async with tail:
+                await divided_after(tail, 2)
+    assert trio.current_time() - start == pytest.approx(COMMIT_S, abs=3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -157,3 +157,22 @@ async def test_a_decorated_handler_is_called_as_before_and_can_be_run(autojump_c
         with trio.move_on_after(1):
             await client.work(handler)
     assert len(queue.told("ack")) == 1
+
+
+async def test_a_handler_gets_data_of_its_type_and_a_job_of_another_one_fails(autojump_clock: Clock) -> None:
+    queue, seen, failed = Queue(1, 2), [], []
+
+    async def handler(job: Job) -> None:
+        seen.append(job.data)
+
+    def on_failure(job: Job, error: Exception) -> None:
+        failed.append((job.data, str(error)))
+        running.stop()
+
+    async with queue.client() as client:
+        running = client.worker("q", handler, type=Literal[1], on_failure=on_failure)
+        await running.run()
+    assert seen == [1]
+    assert failed == [(2, "2 in place of one of 1")]
+    assert [body["seqs"] for body in queue.told("ack")] == [[1]]
+    assert [body["seqs"] for body in queue.told("nack")] == [[2]]
