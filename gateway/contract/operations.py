@@ -221,7 +221,7 @@ OPERATIONS: tuple[Operation, ...] = (
         records=True,
         body=Body.REQUIRED,
         request=requests.ClaimRequest,
-        answer=answers.Claimed,
+        answer=answers.ClaimedJobs,
         errors=(
             ErrorCode.TOPIC_NOT_FOUND,
             ErrorCode.NOT_A_QUEUE,

@@ -710,58 +710,6 @@ export interface components {
              */
             wait_ms?: number | null;
         };
-        /**
-         * @example {
-         *       "topic": "jobs",
-         *       "claimed": [
-         *         {
-         *           "$seq": 480101,
-         *           "lease_id": "lease_00000000007f3a9c",
-         *           "deadline": 1748450039000,
-         *           "$ts": 1748450001000,
-         *           "$tag": "tenant42:job-8800",
-         *           "deliveries": 1,
-         *           "data": {
-         *             "type": "resize",
-         *             "url": "s3://b/x.png"
-         *           },
-         *           "meta": {
-         *             "trace": "z9"
-         *           }
-         *         }
-         *       ],
-         *       "count": 1,
-         *       "ready": 840,
-         *       "performance": {
-         *         "server_total_ms": 0.41,
-         *         "wal_append_ms": 0.12,
-         *         "fsync_ms": 0,
-         *         "records_scanned": 128,
-         *         "throttle_wait_ms": 0
-         *       }
-         *     }
-         */
-        Claimed: {
-            /**
-             * @description the topic
-             * @example jobs
-             */
-            topic: string;
-            claimed: components["schemas"]["ClaimedJob"][];
-            /**
-             * @description length of `claimed`
-             * @example 1
-             */
-            count: number;
-            /**
-             * @description jobs that can be claimed
-             * @example 840
-             */
-            ready: number;
-            performance: components["schemas"]["Performance"];
-            /** @description fields of the body that the service does not know, at any level of it; at most 10, absent if there are none */
-            ignored?: string[];
-        };
         ClaimedJob: {
             /**
              * @description seq
@@ -810,6 +758,58 @@ export interface components {
             meta?: {
                 [key: string]: unknown;
             };
+        };
+        /**
+         * @example {
+         *       "topic": "jobs",
+         *       "claimed": [
+         *         {
+         *           "$seq": 480101,
+         *           "lease_id": "lease_00000000007f3a9c",
+         *           "deadline": 1748450039000,
+         *           "$ts": 1748450001000,
+         *           "$tag": "tenant42:job-8800",
+         *           "deliveries": 1,
+         *           "data": {
+         *             "type": "resize",
+         *             "url": "s3://b/x.png"
+         *           },
+         *           "meta": {
+         *             "trace": "z9"
+         *           }
+         *         }
+         *       ],
+         *       "count": 1,
+         *       "ready": 840,
+         *       "performance": {
+         *         "server_total_ms": 0.41,
+         *         "wal_append_ms": 0.12,
+         *         "fsync_ms": 0,
+         *         "records_scanned": 128,
+         *         "throttle_wait_ms": 0
+         *       }
+         *     }
+         */
+        ClaimedJobs: {
+            /**
+             * @description the topic
+             * @example jobs
+             */
+            topic: string;
+            claimed: components["schemas"]["ClaimedJob"][];
+            /**
+             * @description length of `claimed`
+             * @example 1
+             */
+            count: number;
+            /**
+             * @description jobs that can be claimed
+             * @example 840
+             */
+            ready: number;
+            performance: components["schemas"]["Performance"];
+            /** @description fields of the body that the service does not know, at any level of it; at most 10, absent if there are none */
+            ignored?: string[];
         };
         /**
          * @description A configuration to make, or to change. A missing field keeps its value, as does a null field that cannot be null.
@@ -3260,7 +3260,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Claimed"];
+                    "application/json": components["schemas"]["ClaimedJobs"];
                 };
             };
             400: components["responses"]["400_invalid_request"];
