@@ -27,6 +27,7 @@ else
     # The tests say what they lack of this.
     tools/install-ops.sh || true
     tools/install-npm.sh || true
+    tools/install-generators.sh "$(dirname "$bin")/generators" || true
     tools/find-java.sh >/dev/null || true
     tools/install-lake.sh "$(dirname "$bin")/lake" delta && tools/install-lake.sh "$(dirname "$bin")/iceberg" iceberg || true
     if [ $# -gt 0 ]; then

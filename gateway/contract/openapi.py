@@ -15,6 +15,7 @@ import msgspec
 
 from gateway.contract.json_schemas import REF, Schema, example, of_service, of_structs
 from gateway.contract.operations import OPERATIONS, Body, Operation, Param
+from gateway.contract.samples import Example, samples
 from proto import __version__
 from proto.api import answers
 from proto.model.errors import STATUS, ErrorCode
@@ -28,12 +29,16 @@ Codes = frozenset[ErrorCode]
 PATH_PARAMETERS: dict[str, tuple[str, Schema]] = {
     "router": ("name of a router", {"type": "string", "pattern": f"^{ROUTER.pattern}$", "examples": ["jobs>audit"]}),
     "topic": ("name of a topic", {"type": "string", "pattern": f"^{TOPIC.pattern}$", "examples": ["jobs"]}),
-    "wid": ("name of a watch session", {"type": "string", "pattern": f"^{WATCH_SESSION.pattern}$"}),
+    "wid": (
+        "name of a watch session",
+        {"type": "string", "pattern": f"^{WATCH_SESSION.pattern}$", "examples": ["wid_Zm9vYmFyYmF6cXV4MTIzNA"]},
+    ),
     "cursor": (
         "name of a cursor, 1 to 255 bytes of UTF-8, percent-encoded",
         {"type": "string", "minLength": 1, "maxLength": 255, "examples": ["billing"]},
     ),
 }
+_OTHER_EXAMPLES = {("redrive", "topic"): "jobs:dead"}
 _IDEMPOTENCY_KEY = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -100,14 +105,15 @@ _EVENTS = {
 }
 _UPGRADED = "The connection speaks the WebSocket protocol from here on, with JSON in text messages"
 _TAGS = {
-    "queues": ("Jobs, leased to workers", ("claim", "ack", "nack", "extend", "peek", "redrive", "work")),
-    "cursors": ("Named positions in topics, kept by the service", ("cursors",)),
     "topics": ("Topics and their records", ("topics",)),
-    "routers": ("Copies of records from topic to topic", ("routers",)),
+    "queues": ("Jobs, leased to workers", ("claim", "ack", "nack", "extend", "peek", "redrive", "work")),
     "streams": ("Records as they are written", ("watch", "ws", "tickets")),
+    "cursors": ("Named positions in topics, kept by the service", ("cursors",)),
+    "routers": ("Copies of records from topic to topic", ("routers",)),
     "service": ("The service itself", ()),
 }
-"""Tag → what it is about, and segments of the paths of its operations. The first tag that fits counts."""
+"""Tag → what it is about, and segments of the paths of its operations. The last tag that fits counts. The order is that
+of the page at `/docs`."""
 
 
 def errors_of(operation: Operation, *, keyed: bool) -> Codes:
@@ -129,13 +135,16 @@ def errors_of(operation: Operation, *, keyed: bool) -> Codes:
 
 def _tag(operation: Operation) -> str:
     segments = operation.path.split("/")
-    return next((tag for tag, (_, words) in _TAGS.items() if not {*words}.isdisjoint(segments)), "service")
+    fitting = [tag for tag, (_, words) in _TAGS.items() if not {*words}.isdisjoint(segments)]
+    return fitting[-1] if fitting else "service"
 
 
 def _parameters(operation: Operation) -> list[Schema]:
     found: list[Schema] = []
     for name, (text, schema) in PATH_PARAMETERS.items():
         if f"{{{name}}}" in operation.path:
+            if (operation.name, name) in _OTHER_EXAMPLES:
+                schema = {**schema, "examples": [_OTHER_EXAMPLES[operation.name, name]]}
             found.append({"name": name, "in": "path", "required": True, "description": text, "schema": schema})
     found += [_query(param) for param in operation.query if param.name not in WAYS]
     if operation.name == "append":
@@ -222,7 +231,8 @@ def _described(operation: Operation, shared: dict[str, Schema], *, keys: bool, p
     if operation.aliases:
         text += f" Also at {', '.join(operation.aliases)}."
     if needs_key and operation.scope:
-        text += f" Needs a key with the scopes {' and '.join(operation.scope.words)}."
+        words = operation.scope.words
+        text += f" Needs a key with the scope{'s' if len(words) > 1 else ''} {' and '.join(words)}."
     described: Schema = {
         "operationId": operation.name,
         "summary": operation.summary,
@@ -239,7 +249,18 @@ def _described(operation: Operation, shared: dict[str, Schema], *, keys: bool, p
             "required": operation.body is Body.REQUIRED,
             "content": {"application/json": {"schema": schema}},
         }
+    if operation.deletes:
+        described["x-deletes"] = True
     return described
+
+
+def _example(described: Schema, body: Any) -> Example:
+    """The values that the document gives as examples. A parameter without one is left out."""
+    given: dict[str, dict[str, Any]] = {"path": {}, "query": {}, "header": {}}
+    for each in described["parameters"]:
+        if "examples" in each["schema"]:
+            given[each["in"]][each["name"]] = each["schema"]["examples"][0]
+    return Example(given["path"], given["query"], body)
 
 
 def _added(operations: Iterable[Operation], schemas: dict[str, Schema]) -> None:
@@ -280,6 +301,9 @@ def document(operations: Iterable[Operation], limits: Limits, *, keys: bool = Tr
         for kind in (operation.request, operation.answer):
             if kind is not None:
                 schemas[kind.__name__]["examples"] = [example(schemas[kind.__name__], schemas)]
+        described = paths[operation.path][operation.method.lower()]
+        body = None if operation.request is None else schemas[operation.request.__name__]["examples"][0]
+        described["x-codeSamples"] = samples(operation, _example(described, body), keyed=bool(described["security"]))
     whole = {
         "openapi": "3.1.0",
         "info": {

@@ -59,7 +59,8 @@ class Operation:
     `scope` is the set of scopes that a key needs. None needs no key, except that a `probe` needs any key when the
     service is configured so. `grows` operations may create topics or add bytes. `streams` operations hold a slot of
     the event streams instead of one of their key's requests. `upgrades` operations leave HTTP. `records` operations
-    answer with records, up to the `max_batch_bytes` of their body."""
+    answer with records, up to the `max_batch_bytes` of their body. What an operation that `deletes` takes away does not
+    come back: the page at `/docs` asks first."""
 
     name: str
     method: str
@@ -81,6 +82,7 @@ class Operation:
     streams: bool = False
     upgrades: bool = False
     records: bool = False
+    deletes: bool = False
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -124,42 +126,6 @@ OPERATIONS: tuple[Operation, ...] = (
         creates=True,
     ),
     Operation(
-        "topic_state",
-        "GET",
-        "/v0/topics/{topic}",
-        "State and configuration of a topic",
-        Scope.READ,
-        shard_op=operations.State,
-        query=(Param("touch", "boolean", True, "whether this read counts as use of the topic"),),
-        answer=answers.TopicState,
-        errors=(ErrorCode.TOPIC_NOT_FOUND,),
-    ),
-    Operation(
-        "list_topics",
-        "GET",
-        "/v0/topics",
-        "Topics in order of their names, a page at a time",
-        Scope.READ,
-        query=(
-            Param("prefix", "string", "", "only names that start with this"),
-            _PAGE_SIZE,
-            _CURSOR,
-            Param("touch", "boolean", False, "whether this read counts as use of the topics"),
-        ),
-        answer=answers.TopicPage,
-    ),
-    Operation(
-        "delete_topic",
-        "DELETE",
-        "/v0/topics/{topic}",
-        "Remove a topic with everything in it",
-        Scope.DELETE,
-        shard_op=operations.DeleteTopic,
-        query=(Param("if_empty", "boolean", False, "refuse when the topic has records"),),
-        answer=answers.TopicDeleted,
-        errors=(ErrorCode.TOPIC_NOT_EMPTY,),
-    ),
-    Operation(
         "append",
         "POST",
         "/v0/topics/{topic}",
@@ -180,6 +146,17 @@ OPERATIONS: tuple[Operation, ...] = (
         creates=True,
     ),
     Operation(
+        "topic_state",
+        "GET",
+        "/v0/topics/{topic}",
+        "State and configuration of a topic",
+        Scope.READ,
+        shard_op=operations.State,
+        query=(Param("touch", "boolean", True, "whether this read counts as use of the topic"),),
+        answer=answers.TopicState,
+        errors=(ErrorCode.TOPIC_NOT_FOUND,),
+    ),
+    Operation(
         "diff",
         "POST",
         "/v0/topics/{topic}/diff",
@@ -196,6 +173,20 @@ OPERATIONS: tuple[Operation, ...] = (
         ),
     ),
     Operation(
+        "list_topics",
+        "GET",
+        "/v0/topics",
+        "Topics in order of their names, a page at a time",
+        Scope.READ,
+        query=(
+            Param("prefix", "string", "", "only names that start with this"),
+            _PAGE_SIZE,
+            _CURSOR,
+            Param("touch", "boolean", False, "whether this read counts as use of the topics"),
+        ),
+        answer=answers.TopicPage,
+    ),
+    Operation(
         "delete_records",
         "POST",
         "/v0/topics/{topic}/delete",
@@ -206,6 +197,19 @@ OPERATIONS: tuple[Operation, ...] = (
         request=requests.DeleteRequest,
         answer=answers.RecordsDeleted,
         errors=(ErrorCode.TOPIC_NOT_FOUND,),
+        deletes=True,
+    ),
+    Operation(
+        "delete_topic",
+        "DELETE",
+        "/v0/topics/{topic}",
+        "Remove a topic with everything in it",
+        Scope.DELETE,
+        shard_op=operations.DeleteTopic,
+        query=(Param("if_empty", "boolean", False, "refuse when the topic has records"),),
+        answer=answers.TopicDeleted,
+        errors=(ErrorCode.TOPIC_NOT_EMPTY,),
+        deletes=True,
     ),
     Operation(
         "claim",
@@ -217,7 +221,7 @@ OPERATIONS: tuple[Operation, ...] = (
         records=True,
         body=Body.REQUIRED,
         request=requests.ClaimRequest,
-        answer=answers.Claimed,
+        answer=answers.ClaimedJobs,
         errors=(
             ErrorCode.TOPIC_NOT_FOUND,
             ErrorCode.NOT_A_QUEUE,
@@ -238,6 +242,7 @@ OPERATIONS: tuple[Operation, ...] = (
             ErrorCode.TOPIC_NOT_FOUND,
             ErrorCode.NOT_A_QUEUE,
         ),
+        deletes=True,
     ),
     Operation(
         "nack",
@@ -304,6 +309,7 @@ OPERATIONS: tuple[Operation, ...] = (
             ErrorCode.NOT_A_QUEUE,
             ErrorCode.TOPIC_FULL,
         ),
+        deletes=True,
     ),
     Operation(
         "work",
@@ -318,7 +324,7 @@ OPERATIONS: tuple[Operation, ...] = (
                 "",
                 "name of the worker that the jobs are leased to",
                 required=True,
-                schema={"minLength": 1, "maxLength": "{max_node_bytes}"},
+                schema={"minLength": 1, "maxLength": "{max_node_bytes}", "examples": ["worker-eu-1"]},
             ),
             Param("max", "integer", 1, "jobs that this stream may hold at a time"),
             Param("lease_ms", "integer", None, "how long each may be held, in ms; absent: as the queue says"),
@@ -424,6 +430,7 @@ OPERATIONS: tuple[Operation, ...] = (
         shard_op=operations.CursorDelete,
         answer=answers.CursorDeleted,
         errors=(ErrorCode.TOPIC_NOT_FOUND,),
+        deletes=True,
     ),
     Operation(
         "put_router",
@@ -472,6 +479,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "Stop forwarding; what was forwarded stays",
         Scope.DELETE,
         answer=answers.RouterDeleted,
+        deletes=True,
     ),
     Operation(
         "health",

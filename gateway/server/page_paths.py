@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 PAGES = frozenset(
-    {"/", "/status_page.css", "/status_page.js", "/console", "/docs", "/docs/reference.css", "/docs/reference.js"}
+    {
+        *("/", "/status_page.css", "/status_page.js", "/icon.svg", "/favicon.ico", "/console"),
+        *("/docs", "/docs/", "/docs/reference.css"),
+        *(f"/docs/{name}.js" for name in ("reference", "elements", "samples", "try")),
+    }
 )
 FOLDER = "/console/"
 """Everything below it belongs to the pages, too."""

@@ -260,7 +260,7 @@ class ClaimedJob(Struct, gc=False):
     meta: _Meta
 
 
-class Claimed(Struct):
+class ClaimedJobs(Struct):
     topic: _Topic
     claimed: list[ClaimedJob]
     count: Annotated[U64, about("length of `claimed`", examples=[1])]

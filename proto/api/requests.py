@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Raw, Struct, field
 
-from proto.model.fields import MATCH, U64, Match, Name, NodeId, Nodes, about
+from proto.model.fields import MATCH, U64, Match, Name, NodeId, Nodes, about, either
 from proto.model.limits import (
     DEFAULT_BATCH_BYTES,
     DEFAULT_FRAME_BYTES,
@@ -120,7 +120,7 @@ class DiffRequest(Struct):
         }
     }
 
-    from_seq: Annotated[U64 | None, about("the records after this seq", default=0, examples=[480100])] = None
+    from_seq: Annotated[U64 | None, about("the records after this seq", default=0, examples=[0])] = None
     limit: Annotated[
         int | None,
         about("records at most, clamped to 1..{max_limit}; 0 is as if absent", default=DEFAULT_LIMIT, examples=[100]),
@@ -141,12 +141,7 @@ class DiffRequest(Struct):
 class DeleteRequest(Struct):
     """Which records to delete: those that fulfil every field given. It needs one of the two."""
 
-    SCHEMA: ClassVar[dict[str, Any]] = {
-        "anyOf": [
-            {"required": ["before_seq"], "properties": {"before_seq": {"type": "integer"}}},
-            {"required": ["match"], "properties": {"match": {"type": ["string", "array"]}}},
-        ]
-    }
+    SCHEMA: ClassVar[dict[str, Any]] = either(before_seq={"type": "integer"}, match={"type": ["string", "array"]})
 
     before_seq: Annotated[U64 | None, about("those with a smaller seq", examples=[480000])] = None
     match: Annotated[Match | None, about(f"those with this tag: {MATCH}", examples=["tenant42:job-8800"])] = None
@@ -238,19 +233,14 @@ class WatchStart(Struct):
 class WatchRequest(Struct):
     """Topics to watch, and how to show their records."""
 
-    SCHEMA: ClassVar[dict[str, Any]] = {
-        "anyOf": [
-            {"required": ["topics"], "properties": {"topics": {"type": "object", "minProperties": 1}}},
-            {"required": ["prefix"], "properties": {"prefix": {"type": "string"}}},
-        ]
-    }
+    SCHEMA: ClassVar[dict[str, Any]] = either(topics={"type": "object", "minProperties": 1}, prefix={"type": "string"})
 
     topics: Annotated[
         dict[Name, WatchStart | None] | None,
         about(
             "the topics by name, with the place to begin",
             maxProperties="{max_watch_topics}",
-            examples=[{"jobs": {"from_seq": 480100}, "news": {"tail": True}}],
+            examples=[{"jobs": {"from_seq": 0}}],
         ),
     ] = None
     prefix: Annotated[
@@ -259,7 +249,6 @@ class WatchRequest(Struct):
             "an addition to the contract: also all topics whose names begin with this, and those made later, from "
             "their first record; at most {max_watch_topics} topics in all",
             pattern=f"^({TOPIC.pattern})?$",
-            examples=["tenant42:"],
         ),
     ] = None
     tail: Annotated[

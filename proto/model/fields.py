@@ -24,36 +24,35 @@ def about(description: str, *, default: Any = UNSET, **schema: Any) -> Meta:
     return Meta(description=description, extra_json_schema=schema or None)
 
 
+def either(**schemas: dict[str, Any]) -> dict[str, Any]:
+    """The rule that a body has one of two fields, or both. A value of the schema of its name counts as having it.
+
+    It is written as `if` and `then`: generators of clients pass over these, but take `anyOf` for two types.
+    """
+    (first, second) = ({"required": [name], "properties": {name: schema}} for name, schema in schemas.items())
+    return {"if": {"not": first}, "then": second}
+
+
 U64 = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": MAX_U64})]
 Name = Annotated[str, Meta(extra_json_schema={"pattern": f"^{TOPIC.pattern}$"})]
 """Name of a topic."""
 RouterName = Annotated[str, Meta(extra_json_schema={"pattern": f"^{ROUTER.pattern}$"})]
 NodeId = Annotated[str, Meta(extra_json_schema={"maxLength": "{max_node_bytes}"})]
 Nodes = str | list[str]
+_OPERATOR = [{"const": "tag"}, {"enum": ["Eq", "Glob"]}, {"type": "string"}]
+_PREFIX = {"type": "string", "pattern": "^[^*]*[*]$"}
 Match = (
     str
     | Annotated[
         list[Any],
         Meta(
             extra_json_schema={
-                "anyOf": [
-                    {
-                        "type": "array",
-                        "prefixItems": [{"const": "tag"}, {"const": "Eq"}, {"type": "string"}],
-                        "minItems": 3,
-                        "maxItems": 3,
-                    },
-                    {
-                        "type": "array",
-                        "prefixItems": [
-                            {"const": "tag"},
-                            {"const": "Glob"},
-                            {"type": "string", "pattern": "^[^*]*[*]$"},
-                        ],
-                        "minItems": 3,
-                        "maxItems": 3,
-                    },
-                ]
+                "items": {"type": "string"},
+                "prefixItems": _OPERATOR,
+                "minItems": 3,
+                "maxItems": 3,
+                "if": {"prefixItems": [{}, {"const": "Glob"}]},
+                "then": {"prefixItems": [{}, {}, _PREFIX]},
             }
         ),
     ]

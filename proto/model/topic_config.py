@@ -19,7 +19,9 @@ MAX_CLAIM_JITTER_MS = 5000
 
 
 # Each field of a configuration, for the stored form and for the patch.
-Type = Annotated[Literal["log", "queue"], about("a queue also has jobs, leased to workers. It never changes")]
+Type = Annotated[
+    Literal["log", "queue"], about("a queue also has jobs, leased to workers. It never changes", examples=["queue"])
+]
 Ttl = Annotated[U64, about("records older than this expire, ms; 0: never", examples=[86400000])]
 CapRecords = Annotated[U64, about("most records kept; 0: no cap")]
 CapBytes = Annotated[U64, about("most bytes kept; 0: no cap")]
@@ -40,8 +42,11 @@ Lease = Annotated[int, about(f"how long a job may be held, ms, clamped to {MIN_L
 Jitter = Annotated[
     int, about(f"how long claims wait to be served fairly together, ms, clamped to 0..{MAX_CLAIM_JITTER_MS}")
 ]
-Deliveries = Annotated[U64, about("deliveries after which a job becomes a dead letter; 0: never")]
-DeadLetter = Annotated[Name | None, about("the topic that dead letters go to, another one than the queue; null: none")]
+Deliveries = Annotated[U64, about("deliveries after which a job becomes a dead letter; 0: never", examples=[5])]
+DeadLetter = Annotated[
+    Name | None,
+    about("the topic that dead letters go to, another one than the queue; null: none", examples=["jobs:dead"]),
+]
 LeasesDurable = Annotated[bool, about("whether leases are as durable as records")]
 
 

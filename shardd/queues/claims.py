@@ -319,7 +319,7 @@ class Claims:
         if claimer.stream:
             claimer.respond(Reply(claimer.ident, to_json(part), extra=Jobs(tuple(map(_seq, part)))))
             return
-        body = answers.Claimed(topic.name, part, len(part), self._leases.current(topic).ready(topic.records))
+        body = answers.ClaimedJobs(topic.name, part, len(part), self._leases.current(topic).ready(topic.records))
         extra = LettersSent(tuple(dead_letters)) if dead_letters else None
         claimer.respond(Reply(claimer.ident, to_json(body), performance=performance(timing), extra=extra))
 

@@ -1,18 +1,9 @@
 // Shows the OpenAPI and the AsyncAPI document of the service: operations, parameters, bodies, examples. It fetches these two
-// documents and nothing else. All of their texts become text nodes.
+// documents; other requests are sent when a person tries one.
 
-/** An element with attributes and children; strings become text. */
-function el(name, attributes = {}, ...children) {
-  const element = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  element.append(...children.filter((child) => child !== null && child !== undefined));
-  return element;
-}
-
-/** Text with `code` in it. */
-function prose(text = "") {
-  return text.split(/`([^`]*)`/).map((part, n) => (n % 2 ? el("code", {}, part) : part));
-}
+import { el, prose } from "./elements.js";
+import { tabs } from "./samples.js";
+import { tryIt, useKey } from "./try.js";
 
 const json = (value) => el("pre", { tabindex: "0" }, JSON.stringify(value, null, 2));
 
@@ -133,11 +124,13 @@ function request(method, path, operation, whole) {
     "article",
     { id: operation.operationId, "data-text": `${operation.operationId} ${path} ${operation.summary}`.toLowerCase() },
     el("h3", {}, ...prose(operation.summary)),
-    el("p", { class: "call" }, el("span", { class: "method" }, method.toUpperCase()), ` ${path}`),
+    el("p", { class: "call" }, el("span", { class: `method ${method}` }, method.toUpperCase()), ` ${path}`),
     operation.description.startsWith(`${operation.summary}.`)
       ? el("p", {}, ...prose(operation.description.slice(operation.summary.length + 1)))
       : el("p", {}, ...prose(operation.description)),
-    needs(operation.security),
+    operation.security.length > 1 ? needs(operation.security) : null,
+    tabs(operation["x-codeSamples"]),
+    operation.responses["101"] ? null : tryIt(method, path, operation, resolved(schema, whole)?.examples?.[0]),
     operation.parameters?.length ? el("h4", {}, "Parameters") : null,
     operation.parameters?.length
       ? el(
@@ -204,12 +197,17 @@ function show(openapi, asyncapi) {
     Object.entries(methods).map(([method, operation]) => ({ path, method, operation })),
   );
   for (const { name, description } of openapi.tags) {
-    const of = operations.filter(({ operation }) => operation.tags.includes(name));
+    const last = ({ method }) => (method === "delete" ? 1 : 0);
+    const of = operations.filter(({ operation }) => operation.tags.includes(name)).sort((a, b) => last(a) - last(b));
     const articles = of.map(({ path, method, operation }) => request(method, path, operation, openapi));
     section(`tag-${name}`, name[0].toUpperCase() + name.slice(1), description, articles);
   }
   const channels = Object.entries(asyncapi.channels).map(([name, told]) => channel(name, told, asyncapi));
   section("messages", "Events and messages", asyncapi.info.description, channels);
+  const keyed = openapi.components.securitySchemes !== undefined;
+  document.getElementById("access").hidden = !keyed;
+  const lines = [`export TOPICS_URL=${location.origin}`, ...(keyed ? ["export TOPICS_TOKEN=…  # your key"] : [])];
+  document.getElementById("environment").textContent = lines.join("\n");
   document.getElementById("state").textContent = `Version ${openapi.info.version}. ${openapi.info.description}`;
 }
 
@@ -230,6 +228,8 @@ async function fetched(path) {
 try {
   show(...(await Promise.all(["/v0/openapi.json", "/v0/asyncapi.json"].map(fetched))));
   document.getElementById("filter").addEventListener("input", filter);
+  document.getElementById("key").addEventListener("input", (event) => useKey(event.target.value));
+  document.getElementById("access").addEventListener("submit", (event) => event.preventDefault());
   document.getElementById(location.hash.slice(1))?.scrollIntoView();
 } catch (error) {
   const state = document.getElementById("state");

@@ -2,11 +2,11 @@
 /** Method and path of each operation, by its name. */
 export const OPERATIONS = {
   configure_topic: ["PUT", "/v0/topics/{topic}"],
+  append: ["POST", "/v0/topics/{topic}"],
   topic_state: ["GET", "/v0/topics/{topic}"],
   delete_topic: ["DELETE", "/v0/topics/{topic}"],
-  append: ["POST", "/v0/topics/{topic}"],
-  list_topics: ["GET", "/v0/topics"],
   diff: ["POST", "/v0/topics/{topic}/diff"],
+  list_topics: ["GET", "/v0/topics"],
   delete_records: ["POST", "/v0/topics/{topic}/delete"],
   claim: ["POST", "/v0/topics/{topic}/claim"],
   ack: ["POST", "/v0/topics/{topic}/ack"],

@@ -10,44 +10,24 @@ export interface paths {
         };
         /**
          * State and configuration of a topic
-         * @description State and configuration of a topic. Needs a key with the scopes read.
+         * @description State and configuration of a topic. Needs a key with the scope read.
          */
         get: operations["topic_state"];
         /**
          * Create a topic, or change the fields of its configuration that the body names
-         * @description Create a topic, or change the fields of its configuration that the body names. Needs a key with the scopes admin.
+         * @description Create a topic, or change the fields of its configuration that the body names. Needs a key with the scope admin.
          */
         put: operations["configure_topic"];
         /**
          * Append records, all or none
-         * @description Append records, all or none. Needs a key with the scopes write.
+         * @description Append records, all or none. Needs a key with the scope write.
          */
         post: operations["append"];
         /**
          * Remove a topic with everything in it
-         * @description Remove a topic with everything in it. Needs a key with the scopes delete.
+         * @description Remove a topic with everything in it. Needs a key with the scope delete.
          */
         delete: operations["delete_topic"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v0/topics": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Topics in order of their names, a page at a time
-         * @description Topics in order of their names, a page at a time. Needs a key with the scopes read.
-         */
-        get: operations["list_topics"];
-        put?: never;
-        post?: never;
-        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -64,9 +44,29 @@ export interface paths {
         put?: never;
         /**
          * Records after a cursor, optionally waiting for some to arrive
-         * @description Records after a cursor, optionally waiting for some to arrive. Needs a key with the scopes read.
+         * @description Records after a cursor, optionally waiting for some to arrive. Needs a key with the scope read.
          */
         post: operations["diff"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v0/topics": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Topics in order of their names, a page at a time
+         * @description Topics in order of their names, a page at a time. Needs a key with the scope read.
+         */
+        get: operations["list_topics"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -84,7 +84,7 @@ export interface paths {
         put?: never;
         /**
          * Delete records for good, before a seq, by tag, or both
-         * @description Delete records for good, before a seq, by tag, or both. Needs a key with the scopes delete.
+         * @description Delete records for good, before a seq, by tag, or both. Needs a key with the scope delete.
          */
         post: operations["delete_records"];
         delete?: never;
@@ -124,7 +124,7 @@ export interface paths {
         put?: never;
         /**
          * Complete jobs: they are deleted for good
-         * @description Complete jobs: they are deleted for good. Needs a key with the scopes write.
+         * @description Complete jobs: they are deleted for good. Needs a key with the scope write.
          */
         post: operations["ack"];
         delete?: never;
@@ -144,7 +144,7 @@ export interface paths {
         put?: never;
         /**
          * Give jobs back, to be claimed again at once or after a delay
-         * @description Give jobs back, to be claimed again at once or after a delay. Needs a key with the scopes write.
+         * @description Give jobs back, to be claimed again at once or after a delay. Needs a key with the scope write.
          */
         post: operations["nack"];
         delete?: never;
@@ -164,7 +164,7 @@ export interface paths {
         put?: never;
         /**
          * Hold jobs for longer
-         * @description Hold jobs for longer. Needs a key with the scopes write.
+         * @description Hold jobs for longer. Needs a key with the scope write.
          */
         post: operations["extend"];
         delete?: never;
@@ -184,7 +184,7 @@ export interface paths {
         put?: never;
         /**
          * Look at the jobs of a queue without leasing any (an extension)
-         * @description Look at the jobs of a queue without leasing any (an extension). Needs a key with the scopes read.
+         * @description Look at the jobs of a queue without leasing any (an extension). Needs a key with the scope read.
          */
         post: operations["peek"];
         delete?: never;
@@ -244,7 +244,7 @@ export interface paths {
         put?: never;
         /**
          * Make a watch session over many topics; its stream is at `stream_url`
-         * @description Make a watch session over many topics; its stream is at `stream_url`. Needs a key with the scopes read.
+         * @description Make a watch session over many topics; its stream is at `stream_url`. Needs a key with the scope read.
          */
         post: operations["watch"];
         delete?: never;
@@ -262,7 +262,7 @@ export interface paths {
         };
         /**
          * The events of a watch session, as text/event-stream
-         * @description The events of a watch session, as text/event-stream. Needs a key with the scopes read.
+         * @description The events of a watch session, as text/event-stream. Needs a key with the scope read.
          */
         get: operations["watch_stream"];
         put?: never;
@@ -322,7 +322,7 @@ export interface paths {
         };
         /**
          * Named cursors of a topic in order of their names, a page at a time
-         * @description Named cursors of a topic in order of their names, a page at a time. Needs a key with the scopes read.
+         * @description Named cursors of a topic in order of their names, a page at a time. Needs a key with the scope read.
          */
         get: operations["list_cursors"];
         put?: never;
@@ -342,18 +342,18 @@ export interface paths {
         };
         /**
          * A named cursor and how far it is behind
-         * @description A named cursor and how far it is behind. Needs a key with the scopes read.
+         * @description A named cursor and how far it is behind. Needs a key with the scope read.
          */
         get: operations["get_cursor"];
         /**
          * Move a named cursor; never backwards unless `force` is true
-         * @description Move a named cursor; never backwards unless `force` is true. Needs a key with the scopes write.
+         * @description Move a named cursor; never backwards unless `force` is true. Needs a key with the scope write.
          */
         put: operations["put_cursor"];
         post?: never;
         /**
          * Forget a named cursor
-         * @description Forget a named cursor. Needs a key with the scopes write.
+         * @description Forget a named cursor. Needs a key with the scope write.
          */
         delete: operations["delete_cursor"];
         options?: never;
@@ -370,18 +370,18 @@ export interface paths {
         };
         /**
          * A router and what it has forwarded
-         * @description A router and what it has forwarded. Needs a key with the scopes read.
+         * @description A router and what it has forwarded. Needs a key with the scope read.
          */
         get: operations["get_router"];
         /**
          * Create a router, or change the fields of its configuration that the body names
-         * @description Create a router, or change the fields of its configuration that the body names. Needs a key with the scopes admin.
+         * @description Create a router, or change the fields of its configuration that the body names. Needs a key with the scope admin.
          */
         put: operations["put_router"];
         post?: never;
         /**
          * Stop forwarding; what was forwarded stays
-         * @description Stop forwarding; what was forwarded stays. Needs a key with the scopes delete.
+         * @description Stop forwarding; what was forwarded stays. Needs a key with the scope delete.
          */
         delete: operations["delete_router"];
         options?: never;
@@ -398,7 +398,7 @@ export interface paths {
         };
         /**
          * Routers in order of their names, a page at a time
-         * @description Routers in order of their names, a page at a time. Needs a key with the scopes read.
+         * @description Routers in order of their names, a page at a time. Needs a key with the scope read.
          */
         get: operations["list_routers"];
         put?: never;
@@ -458,7 +458,7 @@ export interface paths {
         };
         /**
          * Prometheus text, or JSON with `Accept: application/json`
-         * @description Prometheus text, or JSON with `Accept: application/json`. Also at /metrics. Needs a key with the scopes read.
+         * @description Prometheus text, or JSON with `Accept: application/json`. Also at /metrics. Needs a key with the scope read.
          */
         get: operations["metrics"];
         put?: never;
@@ -710,58 +710,6 @@ export interface components {
              */
             wait_ms?: number | null;
         };
-        /**
-         * @example {
-         *       "topic": "jobs",
-         *       "claimed": [
-         *         {
-         *           "$seq": 480101,
-         *           "lease_id": "lease_00000000007f3a9c",
-         *           "deadline": 1748450039000,
-         *           "$ts": 1748450001000,
-         *           "$tag": "tenant42:job-8800",
-         *           "deliveries": 1,
-         *           "data": {
-         *             "type": "resize",
-         *             "url": "s3://b/x.png"
-         *           },
-         *           "meta": {
-         *             "trace": "z9"
-         *           }
-         *         }
-         *       ],
-         *       "count": 1,
-         *       "ready": 840,
-         *       "performance": {
-         *         "server_total_ms": 0.41,
-         *         "wal_append_ms": 0.12,
-         *         "fsync_ms": 0,
-         *         "records_scanned": 128,
-         *         "throttle_wait_ms": 0
-         *       }
-         *     }
-         */
-        Claimed: {
-            /**
-             * @description the topic
-             * @example jobs
-             */
-            topic: string;
-            claimed: components["schemas"]["ClaimedJob"][];
-            /**
-             * @description length of `claimed`
-             * @example 1
-             */
-            count: number;
-            /**
-             * @description jobs that can be claimed
-             * @example 840
-             */
-            ready: number;
-            performance: components["schemas"]["Performance"];
-            /** @description fields of the body that the service does not know, at any level of it; at most 10, absent if there are none */
-            ignored?: string[];
-        };
         ClaimedJob: {
             /**
              * @description seq
@@ -812,15 +760,71 @@ export interface components {
             };
         };
         /**
+         * @example {
+         *       "topic": "jobs",
+         *       "claimed": [
+         *         {
+         *           "$seq": 480101,
+         *           "lease_id": "lease_00000000007f3a9c",
+         *           "deadline": 1748450039000,
+         *           "$ts": 1748450001000,
+         *           "$tag": "tenant42:job-8800",
+         *           "deliveries": 1,
+         *           "data": {
+         *             "type": "resize",
+         *             "url": "s3://b/x.png"
+         *           },
+         *           "meta": {
+         *             "trace": "z9"
+         *           }
+         *         }
+         *       ],
+         *       "count": 1,
+         *       "ready": 840,
+         *       "performance": {
+         *         "server_total_ms": 0.41,
+         *         "wal_append_ms": 0.12,
+         *         "fsync_ms": 0,
+         *         "records_scanned": 128,
+         *         "throttle_wait_ms": 0
+         *       }
+         *     }
+         */
+        ClaimedJobs: {
+            /**
+             * @description the topic
+             * @example jobs
+             */
+            topic: string;
+            claimed: components["schemas"]["ClaimedJob"][];
+            /**
+             * @description length of `claimed`
+             * @example 1
+             */
+            count: number;
+            /**
+             * @description jobs that can be claimed
+             * @example 840
+             */
+            ready: number;
+            performance: components["schemas"]["Performance"];
+            /** @description fields of the body that the service does not know, at any level of it; at most 10, absent if there are none */
+            ignored?: string[];
+        };
+        /**
          * @description A configuration to make, or to change. A missing field keeps its value, as does a null field that cannot be null.
          *     A new topic has the defaults of TopicConfig.
          * @example {
-         *       "ttl_ms": 86400000
+         *       "type": "queue",
+         *       "ttl_ms": 86400000,
+         *       "max_deliveries": 5,
+         *       "dead_letter": "jobs:dead"
          *     }
          */
         ConfigPatch: {
             /**
              * @description a queue also has jobs, leased to workers. It never changes
+             * @example queue
              * @enum {unknown}
              */
             type?: "log" | "queue" | null;
@@ -859,9 +863,15 @@ export interface components {
             lease_ms?: number | null;
             /** @description how long claims wait to be served fairly together, ms, clamped to 0..5000 */
             claim_jitter_ms?: number | null;
-            /** @description deliveries after which a job becomes a dead letter; 0: never */
+            /**
+             * @description deliveries after which a job becomes a dead letter; 0: never
+             * @example 5
+             */
             max_deliveries?: number | null;
-            /** @description the topic that dead letters go to, another one than the queue; null: none */
+            /**
+             * @description the topic that dead letters go to, another one than the queue; null: none
+             * @example jobs:dead
+             */
             dead_letter?: string | null;
             /** @description whether leases are as durable as records */
             leases_durable?: boolean | null;
@@ -871,7 +881,7 @@ export interface components {
          *       "topic": "jobs",
          *       "created": false,
          *       "config": {
-         *         "type": "log",
+         *         "type": "queue",
          *         "ttl_ms": 86400000,
          *         "cap_records": 0,
          *         "cap_bytes": 0,
@@ -885,8 +895,8 @@ export interface components {
          *         "dedupe_node": true,
          *         "lease_ms": 30000,
          *         "claim_jitter_ms": 0,
-         *         "max_deliveries": 0,
-         *         "dead_letter": null,
+         *         "max_deliveries": 5,
+         *         "dead_letter": "jobs:dead",
          *         "leases_durable": false
          *       },
          *       "performance": {
@@ -1083,19 +1093,11 @@ export interface components {
              * @description those with this tag: a tag, `["tag", "Eq", tag]`, or `["tag", "Glob", "prefix*"]`
              * @example tenant42:job-8800
              */
-            match?: string | ([
+            match?: string | [
                 "tag",
-                "Eq",
+                "Eq" | "Glob",
                 string
-            ] | [
-                "tag",
-                "Glob",
-                string
-            ]) | null;
-        } | {
-            before_seq: number;
-        } | {
-            match: string | unknown[];
+            ] | null;
         };
         /**
          * @example {
@@ -1177,7 +1179,7 @@ export interface components {
         /**
          * @description Which records to read. `from_seq` and `cursor` exclude each other.
          * @example {
-         *       "from_seq": 480100,
+         *       "from_seq": 0,
          *       "limit": 100
          *     }
          */
@@ -1185,7 +1187,7 @@ export interface components {
             /**
              * @description the records after this seq
              * @default 0
-             * @example 480100
+             * @example 0
              */
             from_seq?: number | null;
             /**
@@ -1854,15 +1856,11 @@ export interface components {
              */
             to_seq?: number | null;
             /** @description those with this tag: a tag, `["tag", "Eq", tag]`, or `["tag", "Glob", "prefix*"]` */
-            match?: string | ([
+            match?: string | [
                 "tag",
-                "Eq",
+                "Eq" | "Glob",
                 string
-            ] | [
-                "tag",
-                "Glob",
-                string
-            ]) | null;
+            ] | null;
             /**
              * @description letters at most, clamped to 1..1000
              * @default 100
@@ -2041,15 +2039,11 @@ export interface components {
              */
             create_dest?: boolean | null;
             /** @description copies only records with this tag: a tag, `["tag", "Eq", tag]`, or `["tag", "Glob", "prefix*"]`; null: all */
-            filter?: string | ([
+            filter?: string | [
                 "tag",
-                "Eq",
+                "Eq" | "Glob",
                 string
-            ] | [
-                "tag",
-                "Glob",
-                string
-            ]) | null;
+            ] | null;
             /** @description whether it may close a cycle; it stops after 8 copies of a record */
             allow_cycle?: boolean | null;
             /**
@@ -2100,15 +2094,11 @@ export interface components {
              */
             preserve_tag: boolean;
             /** @description copies only records with this tag: a tag, `["tag", "Eq", tag]`, or `["tag", "Glob", "prefix*"]`; null: all */
-            filter: string | ([
+            filter: string | [
                 "tag",
-                "Eq",
+                "Eq" | "Glob",
                 string
-            ] | [
-                "tag",
-                "Glob",
-                string
-            ]) | null;
+            ] | null;
             /**
              * @description whether it may close a cycle; it stops after 8 copies of a record
              * @default false
@@ -2172,15 +2162,11 @@ export interface components {
              */
             preserve_tag: boolean;
             /** @description copies only records with this tag: a tag, `["tag", "Eq", tag]`, or `["tag", "Glob", "prefix*"]`; null: all */
-            filter: string | ([
+            filter: string | [
                 "tag",
-                "Eq",
+                "Eq" | "Glob",
                 string
-            ] | [
-                "tag",
-                "Glob",
-                string
-            ]) | null;
+            ] | null;
             /**
              * @description whether it may close a cycle; it stops after 8 copies of a record
              * @default false
@@ -2299,6 +2285,7 @@ export interface components {
             /**
              * @description a queue also has jobs, leased to workers. It never changes
              * @default log
+             * @example queue
              * @enum {unknown}
              */
             type: "log" | "queue";
@@ -2369,9 +2356,13 @@ export interface components {
             /**
              * @description deliveries after which a job becomes a dead letter; 0: never
              * @default 0
+             * @example 5
              */
             max_deliveries: number;
-            /** @description the topic that dead letters go to, another one than the queue; null: none */
+            /**
+             * @description the topic that dead letters go to, another one than the queue; null: none
+             * @example jobs:dead
+             */
             dead_letter: string | null;
             /**
              * @description whether leases are as durable as records
@@ -2500,7 +2491,7 @@ export interface components {
          *       "count": 104,
          *       "bytes": 20480,
          *       "config": {
-         *         "type": "log",
+         *         "type": "queue",
          *         "ttl_ms": 86400000,
          *         "cap_records": 0,
          *         "cap_bytes": 0,
@@ -2514,8 +2505,8 @@ export interface components {
          *         "dedupe_node": true,
          *         "lease_ms": 30000,
          *         "claim_jitter_ms": 0,
-         *         "max_deliveries": 0,
-         *         "dead_letter": null,
+         *         "max_deliveries": 5,
+         *         "dead_letter": "jobs:dead",
          *         "leases_durable": false
          *       },
          *       "effective_priority": 0,
@@ -2644,13 +2635,9 @@ export interface components {
          * @example {
          *       "topics": {
          *         "jobs": {
-         *           "from_seq": 480100
-         *         },
-         *         "news": {
-         *           "tail": true
+         *           "from_seq": 0
          *         }
-         *       },
-         *       "prefix": "tenant42:"
+         *       }
          *     }
          */
         WatchRequest: {
@@ -2658,20 +2645,14 @@ export interface components {
              * @description the topics by name, with the place to begin
              * @example {
              *       "jobs": {
-             *         "from_seq": 480100
-             *       },
-             *       "news": {
-             *         "tail": true
+             *         "from_seq": 0
              *       }
              *     }
              */
             topics?: {
                 [key: string]: components["schemas"]["WatchStart"] | null;
             } | null;
-            /**
-             * @description an addition to the contract: also all topics whose names begin with this, and those made later, from their first record; at most 256 topics in all
-             * @example tenant42:
-             */
+            /** @description an addition to the contract: also all topics whose names begin with this, and those made later, from their first record; at most 256 topics in all */
             prefix?: string | null;
             /**
              * @description for `prefix`: of the topics that exist now, only records that are not there yet
@@ -2718,10 +2699,6 @@ export interface components {
              * @enum {unknown}
              */
             consistency?: "eventual" | "strong" | null;
-        } | {
-            topics: Record<string, never>;
-        } | {
-            prefix: string;
         };
         /** @description Where to begin in one topic. Without either field: with its first record. */
         WatchStart: {
@@ -3148,43 +3125,6 @@ export interface operations {
             503: components["responses"]["503_not_ready_shutting_down"];
         };
     };
-    list_topics: {
-        parameters: {
-            query?: {
-                /** @description only names that start with this */
-                prefix?: string;
-                /** @description entries of a page, clamped to 1..1000; 0 means 100 */
-                page_size?: number;
-                /** @description `next_cursor` of the page before */
-                cursor?: string;
-                /** @description whether this read counts as use of the topics */
-                touch?: boolean;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Done */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TopicPage"];
-                };
-            };
-            400: components["responses"]["400_invalid_request"];
-            401: components["responses"]["401_unauthorized"];
-            403: components["responses"]["403_forbidden"];
-            408: components["responses"]["408_request_timeout"];
-            429: components["responses"]["429_throttled"];
-            431: components["responses"]["431_headers_too_large"];
-            500: components["responses"]["500_internal"];
-            503: components["responses"]["503_not_ready_shutting_down"];
-        };
-    };
     diff: {
         parameters: {
             query?: never;
@@ -3217,6 +3157,43 @@ export interface operations {
             408: components["responses"]["408_request_timeout"];
             413: components["responses"]["413_payload_too_large"];
             415: components["responses"]["415_unsupported_media_type"];
+            429: components["responses"]["429_throttled"];
+            431: components["responses"]["431_headers_too_large"];
+            500: components["responses"]["500_internal"];
+            503: components["responses"]["503_not_ready_shutting_down"];
+        };
+    };
+    list_topics: {
+        parameters: {
+            query?: {
+                /** @description only names that start with this */
+                prefix?: string;
+                /** @description entries of a page, clamped to 1..1000; 0 means 100 */
+                page_size?: number;
+                /** @description `next_cursor` of the page before */
+                cursor?: string;
+                /** @description whether this read counts as use of the topics */
+                touch?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TopicPage"];
+                };
+            };
+            400: components["responses"]["400_invalid_request"];
+            401: components["responses"]["401_unauthorized"];
+            403: components["responses"]["403_forbidden"];
+            408: components["responses"]["408_request_timeout"];
             429: components["responses"]["429_throttled"];
             431: components["responses"]["431_headers_too_large"];
             500: components["responses"]["500_internal"];
@@ -3283,7 +3260,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["Claimed"];
+                    "application/json": components["schemas"]["ClaimedJobs"];
                 };
             };
             400: components["responses"]["400_invalid_request"];

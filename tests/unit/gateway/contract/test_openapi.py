@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -26,6 +27,13 @@ def whole(*, keys: bool = True, probe_auth: bool = False) -> dict[str, Any]:
 def described(operation: Operation, **how: bool) -> dict[str, Any]:
     found: dict[str, Any] = whole(**how)["paths"][operation.path][operation.method.lower()]
     return found
+
+
+def is_valid(name: str, body: Any) -> bool:
+    schemas = whole()["components"]["schemas"]
+    schema = {"$ref": f"#/components/schemas/{name}", "components": {"schemas": schemas}}
+    valid: bool = Draft202012Validator(schema).is_valid(body)
+    return valid
 
 
 @pytest.mark.parametrize("keys", [True, False])
@@ -85,9 +93,66 @@ def test_the_examples_fit() -> None:
     ],
 )
 def test_a_watch_names_topics_or_a_prefix(body: dict[str, Any], fits: bool) -> None:
-    schemas = whole()["components"]["schemas"]
-    schema = {"$ref": "#/components/schemas/WatchRequest", "components": {"schemas": schemas}}
-    assert Draft202012Validator(schema).is_valid(body) is fits
+    assert is_valid("WatchRequest", body) is fits
+
+
+@pytest.mark.parametrize(
+    ("body", "fits"),
+    [
+        ({"before_seq": 1}, True),
+        ({"match": "t"}, True),
+        ({"before_seq": 1, "match": None}, True),
+        ({"match": ["tag", "Eq", "t*"]}, True),
+        ({"match": ["tag", "Glob", "t*"]}, True),
+        ({"match": ["tag", "Glob", "*t"]}, False),
+        ({"match": ["tag", "Glob", "t"]}, False),
+        ({"match": ["tag", "Like", "t*"]}, False),
+        ({"match": ["tag", "Eq"]}, False),
+        ({"match": ["tag", "Eq", "t", "u"]}, False),
+        ({"match": ["tag", "Eq", 1]}, False),
+        ({"before_seq": None, "match": None}, False),
+        ({}, False),
+    ],
+)
+def test_a_deletion_names_a_seq_or_a_tag(body: dict[str, Any], fits: bool) -> None:
+    assert is_valid("DeleteRequest", body) is fits
+
+
+def test_no_object_is_a_choice_of_objects() -> None:
+    """Generators of clients make several types of such a one, or none."""
+    for name, schema in whole()["components"]["schemas"].items():
+        assert {"anyOf", "oneOf", "allOf"}.isdisjoint(schema), name
+
+
+def test_arrays_say_what_is_in_them() -> None:
+    def arrays(part: Any) -> Iterator[dict[str, Any]]:
+        if isinstance(part, dict):
+            if ("array" in part.get("type", ()) and "description" in part) or part.get("type") == "array":
+                yield part
+            for name, each in part.items():
+                if name not in ("if", "then", "examples"):
+                    yield from arrays(each)
+        elif isinstance(part, list):
+            for each in part:
+                yield from arrays(each)
+
+    found = list(arrays(whole()["components"]["schemas"]))
+    assert len(found) > 20
+    assert [each for each in found if "items" not in each] == []
+
+
+def test_topics_come_first() -> None:
+    assert [each["name"] for each in whole()["tags"]] == [
+        "topics",
+        "queues",
+        "streams",
+        "cursors",
+        "routers",
+        "service",
+    ]
+    for name, tag in (("append", "topics"), ("claim", "queues"), ("work", "queues"), ("put_cursor", "cursors")):
+        operation = next(each for each in OPERATIONS if each.name == name)
+        assert described(operation)["tags"] == [tag]
 
 
 def test_only_what_every_answer_has_is_required() -> None:
