@@ -204,10 +204,10 @@ def _try_lock(path: Path) -> tuple[int, ...]:
             return ()
         file = _opened_lock(path, folder.descriptor, create=free)
         try:
-            mode = os.fstat(file).st_mode
-            if not stat.S_ISREG(mode):
-                raise NotPlain(path / LOCK, mode)
-            if mode & _OPEN_TO_OTHERS:
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode):
+                raise NotPlain(path / LOCK, found.st_mode)
+            if found.st_mode & _OPEN_TO_OTHERS and found.st_uid == os.geteuid():
                 os.fchmod(file, 0o600)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             try:
