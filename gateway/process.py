@@ -30,7 +30,19 @@ from gateway.server.hypercorn_bridge import HypercornHandover
 from gateway.server.listener import Http1Server
 from gateway.server.reactor import Reactor
 from gateway.shards.client import Shards
-from proto.ipc.control import CONTROL_FD_VARIABLE, Complete, Drain, Drained, Keys, Ping, Pong, Ready, Start, Stop
+from proto.ipc.control import (
+    CONTROL_FD_VARIABLE,
+    AuditLog,
+    Complete,
+    Drain,
+    Drained,
+    Keys,
+    Ping,
+    Pong,
+    Ready,
+    Start,
+    Stop,
+)
 from proto.ipc.control import Shards as ShardStates
 from proto.ipc.transport import ControlLink
 from proto.model.keys import Key
@@ -80,7 +92,7 @@ class Gateway:
         self.handover = HypercornHandover(self.api, self.flight, self.limits, budget)
         self.tracing: tracing.Tracing | None = None
         if start.audit_fd >= 0:
-            self.api.audit = Audit(start.audit_fd)
+            self.api.audit = Audit(start.audit_fd, start.audit_fds)
         if start.request_log:
             self.api.observers.append(RequestLog())
         others = self.limits.protocol_max_connections * (bool(start.walrus_fds) + bool(start.rog_fds))
@@ -224,6 +236,8 @@ async def serve(link: ControlLink) -> None:
                 gateway.shards.update(message.parsed())
             elif isinstance(message, Keys):
                 gateway.replace_keys([Key.from_map(each) for each in message.keys])
+            elif isinstance(message, AuditLog) and gateway.api.audit is not None:
+                gateway.api.audit.reopened()
             elif isinstance(message, Ping):
                 await link.send(Pong())
             elif isinstance(message, Drain):

@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
+from pyspark_topics import seal
 from pyspark_topics.errors import BucketError, CorruptFile
 from pyspark_topics.storage import Kept
 
@@ -37,6 +38,8 @@ AHEAD = 8
 """Calls that are under way at once."""
 KEPT_BYTES = 256 << 20
 NEAR_BYTES = 16 << 20
+OPENED_BYTES, SEALS = 64 << 20, 1024
+"""What is kept of objects whose seals were checked: their content, and that many seals of parts."""
 NEAR = 1 << 20
 """Small files lie side by side in their objects. So of these, as much is read at once, and up to `NEAR_BYTES` kept."""
 BLOCK = 256 << 10
@@ -61,10 +64,13 @@ class Extent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A prefix of a bucket. `service` tells what was kept from what another service made there later."""
+    """A prefix of a bucket. `service` tells what was kept from what another service made there later. With a key, an
+    object is read as a whole, also for a range: its seal says nothing about less."""
 
     url: str = field(repr=False)
     service: int = 0
+    key_file: str = ""
+    """A path, not the key: pieces of a read go to executors as they are."""
 
     @property
     def shown(self) -> str:
@@ -82,10 +88,17 @@ class Bucket:
         return self._patiently(folder, listed)
 
     def get(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
-        """Bytes of an object, fewer at its end. Raises `FileNotFoundError`, `BucketError`."""
+        """Bytes of an object, fewer at its end; with a key those of its content. Raises `FileNotFoundError`,
+        `BucketError`; with a key `Unsealed`, `NotADataDirectory`, `BadOption`."""
+        end = None if size is None else offset + size
         kept: bytes | None = _kept.get((self, name, 0, None))
+        if kept is None and self.key_file:
+            kept = self._checked(name)
         if kept is not None:
-            return kept[offset : None if size is None else offset + size]
+            return kept[offset:end]
+        return self._read(name, offset, size)
+
+    def _read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
 
         def read() -> bytes:
             system, base = _opened(self.url)
@@ -94,6 +107,28 @@ class Bucket:
                 return found
 
         return self._patiently(name, read)
+
+    def _checked(self, name: str) -> bytes:
+        found: bytes | None = _opened_last.get((self, name))
+        if found is None:
+            shown = f"{self.shown}/{name}"
+            found, previous, mac = seal.opened(seal.read_key(self.key_file), name, self._read(name), shown)
+            _opened_last.put((self, name), found, len(found))
+            if "/log/" in name:
+                _seals.put((self, name), (previous, mac), 1)
+                self._check_chain(name, previous, mac)
+        return found
+
+    def _check_chain(self, name: str, previous: bytes, mac: bytes) -> None:
+        """Compare a part with those before and behind it, as far as they were read. Raises `Unsealed`."""
+        folder, number = name[:-20], int(name[-20:])
+        _, before = _seals.get((self, f"{folder}{number - 1:020d}")) or (None, previous)
+        behind, _ = _seals.get((self, f"{folder}{number + 1:020d}")) or (mac, None)
+        if previous not in (seal.NONE, before) or behind not in (seal.NONE, mac):
+            raise seal.Unsealed(
+                f"{self.shown}/{name} does not follow the part before it: one of them, or the one behind, was replaced "
+                f"by another that this service had made{REMEDY}"
+            )
 
     def keep(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
         """As `get`, for bytes that the next plan needs again."""
@@ -106,6 +141,8 @@ class Bucket:
 
     def near(self, name: str, offset: int, size: int) -> bytes:
         """As `get`, for a small file, whose neighbours are read next."""
+        if self.key_file:
+            return self.get(name, offset, size)
         found = []
         for block in range(offset // NEAR, (offset + size - 1) // NEAR + 1):
             if (data := _near.get((self, name, block))) is None:
@@ -143,6 +180,7 @@ class Bucket:
 
 
 _kept, _near = Kept(KEPT_BYTES), Kept(NEAR_BYTES)
+_opened_last, _seals = Kept(OPENED_BYTES), Kept(SEALS)
 
 
 @cache
@@ -190,7 +228,7 @@ class ObjectFile:
     def index(self) -> bytes | None:
         try:
             return b"".join(self.bucket.near(*extent) for extent in self.index_extents) or None
-        except FileNotFoundError:
+        except (FileNotFoundError, seal.Unsealed):
             return None
 
     def at(self, offset: int) -> str:

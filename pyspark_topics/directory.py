@@ -102,17 +102,17 @@ class DirectorySnapshot:
         ]
 
 
-def places(paths: Sequence[str], cold: Sequence[str] = ()) -> list[Place]:
+def places(paths: Sequence[str], cold: Sequence[str] = (), key_file: str = "") -> list[Place]:
     """The shards of several paths. Raises `NotADataDirectory`, `BadOption`, OSError.
 
     Cold tiers in `cold` and in `paths` belong to the data directories in the same order. Without data directories they
-    are read alone. Buckets hold their cold segments.
+    are read alone. Buckets hold their cold segments; `key_file` has the key that they are sealed with.
     """
     found: list[Place] = []
     if buckets := [path for path in paths if is_bucket(path)]:
         from pyspark_topics import replica  # Arrow's clients of object stores take long to load
 
-        found += [shard for path in buckets for shard in replica.shards(path)]
+        found += [shard for path in buckets for shard in replica.shards(path, key_file)]
     return [*found, *_of_directories([path for path in paths if path not in buckets], cold)]
 
 

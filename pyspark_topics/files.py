@@ -18,7 +18,7 @@ from pyspark_topics.options import EARLIEST, LATEST, BadOption, Bound, Options, 
 from pyspark_topics.partition import InputPartition
 from pyspark_topics.plan import Piece, Range, Survey
 from pyspark_topics.rows import Counters
-from pyspark_topics.snapshot import Key
+from pyspark_topics.snapshot import Key, Place
 from pyspark_topics.topic import Topic
 from pyspark_topics.where import ALL, MAX_I64, Where
 
@@ -47,11 +47,13 @@ class LossPartition(InputPartition):
         self.losses = losses
 
 
+def _places(options: Options) -> list[Place]:
+    return places(options.paths, options.cold, options.bucket_key_file)
+
+
 def batch(options: Options, where: Where, counters: Counters) -> list[InputPartition]:
     """The tasks of a batch read. Raises `BadOption`, `DataLoss`, and as `plan.survey` does."""
-    found = plan.survey(
-        places(options.paths, options.cold), options.topics, where, fail=options.fail_on_damage, counters=counters
-    )
+    found = plan.survey(_places(options), options.topics, where, fail=options.fail_on_damage, counters=counters)
     if where == ALL:  # a filter may exclude existing topics
         all_there(options.topics, {topic.name for topic in found.topics})
     _all_exist(found.topics, options.starting, where)
@@ -191,7 +193,7 @@ class Files:
 
     def _survey(self) -> Survey:
         options = self._options
-        found = plan.survey(places(options.paths, options.cold), options.topics, fail=options.fail_on_damage)
+        found = plan.survey(_places(options), options.topics, fail=options.fail_on_damage)
         names = [topic.name for topic in found.topics]
         if len(set(names)) < len(names):
             twice = next(name for name in sorted(names) if names.count(name) > 1)

@@ -2,6 +2,7 @@
 
     path, paths               data directories, shard directories, backups, cold tiers, buckets: see `directory`
     coldPath                  the server's TOPICS_COLD_DIR, one for each path
+    bucketKeyFile             the service's TOPICS_BUCKET_KEY_FILE, on driver and executors; default: that variable
     url, token                a running service instead of files: see `feed`
     subscribe                 "orders,returns"; they must exist when a read or a new stream begins
     subscribePattern          a regular expression that the whole name of a topic matches
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -35,9 +37,9 @@ from typing import Any
 
 NAMES = tuple(
     """
-    path paths coldPath url token subscribe subscribePattern assign startingOffsets endingOffsets startingTimestamp
-    startingOffsetsByTimestamp endingTimestamp endingOffsetsByTimestamp failOnDataLoss failOnDamage includeHeaders
-    includeTombstones minPartitions maxOffsetsPerTrigger maxBytesPerTrigger consumerGroup
+    path paths coldPath bucketKeyFile url token subscribe subscribePattern assign startingOffsets endingOffsets
+    startingTimestamp startingOffsetsByTimestamp endingTimestamp endingOffsetsByTimestamp failOnDataLoss failOnDamage
+    includeHeaders includeTombstones minPartitions maxOffsetsPerTrigger maxBytesPerTrigger consumerGroup
     """.split()  # noqa: SIM905 - as a list it would be a page
 )
 EARLIEST, LATEST = -2, -1
@@ -45,6 +47,7 @@ BUCKETS = ("s3://", "s3a://", "gs://", "gcs://", "az://", "abfs://", "abfss://")
 """How the URL of a bucket begins."""
 SERVICE = "service.json"
 """The object that a bucket has in place of a manifest."""
+KEY_FILE_VARIABLE = "TOPICS_BUCKET_KEY_FILE"
 
 
 class BadOption(ValueError):
@@ -111,6 +114,7 @@ class Bound:
 class Options:
     paths: tuple[str, ...]
     cold: tuple[str, ...]
+    bucket_key_file: str
     topics: Topics
     starting: Bound
     ending: Bound
@@ -156,6 +160,7 @@ def parse(given: Mapping[str, str], *, streaming: bool = False) -> Options:
     return Options(
         paths=tuple(paths),
         cold=tuple(cold),
+        bucket_key_file=options.text("bucketKeyFile") or os.environ.get(KEY_FILE_VARIABLE, ""),
         topics=topics,
         starting=_bound(options, "starting", LATEST if streaming else EARLIEST, topics, streaming),
         ending=_bound(options, "ending", LATEST, topics, streaming),

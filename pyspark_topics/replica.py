@@ -18,8 +18,7 @@ A snapshot is the newest readable manifest and the parts behind its catalog:
     frames that do not follow: a hole, or an      the end, with a warning: a manifest behind it is made soon
       earlier number
 
-With TOPICS_BUCKET_KEY_FILE each object ends with a seal of 80 bytes, which begins with "TPCS". It is cut off here and
-not checked: Spark has no key, and trusts the bucket.
+An object may end with a seal, which `bucket` checks with the key of the service. Without the key it is cut off here.
 
 A part is a header of 96 bytes and frames; a manifest 24 bytes, a JSON object and a JSON array. Integers are
 little-endian.
@@ -42,11 +41,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from pyspark_topics import catalog as catalogs
+from pyspark_topics import seal
 from pyspark_topics.bucket import AHEAD, REMEDY, Bucket, Extent, ObjectFile
 from pyspark_topics.catalog import Catalog
 from pyspark_topics.errors import CorruptFile, NotADataDirectory, Trimmed, UnknownFormat, log, tell
 from pyspark_topics.logfile import LogFile
-from pyspark_topics.options import SERVICE, Topics
+from pyspark_topics.options import SERVICE, BadOption, Topics
+from pyspark_topics.seal import Unsealed
 from pyspark_topics.xxh3 import digest
 
 FORMAT = VERSION = 1
@@ -54,35 +55,31 @@ CHUNK_BYTES = 4 << 20
 RUN_BYTES = 4 << 20
 """Small parts are read together, as one file, up to this size."""
 FRAMES, FENCE, END = 1, 2, 3
-SEAL_BYTES = 80
 PART = struct.Struct("<4sHHQQ16xQQ16xQ8xQ")
 assert PART.size == 96
 MANIFEST = struct.Struct("<4sIQQ")
 _NUMBER = re.compile(r"\d{20}")
 
 
-def shards(url: str) -> list[ReplicaShard]:
-    """The shards of a service in a bucket. Raises `NotADataDirectory`, `BucketError`."""
-    bucket = Bucket(url if "://" in url else str(Path(url).absolute()))
+def shards(url: str, key_file: str = "") -> list[ReplicaShard]:
+    """The shards of a service in a bucket. Raises `NotADataDirectory`, `BucketError`, `Unsealed`, `BadOption`."""
+    bucket = Bucket(url if "://" in url else str(Path(url).absolute()), key_file=key_file)
     name = f"{bucket.shown}/{SERVICE}"
     try:
-        about = json.loads(unsealed(bucket.get(SERVICE)))
+        about = json.loads(seal.clear(bucket.get(SERVICE), name))
         version, service, count = about["format"], int(about["service"]), int(about["shards"])
     except FileNotFoundError:
         raise NotADataDirectory(
             f"{bucket.shown} holds no service: there is no {SERVICE}, or no such bucket; give load() the service's "
             "TOPICS_BUCKET, with its prefix"
         ) from None
+    except (NotADataDirectory, Unsealed, BadOption):
+        raise
     except (ValueError, KeyError, TypeError) as error:
         raise NotADataDirectory(f"{name} is damaged ({error!r}); put it back") from error
     if version != FORMAT:
         raise NotADataDirectory(f"{name}: format {version!r}, known here: {FORMAT}; update pyspark_topics")
-    return [ReplicaShard(number, Bucket(bucket.url, service), count) for number in range(count)]
-
-
-def unsealed(raw: bytes) -> bytes:
-    """An object without its seal, if it has one."""
-    return raw[:-SEAL_BYTES] if raw[-SEAL_BYTES:][:4] == b"TPCS" else raw
+    return [ReplicaShard(number, Bucket(bucket.url, service, key_file), count) for number in range(count)]
 
 
 class Part(NamedTuple):
@@ -100,15 +97,18 @@ class Damaged(Exception):
 
 
 def part(raw: bytes, name: str) -> Part:
-    """A part from its object. The frames have their own checksums. Raises `Damaged`, `UnknownFormat`."""
+    """A part from its object. The frames have their own checksums. Raises `Damaged`, `UnknownFormat`,
+    `NotADataDirectory`."""
     if len(raw) < PART.size:
         raise Damaged(f"{len(raw)} bytes, too short for a part of a log")
     magic, version, kind, number, _, first_no, last_no, length, checksum = PART.unpack_from(raw)
+    if magic != b"TPCP":
+        seal.clear(raw, name)
     if magic != b"TPCP" or digest(raw[: PART.size - 8]) != checksum:
         raise Damaged("its header is damaged (magic or checksum)")
     if version != VERSION or kind not in (FRAMES, FENCE, END):
         raise UnknownFormat(f"{name}: version {version}, kind {kind}, known here: {VERSION}; update pyspark_topics")
-    sizes = (PART.size + length, PART.size + length + SEAL_BYTES)
+    sizes = (PART.size + length, PART.size + length + seal.SIZE)
     if not name.endswith(f"/{number:020d}") or len(raw) not in sizes:
         raise Damaged(f"{len(raw)} bytes, but the header is of part {number} with {length} bytes of frames")
     return Part(name, kind, first_no, last_no, length)
@@ -123,11 +123,11 @@ class Manifest(NamedTuple):
 
 
 def manifest(raw: bytes, name: str) -> Manifest:
-    """A manifest from its object. Raises `Damaged`, `UnknownFormat`."""
+    """A manifest from its object. Raises `Damaged`, `UnknownFormat`, `NotADataDirectory`."""
     if len(raw) < MANIFEST.size:
         raise Damaged(f"{len(raw)} bytes, too short for a manifest")
     magic, version, size, checksum = MANIFEST.unpack_from(raw)
-    body = unsealed(raw)[MANIFEST.size :]
+    body = seal.clear(raw, name)[MANIFEST.size :]
     if magic != b"TPCM" or digest(body) != checksum:
         raise Damaged("it is damaged (magic or checksum)")
     if version != VERSION:
@@ -170,7 +170,7 @@ class ReplicaShard:
             try:
                 found = manifest(self.bucket.keep(name), f"{self.bucket.shown}/{name}")
                 read = ReplicaSnapshot(self, found, self._catalog(found))
-            except Damaged as error:
+            except (Damaged, Unsealed) as error:
                 problems.append(f"{self.bucket.shown}/{name}: {error}")
                 continue
             if problems:
@@ -288,13 +288,15 @@ class ReplicaSnapshot:
     def _name(self, number: int) -> str:
         return f"{self.shard.prefix}/log/{number:020d}"
 
-    def _read(self, number: int) -> bytes | None:
+    def _read(self, number: int) -> bytes | Unsealed | None:
         try:
             return self.shard.bucket.keep(self._name(number))
         except FileNotFoundError:
             return None
+        except Unsealed as error:
+            return error
 
-    def _part(self, number: int, raw: bytes | None, fail: bool) -> Part | None:
+    def _part(self, number: int, raw: bytes | Unsealed | None, fail: bool) -> Part | None:
         name = self._name(number)
         shown = f"{self.shard.bucket.shown}/{name}"
         try:
@@ -302,11 +304,16 @@ class ReplicaSnapshot:
                 raise FileNotFoundError(2, "retention removed it, with the manifest that needs it", shown)
             if raw is None:
                 raise Damaged("it is missing")
+            if isinstance(raw, Unsealed):
+                raise raw
             return part(raw, name)
         except UnknownFormat as error:
             raise UnknownFormat(f"{self.shard.bucket.shown}/{error}") from None
         except Damaged as error:
             tell(CorruptFile(f"{shown}: {error}{REMEDY}"), fail)
+            return None
+        except Unsealed as error:
+            tell(error, fail)
             return None
 
 

@@ -470,11 +470,15 @@ class Api:
 
         answer, connection = websocket.accept(request.path, request.headers)
 
+        def audited(name: str, names: list[str], status: int, grave: bool) -> None:
+            if self.audit is not None:
+                self.audit.answered(self._operations[name], names, request, status, grave=grave)
+
         async def converse(channel: Channel) -> None:
             socket = websocket.WebSocket(connection, channel, key, self._limits, self._budget)
             if key is UNPROVEN and not await self._prove(socket, request):
                 return
-            await Conversation(self.live, self._shards, self.quota, socket).run()
+            await Conversation(self.live, self._shards, self.quota, socket, audited).run()
 
         return Response(101, answer, upgraded=converse)
 

@@ -5,19 +5,21 @@
     {"time":…,"event":"refused","key":null,"operation":"append","names":["orders"],"status":401,"peer":"192.0.2.7"}
     {"time":…,"event":"suppressed","refused":17}
 
-A change is a request for an operation that needs the scope `admin` or `delete`, whatever its answer, and an append
-that makes a topic. Status 499 is a client that left; the change may have been made. A refusal is a 401 or 403. `key` is
-the beginning of the key's digest, as in the request log; null if none was found. No line has a key, a query, a header
-or a payload.
+A change is a request for an operation that needs the scope `admin` or `delete`, whatever its answer, an append that
+makes a topic, and a publish with `config` in a WebSocket, whose commands have lines as requests have. Status 499 is a
+client that left; the change may have been made. A refusal is a 401 or 403. `key` is the beginning of the key's digest,
+as in the request log; null if none was found. No line has a key, a query, a header or a payload.
 
 A stranger can cause refusals, so a window has at most `MOST` lines of them, and the next line of any kind, or `flush`,
-says how many more there were. The supervisor opens the file; each line is one `write` at its end, so a program may
-truncate it meanwhile. A line that cannot be written is lost and told to the log: requests go on.
+says how many more there were. The supervisor opens the file, and opens it again when it was renamed; each line is one
+`write` at its end, so a program may truncate it meanwhile. A line that cannot be written is lost and told to the log:
+requests go on.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -34,24 +36,30 @@ from proto.model.visible import visible
 WINDOW_S = 60.0
 MOST = 60
 """Refusals that a window has lines for: 30 MB a day."""
-MOST_NAME = 255
+MOST_NAME, MOST_NAMES = 255, 10
 _REFUSED = frozenset({401, 403})
 _GRAVE = Scope.ADMIN | Scope.DELETE
 _log: Any = structlog.get_logger()
 
 
 class Audit:
-    """Writes to `descriptor`, which is open for appending."""
+    """Writes to `descriptor`, which is open for appending. Newer ones come through `further`, a socket."""
 
-    def __init__(self, descriptor: int, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, descriptor: int, further: int = -1, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._descriptor = descriptor
+        self._further = socket.socket(fileno=further) if further >= 0 else None
+        if self._further is not None:
+            self._further.setblocking(False)
         self._monotonic = monotonic
         self._ends = 0.0
         self._lines = 0
         self._suppressed = 0
 
-    def answered(self, operation: Operation | None, names: list[str], request: Request, status: int) -> None:
-        """Write a line if the answer to a request deserves one."""
+    def answered(
+        self, operation: Operation | None, names: list[str], request: Request, status: int, *, grave: bool = False
+    ) -> None:
+        """Write a line if the answer to a request, or to a command in it, deserves one. `grave`: it needed `admin` or
+        `delete`, which its operation does not tell."""
         if status in _REFUSED:
             self.flush()
             if self._lines >= MOST:
@@ -59,8 +67,18 @@ class Audit:
                 return
             self._lines += 1
             self._write("refused", operation, names, request, status)
-        elif operation is not None and _changes(operation, status):
+        elif operation is not None and (grave or _changes(operation, status)):
             self._write("change", operation, names, request, status)
+
+    def reopened(self) -> None:
+        """Write to the descriptor that came through `further` from now on."""
+        assert self._further is not None
+        try:
+            for fresh in socket.recv_fds(self._further, 1, 1)[1]:
+                os.dup2(fresh, self._descriptor, inheritable=False)
+                os.close(fresh)
+        except BlockingIOError:
+            pass  # an earlier message has brought it
 
     def flush(self) -> None:
         """If the window has ended, write how many refusals of it have no line."""
@@ -78,7 +96,7 @@ class Audit:
                 "event": event,
                 "key": request.key.digest.hex()[:8] if request.key is not None and request.key.digest else None,
                 "operation": operation.name if operation is not None else None,
-                "names": [name[:MOST_NAME] for name in names],
+                "names": [name[:MOST_NAME] for name in names[:MOST_NAMES]],
                 "status": status,
                 "peer": request.peer(),
             }

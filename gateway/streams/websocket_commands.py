@@ -16,7 +16,7 @@ connects again names its position with `from_seq`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -26,7 +26,6 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from gateway.contract import responses
 from gateway.contract.auth import Keyring, check_name, check_scope, restrictions, unauthorized
-from gateway.contract.operations import OPERATIONS
 from gateway.http.chunked_body import too_large
 from gateway.http.messages import ClientGone
 from gateway.shards.client import Shards
@@ -58,7 +57,7 @@ _CODES = {
     503: ErrorCode.SHUTTING_DOWN,
 }
 _KINDS = {"tombstone": "tombstone", "caught-up": "caught_up", "topic-deleted": "topic_deleted"}
-_APPEND = next(operation for operation in OPERATIONS if operation.name == "append")
+_REFUSALS = (ErrorCode.UNAUTHORIZED, ErrorCode.FORBIDDEN)
 _PASSED_ON = ("records", "node", "idempotency_key", "create", "config", "disable_backpressure")
 """Fields of a publish that go to the shard unchanged."""
 
@@ -80,6 +79,10 @@ class Socket(Protocol):
         """Send a text message; return when the socket has taken it. Raises `ClientGone`."""
 
     async def close(self, code: int, reason: str) -> None: ...
+
+
+Audited = Callable[[str, list[str], int, bool], None]
+"""Is told the operation of a command, the names in it, the status of its answer, and whether it needed `admin`."""
 
 
 class Command(Struct):
@@ -180,13 +183,18 @@ def _form(item: Item) -> bytes:
 class Conversation:
     """The conversation over one socket: carries out its commands and streams its topics."""
 
-    def __init__(self, live: Shown, shards: Shards, quota: Quota, socket: Socket) -> None:
+    def __init__(
+        self, live: Shown, shards: Shards, quota: Quota, socket: Socket, audited: Audited = lambda *_: None
+    ) -> None:
         self.stream = SocketStream(live, socket)
         self._limits = live.limits
         self._keyring = live.keyring
         self._shards = shards
         self._quota = quota
         self._socket = socket
+        self._audited = audited
+        self._named: list[str] = []
+        """What the command that is carried out names."""
         self._handlers = {
             "subscribe": self._subscribe,
             "unsubscribe": self._unsubscribe,
@@ -220,8 +228,10 @@ class Conversation:
 
     async def _answer(self, body: bytes) -> bytes:
         request_id: Raw | UnsetType = UNSET
+        self._named, op = [], ""
         try:
             command = parse(_decode_command, body)
+            op = command.op
             if command.request_id is not UNSET:
                 if len(command.request_id) > MAX_REQUEST_ID_BYTES:
                     raise invalid(f"request_id may have {MAX_REQUEST_ID_BYTES} bytes", field="request_id")
@@ -234,14 +244,17 @@ class Conversation:
                 raise too_large(MAX_PARAMETERS_BYTES)
             return await handler(body, _head(request_id))
         except TopicsError as error:
+            if error.code in _REFUSALS:
+                self._audited("append" if op == "publish" else "websocket", self._named, error.status, False)
             return _failure(error, request_id)
         except Exception:
             return _failure(faults.failed("websocket"), request_id)
 
     async def _subscribe(self, body: bytes, head: bytes) -> bytes:
         key = self._socket.key
-        check_scope(key, Scope.READ)
         asked, ignored = _SUBSCRIBE.read(body)
+        self._named = [each for each in (asked.topic, *(asked.topics or ()), asked.prefix) if each is not None]
+        check_scope(key, Scope.READ)
         if asked.topic is not None and asked.topics is not None:
             raise invalid("subscribe needs either topic or topics", field="topic")
         if asked.topic is None and asked.topics is None and asked.prefix is None:
@@ -287,6 +300,7 @@ class Conversation:
         started = perf_counter()
         key = self._socket.key
         asked, ignored = _PUBLISH.read(body)
+        self._named = [asked.topic]
         configures = asked.config is not UNSET and bytes(asked.config) != b"null"
         check_scope(key, Scope.WRITE | Scope.ADMIN if configures else Scope.WRITE)
         check_topic(asked.topic)
@@ -295,6 +309,10 @@ class Conversation:
         write = b",".join(b'"%b":%b' % (name.encode(), value) for name, value in fields if value is not UNSET)
         write_it = Append(*restrictions(key), return_seqs=asked.return_seqs is not False)
         reply = await self._quota.call(write_it, asked.topic, b"{%b}" % write)
+        if reply.error is not None and reply.error.code in _REFUSALS:
+            raise reply.error
+        status = reply.error.status if reply.error is not None else 201 if reply.created else 200
+        self._audited("append", self._named, status, configures)
         if reply.error is not None:
             raise reply.error
         return _ack(reply, head, started, ignored)

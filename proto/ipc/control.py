@@ -4,7 +4,8 @@ On the wire: u32 little-endian length, then a CBOR array `[name, map]`. A socket
 because end-of-file reports the death of the peer exactly and at once.
 
     supervisor → shard      Start(...), Shards([...]) at every change, TakeOver()*, Stop()
-    supervisor → gateway    Start(...), Shards([...]) at every change, Keys([...]) at every reload, Drain(), Stop()
+    supervisor → gateway    Start(...), Shards([...]) at every change, Keys([...]) and AuditLog() at every reload,
+                            Drain(), Stop()
     supervisor → both       Ping()*, answered by Pong() from the child's event loop: the loop is not blocked
     shard → supervisor      Progress(...)*, Ready(), Failed(...)
     gateway → supervisor    Ready(), Complete(), Drained(), Failed(...)
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import cbor2
 
@@ -95,6 +96,8 @@ class Start:
     """Names accepted in a request's Host header when no key is required, besides those of this machine."""
     audit_fd: int = -1
     """Descriptor of the audit log, open for appending."""
+    audit_fds: int = -1
+    """Descriptor of a socket that a new one of these comes through, before `AuditLog`."""
     in_hand_fd: int = -1
     """Descriptor of the memory of `proto.ipc.in_hand`."""
     cors_origins: list[str] = field(default_factory=list)
@@ -106,6 +109,11 @@ class Keys:
     """Gateway: replace the set of known keys by these."""
 
     keys: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLog:
+    """Gateway: take the newer descriptor of the audit log from `Start.audit_fds`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,11 +187,23 @@ class Failed:
     message: str
 
 
-Control = Start | Keys | Shards | Progress | Ready | Complete | Drain | Drained | Stop | TakeOver | Ping | Pong | Failed
-_TYPES: dict[str, type[Any]] = {
-    t.__name__: t
-    for t in (Start, Keys, Shards, Progress, Ready, Complete, Drain, Drained, Stop, TakeOver, Ping, Pong, Failed)
-}
+Control = (
+    Start
+    | Keys
+    | AuditLog
+    | Shards
+    | Progress
+    | Ready
+    | Complete
+    | Drain
+    | Drained
+    | Stop
+    | TakeOver
+    | Ping
+    | Pong
+    | Failed
+)
+_TYPES: dict[str, type[Any]] = {t.__name__: t for t in get_args(Control)}
 
 
 class ControlError(Exception):

@@ -158,6 +158,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     bucket_key_file: Annotated[
         str, Meta(description="file with the key that seals what the bucket holds; empty: none, the bucket is trusted")
     ] = ""
+    bucket_encrypt: Annotated[
+        bool,
+        Meta(description="whether what is written to the bucket is encrypted with the key of TOPICS_BUCKET_KEY_FILE"),
+    ] = False
     replication: Annotated[
         ReplicationName,
         Meta(description="`sync`: what waits for a sync waits for the bucket too; `async`: nothing does"),

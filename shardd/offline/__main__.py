@@ -99,7 +99,7 @@ def _of_bucket(find: Callable[[Store], Iterator[dict[str, Any]]], url: str, limi
     """Say what `find` finds in a bucket. Returns the exit status."""
     sound = True
     try:
-        for found in find(open_bucket(url, limits.bucket_key_file)):
+        for found in find(open_bucket(url, limits.bucket_key_file, limits.bucket_encrypt)):
             sound = sound and not found.get("problems")
             _say(**found)
     except (Damaged, Mismatch, StoreError, OSError) as error:
@@ -122,7 +122,8 @@ def _replica_status(data: Path, job: dict[str, Any], limits: Limits) -> int:
 
 
 def _join(data: Path, job: dict[str, Any], limits: Limits) -> int:
-    wanted = Service(FORMAT, job["created_ms"], job["shards"], limits.replication, limits.term_ttl_ms)
+    settings = (limits.replication, limits.term_ttl_ms, limits.bucket_encrypt)
+    wanted = Service(FORMAT, job["created_ms"], job["shards"], *settings)
 
     def joined(store: Store) -> Iterator[dict[str, Any]]:
         found = patiently(lambda: join_service(store, wanted))

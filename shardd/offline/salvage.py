@@ -7,7 +7,8 @@ seqs are taken from it instead. Records of these seqs that were deleted after th
 1  open      opens the shard as a start would, with the topic unloaded
 2  look      finds the valid frames of its segments, and the seqs that are in none. It looks for a frame at every eighth
              byte, so that a bad frame does not hide the next one. A flag byte that is neither set nor clear counts as
-             the nearer of the two; if the check of the flags is still wrong, that is reported
+             the nearer of the two; if the check of the flags is still wrong, that is reported. Whole frames that were
+             not written here, by the segment's chain, are not taken: their file is set apart in step 5
 3  rebuild   loads the topic's catalog entry with these frames, then replays the held frames and the log
 4  copy      writes them to segments of a new topic id, synced. No catalog names them yet
 5  decide    writes a catalog with the new id in place of the old one
@@ -26,7 +27,17 @@ from typing import Any
 
 import msgspec
 
-from proto.format.frame import DELETED, MAGIC, FrameError, Header, Kind, check, decode_batch, encode_batch
+from proto.format.frame import (
+    CHECKSUM,
+    DELETED,
+    MAGIC,
+    FrameError,
+    Header,
+    Kind,
+    check,
+    decode_batch,
+    encode_batch,
+)
 from proto.model.limits import Limits
 from shardd.changes.seq_reservation import BLOCK
 from shardd.clock import Clock
@@ -36,7 +47,8 @@ from shardd.shard import Shard, opened_shard
 from shardd.storage.batch import FINAL_LEVEL, Batch
 from shardd.storage.disk import Disk, ReadOnlyDisk
 from shardd.storage.errors import SegmentError
-from shardd.storage.segment import Segment, load_batches
+from shardd.storage.lost import set_apart
+from shardd.storage.segment import MARK_MASK, Segment, chained, from_index, load_batches
 from shardd.topic.gaps import Gaps
 from shardd.topic.topic import Topic
 
@@ -53,6 +65,8 @@ class _Found:
     problems: list[str] = field(default_factory=list)
     lost: list[Range] = field(default_factory=list)
     restored: int = 0
+    foreign: list[Segment] = field(default_factory=list)
+    """Segments whose files have whole frames of another segment, or of another time."""
 
 
 def salvage(
@@ -86,6 +100,7 @@ def salvage(
     shard.directory.hide(whole)
     shard.directory.show(copy)
     shard.directory.assigned[name] = copy
+    _set_foreign_apart(disk, path, limits, found.foreign)
     for _ in range(3):
         shard.checkpoint_now(last=True)
     yield {
@@ -187,10 +202,16 @@ def _whole(
     except (SegmentError, OSError) as error:
         found.problems.append(str(error))
     try:
-        view = disk.read(segment.data_path)[:size]
+        view = disk.read(segment.data_path)
     except OSError:
         view = memoryview(b"")
-    batches = list(_frames(view, segment.first_seq, end))
+    batches = list(_frames(view[:size], segment.first_seq, end))
+    if known is None:
+        ours = _ours(disk, segment, size, view, batches)
+        if len(ours) < len(batches):
+            found.foreign.append(segment)
+            found.problems[-1] += f" ({len(batches) - len(ours)} whole frames were not written here; none is taken)"
+        batches = ours
     have = [(batch.first_seq, batch.last_seq) for batch in batches]
     if known is None:
         lost, at = [], segment.first_seq
@@ -207,6 +228,42 @@ def _whole(
     if lost:
         found.problems.append(f"{segment.data_path}: {len(lost)} of {len(known)} batches are damaged")
     return batches, lost
+
+
+def _ours(disk: Disk, segment: Segment, size: int, view: memoryview, batches: list[Batch]) -> list[Batch]:
+    """The batches that were written here: those that an index has which fits the chain. Without such an index, all or
+    none, if the file has nothing but whole frames; in one that is damaged besides they cannot be told, and are taken.
+    `view` is the whole file.
+    """
+    if segment.chain is None:
+        return batches
+    index = from_index(disk, segment, size)
+    if index is not None and chained(0, (entry.mark for entry in index)) == segment.chain:
+        known = {(entry.first_seq, entry.mark) for entry in index}
+        return [each for each in batches if (each.first_seq, _mark(memoryview(each.buffer or b""), 0)) in known]
+    marks, at = [], 0
+    while at < min(size, len(view)):
+        try:
+            length = check(view, at).length
+        except FrameError:
+            return batches
+        marks.append(_mark(view, at))
+        at += length
+    return [] if chained(0, marks) != segment.chain else batches
+
+
+def _mark(view: memoryview, at: int) -> int:
+    """The mark of a frame, as the chain of its segment has it."""
+    end = at + Header(view, at).flags_at - CHECKSUM.size
+    return int(CHECKSUM.unpack_from(view, end)[0]) & MARK_MASK
+
+
+def _set_foreign_apart(disk: Disk, path: Path, limits: Limits, segments: list[Segment]) -> None:
+    for segment in segments:
+        base = Path(limits.cold_dir) / path.name if segment.cold else path
+        for each in (segment.data_path, segment.index_path):
+            if each.name in disk.list(each.parent):
+                set_apart(disk, base, each)
 
 
 def _frames(view: memoryview, first_seq: int, end: int) -> Iterator[Batch]:

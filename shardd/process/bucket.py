@@ -59,13 +59,17 @@ class Copy:
         """Raises `BucketError`."""
         if not self._limits.bucket:
             return
-        from shardd.replication.seal import open_bucket
         from shardd.replication.store import StoreError
 
         try:
-            self._begin_role(open_bucket(self._limits.bucket, self._limits.bucket_key_file))
+            self._begin_role(self._store())
         except StoreError as error:
             raise BucketError(str(error)) from None
+
+    def _store(self) -> Store:
+        from shardd.replication.seal import open_bucket
+
+        return open_bucket(self._limits.bucket, self._limits.bucket_key_file, self._limits.bucket_encrypt)
 
     def _begin_role(self, store: Store) -> None:
         from shardd.replication.attach import FORMAT, Service, Settings, check_service
@@ -77,12 +81,12 @@ class Copy:
         start, limits, nonce = self._start, self._limits, secrets.token_hex(16)
         if self._mode.awaited:
             self.disk = TermDisk(nonce)
-        settings = Settings(limits.replication, limits.term_ttl_ms, start.shards)
+        settings = Settings(limits.replication, limits.term_ttl_ms, start.shards, limits.bucket_encrypt)
         objects = Objects(
             store, start.index, nonce, socket.gethostname(), start.address, SystemClock().now_ms, settings
         )
         local = ClosedLog(RealDisk(), self._path, objects, start.index, limits)
-        service = Service(FORMAT, start.created_ms, start.shards, *settings[:2])
+        service = Service(FORMAT, start.created_ms, start.shards, *settings[:2], settings.encrypt)
         ttl_s = limits.term_ttl_ms / 1000
         self.role = Role(
             nonce,

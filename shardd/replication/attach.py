@@ -34,22 +34,28 @@ class Mismatch(Exception):
 
 
 class Settings(NamedTuple):
-    """What all machines of a service must have alike: a failover rests on it. Empty and 0: not known, as in objects of
-    releases that did not write it."""
+    """What all machines of a service must have alike: a failover rests on it. Empty, 0 and None: not known, as in
+    objects of releases that did not write it."""
 
     replication: str = ""
     ttl_ms: int = 0
     shards: int = 0
+    encrypt: bool | None = None
 
     def difference(self, other: Settings) -> str:
         """The first setting that both know and that differs, with both values; `other` is this machine's."""
-        for name, theirs, ours in zip(_VARIABLES, self, other, strict=True):
-            if theirs and ours and theirs != ours:
-                return f"has {name}={theirs}, this machine {name}={ours}"
+        for name, unknown, theirs, ours in zip(_VARIABLES, Settings(), self, other, strict=True):
+            if unknown not in (theirs, ours) and theirs != ours:
+                return f"has {name}={_shown(theirs)}, this machine {name}={_shown(ours)}"
         return ""
 
 
-_VARIABLES = ("TOPICS_REPLICATION", "TOPICS_TERM_TTL_MS", "TOPICS_SHARDS")
+_VARIABLES = ("TOPICS_REPLICATION", "TOPICS_TERM_TTL_MS", "TOPICS_SHARDS", "TOPICS_BUCKET_ENCRYPT")
+
+
+def _shown(value: object) -> str:
+    """A value as a variable has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class Service(Struct, frozen=True, omit_defaults=True):
@@ -61,10 +67,11 @@ class Service(Struct, frozen=True, omit_defaults=True):
     shards: int
     replication: str = ""
     ttl_ms: int = 0
+    encrypt: bool | None = None
 
     @property
     def settings(self) -> Settings:
-        return Settings(self.replication, self.ttl_ms, self.shards)
+        return Settings(self.replication, self.ttl_ms, self.shards, self.encrypt)
 
 
 class Term(Struct, frozen=True, omit_defaults=True):
@@ -79,10 +86,11 @@ class Term(Struct, frozen=True, omit_defaults=True):
     replication: str = ""
     ttl_ms: int = 0
     shards: int = 0
+    encrypt: bool | None = None
 
     @property
     def settings(self) -> Settings:
-        return Settings(self.replication, self.ttl_ms, self.shards)
+        return Settings(self.replication, self.ttl_ms, self.shards, self.encrypt)
 
 
 class TermError(Exception):
@@ -172,8 +180,8 @@ def check_service(store: Store, wanted: Service, prefix: str) -> None:
         )
     if found.shards != wanted.shards:
         raise Mismatch(
-            f"{store.url} was made with {found.shards} shards, the data directory has {wanted.shards}. Use another "
-            "prefix after `topics reshard`"
+            f"{store.url}: {SERVICE} has TOPICS_SHARDS={found.shards}, the data directory "
+            f"TOPICS_SHARDS={wanted.shards}. Use another prefix after `topics reshard`"
         )
 
 

@@ -28,6 +28,7 @@ from shardd.replication.names import ShardNames
 from shardd.replication.outage import Outage
 from shardd.replication.progress import Progress
 from shardd.replication.retention import Retention
+from shardd.replication.seal import Sealed
 from shardd.replication.store import Absent, Store, StoreError, Unsealed, settle
 from shardd.storage.disk import Disk
 
@@ -59,6 +60,7 @@ class CheckpointCopies:
         outage: Outage,
     ) -> None:
         self._store = store
+        self._encrypts = isinstance(store, Sealed) and store.encrypts
         self._names = names
         self._log = log
         self._clock = clock
@@ -125,7 +127,10 @@ class CheckpointCopies:
         try:
             name = self._names.manifest(number)
             found = self._until_answered(lambda: self._store.get(name), (Absent, Unsealed))
-            return Known.of(*manifests.decode(found, number))
+            head, files = manifests.decode(found, number)
+            if head.encrypted != self._encrypts:
+                return Known()  # so that retention removes what is not as it shall be
+            return Known.of(head, files)
         except (ManifestError, Absent, Unsealed) as error:
             _log.error("manifest_damaged", number=number, reason=str(error), action="all files are uploaded again")
             return Known()
@@ -157,6 +162,7 @@ class CheckpointCopies:
             upto_ms=uploaded.upto_ms,
             catalog=uploaded.number,
             streams=uploaded.streams,
+            encrypted=self._encrypts,
         )
         try:
             self._until_answered(lambda: manifests.look_for(self._store, self._names, head))

@@ -93,6 +93,8 @@ class Head(Struct, frozen=True):
     catalog: int
     """The catalog's number."""
     streams: list[Stream]
+    encrypted: bool = False
+    """Whether the chunks were encrypted when they were created."""
 
 
 _files = msgspec.json.Decoder(list[File])

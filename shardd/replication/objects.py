@@ -243,8 +243,9 @@ class Objects:
         """Write this machine's settings into `service.json`, for machines that find no term. Raises `Mismatch`,
         `StoreError`."""
         found = read_service(self.store)
-        wanted = msgspec.structs.replace(found, replication=self._settings.replication, ttl_ms=self._settings.ttl_ms)
-        if self._settings != UNKNOWN and wanted != found:
+        ours = self._settings
+        wanted = msgspec.structs.replace(found, replication=ours.replication, ttl_ms=ours.ttl_ms, encrypt=ours.encrypt)
+        if ours != UNKNOWN and wanted != found:
             self.store.put(SERVICE, msgspec.json.encode(wanted))
 
     @property

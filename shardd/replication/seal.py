@@ -1,29 +1,40 @@
-"""Seals: objects of a bucket that only machines with the key of TOPICS_BUCKET_KEY_FILE can have made.
+"""Seals: objects of a bucket that only machines with the key of TOPICS_BUCKET_KEY_FILE can have made, and read.
 
-A sealed object is its content, and behind that
+A sealed object is its content, in the clear (version 1) or encrypted (version 2), and behind that
 
     offset  size  field
          0     4  magic       b"TPCS"
-         4     4  version     1
+         4     4  version     1 or 2
          8     8  key         which key: the begin of HMAC-SHA256(key, "topics bucket key")
         16    32  previous    `mac` of the object before, of parts and manifests; zeros if there is none
-        48    32  mac         HMAC-SHA256(key, "topics bucket object 1", u32 length of name, name, previous, content)
+        48    32  mac         version 1: HMAC-SHA256(key, "topics bucket object 1", about, content)
+                              version 2: 16 random bytes, the salt, and the 16 bytes of AES-256-GCM's tag
+
+    about                     u32 length of name, name, previous
+    version 2                 HMAC-SHA512(key, "topics bucket object 2", u32 length of name, name, salt) begins with
+                              the key of the object, 32 bytes, and its nonce, 12; "topics bucket object 2" and about
+                              are its associated data
 
 So content that was changed, or that is under another name, is told by the object alone. A part that replaces another
 one under its own name is told by the one behind it. What is missing is told by numbers (`objects`, `offline.replica`).
 What was there before, all of it, is a valid bucket: only a machine that has seen more can tell.
+
+Each encryption has a key and a nonce of its own, also if the same content is sent again: AES-GCM is broken by two
+contents under one pair. They would be equal if 16 random bytes came twice under one name. Both versions have the same
+size and may be side by side. A range is read as a whole object: nothing is given out before all of it was checked.
 """
 
 from __future__ import annotations
 
 import hmac
+import secrets
 import struct
 from collections import OrderedDict
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from proto.format.frame import Buffer
 from shardd.replication.names import number_of
@@ -31,12 +42,14 @@ from shardd.replication.store import Absent, Entry, Store, Unsealed, Unsuitable,
 from shardd.storage.disk import RealDisk
 
 MAGIC = b"TPCS"
-VERSION = 1
+CLEAR, ENCRYPTED = 1, 2
 _SEAL = struct.Struct("<4sI8s32s32s")
 SIZE = _SEAL.size
 assert SIZE == 80
 LEAST_KEY_BYTES = 32
 NONE = bytes(32)
+_SALT_SIZE = _TAG_SIZE = 16
+_KEY_SIZE, _NONCE_SIZE = 32, 12
 KEPT_SEALS, KEPT_CHUNKS = 1024, 10
 _A = TypeVar("_A")
 
@@ -55,9 +68,27 @@ def read_key(path: str) -> bytes:
     return key
 
 
-def open_bucket(url: str, key_file: str) -> Store:
-    """The store of a URL, sealed if there is a key. Raises `Unsuitable`."""
-    return Sealed(open_store(url), read_key(key_file)) if key_file else open_store(url)
+def open_bucket(url: str, key_file: str, encrypt: bool = False) -> Store:
+    """The store of a URL, sealed if there is a key, and what is written there is encrypted if wanted. Raises
+    `Unsuitable`."""
+    if not key_file:
+        if encrypt:
+            raise Unsuitable("TOPICS_BUCKET_ENCRYPT=true needs the key of TOPICS_BUCKET_KEY_FILE: set it to a file")
+        return open_store(url)
+    if encrypt:
+        _ciphers()
+    return Sealed(open_store(url), read_key(key_file), encrypt)
+
+
+def _ciphers() -> Any:
+    """Raises `Unsuitable`."""
+    try:
+        from cryptography.hazmat.primitives.ciphers import aead
+    except ImportError as error:
+        raise Unsuitable(
+            f"encryption needs the package cryptography: install topics-server[encrypt] ({error})"
+        ) from None
+    return aead
 
 
 def is_sealed(data: Buffer) -> bool:
@@ -72,8 +103,9 @@ class Seal(NamedTuple):
 class Sealed:
     """A store whose objects are sealed. A read raises `Unsealed` for one that is not, or not with this key."""
 
-    def __init__(self, store: Store, key: bytes) -> None:
+    def __init__(self, store: Store, key: bytes, encrypts: bool = False) -> None:
         self.url = store.url
+        self.encrypts = encrypts
         self._store = store
         self._key = key
         self._key_id = hmac.digest(key, b"topics bucket key", "sha256")[:8]
@@ -86,13 +118,13 @@ class Sealed:
 
     def create(self, name: str, data: Buffer) -> None:
         previous = self._given.get(name) or self._previous_of(name)
-        seal = Seal(previous, self._mac(name, previous, data))
+        sealed, mac = self._made(name, previous, data)
         self._keep(self._given, name, previous, KEPT_SEALS)
-        self._store.create(name, b"".join((data, self._packed(seal))))
-        self._keep(self._seals, name, seal, KEPT_SEALS)
+        self._store.create(name, sealed)
+        self._keep(self._seals, name, Seal(previous, mac), KEPT_SEALS)
 
     def put(self, name: str, data: Buffer) -> None:
-        self._store.put(name, b"".join((data, self._packed(Seal(NONE, self._mac(name, NONE, data))))))
+        self._store.put(name, self._made(name, NONE, data)[0])
 
     def get(self, name: str) -> Buffer:
         return self._content(name, self._store.get(name))
@@ -124,15 +156,41 @@ class Sealed:
             while len(kept) > most:
                 kept.popitem(last=False)
 
-    def _packed(self, seal: Seal) -> bytes:
-        return _SEAL.pack(MAGIC, VERSION, self._key_id, *seal)
+    def _made(self, name: str, previous: bytes, data: Buffer) -> tuple[bytes, bytes]:
+        """The object for a content, and its `mac`."""
+        version = ENCRYPTED if self.encrypts else CLEAR
+        if self.encrypts:
+            salt = secrets.token_bytes(_SALT_SIZE)
+            key, nonce = self._key_of(name, salt)
+            encrypted = memoryview(_ciphers().AESGCM(key).encrypt(nonce, data, _about(version, name, previous)))
+            data, mac = encrypted[:-_TAG_SIZE], salt + bytes(encrypted[-_TAG_SIZE:])
+        else:
+            mac = self._mac(name, previous, data)
+        return b"".join((data, _SEAL.pack(MAGIC, version, self._key_id, previous, mac))), mac
+
+    def _key_of(self, name: str, salt: bytes) -> tuple[bytes, bytes]:
+        """Key and nonce of one encryption."""
+        made = hmac.digest(self._key, _label(ENCRYPTED, name) + salt, "sha512")
+        return made[:_KEY_SIZE], made[_KEY_SIZE : _KEY_SIZE + _NONCE_SIZE]
 
     def _mac(self, name: str, previous: bytes, data: Buffer) -> bytes:
-        encoded = name.encode()
-        mac = hmac.new(self._key, b"topics bucket object 1", sha256)
-        for each in (struct.pack("<I", len(encoded)), encoded, previous, data):
-            mac.update(each)
+        mac = hmac.new(self._key, _about(CLEAR, name, previous), sha256)
+        mac.update(data)
         return mac.digest()
+
+    def _opened(self, version: int, name: str, seal: Seal, data: memoryview) -> Buffer | None:
+        """The content of an object; None if the seal does not match. Raises ImportError."""
+        if version == CLEAR:
+            return data if hmac.compare_digest(seal.mac, self._mac(name, seal.previous, data)) else None
+        from cryptography.exceptions import InvalidTag
+
+        key, nonce = self._key_of(name, seal.mac[:_SALT_SIZE])
+        whole = b"".join((data, seal.mac[_SALT_SIZE:]))
+        try:
+            content: bytes = _ciphers().AESGCM(key).decrypt(nonce, whole, _about(version, name, seal.previous))
+        except InvalidTag:
+            return None
+        return content
 
     def _content(self, name: str, raw: Buffer) -> Buffer:
         data, where = memoryview(raw), f"{self.url}: {name}"
@@ -142,17 +200,21 @@ class Sealed:
                 "none, unset TOPICS_BUCKET_KEY_FILE, or use another prefix"
             )
         _, version, key_id, previous, mac = _SEAL.unpack(data[-SIZE:])
-        if version != VERSION:
-            raise Unsealed(f"{where}: seal version {version}, this release knows {VERSION}")
+        if version not in (CLEAR, ENCRYPTED):
+            raise Unsealed(f"{where}: seal version {version}, this release knows {CLEAR} and {ENCRYPTED}")
         if key_id != self._key_id:
             raise Unsealed(f"{where} is sealed with another key than that of TOPICS_BUCKET_KEY_FILE")
-        data = data[:-SIZE]
-        if not hmac.compare_digest(mac, self._mac(name, previous, data)):
+        seal = Seal(previous, mac)
+        try:
+            content = self._opened(version, name, seal, data[:-SIZE])
+        except ImportError:
+            raise Unsealed(f"{where} is encrypted: install topics-server[encrypt], which can read it") from None
+        if content is None:
             raise Unsealed(f"{where} was changed, or was under another name: its seal does not match. Put it back")
         if "/log/" in name or "/manifests/" in name:
-            self._keep(self._seals, name, Seal(previous, mac), KEPT_SEALS)
-            self._check_chain(name, Seal(previous, mac))
-        return data
+            self._keep(self._seals, name, seal, KEPT_SEALS)
+            self._check_chain(name, seal)
+        return content
 
     def _check_chain(self, name: str, seal: Seal) -> None:
         """Compare a part with those before and behind it, as far as they were read."""
@@ -184,3 +246,12 @@ class Sealed:
             return self.seal_of(before).mac if before else NONE
         except Absent:
             return NONE  # retention has removed it
+
+
+def _label(version: int, name: str) -> bytes:
+    encoded = name.encode()
+    return b"topics bucket object %d%s%s" % (version, struct.pack("<I", len(encoded)), encoded)
+
+
+def _about(version: int, name: str, previous: bytes) -> bytes:
+    return _label(version, name) + previous

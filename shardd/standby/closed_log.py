@@ -45,6 +45,7 @@ from shardd.replication.store import StoreError
 from shardd.shard import open_shard
 from shardd.storage import catalog
 from shardd.storage.disk import Disk, File
+from shardd.storage.owner import owner_of
 from shardd.storage.wal import file_name
 
 KEEP_BYTES = 16 << 20
@@ -135,10 +136,12 @@ class ClosedLog:
         return position
 
     def _look(self) -> None:
-        found = catalog.load(self._disk, self._path)
-        after_no = 0 if found is None else int(found[1]["frame_no"])
+        owner = owner_of(self._disk, self._path)
+        found = catalog.load(self._disk, self._path, owner)
+        after_no, tail = (0, None) if found is None else (int(found[1]["frame_no"]), found[1].get("tail"))
         outcome = Outcome()
-        for _ in scan(self._disk, self._wal, outcome, after_no):
+        # A log that is another shard's, or older, is refused now, and not when this machine takes over.
+        for _ in scan(self._disk, self._wal, outcome, after_no, seed=owner.seed, tail=tail):
             pass
         self.last_no = outcome.next_no - 1
 

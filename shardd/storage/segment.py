@@ -52,6 +52,7 @@ ENTRY = struct.Struct("<QQIIqqQII")
 _MARK = struct.Struct("<I")
 ENTRY_SIZE = ENTRY.size + CHECKSUM.size
 assert ENTRY_SIZE == 64
+MARK_MASK = 0xFFFF_FFFF
 READ_AHEAD = 128 << 10
 PARTS_BYTES = 8 << 20
 
@@ -275,7 +276,7 @@ def entry_of(batch: Batch, frame: Frame, offset: int) -> Entry:
         batch.last_ts,
         batch.size,
         len(frame.head) + CHECKSUM.size,
-        frame.checksum & 0xFFFF_FFFF,
+        frame.checksum & MARK_MASK,
     )
 
 

@@ -20,8 +20,9 @@ The state found decides the action:
 The shards hold the locks too. A service started right after its predecessor was killed therefore cannot open a shard
 whose old process is still alive.
 
-The lock of the directory itself is decisive, because it cannot be removed without the directory. Earlier releases lock
-LOCK, which also names the holder. After taking each lock, the locked inode is compared with the inode that the path
+The lock of the directory itself is decisive, because it cannot be removed without the directory. If other users can
+open the directory, they can lock it, too: there LOCK decides, which they cannot open. Earlier releases lock LOCK, which
+also names the holder. After taking each lock, the locked inode is compared with the inode that the path
 names now. If they differ, the file or directory was replaced meanwhile, and locking starts again. On file systems that
 lock files only (NFS), LOCK is the only lock. Entries are opened without following links (`safe_folder`), because root
 may verify or reshard a directory that another user can write.
@@ -52,6 +53,7 @@ DEFAULT_MAX_SHARDS = 8
 TAKEOVER_S = 5.0
 """How long to wait for the processes of a killed predecessor to exit."""
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_OPEN_TO_OTHERS = 0o066
 _NO_DIRECTORY_LOCKS = {errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP}
 """Errors of `flock` on a directory, on file systems that lock only files opened for writing."""
 
@@ -197,26 +199,16 @@ def _lock(path: Path, takeover_s: float) -> tuple[int, ...]:
 def _try_lock(path: Path) -> tuple[int, ...]:
     """As `_lock`, without waiting; () if a name was replaced meanwhile. Raises `BlockingIOError`."""
     with Folder.of(path) as folder:
-        try:
-            fcntl.flock(folder.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise
-        except OSError as error:
-            if error.errno not in _NO_DIRECTORY_LOCKS:
-                raise
+        free = _lock_directory(folder.descriptor)
         if not _same(os.fstat(folder.descriptor), os.stat(path)):
             return ()
+        file = _opened_lock(path, folder.descriptor, create=free)
         try:
-            file = os.open(LOCK, _LOCK_FLAGS, 0o600, dir_fd=folder.descriptor)
-        except OSError as error:
-            if error.errno == errno.ELOOP:
-                raise NotPlain(path / LOCK, stat.S_IFLNK) from None
-            error.filename = str(path / LOCK)
-            raise
-        try:
-            mode = os.fstat(file).st_mode
-            if not stat.S_ISREG(mode):
-                raise NotPlain(path / LOCK, mode)
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode):
+                raise NotPlain(path / LOCK, found.st_mode)
+            if found.st_mode & _OPEN_TO_OTHERS and found.st_uid == os.geteuid():
+                os.fchmod(file, 0o600)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             try:
                 now = os.stat(LOCK, dir_fd=folder.descriptor, follow_symlinks=False)
@@ -231,6 +223,35 @@ def _try_lock(path: Path) -> tuple[int, ...]:
         except BaseException:
             os.close(file)
             raise
+
+
+def _lock_directory(descriptor: int) -> bool:
+    """Lock the directory. Returns False if another process has its lock and may be a stranger's: who can open a
+    directory can lock it. Raises `BlockingIOError` if only this user and root can."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        if not os.fstat(descriptor).st_mode & _OPEN_TO_OTHERS:
+            raise
+        return False
+    except OSError as error:
+        if error.errno not in _NO_DIRECTORY_LOCKS:
+            raise
+    return True
+
+
+def _opened_lock(path: Path, folder: int, *, create: bool) -> int:
+    """The file LOCK, which only this user can open. If a directory that others can open is locked, LOCK tells a service
+    from a stranger: a service has it locked. If it is missing then, it was removed: raises `BlockingIOError`."""
+    try:
+        return os.open(LOCK, _LOCK_FLAGS if create else _LOCK_FLAGS & ~os.O_CREAT, 0o600, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ENOENT and not create:
+            raise BlockingIOError from None
+        if error.errno == errno.ELOOP:
+            raise NotPlain(path / LOCK, stat.S_IFLNK) from None
+        error.filename = str(path / LOCK)
+        raise
 
 
 def _same(one: os.stat_result, other: os.stat_result) -> bool:

@@ -9,7 +9,7 @@
    topics get 503, and the other shards serve. Readiness does not wait for it, and names the missing shard.
    If no shard has ever served and none can start, the service ends, with exit status 3 if a shard sent `Failed`, else
    1. It also ends when the gateway dies too often.
-6  On SIGHUP, read the keys again.
+6  On SIGHUP, open the audit log and read the keys again.
 7  On SIGUSR1, have the shards taken over from the machine that holds them.
 8  On SIGTERM or SIGINT, drain and stop the gateway, then stop the shards; each step has a deadline.
 """
@@ -19,13 +19,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import stat
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import trio
@@ -36,6 +34,7 @@ from proto.process import log
 from supervisor.config.keys import FILE_VARIABLE, Keys, KeysError, read_file
 from supervisor.config.settings import Settings, unknown_variables
 from supervisor.process import listener, reaper, rundir
+from supervisor.process.audit_file import AuditFile, AuditFileError
 from supervisor.process.child import Child, Launch, credentials_of_stores, environment_for_children, now_ms
 from supervisor.process.datadir import DataDir, DataDirError, Manifest, shard_name
 from supervisor.process.forks import GATEWAY, SHARD, ForkServer
@@ -79,14 +78,14 @@ class Service:
         keys: Keys = NO_KEYS,
         protocols: Protocols = NO_PROTOCOLS,
         forks: ForkServer,
-        audit_fd: int = -1,
+        audit: AuditFile | None = None,
     ) -> None:
         self._settings = settings
         self._data = data
         self._runtime = runtime
         self._listening = listening
         self._protocols = protocols
-        self._audit_fd = audit_fd
+        self._audit = audit
         self._notifier = notifier
         self._log = logger
         self._announce = announce
@@ -156,6 +155,7 @@ class Service:
         return f"http://{socket.gethostname()}:{self._url.rpartition(':')[2]}"
 
     def _for_gateway(self, incarnation: int) -> Launch:
+        audit = self._audit
         start = Start(
             role="gateway",
             limits=self._settings.limits(),
@@ -170,10 +170,11 @@ class Service:
             request_log=self._settings.request_log,
             hosts=[self._settings.host, *self._settings.host_list],
             cors_origins=self._settings.origin_list,
-            audit_fd=self._audit_fd,
+            audit_fd=-1 if audit is None else audit.descriptor,
+            audit_fds=-1 if audit is None else audit.theirs.fileno(),
         )
         inherited = (self._listening.fileno(), *(each.fileno() for each in self._protocols.all))
-        return Launch(start, (*inherited, self._audit_fd) if self._audit_fd >= 0 else inherited)
+        return Launch(start, inherited if audit is None else (*inherited, audit.descriptor, audit.theirs.fileno()))
 
     def states(self) -> list[ShardState]:
         """States of the shards, for the children."""
@@ -246,7 +247,7 @@ class Service:
                 self._log.info("already_stopping", signal=name)
 
     async def _reload(self) -> None:
-        """Read the file of keys again after each SIGHUP. An invalid file changes nothing."""
+        """Open the audit log and read the file of keys again after each SIGHUP. An invalid file changes nothing."""
         while True:
             await self._reload_wanted.wait()
             self._reload_wanted = trio.Event()
@@ -255,6 +256,7 @@ class Service:
             if announced:
                 self._notifier.reloading()
             result = await self._reload_keys()
+            await self._reopen_audit()
             if announced and not self._ending.is_set():
                 self._notifier.ready(result)
                 self._report_readiness()
@@ -274,6 +276,17 @@ class Service:
         await self._gateway.tell(control.Keys([key.as_map() for key in keys]))
         self._log.info("keys_reloaded", keys=len(keys))
         return f"{len(keys)} keys reloaded"
+
+    async def _reopen_audit(self) -> None:
+        if self._audit is None:
+            return
+        try:
+            await trio.to_thread.run_sync(self._audit.reopen)
+        except AuditFileError as error:
+            self._log.error("audit_log_not_reopened", reason=str(error), action="the file from before is written to")
+            return
+        await self._gateway.tell(control.AuditLog())
+        self._log.info("audit_log_reopened")
 
     def _end(self, status: int, reason: str) -> None:
         if self._ending.is_set():
@@ -444,7 +457,7 @@ class _Opened:
     runtime: RuntimeDir
     listening: socket.socket
     protocols: Protocols
-    audit_fd: int = -1
+    audit: AuditFile | None = None
 
 
 def serve(
@@ -469,7 +482,7 @@ def serve(
         except listener.ExposedError as error:
             complain(str(error))
             return EXIT_USAGE
-        except (listener.ListenError, DataDirError, RuntimeDirError) as error:
+        except (listener.ListenError, AuditFileError, DataDirError, RuntimeDirError) as error:
             complain(str(error))
             return EXIT_FAILED
         notifier = Notifier.of(os.environ)
@@ -489,7 +502,7 @@ def serve(
             announce,
             keys=keys,
             protocols=opened.protocols,
-            audit_fd=opened.audit_fd,
+            audit=opened.audit,
             forks=forks,
         )
         return trio.run(service.run)
@@ -497,7 +510,7 @@ def serve(
 
 def _open(settings: Settings, keys: Keys, closing: ExitStack, fresh: Manifest | None) -> _Opened:
     """Open all resources. `closing` closes what was opened, also after an error. Raises `ExposedError`, `ListenError`,
-    `DataDirError` or `RuntimeDirError`."""
+    `AuditFileError`, `DataDirError` or `RuntimeDirError`."""
     family, address = listener.resolve(settings.host, settings.port)
     allowed = keys.keys is not None or settings.allow_insecure_no_auth
     listener.check_exposure(settings.host, address, allowed=allowed)
@@ -517,25 +530,10 @@ def _open(settings: Settings, keys: Keys, closing: ExitStack, fresh: Manifest | 
     rog = listener.listen_all(rog_at, ROG_VARIABLE)
     for each in rog:
         closing.callback(each.close)
-    audit_fd = -1
-    if settings.audit_log is not None:
-        audit_fd = _opened_audit(settings.audit_log)
-        closing.callback(os.close, audit_fd)
-    return _Opened(data, runtime, listening, Protocols(walrus, rog), audit_fd)
-
-
-def _opened_audit(path: Path) -> int:
-    """A descriptor that appends to a regular file of this user or root, made as 0600. Raises `DataDirError`."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        descriptor = os.open(path, flags, 0o600)
-    except OSError as error:
-        raise DataDirError(f"TOPICS_AUDIT_LOG={path}: {error.strerror}") from None
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_uid not in (os.getuid(), 0):
-        os.close(descriptor)
-        raise DataDirError(f"TOPICS_AUDIT_LOG={path} is not a regular file of this user")
-    return descriptor
+    audit = None if settings.audit_log is None else AuditFile(settings.audit_log)
+    if audit is not None:
+        closing.callback(audit.close)
+    return _Opened(data, runtime, listening, Protocols(walrus, rog), audit)
 
 
 def _log_access(logger: Any, keys: Keys, opened: _Opened) -> None:

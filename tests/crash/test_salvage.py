@@ -183,3 +183,90 @@ def test_a_damaged_flag_is_mended_and_no_record_comes_back() -> None:
     assert Harness(disk, **LIMITS).reply("diff", "bad", {}).error is not None
     assert run(disk)["lost"] == []
     assert records(Harness(disk, **LIMITS))[0][:6] == [0, 1, 2, 3, 5, 6]
+
+
+FOREIGN = set(range(50, 90))
+
+
+def other_disk() -> FaultDisk:
+    """As `stored`, of another service that began at another time: the same names, ids and seqs, 50 to 89 for 0 to
+    39."""
+    disk = FaultDisk()
+    shard = Harness(disk, **LIMITS)
+    shard.clock.advance(1000)
+    for number in range(0, 40, 5):
+        records = [{"data": number + n + 50, "tag": f"t{number + n}"} for n in range(5)]
+        shard.call("append", "bad", {"records": records, "config": DURABLE})
+        checkpoint(shard)
+    return disk
+
+
+def replace(disk: FaultDisk, path: Path, data: bytes) -> None:
+    node = disk.names[path]
+    node.data[:] = data
+    node.synced = bytes(data)
+
+
+@pytest.mark.parametrize("index", ["its own", "the other's", "missing"])
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_whole_segment_of_another_service_is_set_apart_and_none_of_it_is_taken(at: int, index: str) -> None:
+    disk, other = stored(), other_disk()
+    ours, theirs = segments(disk)[at], segments(other)[at]
+    foreign = bytes(other.names[theirs].data)
+    replace(disk, ours, foreign)
+    if index == "the other's":
+        replace(disk, ours.with_suffix(".idx"), bytes(other.names[theirs.with_suffix(".idx")].data))
+    elif index == "missing":
+        disk.names.pop(ours.with_suffix(".idx"))
+        disk.durable.pop(ours.with_suffix(".idx"), None)
+    found = run(disk)
+    assert found["kind"] == "salvaged"
+    assert "whole frames were not written here" in " ".join(found["problems"])
+    assert len(found["lost"]) == 1
+    data, gaps = records(Harness(disk, **LIMITS))
+    assert not FOREIGN & {each for each in data if isinstance(each, int)}
+    (first, last), lost = found["lost"][0], set(range(found["lost"][0][0] - 1, found["lost"][0][1]))
+    assert data == [*(n for n in range(40) if n not in lost | {4, 17}), "in the log"]
+    assert [(a, b) for a, b, _ in gaps] == [(first, last)] or at == 0
+    kept = [bytes(node.data) for path, node in disk.names.items() if "lost+found" in path.parts]
+    assert foreign in kept, "nothing intact is removed"
+
+
+def test_frames_of_another_service_in_a_segment_that_is_damaged_besides_are_told_by_its_index() -> None:
+    disk, other = stored(), other_disk()
+    ours = segments(disk)[1]
+    foreign = bytearray(other.names[segments(other)[1]].data)
+    foreign[100] ^= 1  # the first batch
+    replace(disk, ours, bytes(foreign))
+    found = run(disk)
+    assert "whole frames were not written here" in " ".join(found["problems"])
+    data, _ = records(Harness(disk, **LIMITS))
+    assert not FOREIGN & {each for each in data if isinstance(each, int)}
+
+
+@pytest.mark.parametrize("survival", ["process", "drop"])
+def test_killed_before_any_disk_call_what_is_foreign_is_neither_taken_nor_removed(survival: Survival) -> None:
+    other = other_disk()
+    foreign = bytes(other.names[segments(other)[1]].data)
+
+    def spoiled() -> FaultDisk:
+        disk = stored()
+        replace(disk, segments(disk)[1], foreign)
+        return disk
+
+    whole = spoiled()
+    start = len(whole.calls)
+    lost = run(whole)["lost"]
+    for crash_at in range(0, len(whole.calls) - start + 1, 3):
+        disk = spoiled()
+        disk.crash_at = len(disk.calls) + crash_at
+        try:
+            run(disk)
+        except Crash:
+            pass
+        after = disk.after_crash(survival)
+        assert run(after)["kind"] in ("salvaged", "sound")
+        data, gaps = records(Harness(after, **LIMITS))
+        assert not FOREIGN & {each for each in data if isinstance(each, int)}
+        assert [[a, b] for a, b, _ in gaps] == lost, f"killed before call {crash_at}"
+        assert foreign in [bytes(node.data) for node in after.names.values()], f"killed before call {crash_at}"

@@ -50,6 +50,8 @@ def queries() -> list[str]:
         "topics_cursor_lag",
         "topics_replica_lag_seconds",
         "topics_replica_term",
+        "topics_replica_damaged",
+        "topics_files_set_apart",
     ],
 )
 @pytest.mark.parametrize("where", [panels, rules])

@@ -329,3 +329,46 @@ def test_the_audit_log_outlives_the_gateway_and_may_be_truncated(tmp_path: Path)
     finally:
         refused.close()
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_the_audit_log_goes_on_in_a_new_file_after_sighup_and_loses_no_line(tmp_path: Path) -> None:
+    audit, rotated = tmp_path / "audit.jsonl", tmp_path / "audit.jsonl.1"
+
+    def names(path: Path) -> list[str]:
+        return [name for line in path.read_text().splitlines() for name in json.loads(line)["names"]]
+
+    with Service(tmp_path, shards=1, TOPICS_AUDIT_LOG=str(audit)) as service:
+
+        def reopened(times: int) -> None:
+            assert service.process is not None
+            service.process.send_signal(signal.SIGHUP)
+            until(lambda: service.log_text().count("audit_log_reopened") == times, "the new file")
+
+        def make(topic: str) -> None:
+            assert service.request("PUT", f"/v0/topics/{topic}", {})[0] in (200, 201)
+
+        make("a")
+        audit.rename(rotated)
+        make("b")
+        reopened(1)
+        until(lambda: make("c") or audit.read_text(), "a line in it")
+        assert names(rotated)[:2] == ["a", "b"]
+        assert set(names(rotated)[2:] + names(audit)) == {"c"}
+        assert audit.stat().st_mode & 0o777 == 0o600
+        service.kill_child("gateway")
+        until(service.is_ready, "another gateway")
+        make("d")
+        assert names(audit)[-1] == "d"
+        audit.rename(tmp_path / "audit.jsonl.2")
+        reopened(2)
+        until(lambda: make("e") or audit.read_text(), "a line in the third one")
+        before = audit.read_text()
+        audit.rename(tmp_path / "audit.jsonl.3")
+        audit.symlink_to(tmp_path / "elsewhere")
+        assert service.process is not None
+        service.process.send_signal(signal.SIGHUP)
+        until(lambda: "audit_log_not_reopened" in service.log_text(), "the refusal")
+        make("f")
+        assert (tmp_path / "audit.jsonl.3").read_text().startswith(before)
+        assert names(tmp_path / "audit.jsonl.3")[-1] == "f"
+        assert not (tmp_path / "elsewhere").exists()

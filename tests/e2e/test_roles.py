@@ -312,17 +312,30 @@ def test_of_two_standbys_that_are_told_to_take_over_at_once_one_says_at_once_tha
         three.close()
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "there"), [("TOPICS_REPLICATION", "async", "sync"), ("TOPICS_TERM_TTL_MS", "2500", str(TTL_MS))]
-)
-def test_a_machine_with_another_setting_does_not_start_and_replaces_nothing(
-    tmp_path: Path, name: str, value: str, there: str
-) -> None:
-    one, two = machine(tmp_path, "one"), machine(tmp_path, "two", **{name: value})
+OTHERS = {
+    "TOPICS_REPLICATION": ("async", "has TOPICS_REPLICATION=sync, this machine TOPICS_REPLICATION=async"),
+    "TOPICS_TERM_TTL_MS": ("2500", f"has TOPICS_TERM_TTL_MS={TTL_MS}, this machine TOPICS_TERM_TTL_MS=2500"),
+    "TOPICS_SHARDS": ("3", f"TOPICS_SHARDS=3, but {{bucket}} holds a service with {SHARDS} shards"),
+    "TOPICS_BUCKET_ENCRYPT": ("true", "has TOPICS_BUCKET_ENCRYPT=false, this machine TOPICS_BUCKET_ENCRYPT=true"),
+    "TOPICS_BUCKET_KEY_FILE": ("{other}", "is sealed with another key than that of TOPICS_BUCKET_KEY_FILE"),
+}
+"""Each setting that two machines have alike, another value for the second one, and what that one says."""
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_machine_with_another_setting_does_not_start_and_replaces_nothing(tmp_path: Path, name: str) -> None:
+    key, other = tmp_path / "key", tmp_path / "other"
+    key.write_text("k" * 64)
+    other.write_text("o" * 64)
+    value, sentence = (
+        text.format(bucket=(tmp_path / "bucket").as_uri(), other=other) if "{" in text else text
+        for text in OTHERS[name]
+    )
+    alike = {"TOPICS_BUCKET_KEY_FILE": str(key), "TOPICS_BUCKET_ENCRYPT": "false"}
+    one, two = machine(tmp_path, "one", **alike), machine(tmp_path, "two", **(alike | {name: value}))
     try:
         one.start()
         two.start(wait=False)
-        sentence = f"has {name}={there}, this machine {name}={value}"
         until(lambda: sentence in two.log_text(), "the refusal", 30)
         time.sleep(2 * TTL_MS / 1000)
         assert one.is_ready()

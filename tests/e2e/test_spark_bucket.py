@@ -119,3 +119,21 @@ def test_a_prefix_without_a_service_is_refused_with_the_reason(spark: Spark, s3:
     for place in (f"{s3.url}/nothing", "s3://no-such-bucket/topics"):
         with pytest.raises(SparkError, match=f"{place} holds no service: there is no service.json, or no such bucket"):
             spark.query(place, "select * from topics")
+
+
+def test_an_encrypted_bucket_is_read_with_its_key_and_refused_without(tmp_path: Path, spark: Spark) -> None:
+    (tmp_path / "bucket").mkdir()
+    key = tmp_path / "key"
+    key.write_text("0123456789abcdef" * 4 + "\n")
+    bucket = {"TOPICS_BUCKET": f"file://{tmp_path / 'bucket'}", "TOPICS_BUCKET_KEY_FILE": str(key)}
+    query = "select count(*) n, sum(cast(get_json_object(cast(value as string), '$.n') as int)) total from topics"
+    with Service(tmp_path, **SMALL, **bucket, TOPICS_BUCKET_ENCRYPT="true") as running:
+        written = 0
+        while metric(running, "topics_replica_checkpoints_total") < 1 or written < 1000:
+            write(running, "a", *[{"data": {"n": written + n, "pad": "x" * 50}} for n in range(100)])
+            written += 100
+        shipped(running)
+        expected = [{"n": written, "total": written * (written - 1) // 2}]
+        assert spark.query(url(running), query, bucketKeyFile=str(key)) == expected
+        with pytest.raises(SparkError, match=r"service.json: it is encrypted: .*bucketKeyFile"):
+            spark.query(url(running), query)

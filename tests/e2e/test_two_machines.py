@@ -20,10 +20,17 @@ from tests.support.two_machines import schedule
 SCHEDULES = 50
 
 
-def run(directory: Path, seed: int, steps: Sequence[Sequence[str]] | int, ttl_ms: int, longest_s: float) -> None:
+def run(
+    directory: Path,
+    seed: int,
+    steps: Sequence[Sequence[str]] | int,
+    ttl_ms: int,
+    longest_s: float,
+    encrypted: bool = False,
+) -> None:
     print(f"seed {seed}")  # noqa: T201 - shown when the test fails, to run it again
     try:
-        print(schedule(directory, seed, steps, ttl_ms, longest_s))  # noqa: T201 - for those who look at long runs
+        print(schedule(directory, seed, steps, ttl_ms, longest_s, encrypted))  # noqa: T201 - for those who look at long runs
     except NetworkError as error:
         leave_out(f"the right to make networks ({error})")
 
@@ -44,4 +51,5 @@ def test_no_fault_takes_what_was_acknowledged(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("number", range(SCHEDULES))
 def test_no_schedule_of_faults_takes_what_was_acknowledged(tmp_path: Path, number: int) -> None:
-    run(tmp_path, seed() + number, 5, ttl_ms=(2000, 3000, 4000)[number % 3], longest_s=(2.0, 60.0)[number % 10 == 0])
+    ttl_ms, longest_s = (2000, 3000, 4000)[number % 3], (2.0, 60.0)[number % 10 == 0]
+    run(tmp_path, seed() + number, 5, ttl_ms, longest_s, encrypted=number % 2 == 1)

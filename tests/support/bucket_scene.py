@@ -7,6 +7,10 @@ from typing import Any
 
 import msgspec
 
+from pyspark_topics import plan
+from pyspark_topics.directory import places
+from pyspark_topics.options import Topics
+from pyspark_topics.plan import Piece
 from shardd.replication.seal import Sealed
 from shardd.replication.store import open_store
 from shardd.storage.disk import Disk, RealDisk
@@ -30,18 +34,23 @@ class BucketShard(Shipped):
 class BucketScene(Scene):
     shard: BucketShard
 
-    def __init__(self, root: Path, *, key: bytes = b"", **limits: Any) -> None:
+    def __init__(self, root: Path, *, key: bytes = b"", encrypts: bool = False, **limits: Any) -> None:
         super().__init__(root, **{"bucket_retain_ms": 3000} | limits)
         self.bucket = root / "bucket"
         self.bucket.mkdir()
         store: Any = open_store(f"file://{self.bucket}")
-        store = Sealed(store, key) if key else store
+        store = Sealed(store, key, encrypts) if key else store
         given = msgspec.structs.asdict(self.shard.limits)
         self.shard.shard.close()
         made = BucketShard(store, RealDisk(), clock=FakeClock(), path=root / "shard-00", **given)
         made.attach()
         self.shard = made
         self.options = {"path": str(self.bucket)}
+
+    def plan(self) -> list[Piece]:
+        self.settle()
+        shards = places([str(self.bucket)], (), self.options.get("bucketKeyFile", ""))
+        return plan.survey(shards, Topics(), now_ms=self.shard.clock.ms).pieces
 
     def settle(self) -> None:
         self.shard.everything_shipped()

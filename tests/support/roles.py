@@ -50,6 +50,7 @@ class Machine:
         index: int = 0,
         replication: Replication = Replication.SYNC,
         ttl_ms: int = 0,
+        encrypt: bool | None = None,
     ) -> None:
         self.store = store
         self.path = directory / name / f"shard-{index:02d}"
@@ -58,7 +59,7 @@ class Machine:
         self.time = time
         self.index = index
         self.replication = replication
-        self.settings = Settings(replication.value, ttl_ms, 2) if ttl_ms else Settings()
+        self.settings = Settings(replication.value, ttl_ms, 2, encrypt) if ttl_ms else Settings()
         self.incarnation = 0
         self.running = 0
         """Processes whose threads may still use the directory."""
@@ -73,7 +74,7 @@ class Machine:
         objects = Objects(self.store, self.index, nonce, self.name, f"http://{self.name}", lambda: 0, self.settings)
         limits = Limits(**SMALL)
         self.local = ClosedLog(RealDisk(), self.path, objects, self.index, limits)
-        service = Service(FORMAT, CREATED_MS, 2, *self.settings[:2])
+        service = Service(FORMAT, CREATED_MS, 2, *self.settings[:2], self.settings.encrypt)
 
         def check() -> None:
             check_service(self.store, service, objects.names.prefix)
@@ -150,9 +151,14 @@ class Pair:
         self.directory = directory
 
     def machine(
-        self, name: str, index: int = 0, replication: Replication = Replication.SYNC, ttl_ms: int = 0
+        self,
+        name: str,
+        index: int = 0,
+        replication: Replication = Replication.SYNC,
+        ttl_ms: int = 0,
+        encrypt: bool | None = None,
     ) -> Machine:
-        return Machine(self.nursery, self.store, self.directory, name, self.time, index, replication, ttl_ms)
+        return Machine(self.nursery, self.store, self.directory, name, self.time, index, replication, ttl_ms, encrypt)
 
     def kinds(self, names: ShardNames = NAMES) -> list[tuple[int, int]]:
         """Term and kind of each part."""

@@ -23,9 +23,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from proto.format.frame import Buffer
 from shardd.replication import parts
 from shardd.replication.names import ShardNames, number_of
-from tests.support.bucket import S3Server
+from shardd.replication.seal import Sealed
+from tests.support.bucket import MemoryStore, S3Server
 from tests.support.network import Network, network
 from tests.support.service import Service, until
 from tests.support.writers import Writer, read_all, verify_read
@@ -45,6 +47,7 @@ class Pair:
     """Two machines, `one` and `two`, and their bucket. The test is among their clients."""
 
     def __init__(self, net: Network, bucket: S3Server, directory: Path, ttl_ms: int, **environment: str) -> None:
+        self.encrypted = environment.get("TOPICS_BUCKET_ENCRYPT") == "true"
         self.net, self.bucket, self.ttl_s = net, bucket, ttl_ms / 1000
         self.machines: dict[str, Service] = {}
         for name in net.names:
@@ -126,6 +129,14 @@ class Pair:
             check=False,
         )
 
+    def content(self, name: str, data: bytes) -> Buffer:
+        """What an object holds."""
+        if not self.encrypted:
+            return data
+        store = MemoryStore()
+        store.objects[name.removeprefix("topics/")] = data
+        return Sealed(store, KEY).get(name.removeprefix("topics/"))
+
 
 @contextmanager
 def pair(directory: Path, ttl_ms: int, **environment: str) -> Iterator[Pair]:
@@ -139,6 +150,9 @@ def pair(directory: Path, ttl_ms: int, **environment: str) -> Iterator[Pair]:
         for service in made.machines.values():
             stack.callback(service.close)
         yield made
+
+
+KEY = b"k" * 32
 
 
 class Door:
@@ -481,12 +495,12 @@ class TwoMachines:
             objects = self.pair.bucket.objects
             kept = [(objects(f"topics/{names.terms}"), objects(f"topics/{names.log}")) for names in shards]
         for held, log in kept:
-            terms = {number_of(name): json.loads(data) for name, data in held.items()}
+            terms = {number_of(name): json.loads(bytes(self.pair.content(name, data))) for name, data in held.items()}
             latest = 0
             for name, data in log.items():
                 number = number_of(name)
                 assert number is not None
-                part, frames = parts.decode(data, number)
+                part, frames = parts.decode(self.pair.content(name, data), number)
                 if not part.has_frames:
                     latest = max(latest, part.term)
                     continue
@@ -511,10 +525,21 @@ def _pause(seconds: float) -> None:
     threading.Event().wait(max(seconds, 0))
 
 
-def schedule(directory: Path, seed: int, steps: Sequence[Sequence[str]] | int, ttl_ms: int, longest_s: float) -> str:
+def schedule(
+    directory: Path,
+    seed: int,
+    steps: Sequence[Sequence[str]] | int,
+    ttl_ms: int,
+    longest_s: float,
+    encrypted: bool = False,
+) -> str:
     """Run a schedule: the faults of each step come together. A number stands for so many random steps. Returns what
     happened. Raises `NetworkError`."""
-    with pair(directory, ttl_ms, TOPICS_CHECKPOINT_BYTES="300000", TOPICS_CHECKPOINT_INTERVAL_MS="5000") as machines:
+    given = {"TOPICS_CHECKPOINT_BYTES": "300000", "TOPICS_CHECKPOINT_INTERVAL_MS": "5000"}
+    if encrypted:
+        (directory / "key").write_bytes(KEY)
+        given |= {"TOPICS_BUCKET_KEY_FILE": str(directory / "key"), "TOPICS_BUCKET_ENCRYPT": "true"}
+    with pair(directory, ttl_ms, **given) as machines:
         day = TwoMachines(machines, seed, longest_s)
         names = list(day.faults())
         chance = day.rng

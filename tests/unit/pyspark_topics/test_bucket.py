@@ -74,6 +74,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def values(scene: BucketScene, **options: str) -> list[Any]:
     """The values that a new process reads."""
     buckets._kept, buckets._near = Kept(1 << 30), Kept(1 << 30)
+    buckets._opened_last, buckets._seals = Kept(1 << 30), Kept(1 << 30)
     reader = Reader({**scene.options, **options}, SCHEMA)
     rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
     return [json.loads(row["value"]) for row in sorted(rows, key=lambda row: (row["topic"], row["offset"]))]

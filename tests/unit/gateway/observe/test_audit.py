@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import structlog
+from wsproto.events import TextMessage
 
-from gateway.observe.audit import MOST, MOST_NAME, WINDOW_S, Audit
+from gateway.observe.audit import MOST, MOST_NAME, MOST_NAMES, WINDOW_S, Audit
 from proto.model.keys import Scope
 from tests.support.gateway_stage import Stage, key, stage
+from tests.support.harness import Harness
+from tests.support.real_shard import start_real
+from tests.unit.gateway.http.test_websocket import connected
 from tests.unit.gateway.server.test_hypercorn_bridge import Http2
 
 KEYS = [key("full"), key("reads", Scope.READ), key("inside", Scope.READ | Scope.WRITE, "a:")]
@@ -27,7 +31,7 @@ class Clock:
 
 def begin(there: Stage, path: Path, clock: Clock | None = None) -> Clock:
     clock = clock or Clock()
-    there.gateway.api.audit = Audit(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), clock)
+    there.gateway.api.audit = Audit(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), monotonic=clock)
     return clock
 
 
@@ -112,3 +116,48 @@ async def test_a_full_disk_stops_no_request() -> None:
         with structlog.testing.capture_logs() as logged:
             assert (await client.ask("PUT", "/v0/topics/a", b"{}", bearer("full"))).status == 200
     assert ("audit_not_written", "No space left on device") in [(e["event"], e.get("error")) for e in logged]
+
+
+async def test_commands_of_a_socket_have_lines_as_requests_have(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    async with stage(keys=KEYS) as there:
+        await start_real(there, Harness())
+        begin(there, path)
+        async with connected(there, Authorization="Bearer full") as socket:
+            await socket.command("publish", topic="a", records=[{"data": 1}])
+            assert (await socket.answer())["op"] == "ack"
+            for config in ({}, {"config": None}, {"config": {"cap_records": 7}}):
+                await socket.command("publish", topic="a", records=[{"data": "s3cret"}], **config)
+                assert (await socket.answer())["op"] == "ack"
+            await socket.command("publish", topic="none", records=[{"data": 1}], create=False, config={})
+            assert (await socket.answer())["code"] == "topic_not_found"
+        async with connected(there) as socket:
+            await socket.command("auth", token="inside")
+            assert (await socket.answer())["op"] == "authenticated"
+            for topic, more in (("b", {}), ("a:b", {"config": {}}), ("a:b", {})):
+                await socket.command("publish", topic=topic, records=[{"data": 1}], **more)
+                await socket.answer()
+            await socket.command("subscribe", topics={"b": None})
+            assert (await socket.answer())["code"] == "forbidden"
+            await socket.command("subscribe", prefix="c")
+            assert (await socket.answer())["code"] == "forbidden"
+            await socket.command("subscribe", topics={f"many{number}": None for number in range(100)})
+            assert (await socket.answer())["code"] == "forbidden"
+            await socket.command("ping")
+            assert (await socket.answer())["op"] == "pong"
+            await socket.say(TextMessage("no command"))
+            assert (await socket.answer())["code"] == "invalid_request"
+    found = [(e["event"], e["key"], e["operation"], e["names"], e["status"]) for e in lines(path)]
+    full, inside = (hashlib.sha256(each).hexdigest()[:8] for each in (b"full", b"inside"))
+    assert found == [
+        ("change", full, "append", ["a"], 201),
+        ("change", full, "append", ["a"], 200),
+        ("change", full, "append", ["none"], 404),
+        ("refused", inside, "append", ["b"], 403),
+        ("refused", inside, "append", ["a:b"], 403),
+        ("change", inside, "append", ["a:b"], 201),
+        ("refused", inside, "websocket", ["b"], 403),
+        ("refused", inside, "websocket", ["c"], 403),
+        ("refused", inside, "websocket", [f"many{number}" for number in range(MOST_NAMES)], 403),
+    ]
+    assert not any(secret in path.read_text() for secret in ("s3cret", "cap_records", "Bearer"))

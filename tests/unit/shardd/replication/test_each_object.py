@@ -30,6 +30,7 @@ from tests.support.shipped import SMALL, Shipped, contents
 
 NAMES = ShardNames(0)
 KEY = b"k" * 32
+SEALINGS = {"no key": (b"", False), "key": (KEY, False), "encrypted": (KEY, True)}
 
 
 @pytest.fixture(autouse=True)
@@ -41,9 +42,9 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 class Scene:
     """A holder in its second term, with two checkpoints in the bucket."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, encrypts: bool = False) -> None:
         self.below = MemoryStore()
-        self._key = key
+        self._key, self._encrypts = key, encrypts
         first = Shipped(self.store(), **SMALL).attach()
         self._grow(first, 0)  # fence 1, part 2
         self._copy(first)  # manifest 2
@@ -75,7 +76,7 @@ class Scene:
 
     def store(self) -> Any:
         """As another process opens it."""
-        return Sealed(self.below, self._key) if self._key else self.below
+        return Sealed(self.below, self._key, self._encrypts) if self._key else self.below
 
     @staticmethod
     def _grow(shard: Shipped, round_: int) -> None:
@@ -207,9 +208,9 @@ ACTORS = {"holder": as_holder, "standby": as_standby, "empty machine": as_empty_
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", DAMAGES)
 @pytest.mark.parametrize("actor", ACTORS)
-@pytest.mark.parametrize("key", [b"", KEY], ids=["no key", "key"])
-def test_what_is_served_is_right_or_refused_with_its_name(key: bytes, actor: str, how: str, kind: str) -> None:
-    scene = Scene(key)
+@pytest.mark.parametrize("sealing", SEALINGS)
+def test_what_is_served_is_right_or_refused_with_its_name(sealing: str, actor: str, how: str, kind: str) -> None:
+    scene = Scene(*SEALINGS[sealing])
     name = scene.damage(kind, how)
     before = dict(scene.below.objects)
     made = refused_by(scene, name, lambda: ACTORS[actor](scene, name))
@@ -223,9 +224,9 @@ def test_what_is_served_is_right_or_refused_with_its_name(key: bytes, actor: str
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", DAMAGES)
-@pytest.mark.parametrize("key", [b"", KEY], ids=["no key", "key"])
-def test_verify_names_it(key: bytes, how: str, kind: str) -> None:
-    scene = Scene(key)
+@pytest.mark.parametrize("sealing", SEALINGS)
+def test_verify_names_it(sealing: str, how: str, kind: str) -> None:
+    scene, key = Scene(*SEALINGS[sealing]), SEALINGS[sealing][0]
     name = scene.damage(kind, how)
     try:
         problems = next(iter(replica.verify(scene.store())))["problems"]
@@ -252,8 +253,8 @@ def test_a_new_machine_lists_no_shards_if_the_service_is_there() -> None:
 
 
 def test_a_machine_claims_nothing_in_a_bucket_that_was_put_back_to_an_earlier_state() -> None:
-    for key in (b"", KEY):
-        scene = Scene(key)
+    for sealing in SEALINGS.values():
+        scene = Scene(*sealing)
         assert isinstance(scene.holder.disk, FaultDisk)
         scene.holder.role.kept_no()
         disk = scene.holder.disk.after_crash("process")
@@ -265,10 +266,10 @@ def test_a_machine_claims_nothing_in_a_bucket_that_was_put_back_to_an_earlier_st
 
 
 def test_a_sound_bucket_serves_everyone() -> None:
-    for key in (b"", KEY):
+    for sealing in SEALINGS.values():
         for actor in ACTORS.values():
-            scene = Scene(key)
+            scene = Scene(*sealing)
             made = actor(scene, "")
             assert made is not None
             assert contents(made) == scene.expected
-        assert next(iter(replica.verify(Scene(key).store())))["problems"] == []
+        assert next(iter(replica.verify(Scene(*sealing).store())))["problems"] == []

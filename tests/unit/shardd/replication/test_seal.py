@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hmac
 import secrets
+import struct
+import sys
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from shardd.offline import replica
 from shardd.offline.fetch import fetch
-from shardd.replication import parts, seal
+from shardd.replication import manifests, parts, seal
 from shardd.replication.attach import Mismatch, read_service
 from shardd.replication.browse import Damaged
 from shardd.replication.names import SERVICE, ShardNames
@@ -27,9 +31,10 @@ FOLDERS = {"term": NAMES.terms, "part": NAMES.log, "chunk": NAMES.checkpoints, "
 class Both:
     """A shard that ships to a sealed store, and the store below."""
 
-    def __init__(self) -> None:
+    def __init__(self, encrypts: bool) -> None:
+        self.encrypts = encrypts
         self.below = MemoryStore()
-        self.store = Sealed(self.below, KEY)
+        self.store = Sealed(self.below, KEY, encrypts)
         self.shard = Shipped(self.store, **SMALL).attach()  # type: ignore[arg-type]
         for number in range(3):
             self.shard.append("a", "x" * 300, number)
@@ -46,12 +51,12 @@ class Both:
 
     def fresh(self) -> Sealed:
         """As another process reads it."""
-        return Sealed(self.below, KEY)
+        return Sealed(self.below, KEY, self.encrypts)
 
 
-@pytest.fixture
-def both() -> Both:
-    return Both()
+@pytest.fixture(params=[False, True], ids=["in the clear", "encrypted"])
+def both(request: pytest.FixtureRequest) -> Both:
+    return Both(request.param)
 
 
 def problems(store: Store) -> list[str]:
@@ -106,7 +111,7 @@ def test_what_a_stranger_makes_without_the_key_is_not_restored(both: Both) -> No
 def test_another_part_of_the_same_service_does_not_fit_into_the_chain(both: Both) -> None:
     name = both.named("part")[-2]
     header, frames = parts.decode(both.store.get(name), int(name[-20:]))
-    stranger = Sealed(MemoryStore(), KEY)
+    stranger = Sealed(MemoryStore(), KEY, both.encrypts)
     stranger.create(name, parts.encode(header._replace(term=header.term, nonce=b"o" * 16), frames))
     both.below.objects[name] = bytes(stranger._store.get(name))
     with pytest.raises(Damaged, match="does not follow the part before"):
@@ -161,3 +166,115 @@ def test_a_key_is_read_without_the_line_break_behind_it(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text(secrets.token_hex(32) + "\n")
     assert seal.read_key(str(file)) == file.read_bytes().strip()
+
+
+def test_a_seal_in_the_clear_is_as_earlier_releases_made_it() -> None:
+    below = MemoryStore()
+    Sealed(below, KEY).create(NAMES.term(1), b"content")
+    made = below.objects[NAMES.term(1)]
+    name = NAMES.term(1).encode()
+    signed = b"topics bucket object 1" + struct.pack("<I", len(name)) + name + bytes(32) + b"content"
+    key_id = hmac.digest(KEY, b"topics bucket key", "sha256")[:8]
+    mac = hmac.digest(KEY, signed, "sha256")
+    assert made == b"content" + b"TPCS" + struct.pack("<I", 1) + key_id + bytes(32) + mac
+
+
+def test_an_encrypted_object_is_as_the_format_says() -> None:
+    below = MemoryStore()
+    store = Sealed(below, KEY, encrypts=True)
+    store.create(NAMES.part(1), b"first")
+    store.create(NAMES.part(2), b"second one")
+    made, name = below.objects[NAMES.part(2)], NAMES.part(2).encode()
+    content, trailer = made[:-80], made[-80:]
+    assert trailer[:8] == b"TPCS" + struct.pack("<I", 2)
+    previous, salt, tag = trailer[16:48], trailer[48:64], trailer[64:]
+    assert previous == below.objects[NAMES.part(1)][-32:]
+    label = b"topics bucket object 2" + struct.pack("<I", len(name)) + name
+    derived = hmac.digest(KEY, label + salt, "sha512")
+    assert AESGCM(derived[:32]).decrypt(derived[32:44], content + tag, label + previous) == b"second one"
+
+
+def test_nothing_of_a_record_is_in_an_encrypted_bucket() -> None:
+    both = Both(encrypts=True)
+    stored = b"".join(both.below.objects.values())
+    assert b"x" * 8 not in stored
+    assert b"last" not in stored
+    assert b"x" * 300 in b"".join(Both(encrypts=False).below.objects.values())
+
+
+def test_the_same_content_under_the_same_name_is_encrypted_otherwise_at_each_attempt() -> None:
+    below = MemoryStore()
+    store = Sealed(below, KEY, encrypts=True)
+    seen = set()
+    for _ in range(3):
+        store.create(NAMES.part(1), b"content")
+        seen.add(below.objects.pop(NAMES.part(1))[:-80])
+        store.put(NAMES.alive(1), b"content")
+        seen.add(below.objects[NAMES.alive(1)][:-80])
+    assert len(seen) == 6
+
+
+@pytest.mark.parametrize("encrypts", [False, True])
+def test_a_seal_of_one_kind_is_not_taken_for_the_other(encrypts: bool) -> None:
+    below = MemoryStore()
+    Sealed(below, KEY, encrypts).create(NAMES.term(1), b"content")
+    made = below.objects[NAMES.term(1)]
+    below.objects[NAMES.term(1)] = made[:-76] + struct.pack("<I", 1 if encrypts else 2) + made[-72:]
+    with pytest.raises(Unsealed, match="its seal does not match"):
+        Sealed(below, KEY).get(NAMES.term(1))
+    below.objects[NAMES.term(1)] = made[:-76] + struct.pack("<I", 3) + made[-72:]
+    with pytest.raises(Unsealed, match="seal version 3, this release knows 1 and 2"):
+        Sealed(below, KEY).get(NAMES.term(1))
+
+
+@pytest.mark.parametrize("to", [False, True])
+def test_a_bucket_is_read_and_goes_on_when_encryption_is_turned_on_or_off(to: bool) -> None:
+    both = Both(encrypts=not to)
+    for number in range(100):  # in sealed segments, which do not change any more
+        both.shard.append("b", "z" * 300, number)
+    both.shard.sync()
+    both.shard.ship()
+    both.shard.shard.checkpoint_now()
+    both.shard.copy()
+    before = contents(both.shard)
+    assert contents(restored(_reading(both.shard, Sealed(both.below, KEY, to)))) == before
+    both.shard.role.end()
+    again = both.shard.again()
+    old = set(both.below.objects)
+    again.store = Sealed(both.below, KEY, to)  # type: ignore[assignment]
+    again.attach()
+    again.append("a", "y" * 300)
+    again.sync()
+    again.ship()
+    again.shard.checkpoint_now()
+    again.copy()
+    assert contents(restored(again)) == contents(again) != before
+    assert problems(Sealed(both.below, KEY, to)) == []
+    made = {name: data for name, data in both.below.objects.items() if name not in old}
+    assert made.keys() & set(both.named("chunk")), "all files are uploaded again, so that the old ones can be removed"
+    head = manifests.read_head(again.store, NAMES, max(manifests.numbers(again.store, NAMES)))
+    chunks = {NAMES.chunk(stream.name, index) for stream in head.streams for index in range(len(stream.chunks))}
+    assert chunks <= made.keys()
+    assert all(data[-76:-72] == struct.pack("<I", 2 if to else 1) for data in made.values())
+
+
+def _reading(shard: Shipped, store: Store) -> Shipped:
+    reader = shard.again()
+    reader.store = store  # type: ignore[assignment]
+    return reader
+
+
+def test_encryption_needs_a_key_and_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Unsuitable, match="TOPICS_BUCKET_ENCRYPT=true needs the key of TOPICS_BUCKET_KEY_FILE"):
+        open_bucket(f"file://{tmp_path}", "", encrypt=True)
+    file = tmp_path / "key"
+    file.write_text(secrets.token_hex(32))
+    both = Both(encrypts=True)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "cryptography"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(Unsuitable, match=r"install topics-server\[encrypt\]"):
+        open_bucket(f"file://{tmp_path}", str(file), encrypt=True)
+    open_bucket(f"file://{tmp_path}", str(file))
+    with pytest.raises(Unsealed, match=rf"{SERVICE} is encrypted: install topics-server\[encrypt\]"):
+        both.fresh().get(SERVICE)

@@ -20,8 +20,14 @@ from tests.support.roles import Machine, Pair
 NAMES = ShardNames(0)
 TTL_MS = 10_000
 OTHERS = {
-    "mode": (Replication.ASYNC, TTL_MS, r"TOPICS_REPLICATION=sync, this machine TOPICS_REPLICATION=async"),
-    "time to live": (Replication.SYNC, 2000, r"TOPICS_TERM_TTL_MS=10000, this machine TOPICS_TERM_TTL_MS=2000"),
+    "mode": (Replication.ASYNC, TTL_MS, False, r"TOPICS_REPLICATION=sync, this machine TOPICS_REPLICATION=async"),
+    "time to live": (Replication.SYNC, 2000, False, r"TOPICS_TERM_TTL_MS=10000, this machine TOPICS_TERM_TTL_MS=2000"),
+    "encryption": (
+        Replication.SYNC,
+        TTL_MS,
+        True,
+        r"TOPICS_BUCKET_ENCRYPT=false, this machine TOPICS_BUCKET_ENCRYPT=true",
+    ),
 }
 
 
@@ -40,13 +46,13 @@ async def refused(machine: Machine) -> str:
 
 @pytest.mark.parametrize("other", OTHERS)
 async def test_a_machine_with_another_setting_does_not_start(tmp_path: Path, other: str) -> None:
-    replication, ttl_ms, sentence = OTHERS[other]
+    replication, ttl_ms, encrypt, sentence = OTHERS[other]
     async with trio.open_nursery() as nursery:
         pair = Pair(nursery, tmp_path)
-        one = pair.machine("one", ttl_ms=TTL_MS)
+        one = pair.machine("one", ttl_ms=TTL_MS, encrypt=False)
         await one.open()
         await one.write("a", 1)
-        two = pair.machine("two", replication=replication, ttl_ms=ttl_ms)
+        two = pair.machine("two", replication=replication, ttl_ms=ttl_ms, encrypt=encrypt)
         two.role.take_over()
         found = await refused(two)
         assert re.search(sentence, found)
@@ -131,11 +137,20 @@ async def test_a_bucket_of_an_earlier_release_gets_the_settings_of_its_first_hol
         nursery.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("field", ["replication", "ttl_ms", "shards"])
+@pytest.mark.parametrize("field", ["replication", "ttl_ms", "shards", "encrypt"])
 def test_before_any_term_the_settings_are_those_of_the_service(field: str) -> None:
     store = MemoryStore()
-    ours = Settings("sync", TTL_MS, 2)
-    theirs = ours._replace(**{field: "async" if field == "replication" else 7})
-    store.objects[SERVICE] = msgspec.json.encode(Service(1, 0, theirs.shards, theirs.replication, theirs.ttl_ms))
-    with pytest.raises(Mismatch, match=rf"service.json has TOPICS_\w+={theirs._asdict()[field]}, this machine"):
+    ours = Settings("sync", TTL_MS, 2, True)
+    theirs = ours._replace(**{field: {"replication": "async", "encrypt": False}.get(field, 7)})
+    service = Service(1, 0, theirs.shards, theirs.replication, theirs.ttl_ms, theirs.encrypt)
+    store.objects[SERVICE] = msgspec.json.encode(service)
+    value = str(theirs._asdict()[field]).lower()
+    with pytest.raises(Mismatch, match=rf"service.json has TOPICS_\w+={value}, this machine"):
         Objects(store, 0, "", "", "", lambda: 0, ours).check_settings(())
+
+
+def test_a_bucket_that_says_nothing_of_encryption_is_used_with_either_value() -> None:
+    store = MemoryStore()
+    store.objects[SERVICE] = b'{"format":1,"service":0,"shards":2,"replication":"sync","ttl_ms":10000}'
+    for encrypt in (False, True):
+        Objects(store, 0, "", "", "", lambda: 0, Settings("sync", TTL_MS, 2, encrypt)).check_settings(())

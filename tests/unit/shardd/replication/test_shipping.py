@@ -372,7 +372,7 @@ def test_the_bucket_of_another_service_or_shard_count_is_refused(shard: Shipped)
     with pytest.raises(Mismatch, match=r"holds another service.*restore --from"):
         shard.again().attach()
     shard.store.objects[SERVICE] = service.replace(b'"shards":1', b'"shards":2')
-    with pytest.raises(Mismatch, match="was made with 2 shards"):
+    with pytest.raises(Mismatch, match="has TOPICS_SHARDS=2, the data directory TOPICS_SHARDS="):
         shard.again().attach()
     shard.store.objects[SERVICE] = b"{"
     with pytest.raises(Mismatch, match="is damaged"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import trio
 from proto.model.limits import Limits
 from shardd.checkpoint.slices import exhaust
 from shardd.offline.verify import verify
+from shardd.recovery.wal_scan import RecoveryError
 from shardd.replication import role
 from shardd.replication.attach import Mark, Mismatch, write_mark
 from shardd.replication.messages import Apply, Kind, Part, Position, ReadPart, Restore, Result
@@ -205,3 +208,25 @@ def test_a_read_that_ends_late_takes_no_frames_away(holder: Shipped, tmp_path: P
     assert isinstance(found[1], Part)
     assert standby.closed.carry(Apply(found[1])) is Result.DONE
     assert standby.closed.carry(Apply(found[0])) is Result.DONE
+
+
+@pytest.mark.parametrize("foreign", [False, True])
+def test_a_log_of_another_shard_is_refused_when_it_is_looked_at(tmp_path: Path, foreign: bool) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"format": 1, "shards": 2, "created_ms": 7}))
+    for index in range(2):
+        path = tmp_path / f"shard-{index:02d}"
+        path.mkdir()
+        shard = Harness(RealDisk(), FakeClock(), path, **SMALL)
+        for number in range(30):
+            shard.append("a", index, number)
+        shard.shard.commits.sync_now()
+        shard.shard.close()
+    if foreign:
+        shutil.rmtree(tmp_path / "shard-00" / "wal")
+        shutil.copytree(tmp_path / "shard-01" / "wal", tmp_path / "shard-00" / "wal")
+        before = {path: path.read_bytes() for path in (tmp_path / "shard-00").rglob("*.log")}
+        with pytest.raises(RecoveryError, match="shard-00/wal"):
+            Files(MemoryStore(), tmp_path)
+        assert {path: path.read_bytes() for path in before} == before
+    else:
+        assert Files(MemoryStore(), tmp_path).closed.last_no > 30

@@ -240,3 +240,54 @@ def test_a_manifest_with_fewer_shards_than_have_data_is_refused(tmp_path: Path) 
     (tmp_path / "manifest.json").write_text('{"format": 1, "shards": 2, "created_ms": 1234}')
     with pytest.raises(DataDirError, match="shard-02 holds data, but the manifest says 2 shards"):
         open_dir(tmp_path)
+
+
+def held(path: Path) -> int:
+    """A descriptor of a directory that is locked, as another user's process has it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o740, 0o704])
+def test_a_stranger_who_locks_a_directory_that_is_open_to_others_keeps_no_service_out(
+    tmp_path: Path, mode: int
+) -> None:
+    DataDir.open(tmp_path, 1, 0).close()
+    tmp_path.chmod(mode)
+    stranger = held(tmp_path)
+    try:
+        opened = DataDir.open(tmp_path, 1, 0, takeover_s=0)
+        with pytest.raises(DataDirError, match=f"in use by process {os.getpid()}"):
+            DataDir.open(tmp_path, 1, 0, takeover_s=0)
+        opened.close()
+        DataDir.open(tmp_path, 1, 0, takeover_s=0).close()
+    finally:
+        os.close(stranger)
+
+
+def test_the_lock_of_a_private_directory_is_decisive_whatever_becomes_of_LOCK(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    opened = DataDir.open(tmp_path, 1, 0)
+    (tmp_path / "LOCK").unlink()
+    (tmp_path / "LOCK").touch()
+    with pytest.raises(DataDirError, match="in use"):
+        DataDir.open(tmp_path, 1, 0, takeover_s=0)
+    opened.close()
+
+
+def test_removing_LOCK_of_an_open_directory_does_not_let_a_second_user_in(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    opened = DataDir.open(tmp_path, 1, 0)
+    (tmp_path / "LOCK").unlink()
+    with pytest.raises(DataDirError, match="LOCK was removed"):
+        DataDir.open(tmp_path, 1, 0, takeover_s=0)
+    assert not (tmp_path / "LOCK").exists()
+    opened.close()
+
+
+def test_a_LOCK_that_others_could_open_is_closed_to_them(tmp_path: Path) -> None:
+    (tmp_path / "LOCK").touch()
+    (tmp_path / "LOCK").chmod(0o666)
+    DataDir.open(tmp_path, 1, 0).close()
+    assert (tmp_path / "LOCK").stat().st_mode & 0o777 == 0o600
