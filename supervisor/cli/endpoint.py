@@ -26,7 +26,7 @@ import typer
 from supervisor.cli import contexts
 from supervisor.cli.terminal import Status, complain, fail, fail_each, read_seconds
 from supervisor.client.http_client import Client
-from supervisor.config import variables
+from supervisor.config import places, variables
 from supervisor.process import rundir
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def resolve(
     token = token or environment.get(variables.TOKEN) or None
     if url is not None and not local:
         return Endpoint(url, token)
-    settings = _settings()
+    settings = places.plain(environment) or _settings()
     found = rundir.status(settings.runtime_dir, environment, settings.data_dir)
     if url is None:
         url = found["url"] if found is not None else _configured(settings)
@@ -125,7 +125,7 @@ def _named(context: str | None, token: str | None, environment: Mapping[str, str
         fail(str(error), Status.USAGE)
 
 
-def _configured(settings: Settings) -> str:
+def _configured(settings: Settings | places.Places) -> str:
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(settings.host, settings.host)
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 

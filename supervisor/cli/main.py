@@ -10,7 +10,10 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from supervisor.cli import plain_values
 from supervisor.cli.terminal import HELP_OPTIONS
+
+plain_values.install()
 
 
 class Entry(NamedTuple):

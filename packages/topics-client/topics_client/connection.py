@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import random
+import ssl
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self, TypedDict
@@ -96,7 +97,8 @@ class Connection:
             timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
             transport=transport,
-        )
+            verify=True if url.lower().startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+        )  # a context that trusts no certificate costs nothing; one with all those of the system takes 20 ms to make
 
     async def close(self) -> None:
         await self._http.aclose()

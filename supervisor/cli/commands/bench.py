@@ -23,7 +23,7 @@ from supervisor.cli.terminal import (
     table,
     tell,
 )
-from topics_client import Json, NewRecord
+from supervisor.client.python_client import Json, NewRecord
 
 TITLES = {
     "what": "what",

@@ -14,8 +14,7 @@ import typer
 from supervisor.cli.completers import topic_names
 from supervisor.cli.remote import Remote, remote
 from supervisor.cli.terminal import Status, bar, complain, fail, read_duration_ms
-from topics_client import Json, NewRecord, Published
-from topics_client.publishing import Publisher
+from supervisor.client.python_client import Json, NewRecord, Published, Publisher
 
 PATIENCE_S = 60.0
 LINGER_S = 0.1

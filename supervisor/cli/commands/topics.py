@@ -19,7 +19,7 @@ from supervisor.cli.terminal import (
     table,
     tell,
 )
-from topics_client import TopicNotFound
+from supervisor.client.python_client import TopicNotFound
 
 TITLES = {"topic": "topic", "count": "records", "bytes": "bytes", "head_seq": "head", "note": ""}
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topic_names, show_default=False)]

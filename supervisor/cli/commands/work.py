@@ -21,7 +21,7 @@ from supervisor.cli import exact
 from supervisor.cli.completers import topic_names
 from supervisor.cli.remote import Remote, remote
 from supervisor.cli.terminal import complain, read_duration_ms
-from topics_client import Job, Worker
+from supervisor.client.python_client import Job, Worker
 
 PATIENCE_S = 60.0
 DRAIN_S = 0.2
