@@ -37,8 +37,8 @@ PATIENCE_S = 3.0
 """For commands that look; those that write, read to the end or go on have more."""
 _OF_CONNECTION = "topics_client.connection"
 _REMEDIES = {
-    "unauthorized": "give a key with --token, TOPICS_TOKEN or a context",
-    "forbidden": "use a key that may do it; docs/keys.md has the scopes",
+    "unauthorized": "give a token with --token, TOPICS_TOKEN or a context",
+    "forbidden": "use a token that may do it; docs/keys.md has the scopes",
     "topic_not_found": "`topics ls` lists those there are",
     "router_not_found": "`topics routers ls` lists those there are",
     "cursor_not_found": "`topics cursors ls TOPIC` lists those there are",

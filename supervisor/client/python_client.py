@@ -12,10 +12,12 @@ with instead("httpx._main", None), instead("trio", None), instead("h2", None):
     import httpcore  # noqa: F401 - httpx imports it at its first use
 
     from topics_client import AsyncClient as AsyncClient
+    from topics_client import Forbidden as Forbidden
     from topics_client import Gap as Gap
     from topics_client import Job as Job
     from topics_client import Json as Json
     from topics_client import NewRecord as NewRecord
+    from topics_client import NotAQueue as NotAQueue
     from topics_client import NotFound as NotFound
     from topics_client import Published as Published
     from topics_client import Record as Record
