@@ -391,7 +391,8 @@ def test_topics_are_completed_by_asking_the_service(topics: Topics) -> None:
 
 
 def test_a_publish_waits_for_a_service_that_is_down_says_so_and_keeps_its_input(topics: Topics, tmp_path: Path) -> None:
-    with Service(tmp_path / "data") as service:
+    (tmp_path / "other").mkdir()
+    with Service(tmp_path / "other") as service:
         service.stop()
         topics.environment |= {"TOPICS_URL": service.url}
         began = time.monotonic()

@@ -37,8 +37,12 @@ Handler = Callable[[Job], Awaitable[Any]] | Callable[[Job], Any]
 
 
 def told(error: Exception) -> str:
-    """An error as the reason of a nack: its type and its text."""
-    return f"{type(error).__name__}: {error}"
+    """An error as the reason of a nack: its type, and its text if it has one."""
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def doubling(deliveries: int) -> float:
