@@ -84,9 +84,9 @@ def _installed(site: Path) -> Iterator[tuple[str, int]]:
     """Files of this distribution with their sizes, as pip recorded them. `importlib.metadata` takes 15 ms to load."""
     for record in site.glob(RECORDS):
         for line in record.read_text().splitlines():
-            file, *_, size = line.rsplit(",", 2)
-            if size.isdecimal():
-                yield file, int(size)
+            match line.rsplit(",", 2):
+                case file, _, size if size.isdecimal():
+                    yield file, int(size)
 
 
 def _told(package: str) -> str:
