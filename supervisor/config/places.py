@@ -19,7 +19,7 @@ FILE_VARIABLE = "TOPICS_CONFIG"
 DEFAULT_FILE = Path("topics.toml")
 HOST, PORT, DATA_DIR = "127.0.0.1", 4000, Path("topics-data")
 _READ = {"TOPICS_DATA_DIR", "TOPICS_RUNTIME_DIR"}
-_OF_COMMANDS = {variables.URL, variables.TOKEN, variables.CONTEXT}
+_NO_SETTINGS = {variables.URL, variables.TOKEN, variables.CONTEXT, "TOPICS_API_KEYS", "TOPICS_API_KEYS_FILE"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Places:
 def plain(environment: Mapping[str, str]) -> Places | None:
     """The places, if no other setting is given in the environment or by a file; else None."""
     given = {name.upper(): value for name, value in environment.items() if value and name.upper().startswith(PREFIX)}
-    if not given.keys() <= _READ | _OF_COMMANDS or os.path.lexists(DEFAULT_FILE):
+    if not given.keys() <= _READ | _NO_SETTINGS or os.path.lexists(DEFAULT_FILE):
         return None
     runtime_dir = given.get("TOPICS_RUNTIME_DIR")
     data_dir = Path(given.get("TOPICS_DATA_DIR", DATA_DIR))

@@ -18,6 +18,7 @@ CASES: list[dict[str, str]] = [
     {"TOPICS_RUNTIME_DIR": ""},
     {"TOPICS_URL": "http://other", "TOPICS_TOKEN": "key", "TOPICS_CONTEXT": "prod"},
     {"TOPICS_PORT": ""},
+    {"TOPICS_API_KEYS": "a:b:c:d", "TOPICS_API_KEYS_FILE": "/nowhere"},
 ]
 
 
