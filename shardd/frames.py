@@ -230,6 +230,8 @@ class Leases(TopicFrame):
     forget: bool | UnsetType = UNSET
     letters: list[Any] | UnsetType = UNSET
     called_back: list[int] | UnsetType = UNSET
+    reasons: list[list[Any]] | UnsetType = UNSET
+    """`[seq, reason]` of jobs among `rows` and `letters`. Releases without it read past it."""
 
     def apply(self, directory: Directory, topic: Topic, header: Header) -> None:
         fields = self.fields()

@@ -18,12 +18,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
-from importlib.metadata import Distribution, PackageNotFoundError, PackagePath, distribution, distributions
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 PACKAGES = ("proto", "supervisor", "gateway", "shardd")
 DISTRIBUTION = "topics-server"
+RECORDS = "topics_server-*.dist-info/RECORD"
 FAILED = 1
 REMEDY = "install topics-server into an environment of its own: pipx install, or uv tool install"
 
@@ -65,26 +69,30 @@ def _location(name: str) -> Path | None:
 
 def _written_over(site: Path) -> Iterator[tuple[str, Path]]:
     """Package and path of installed files whose size has changed or that are missing."""
-    for file in _installed(DISTRIBUTION):
-        path = site / str(file)
-        if file.parts[0] in PACKAGES and file.size is not None:
+    for file, size in _installed(site):
+        package, path = file.partition("/")[0], site / file
+        if package in PACKAGES:
             try:
-                same = path.stat().st_size == file.size
+                same = path.stat().st_size == size
             except OSError:
                 same = False
             if not same:
-                yield file.parts[0], path
+                yield package, path
 
 
-def _installed(name: str) -> list[PackagePath]:
-    try:
-        return list(distribution(name).files or ())
-    except PackageNotFoundError:
-        return []
+def _installed(site: Path) -> Iterator[tuple[str, int]]:
+    """Files of this distribution with their sizes, as pip recorded them. `importlib.metadata` takes 15 ms to load."""
+    for record in site.glob(RECORDS):
+        for line in record.read_text().splitlines():
+            match line.rsplit(",", 2):
+                case file, _, size if size.isdecimal():
+                    yield file, int(size)
 
 
 def _told(package: str) -> str:
     """Names of other distributions with a package of this name, as a remark in parentheses; "" if there are none."""
+    from importlib.metadata import distributions
+
     names = sorted({str(each.metadata["Name"]) for each in distributions() if _has(each, package)} - {DISTRIBUTION})
     return f" (there is a {package} in {', '.join(names)})" if names else ""
 

@@ -311,6 +311,7 @@ class PeekedJob(Struct, gc=False):
     node: Annotated[str | UnsetType, about("in_flight: the worker")] = UNSET
     deadline: Annotated[int | UnsetType, about("in_flight: when the lease ends, ms since 1970")] = UNSET
     due: Annotated[int | UnsetType, about("delayed: when it can be claimed, ms since 1970")] = UNSET
+    reason: Annotated[str | UnsetType, about("why an attempt failed, as the last nack told that gave a reason")] = UNSET
     dead_letter: Annotated[
         str | UnsetType, about("dead_lettering: the topic it goes to; for a redrive the queue it came from")
     ] = UNSET

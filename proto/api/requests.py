@@ -23,6 +23,7 @@ from proto.model.limits import (
     MAX_LEASE_MS,
     MAX_META_KEYS,
     MAX_PUBLISH_DELAY_MS,
+    MAX_REASON_BYTES,
     MAX_WAIT_MS,
     MIN_HEARTBEAT_MS,
     MIN_LEASE_MS,
@@ -188,6 +189,15 @@ class NackRequest(AckRequest, kw_only=True):
 
     delay_ms: Annotated[
         int | None, about(f"claim them no earlier, clamped to 0..{MAX_DELAY_MS}", default=0, examples=[1000])
+    ] = None
+    reason: Annotated[
+        str | None,
+        about(
+            f"why the attempt failed, at most {MAX_REASON_BYTES} bytes of UTF-8; a dead letter has the last one told"
+            " as `meta.$dead_letter_reason`",
+            default=None,
+            examples=["exit status 1: no such mailbox"],
+        ),
     ] = None
 
 

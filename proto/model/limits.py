@@ -34,6 +34,10 @@ DEFAULT_JOBS = 100
 MIN_LEASE_MS, MAX_LEASE_MS = 100, 86_400_000
 MAX_DELAY_MS = 86_400_000
 """Longest delay of a nack."""
+MAX_REASON_BYTES = 512
+"""Longest reason of a nack, in UTF-8."""
+MAX_REASONS = 10_000
+"""Jobs of a queue whose reasons are kept."""
 DEFAULT_FRAME_BYTES = 256 << 10
 """Byte budget of a record frame of a stream unless the request names `max_batch_bytes`."""
 DEFAULT_HEARTBEAT_MS = 15_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Raw, Struct, UnsetType
@@ -11,7 +11,9 @@ from proto.model.surrogates import apply, edit
 from shardd.queues.job_requests import Found
 
 ORIGIN = "$dead_letter_from"
-STAMPS = (ORIGIN, "$dead_letter_deliveries", "$dead_letter_src_seq")
+REASON = "$dead_letter_reason"
+"""Only where a nack told one."""
+STAMPS = (ORIGIN, "$dead_letter_deliveries", "$dead_letter_src_seq", REASON)
 _encode = msgspec.json.Encoder().encode
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
 
@@ -34,15 +36,18 @@ def origin(found: Found) -> str | None:
         return None  # a member of that name that a client wrote
 
 
-def body(queue: str, found: Sequence[Found], deliveries: Sequence[int], create: bool) -> bytes:
-    """The body of the append that copies the records. `deliveries` as in `shardd.topic.outbox.Transfer`."""
-    records = [_record(queue, each, times) for each, times in zip(found, deliveries, strict=True)]
+def body(
+    queue: str, found: Sequence[Found], deliveries: Sequence[int], reasons: Mapping[int, str], create: bool
+) -> bytes:
+    """The body of the append that copies the records. `deliveries` as in `shardd.topic.outbox.Transfer`, `reasons` by
+    seq."""
+    records = [_record(queue, each, times, reasons) for each, times in zip(found, deliveries, strict=True)]
     return _encode({"records": records, "create": create})
 
 
-def _record(queue: str, found: Found, deliveries: int) -> dict[str, object]:
+def _record(queue: str, found: Found, deliveries: int, reasons: Mapping[int, str]) -> dict[str, object]:
     tag, data = found[3], found[4]
-    meta = _stamped(queue, found, deliveries) if deliveries else edit(_unstamped, _meta(found))
+    meta = _stamped(queue, found, deliveries, reasons.get(found[0])) if deliveries else edit(_unstamped, _meta(found))
     fields: dict[str, object] = {"data": data}
     if meta:
         fields["meta"] = Raw(meta)
@@ -56,9 +61,10 @@ def _meta(found: Found) -> bytes:
     return b"" if isinstance(meta, UnsetType) else bytes(meta)
 
 
-def _stamped(queue: str, found: Found, deliveries: int) -> bytes:
+def _stamped(queue: str, found: Found, deliveries: int, reason: str | None) -> bytes:
     """The record's `meta` with the stamps after its own members."""
-    stamp = _encode(dict(zip(STAMPS, (queue, deliveries, found[0]), strict=True)))
+    values = (queue, deliveries, found[0]) if reason is None else (queue, deliveries, found[0], reason)
+    stamp = _encode(dict(zip(STAMPS, values, strict=False)))
     own = _meta(found).strip()
     return stamp if own in (b"", b"null") or not own[1:-1].strip() else own[:-1] + b"," + stamp[1:]
 

@@ -15,7 +15,16 @@ from proto.ipc.message import Request
 from proto.ipc.operations import Ack, Claim, Extend, Nack
 from proto.model.body import Form
 from proto.model.errors import ErrorCode, TopicsError, invalid
-from proto.model.limits import MAX_BATCH_BYTES, MAX_DELAY_MS, MAX_LEASE_MS, MAX_U64, MAX_WAIT_MS, MIN_LEASE_MS, Limits
+from proto.model.limits import (
+    MAX_BATCH_BYTES,
+    MAX_DELAY_MS,
+    MAX_LEASE_MS,
+    MAX_REASON_BYTES,
+    MAX_U64,
+    MAX_WAIT_MS,
+    MIN_LEASE_MS,
+    Limits,
+)
 from shardd.delivery.diff import rows
 from shardd.topic.job_table import Queue
 from shardd.topic.topic import Topic
@@ -86,6 +95,14 @@ def clamped_lease(lease_ms: int) -> int:
 
 def clamped_delay(asked: NackRequest) -> int:
     return clamped(asked.delay_ms or 0, 0, MAX_DELAY_MS)
+
+
+def told_reason(asked: NackRequest) -> str | None:
+    """The reason of a nack, None without one. Raises `400 invalid_request`."""
+    size = len((asked.reason or "").encode())
+    if size > MAX_REASON_BYTES:
+        raise invalid(f"reason has {size} bytes; at most {MAX_REASON_BYTES} are allowed: cut it", field="reason")
+    return asked.reason or None
 
 
 def bound(asked: Struct, name: str, old_name: str) -> int | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType, field
 
 from proto.api import answers
 from proto.ipc.message import Reply, Request
@@ -30,6 +30,7 @@ from shardd.queues.job_requests import (
     lease_id,
     longest_wait,
     parse_jobs,
+    told_reason,
 )
 from shardd.storage.change import Timing
 from shardd.storage.errors import SegmentError
@@ -87,7 +88,7 @@ class Leases:
 
     def nack(self, request: Request[Nack], caller: Hashable, respond: Respond) -> None:
         asked, tokens = parse_jobs(NACK, request, self.staging.limits)
-        delay = clamped_delay(asked)
+        delay, reason = clamped_delay(asked), told_reason(asked)
         topic, queue = self.look(request)
         now = self.staging.clock.now_ms()
         before: Saved = {}
@@ -100,7 +101,10 @@ class Leases:
                 else:
                     before[seq] = job.saved()
                     queue.release(seq, job, now + delay, now)
-            change_leases(_Nacked(topic, self, skipped, request, respond, staging=self.staging, before=before))
+            change = _Nacked(topic, self, skipped, request, respond, staging=self.staging, before=before)
+            if reason is not None:
+                change.explain(queue, reason)
+            change_leases(change)
 
     def extend(self, request: Request[Extend], caller: Hashable, respond: Respond) -> None:
         asked, tokens = parse_jobs(EXTEND, request, self.staging.limits)
@@ -161,6 +165,8 @@ class LeasesChanged(TopicChange, kw_only=True, eq=False):
 
     staging: Staging
     before: Saved
+    reasons: list[list[Any]] | UnsetType = UNSET
+    """`[seq, reason]` of jobs, for the log."""
     acks_synced: bool = False
     """Whether the answer reports the time of a sync: `disk` promises none."""
 
@@ -205,7 +211,7 @@ def change_leases(change: LeasesChanged) -> None:
         return
     change.acks_synced = durability.acks_synced
     if config.leases_durable:
-        change.body = LeasesFrame(rows=list(map(queue.row, change.before)))
+        change.body = LeasesFrame(rows=list(map(queue.row, change.before)), reasons=change.reasons)
         change.requires_sync = durability.acks_synced
     else:
         # The leases that the last stop left in the catalog are now out of date. Once this frame is on the device,
@@ -234,6 +240,22 @@ class _Nacked(LeasesChanged, eq=False):
     skipped: list[int]
     request: Request[Nack]
     respond: Respond
+    explained: dict[int, str | None] = field(default_factory=dict)
+    """The earlier reasons of jobs that have another one now."""
+
+    def explain(self, queue: Queue, reason: str) -> None:
+        self.explained = {seq: queue.reasons.get(seq) for seq in self.before}
+        for seq in self.before:
+            queue.explain(seq, reason)
+        self.reasons = queue.told(self.before)
+
+    def restore(self) -> None:
+        super().restore()
+        queue = self.topic.queue
+        assert queue is not None
+        for seq, reason in self.explained.items():
+            if seq in queue.jobs:
+                queue.explain(seq, reason)
 
     def done(self, timing: Timing) -> None:
         self.staging.events.jobs_changed(self.topic)

@@ -59,6 +59,8 @@ def _peeked(found: Found, queue: Queue, outbox: Outbox) -> PeekedJob:
     seq, ts, _, tag, data, meta = found
     job = queue.jobs.get(seq)
     shown = PeekedJob(seq, ts, tag, "ready", 0 if job is None else job.deliveries, data, meta)
+    if (reason := queue.reasons.get(seq)) is not None:
+        shown.reason = reason
     if job is not None and job.state is State.LEASED:
         shown.state, shown.node, shown.deadline = "in_flight", job.node, job.until
     elif job is not None and job.state in DELAYS:

@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 
 import structlog
 import trio
+from msgspec import UNSET
 
 from proto.ipc.message import Reply
 from proto.ipc.operations import Append, Operation
@@ -111,7 +112,9 @@ class Mover:
             if queue is not None:
                 for seq in transfers:
                     queue.order(seq)
-            self._stage(_Ordered(topic, self, transfers, waiter), LeasesFrame(letters=rows(transfers)))
+            told = queue.told(transfers) if queue is not None else []
+            body = LeasesFrame(letters=rows(transfers), reasons=told or UNSET)
+            self._stage(_Ordered(topic, self, transfers, waiter), body)
 
     def _call_back(self, topic: Topic, seqs: list[int], error: TopicsError) -> None:
         """Logs that these records stay where they are, because of `error`."""
@@ -215,7 +218,8 @@ class Mover:
         redrives = not deliveries[0]
         letter = source_id(topic.name, topic.epoch), tuple(seqs)
         write = Append(stamped=True, jobs=redrives, letters=letter)
-        body = form.body(topic.name, found, deliveries, topic.config.auto_create and not redrives)
+        reasons = {} if topic.queue is None else topic.queue.reasons
+        body = form.body(topic.name, found, deliveries, reasons, topic.config.auto_create and not redrives)
         try:
             reply = await peers.request(peers.index_of(target), write, target, body)
         except TopicsError as error:

@@ -10,6 +10,8 @@ the entries that are not READY. So the cost of a claim depends on the jobs it ta
 A token identifies one *delivery*. Each delivery has a new token, and `extend` keeps it, so a worker needs only the
 token of its claim.
 
+A reason that a nack tells is kept beside the entry, until the job is gone, and in memory for few jobs only.
+
 LEASE frames and the catalog have entries as rows, `[seq, state, deliveries, node, token, until]`. A row replaces the
 earlier rows of its seq, so replaying a log twice changes nothing. Fresh jobs need no position on disk: after a restart
 the search for them begins at the topic's floor and skips jobs with an entry. So a missing row never loses a job; the
@@ -23,10 +25,12 @@ SCHEDULED jobs stay: their times are logged with their records and are in every 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import Any
 
+from proto.model.limits import MAX_REASONS
 from shardd.storage.indivisible import indivisible
 from shardd.topic.job_states import DELAYS, GOING, LASTING, TIMED, Event, State, following
 
@@ -80,6 +84,8 @@ class Queue:
         """Time of the newest row that was read back, in ms."""
         self.holes = 0
         """`Topic.holes` when the entries were last compared with the records."""
+        self.reasons: OrderedDict[int, str] = OrderedDict()
+        """Why attempts failed, by seq: what the last nack told that gave a reason."""
         self._counts = [0] * len(State)
         self._timers: list[tuple[int, int, int]] = []
         self._reclaim: list[int] = []
@@ -136,6 +142,8 @@ class Queue:
     def drop(self, seq: int) -> None:
         """Remove the entry of a job whose record is gone, if it has one."""
         job = self.jobs.pop(seq, None)
+        if self.reasons:
+            self.reasons.pop(seq, None)
         if job is not None:
             self._counts[job.state] -= 1
             if job.stream:
@@ -213,6 +221,18 @@ class Queue:
         job.node, job.until = "", due_ms
         self._set(seq, job, (_POSTPONE if due_ms > now_ms else _RELEASE)[job.state])
 
+    def explain(self, seq: int, reason: str | None) -> None:
+        """Keep why an attempt of a job failed; None forgets it. The oldest goes if there are too many."""
+        self.reasons.pop(seq, None)
+        if reason is not None:
+            self.reasons[seq] = reason
+            if len(self.reasons) > MAX_REASONS:
+                self.reasons.popitem(last=False)
+
+    def told(self, seqs: Iterable[int]) -> list[list[Any]]:
+        """`[seq, reason]` of those of these jobs that have one."""
+        return [[seq, self.reasons[seq]] for seq in seqs if seq in self.reasons] if self.reasons else []
+
     def order(self, seq: int) -> None:
         """Reserve a job for its transfer to another topic. It has no holder."""
         job = self._entry(seq)
@@ -286,6 +306,8 @@ class Queue:
             job = self._entry(seq)
             job.deliveries, job.node, job.token, job.until = deliveries, node, token, until
             self._set(seq, job, State(state))
+        for seq, reason in fields.get("reasons", ()):
+            self.explain(seq, reason)
         self.dead_lettered = max(self.dead_lettered, fields.get("dead_lettered", 0))
         self.rows_at = max(self.rows_at, fields.get("at", 0))
 
@@ -298,7 +320,9 @@ class Queue:
                 if job.state in GOING:  # if the frame of its deletion is lost, it must come back
                     row[1] = int(State.READY)
                 rows.append(row)
-        return {"rows": rows, "dead_lettered": self.dead_lettered}
+        found = {"rows": rows, "dead_lettered": self.dead_lettered}
+        reasons = self.told(row[0] for row in rows)
+        return found | {"reasons": reasons} if reasons else found
 
     def _entry(self, seq: int) -> Job:
         job = self.jobs.get(seq)

@@ -98,7 +98,7 @@ def token(name: str, context: Context) -> str | None:
     if context.keyring:
         found = keyring().get_password(SERVICE, name)
         if not found:
-            raise ContextError(f"the keyring has no key for {name}; add the context again with --keyring")
+            raise ContextError(f"the keyring has no token for {name}; add the context again with --keyring")
         return str(found)
     return context.token
 
@@ -109,9 +109,9 @@ def read_token(file: Path) -> str:
         _check_private(file)
         found = file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ContextError(f"the key cannot be read from {file}: {error}") from None
+        raise ContextError(f"the token cannot be read from {file}: {error}") from None
     if not found or not found[0].strip():
-        raise ContextError(f"{file} has no key in its first line")
+        raise ContextError(f"{file} has no token in its first line")
     return found[0].strip()
 
 
@@ -127,6 +127,6 @@ def _check_private(file: Path) -> None:
     found = file.stat()
     mode = found.st_mode
     if found.st_uid not in (os.getuid(), 0):
-        raise ContextError(f"{file} belongs to user {found.st_uid}, who could have you send keys elsewhere")
+        raise ContextError(f"{file} belongs to user {found.st_uid}, who could have you send tokens elsewhere")
     if mode & PRIVATE:
-        raise ContextError(f"others may read {file} (mode {mode & 0o777:04o}), which has a key: chmod 600 {file}")
+        raise ContextError(f"others may read {file} (mode {mode & 0o777:04o}), which has a token: chmod 600 {file}")

@@ -1,13 +1,13 @@
-"""Endpoint: the URL of the service that a command uses, and the API key.
+"""Endpoint: the URL of the service that a command uses, and the token, which is an API key of the service.
 
     --url                           that URL
-    else --context                  the URL and the key of that context
+    else --context                  the URL and the token of that context
     else TOPICS_URL                 that URL
     else TOPICS_CONTEXT, else the context in use
     else, a local service runs      the service that uses the data directory, at the address it listens on
     else                            TOPICS_HOST and TOPICS_PORT
 
-The key is that of --token, else of the context if the URL is from it, else of TOPICS_TOKEN. The key of a context is
+The token is that of --token, else of the context if the URL is from it, else of TOPICS_TOKEN. That of a context is
 sent to no other URL.
 
 A local service has a status file in its runtime directory, readable by its own user and root only. The file has details
@@ -26,7 +26,7 @@ import typer
 from supervisor.cli import contexts
 from supervisor.cli.terminal import Status, complain, fail, fail_each, read_seconds
 from supervisor.client.http_client import Client
-from supervisor.config import variables
+from supervisor.config import places, variables
 from supervisor.process import rundir
 
 if TYPE_CHECKING:
@@ -40,7 +40,8 @@ ContextOption = Annotated[
     typer.Option("--context", help="A context by its name [TOPICS_CONTEXT; the one in use].", show_default=False),
 ]
 TokenOption = Annotated[
-    str | None, typer.Option("--token", help="An API key; better in TOPICS_TOKEN.", show_default=False)
+    str | None,
+    typer.Option("--token", help="An API key of the service; better in TOPICS_TOKEN.", show_default=False),
 ]
 PatienceOption = Annotated[
     float,
@@ -55,7 +56,7 @@ PatienceOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """URL and key of a service. `local` is the content of its status file, None if there is none or it is not
+    """URL and token of a service. `local` is the content of its status file, None if there is none or it is not
     readable."""
 
     url: str
@@ -94,10 +95,10 @@ def resolve(
     token = token or environment.get(variables.TOKEN) or None
     if url is not None and not local:
         return Endpoint(url, token)
-    settings = _settings()
+    settings = places.plain(environment) or _settings()
     found = rundir.status(settings.runtime_dir, environment, settings.data_dir)
     if url is None:
-        url = found["url"] if found is not None else _configured(settings)
+        url = found["url"] if found is not None else configured(settings)
     return Endpoint(url, token, found if found is not None and found["url"] == url.rstrip("/") else None)
 
 
@@ -111,7 +112,7 @@ def _settings() -> Settings:
 
 
 def _named(context: str | None, token: str | None, environment: Mapping[str, str]) -> tuple[str | None, str | None]:
-    """URL and key by TOPICS_URL or a context; the URL is None if there is neither."""
+    """URL and token by TOPICS_URL or a context; the URL is None if there is neither."""
     if context is None and environment.get(variables.URL):
         return environment[variables.URL], token
     try:
@@ -125,7 +126,8 @@ def _named(context: str | None, token: str | None, environment: Mapping[str, str
         fail(str(error), Status.USAGE)
 
 
-def _configured(settings: Settings) -> str:
+def configured(settings: Settings | places.Places) -> str:
+    """The URL at which a service with these settings listens, from this machine."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(settings.host, settings.host)
     return f"http://[{host}]:{settings.port}" if ":" in host else f"http://{host}:{settings.port}"
 

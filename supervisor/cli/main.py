@@ -10,7 +10,10 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from supervisor.cli import plain_values
 from supervisor.cli.terminal import HELP_OPTIONS
+
+plain_values.install()
 
 
 class Entry(NamedTuple):
@@ -61,7 +64,7 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         "salvage": Entry(f"{_HERE}.salvage", "salvage", "Keep what is intact of a damaged topic."),
     },
     "This command": {
-        "context": Entry(f"{_HERE}.context", "app", "Names for services: URL and key of each."),
+        "context": Entry(f"{_HERE}.context", "app", "Names for services: URL and token of each."),
         "completion": Entry(f"{_HERE}.completion", "completion", "Print a script that makes the shell complete."),
         "version": Entry(f"{_HERE}.version", "version", "Print the version."),
     },
@@ -166,7 +169,7 @@ def _root(
     """A persistent event engine: append-only topics behind a JSON-first HTTP API.
 
     Commands that ask a service take the one of --url, of --context, of TOPICS_URL, of the context in use, or else the
-    one that runs here.
+    one that runs here. They send the token of --token, of the context, or of TOPICS_TOKEN: an API key of the service.
     """
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
 from supervisor.cli.endpoint import Endpoint
+from supervisor.cli.quantities import counted, size
 from supervisor.client.http_client import Client, Refused, Unavailable
 
 LAGGARDS = 10
@@ -188,7 +188,7 @@ def rendered(found: Mapping[str, Any]) -> RenderableType:
 
 
 def _bucket(each: Mapping[str, Any]) -> Text:
-    behind = f"{each['lag_bytes']:,.0f} bytes behind for {each['lag_s']:.1f} s"
+    behind = f"{size(each['lag_bytes'])} behind for {each['lag_s']:.1f} s"
     line = f"bucket, shard {each['shard']}: {each['role']}, {behind}"
     return Text(line, "" if each["role"] == "holder" else "red")
 
@@ -208,14 +208,14 @@ def _headline(found: Mapping[str, Any]) -> Text:
 def _figures(found: Mapping[str, Any]) -> list[str]:
     wal, disk, queues = found["wal"], found["disk"], found["queues"]
     p99 = "-" if wal["fsync_p99_us"] is None else f"at most {wal['fsync_p99_us'] / 1000:g} ms"
-    free = "-" if disk["free_bytes"] is None else decimal(int(disk["free_bytes"]))
-    of = f" of {decimal(disk['total_bytes'])}" if "total_bytes" in disk else ""
+    free = "-" if disk["free_bytes"] is None else size(int(disk["free_bytes"]))
+    of = f" of {size(disk['total_bytes'])}" if "total_bytes" in disk else ""
     read_only = f", {wal['read_only']:g} READ-ONLY" if wal["read_only"] else ""
-    refused = f", {disk['refused_total']:,} writes refused" if disk["refused_total"] else ""
+    refused = f", {counted(disk['refused_total'], 'write')} refused" if disk["refused_total"] else ""
     return [
-        f"{found['topics']:,} topics, {found['records']:,} records, {decimal(int(found['bytes']))}",
-        f"{queues['topics']:,} queues with {queues['in_flight']:,} jobs in flight",
-        f"{found['requests_in_flight']:,} requests in flight, {found['streams']:,} streams",
-        f"log: {wal['queue_depth']:,} writes wait, p99 of syncs {p99}{read_only}",
+        f"{counted(found['topics'], 'topic')}, {counted(found['records'], 'record')}, {size(int(found['bytes']))}",
+        f"{counted(queues['topics'], 'queue')} with {counted(queues['in_flight'], 'job')} in flight",
+        f"{counted(found['requests_in_flight'], 'request')} in flight, {counted(found['streams'], 'stream')}",
+        f"log: {counted(wal['queue_depth'], 'write')} waiting, p99 of syncs {p99}{read_only}",
         f"disk: {free} free{of}{refused}",
     ]

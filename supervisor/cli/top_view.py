@@ -7,9 +7,9 @@ from typing import Any
 from urllib.parse import quote
 
 import msgspec
-from rich.filesize import decimal
 from rich.table import Table
 
+from supervisor.cli.quantities import size
 from supervisor.client.http_client import Client
 
 PAGE = 1000
@@ -89,7 +89,7 @@ def rendered(rows: list[dict[str, Any]]) -> Table:
             row["topic"],
             f"{row['records_per_s']:,.1f}",
             f"{row['records']:,}",
-            decimal(row["bytes"]),
+            size(row["bytes"]),
             str(row["head_seq"]),
             "" if row["lag"] is None else f"{row['lag']:,}",
             "" if row["queue_ready"] is None else f"{row['queue_ready']:,}",

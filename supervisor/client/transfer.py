@@ -164,7 +164,7 @@ def _configure(client: Client, part: Note) -> int:
     try:
         client.put(f"/v0/topics/{quote(part.topic, safe='')}", json.dumps(config).encode())
     except Refused as error:
-        remedy = "; give a key that may (admin), or leave it out with --no-config" if error.status == 403 else ""
+        remedy = "; give a token that may (admin), or leave it out with --no-config" if error.status == 403 else ""
         raise TransferError(f"line {part.number}: making the topic {part.topic}: {error}{remedy}") from error
     return 1
 

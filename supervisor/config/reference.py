@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from supervisor.config import keys, units, variables
-from supervisor.config.settings import FILE_VARIABLE, PREFIX, Settings
+from supervisor.config.places import FILE_VARIABLE, PREFIX
+from supervisor.config.settings import Settings
 
 INTRODUCTION = f"""# Configuration
 

@@ -29,11 +29,9 @@ from proto.model.memory_shares import default_for
 from proto.process.orphan import PARENT_PID_VARIABLE
 from supervisor.config import keys, units, variables
 from supervisor.config.machine import memory_bytes
+from supervisor.config.places import DATA_DIR, DEFAULT_FILE, FILE_VARIABLE, HOST, PORT, PREFIX
 
-PREFIX = "TOPICS_"
 MAX_SHARDS = 64
-FILE_VARIABLE = "TOPICS_CONFIG"
-DEFAULT_FILE = Path("topics.toml")
 
 
 class SettingsError(Exception):
@@ -69,8 +67,8 @@ _LimitSettings = create_model(  # type: ignore[call-overload]
 
 
 class Settings(_LimitSettings):  # type: ignore[misc, valid-type]
-    host: str = Field("127.0.0.1", description="address to listen on")
-    port: int = Field(4000, ge=0, le=65535, description="port to listen on, 0 for any free one")
+    host: str = Field(HOST, description="address to listen on")
+    port: int = Field(PORT, ge=0, le=65535, description="port to listen on, 0 for any free one")
     advertise: str = Field(
         "", description="URL of this machine's service, for standbys to name; empty: host name and port"
     )
@@ -78,7 +76,7 @@ class Settings(_LimitSettings):  # type: ignore[misc, valid-type]
         "", description="host:port[,host:port...] to speak the Walrus protocol on; empty: nowhere"
     )
     rog_listen: str = Field("", description="host:port[,host:port...] to speak the Rog protocol on; empty: nowhere")
-    data_dir: Path = Field(Path("topics-data"), description="directory that holds everything")
+    data_dir: Path = Field(DATA_DIR, description="directory that holds everything")
     shards: int | None = Field(
         None, ge=1, le=MAX_SHARDS, description="shard processes, fixed when the data directory is made"
     )

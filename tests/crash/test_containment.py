@@ -168,6 +168,7 @@ CASES: list[Case] = [
     ("ack", "jobs", {"node": "w", "seqs": [1]}, {}),
     ("nack", "plain", {"node": "w", "seqs": [1, 2], "delay_ms": 5}, {}),
     ("nack", "jobs", {"node": "w", "seqs": [1]}, {}),
+    ("nack", "jobs", {"node": "w", "seqs": [1], "reason": "why"}, {}),
     ("extend", "jobs", {"node": "w", "seqs": [1], "lease_ms": 5000}, {}),
     ("extend", "plain", {"node": "w", "seqs": [1], "lease_ms": 5000}, {}),
     ("peek_jobs", "jobs", {"limit": 5}, {}),

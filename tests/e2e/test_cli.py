@@ -7,9 +7,11 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -247,12 +249,49 @@ def test_the_exit_status_decides_about_a_job(topics: Topics, tmp_path: Path) -> 
     assert topics("read", "work:dead", "--data") == "4\n"
     (depth,) = topics.json("queues", "ls", "work*")
     assert (depth["topic"], depth["ready"], depth["dead_lettering"], depth["dead_lettered"]) == ("work", 0, 0, 1)
-    assert topics("queues", "redrive", "work:dead", "work") == "work: 1 dead letters are jobs again\n"
+    assert topics("queues", "redrive", "work:dead", "work") == "work: 1 dead letter is a job again\n"
     (job,) = topics.json("queues", "peek", "work")
     assert (job["data"], job["state"]) == (4, "ready")
     assert "ready" in topics("queues", "peek", "work")
-    topics("queues", "peek", "work:dead", status=1)
-    assert "not_a_queue" in topics.stderr
+    topics("queues", "peek", "no-such-topic", status=1)
+    assert "`topics ls` lists those there are" in topics.stderr
+
+
+def test_a_dead_letter_says_why_and_how_many_there_are(topics: Topics) -> None:
+    topics("create", "why", "--queue", "--max-deliveries", "2", "--dead-letter", "why:dead")
+    topics("publish", "why", "1", "--tag", "t")
+    script = r"printf 'first\nlast \033[31m line\n\n' >&2; exit 7"
+    topics("work", "why", "--exec", script, "--drain", given="")
+    assert "first\nlast \x1b[31m line\n\n" in topics.stderr  # the command's own, as it was written
+    told = topics.stderr.splitlines()
+    assert any("job 1 of why failed at delivery 1, the next is in" in line for line in told)
+    assert any("job 1 of why failed at delivery 2, the last: it is a dead letter now" in line for line in told)
+    assert told[-1] == "topics: why: 0 jobs done, 2 attempts failed"
+    reason = "exit status 7: last \x1b[31m line"
+    (letter,) = topics.json("queues", "peek", "why:dead")
+    assert letter == {
+        "seq": 1, "queue": "why", "deliveries": 2, "reason": reason, "tag": "t", "data": 1,
+    }  # fmt: skip
+    assert "exit status 7: last \\u001b[31m line" in topics("queues", "peek", "why:dead")
+    assert (topics.json("queues", "ls", "why")[0]["dead_letters"], topics("queues", "ls", "why").split()[-3:]) == (
+        1, ["1", "why:dead", "-"],
+    )  # fmt: skip
+    assert topics("queues", "redrive", "why:dead", "why") == "why: 1 dead letter is a job again\n"
+    assert topics.json("queues", "ls", "why")[0]["dead_letters"] == 0
+
+
+def test_a_failed_job_says_why_until_it_is_done(topics: Topics, tmp_path: Path) -> None:
+    topics("create", "again", "--queue")
+    topics("publish", "again", "1")
+    with topics.running("work", "again", "--exec", "sleep 600 & echo no such mailbox >&2; exit 3") as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "no such mailbox\n"
+        assert "failed at delivery 1" in process.stderr.readline()
+        until(lambda: topics.json("queues", "peek", "again")[0]["state"] == "delayed", "the nack", 30)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert topics.json("queues", "peek", "again")[0]["reason"] == "exit status 3: no such mailbox"
+    assert "exit status 3: no such mailbox" in topics("queues", "peek", "again")
 
 
 def test_a_command_may_leave_its_input_and_take_the_whole_record(topics: Topics, tmp_path: Path) -> None:
@@ -299,7 +338,7 @@ def test_topics_are_made_shown_changed_and_deleted(topics: Topics) -> None:
     assert [each["topic"] for each in topics.json("ls", "adm:")] == ["adm:a", "adm:b"]
     assert [each["topic"] for each in topics.json("ls", "adm*b")] == ["adm:b"]
     assert topics("ls", "adm:b").splitlines()[0].split() == ["topic", "records", "bytes", "head"]
-    assert topics("rm", "adm:b", "--before", "2", "--yes") == "adm:b: 1 records deleted\n"
+    assert topics("rm", "adm:b", "--before", "2", "--yes") == "adm:b: 1 record deleted\n"
     assert topics("rm", "adm:b", "--tag", "x*", "--yes") == "adm:b: 2 records deleted\n"
     topics("rm", "adm:a", status=2)
     assert "--yes" in topics.stderr
@@ -333,8 +372,12 @@ def test_the_doctor_looks_at_machine_and_service(topics: Topics, shared: Service
     assert {"settings", "packages", "data", "disk", "descriptors", "service", "version", "key", "clock"} <= found.keys()
     assert found["service"] == found["version"] == found["clock"] == "ok"
     topics.environment |= {"TOPICS_PORT": str(shared.port)}
-    told = topics("doctor", status=1)
-    assert re.search(rf"^fail  port: 127.0.0.1:{shared.port} cannot be used .*; stop what has it", told, re.MULTILINE)
+    assert f"ok    port: a service of topics listens at http://127.0.0.1:{shared.port}\n" in topics("doctor")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        topics.environment |= {"TOPICS_PORT": str(port)}
+        told = topics("doctor", status=1)
+    assert re.search(rf"^fail  port: 127.0.0.1:{port} cannot be used .*; stop what has it", told, re.MULTILINE)
     topics.environment |= {"TOPICS_PORT": "http"}
     assert "fail  settings: TOPICS_PORT=http" in topics("doctor", status=1)
 
@@ -345,6 +388,30 @@ def test_topics_are_completed_by_asking_the_service(topics: Topics) -> None:
     assert topics().split() == ["compl:orders"]
     topics.environment |= {"TOPICS_URL": "http://127.0.0.1:1"}
     assert topics().split() == []
+
+
+def test_a_publish_waits_for_a_service_that_is_down_says_so_and_keeps_its_input(topics: Topics, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    with Service(tmp_path / "other") as service:
+        service.stop()
+        topics.environment |= {"TOPICS_URL": service.url}
+        began = time.monotonic()
+        with topics.running("publish", "late", "--text", stdin=subprocess.PIPE) as process:
+            assert process.stdin is not None
+            assert process.stderr is not None
+            process.stdin.write("1\n2\n")
+            process.stdin.flush()
+            told = process.stderr.readline()
+            assert time.monotonic() - began < 5  # 3 s, and the time to start beside other tests
+            assert told.startswith(f"topics: {service.url}: no answer yet (ConnectError: ")
+            assert "; trying again for " in told
+            service.start()
+            process.stdin.write("3\n")
+            process.stdin.close()
+            process.stdin = None
+            assert process.stderr.readline().startswith(f"topics: {service.url}: the service answers again, after ")
+            assert process.wait(60) == 0
+        assert topics("read", "late", "--data").split() == ['"1"', '"2"', '"3"']
 
 
 def test_a_service_that_is_away_is_status_3_and_wrong_urls_are_2(topics: Topics) -> None:
@@ -365,7 +432,6 @@ def test_every_block_of_the_page_runs_as_printed(environment: dict[str, str], sh
     directory = tmp_path / "page"
     directory.mkdir()
     script = "set -e -o pipefail\n" + "\n".join(blocks).replace("127.0.0.1:4000", f"127.0.0.1:{shared.port}")
-    script = script.replace("topics doctor\n", "topics doctor || true # its port is in use here\n")
     done = subprocess.run(
         ["bash", "-c", script], capture_output=True, text=True, timeout=200, check=False, env=environment, cwd=directory
     )

@@ -236,7 +236,7 @@ def test_a_bar_is_for_terminals_and_leaves_the_output_alone(places: dict[str, st
     os.close(ours)
     assert process.returncode == 0
     assert b"backing up" in shown
-    assert re.fullmatch(rb"\S+Z: \d+ bytes copied, 0 linked\n", output)
+    assert re.fullmatch(rb"\S+Z: [\d,.]+ (bytes|kB|MB) copied, 0 bytes linked\n", output)
 
 
 def test_the_shell_is_told_how_to_complete(monkeypatch: pytest.MonkeyPatch) -> None:

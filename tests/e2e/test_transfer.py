@@ -78,7 +78,7 @@ def test_what_was_exported_is_imported_again_with_its_configuration(
             {"topic": topic, **record} for record in records
         ]
         service.request("DELETE", f"/v0/topics/{topic}")
-    assert b"1450 records, 2 topics made" in topics(service, "import", str(file)).stdout
+    assert b"1,450 records, 2 topics made" in topics(service, "import", str(file)).stdout
     for topic, records in wanted.items():
         assert content(everything(service, topic)) == content(records)
     _, state = service.request("GET", f"/v0/topics/{stem}:q")

@@ -145,7 +145,9 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     "ack": (Example(("m-queue",), body={"node": "w", "seqs": [1, 2], "lease_ids": [LEASE, "x"]}, before=LEASED),),
     "nack": (
         Example(
-            ("m-queue",), body={"node": "w", "seqs": [1, 9], "lease_ids": [LEASE, "x"], "delay_ms": 10}, before=LEASED
+            ("m-queue",),
+            body={"node": "w", "seqs": [1, 9], "lease_ids": [LEASE, "x"], "delay_ms": 10, "reason": "exit status 1"},
+            before=LEASED,
         ),
     ),
     "extend": (

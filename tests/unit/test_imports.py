@@ -64,6 +64,7 @@ DOORS = {
         "supervisor/cli/completers.py",
         "supervisor/cli/endpoint.py",
         "supervisor/cli/main.py",
+        "supervisor/cli/plain_values.py",
         "supervisor/cli/reference.py",
         "supervisor/cli/remote.py",
         "supervisor/cli/terminal.py",

@@ -1372,7 +1372,8 @@ export interface components {
          *         480101,
          *         480104
          *       ],
-         *       "delay_ms": 1000
+         *       "delay_ms": 1000,
+         *       "reason": "exit status 1: no such mailbox"
          *     }
          */
         NackRequest: {
@@ -1397,6 +1398,12 @@ export interface components {
              * @example 1000
              */
             delay_ms?: number | null;
+            /**
+             * @description why the attempt failed, at most 512 bytes of UTF-8; a dead letter has the last one told as `meta.$dead_letter_reason`
+             * @default null
+             * @example exit status 1: no such mailbox
+             */
+            reason?: string | null;
         };
         /**
          * @example {
@@ -1622,6 +1629,8 @@ export interface components {
             deadline?: number;
             /** @description delayed: when it can be claimed, ms since 1970 */
             due?: number;
+            /** @description why an attempt failed, as the last nack told that gave a reason */
+            reason?: string;
             /** @description dead_lettering: the topic it goes to; for a redrive the queue it came from */
             dead_letter?: string;
             /**

@@ -11,10 +11,14 @@ A request that must not be carried out twice is repeated only if the error says 
 from __future__ import annotations
 
 import json
+import logging
+import math
 import os
 import random
+import ssl
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import Any, Self, TypedDict
 from urllib.parse import quote
 
@@ -29,7 +33,19 @@ TIMEOUT_S = 90.0
 """Longer than the service's own request timeout, after which it answers 503."""
 CONNECT_TIMEOUT_S = 10.0
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_TOLD_AFTER_S = 2.0
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
+
+
+log = logging.getLogger("topics_client.connection")
+_ours = ContextVar("topics_client_request", default=False)
+
+
+def _of_others(record: logging.LogRecord) -> bool:
+    return not _ours.get()
+
+
+logging.getLogger("httpx").addFilter(_of_others)  # its line for each request is for programs that use httpx themselves
 
 
 class Pauses:
@@ -39,6 +55,8 @@ class Pauses:
         self._patience_s = patience_s
         self._deadline: float | None = None
         self._next_s = _SHORTEST_PAUSE_S
+        self._failing_since: float | None = None
+        self._told = False
 
     async def after(self, error: TopicsError) -> None:
         """Wait before the next attempt. Raises `error` if it can not succeed later or the patience is over."""
@@ -51,10 +69,25 @@ class Pauses:
             self._deadline = self._deadline or now + self._patience_s
             if now + pause_s > self._deadline:
                 raise error
+        self._tell(error, now, pause_s)
         await anyio.sleep(pause_s)
 
+    def _tell(self, error: TopicsError, now: float, pause_s: float) -> None:
+        """Log once that attempts go on, unless they end soon, which an error tells."""
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        left_s = math.inf if self._deadline is None else self._deadline - now
+        if not self._told and now + pause_s >= self._failing_since + _TOLD_AFTER_S and left_s > 2 * _TOLD_AFTER_S:
+            self._told = True
+            log.warning(
+                "no answer yet (%s); trying again%s", error, "" if left_s == math.inf else f" for {left_s:.0f} s"
+            )
+
     def reset(self) -> None:
+        """The service has answered."""
+        if self._told and self._failing_since is not None:
+            log.info("the service answers again, after %.0f s", anyio.current_time() - self._failing_since)
         self._deadline, self._next_s = None, _SHORTEST_PAUSE_S
+        self._failing_since, self._told = None, False
 
 
 class _Body(httpx.AsyncByteStream):
@@ -113,7 +146,8 @@ class Connection:
             timeout=httpx.Timeout(TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
             transport=transport,
-        )
+            verify=True if url.lower().startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT),
+        )  # a context that trusts no certificate costs nothing; one with all those of the system takes 20 ms to make
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -131,7 +165,9 @@ class Connection:
         pauses = Pauses(self.patience_s)
         while True:
             try:
-                return await self._once(self._request(method, path, body, params))
+                answer = await self._once(self._request(method, path, body, params))
+                pauses.reset()
+                return answer
             except TopicsError as error:
                 if not repeat and error.outcome != "not_done":
                     raise
@@ -146,7 +182,11 @@ class Connection:
 
     async def _send(self, request: httpx.Request, *, stream: bool = False) -> httpx.Response:
         request.stream = _Body(request.content)
-        return await self._http.send(request, stream=stream)
+        token = _ours.set(True)
+        try:
+            return await self._http.send(request, stream=stream)
+        finally:
+            _ours.reset(token)
 
     async def open(self, path: str, headers: Mapping[str, str], *, silence_s: float) -> httpx.Response:
         """Open a stream of events, which ends with `httpx.ReadTimeout` after `silence_s`. The caller closes it."""

@@ -33,8 +33,18 @@ from topics_client.payloads import decoder
 
 log = logging.getLogger("topics_client")
 
+_REASON_BYTES = 512
 Handler = Callable[[Job], Awaitable[Any]] | Callable[[Job], Any]
 """A coroutine function, or a plain one, which runs in a thread."""
+
+
+def told(error: Exception) -> str:
+    """An error as the reason of a nack: its type, and its text if it has one."""
+    try:
+        text = str(error)
+    except Exception:
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def doubling(deliveries: int) -> float:
@@ -58,9 +68,18 @@ class Work:
     """Called with each failed job and its error, besides the log."""
     type: Any = None
     """That of the jobs' data. A job whose data is not of it fails, with its data as it came."""
+    reason: Callable[[Exception], str | None] = told
+    """What the service keeps of an error, with the job and its dead letter; None for nothing."""
+    max_deliveries: int = 0
+    """That of the queue, if the log is to say which attempt was the last one."""
 
     def __call__(self, job: Job) -> Any:
         return self.handler(job)
+
+
+def shortened(reason: str) -> str:
+    """A reason as the service takes it: at most 512 bytes of UTF-8, its end cut."""
+    return reason.encode(errors="replace")[:_REASON_BYTES].decode(errors="ignore")
 
 
 def worker(queue: str, **options: Any) -> Callable[[Handler], Work]:
@@ -86,9 +105,12 @@ class Leasing:
         """Complete jobs. `skipped` has those whose lease had ended, or that were acked before."""
         return await self._leases("ack", queue, node, jobs, {})
 
-    async def nack(self, queue: str, node: str, jobs: Sequence[Job], *, delay_ms: int = 0) -> Leases:
-        """Give jobs back, to be claimed again after `delay_ms`."""
-        return await self._leases("nack", queue, node, jobs, {"delay_ms": delay_ms})
+    async def nack(
+        self, queue: str, node: str, jobs: Sequence[Job], *, delay_ms: int = 0, reason: str | None = None
+    ) -> Leases:
+        """Give jobs back, to be claimed again after `delay_ms`. The service keeps the `reason`, cut to 512 bytes."""
+        more = {"delay_ms": delay_ms, "reason": None if reason is None else shortened(reason)}
+        return await self._leases("nack", queue, node, jobs, more)
 
     async def extend(self, queue: str, node: str, jobs: Sequence[Job], *, lease_ms: int) -> Leases:
         """Hold jobs for `lease_ms` from now on."""
@@ -200,14 +222,16 @@ class Worker:
         except Exception as error:
             self.failed += 1
             pause_s = self.work.backoff(job.deliveries)
+            last = 0 < self.work.max_deliveries <= job.deliveries
+            then = "the last: it is a dead letter now" if last else f"the next is in {pause_s:.1f} s or later"
             log.warning(
-                "job %s of %s failed at delivery %s, the next is in %.1f s or later: %r",
-                *(job.seq, self.work.queue, job.deliveries, pause_s, error),
+                "job %s of %s failed at delivery %s, %s: %r",
+                *(job.seq, self.work.queue, job.deliveries, then, error),
                 exc_info=error,
             )
             if self.work.on_failure is not None:
                 self.work.on_failure(job, error)
-            await self._release(job, int(pause_s * 1000))
+            await self._release(job, int(pause_s * 1000), self.work.reason(error))
             return
         try:
             answer = await self.client.ack(self.work.queue, self.node, [job])
@@ -218,9 +242,9 @@ class Worker:
         if answer["skipped"]:
             log.info("job %s of %s had been acked, or its lease had ended", job.seq, self.work.queue)
 
-    async def _release(self, job: Job, delay_ms: int) -> None:
+    async def _release(self, job: Job, delay_ms: int, reason: str | None = None) -> None:
         try:
-            await self.client.nack(self.work.queue, self.node, [job], delay_ms=delay_ms)
+            await self.client.nack(self.work.queue, self.node, [job], delay_ms=delay_ms, reason=reason)
         except TopicsError as error:
             log.warning("job %s of %s comes back when its lease ends: %s", job.seq, self.work.queue, error)
 

@@ -10,6 +10,7 @@ import typer
 
 from supervisor.backup import backup as backups
 from supervisor.backup import restore as restores
+from supervisor.cli.quantities import counted, size
 from supervisor.cli.terminal import (
     DataDirOption,
     JsonOption,
@@ -71,7 +72,7 @@ def backup(
                 elif found["kind"] == "warning":
                     complain(found["message"])
                 elif found["kind"] == "done":
-                    tell(f"{found['path']}: {found['copied_bytes']} bytes copied, {found['linked_bytes']} linked")
+                    tell(f"{found['path']}: {size(found['copied_bytes'])} copied, {size(found['linked_bytes'])} linked")
                 elif found["again"]:
                     tell(f"{found['shard']}: a checkpoint came in between, going through it again", err=True)
     except (backups.BackupError, OSError) as error:
@@ -144,7 +145,8 @@ def restore(
     if not as_json:
         tell(f"{found['backup']} is restored to {found['data_dir']}")
     if cuts and not as_json:
-        tell(f"{topics} topics, {records} records removed behind the cut, {cuts.reserve} seqs reserved in each")
+        cut = f"{counted(topics, 'topic')}, {counted(records, 'record')} removed behind the cut"
+        tell(f"{cut}, {counted(cuts.reserve, 'seq')} reserved in each")
 
 
 def _time(found: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import anyio
 import typer
 
+from supervisor.cli.quantities import counted
 from supervisor.cli.remote import Remote, remote
 from supervisor.cli.terminal import (
     complain,
@@ -23,7 +24,7 @@ from supervisor.cli.terminal import (
     table,
     tell,
 )
-from topics_client import Json, NewRecord
+from supervisor.client.python_client import Json, NewRecord
 
 TITLES = {
     "what": "what",
@@ -75,8 +76,9 @@ async def bench(
         return
     shown: list[dict[str, Any]] = [{title: row[name] for name, title in TITLES.items()} for row in rows]
     tell(table(shown, TITLES))
+    cores = counted(os.cpu_count() or 1, "processor")
     shared = ", which it shares with the service" if on.endpoint.local is not None else ""
-    complain(f"as one client sees it, records of {size} bytes; this machine has {os.cpu_count()} processors{shared}")
+    complain(f"as one client sees it, records of {counted(size, 'byte')}; this machine has {cores}{shared}")
 
 
 async def _loads(on: Remote, topic: str, data: Json, batch: int, concurrency: int, seconds: float) -> list[Measured]:

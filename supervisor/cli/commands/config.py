@@ -16,7 +16,8 @@ from supervisor.cli.terminal import (
     tell,
 )
 from supervisor.config import keys, reference
-from supervisor.config.settings import PREFIX, Loaded, SettingsError, inspect
+from supervisor.config.places import PREFIX
+from supervisor.config.settings import Loaded, SettingsError, inspect
 
 
 def config(

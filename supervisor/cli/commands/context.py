@@ -25,7 +25,7 @@ from supervisor.cli.terminal import (
 )
 
 app = typer.Typer(
-    help="""Names for services: URL and key of each. Other commands use the one in use, or that of --context.
+    help="""Names for services: URL and token of each. Other commands use the one in use, or that of --context.
 
     Exit status: 0 done, 1 not possible, 2 wrong options.
     """,
@@ -54,17 +54,17 @@ def add(
     name: NameArgument,
     url: Annotated[str, typer.Argument(metavar="URL", help="Such as https://topics.example.com.", show_default=False)],
     token_file: Annotated[
-        Path | None, typer.Option(help="The key is the first line of this file, which only you may read.")
+        Path | None, typer.Option(help="The token is the first line of this file, which only you may read.")
     ] = None,
-    keyring: Annotated[bool, typer.Option("--keyring", help="Read a key, and keep it in the keyring.")] = False,
-    token: Annotated[bool, typer.Option("--token", help="Read a key, and keep it in the file of contexts.")] = False,
+    keyring: Annotated[bool, typer.Option("--keyring", help="Read a token, and keep it in the keyring.")] = False,
+    token: Annotated[bool, typer.Option("--token", help="Read a token, and keep it in the file of contexts.")] = False,
 ) -> None:
     """Add a context, or change one. The first one is in use at once.
 
-    A key is read from standard input, at a terminal without being shown.
+    A token, which is an API key of the service, is read from standard input, at a terminal without being shown.
     """
     if sum((token_file is not None, keyring, token)) > 1:
-        fail("--token-file, --keyring and --token each say where the key is; give one of them", Status.USAGE)
+        fail("--token-file, --keyring and --token each say where the token is; give one of them", Status.USAGE)
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         fail(f"{url!r} is no URL of a service; write it like https://topics.example.com", Status.USAGE)
@@ -80,9 +80,9 @@ def add(
 
 
 def _read_token() -> str:
-    found = typer.prompt("key", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
+    found = typer.prompt("token", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.readline()
     if not str(found).strip():
-        fail("there is no key on standard input", Status.USAGE)
+        fail("there is no token on standard input", Status.USAGE)
     return str(found).strip()
 
 
@@ -96,7 +96,7 @@ def use(name: NameArgument) -> None:
 
 @app.command("ls")
 def list_contexts(as_json: JsonOption = False) -> None:
-    """List contexts: URLs, and where their keys are."""
+    """List contexts: URLs, and where their tokens are."""
     try:
         known = file.load(file.path(os.environ))
     except file.ContextError as error:
@@ -110,12 +110,12 @@ def list_contexts(as_json: JsonOption = False) -> None:
             say(row)
     else:
         shown = [{**row, "in_use": "*" if row["in_use"] else ""} for row in rows]
-        tell(table(shown, {"in_use": "in_use", "context": "context", "url": "url", "key": "key"}))
+        tell(table(shown, {"in_use": "in_use", "context": "context", "url": "url", "key": "token"}))
 
 
 @app.command("rm")
 def remove(name: NameArgument) -> None:
-    """Remove a context, and its key from the keyring."""
+    """Remove a context, and its token from the keyring."""
     with _changing() as known:
         if known.find(name).keyring:
             keyring = file.keyring()

@@ -5,6 +5,7 @@ A check yields findings: `ok`, `warn` (worth a look) or `fail` (the service cann
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
@@ -24,7 +25,8 @@ from urllib.parse import urlsplit
 import typer
 
 from supervisor.cli.commands.version import installed
-from supervisor.cli.endpoint import ContextOption, Endpoint, TokenOption, UrlOption, resolve
+from supervisor.cli.endpoint import ContextOption, Endpoint, TokenOption, UrlOption, configured, resolve
+from supervisor.cli.quantities import size
 from supervisor.cli.terminal import (
     DataDirOption,
     JsonOption,
@@ -34,7 +36,7 @@ from supervisor.cli.terminal import (
     say,
     tell,
 )
-from supervisor.client.http_client import ClientError
+from supervisor.client.http_client import Client, ClientError
 from supervisor.config.settings import Settings, inspect
 
 PACKAGES = ("proto", "supervisor", "gateway", "shardd", "topics_server")
@@ -73,7 +75,7 @@ def doctor(
 ) -> None:
     """Check this machine and the service for what often goes wrong.
 
-    Packages, settings, port, data directory, disk, descriptors, the service with its version, key and clock. Exit
+    Packages, settings, port, data directory, disk, descriptors, the service with its version, token and clock. Exit
     status: 0 nothing is wrong, warnings included, 1 something is, 2 wrong options.
     """
     loaded = inspect()
@@ -125,10 +127,23 @@ def port(machine: Machine) -> Iterator[Finding]:
         try:
             trial.bind((host.strip("[]"), number))
         except OSError as error:
-            text = f"{place} cannot be used ({error.strerror}); stop what has it, or set TOPICS_PORT"
-            yield Finding("port", "fail", text)
+            yield _taken(machine, place, error)
             return
     yield Finding("port", "ok", f"{place} is free")
+
+
+def _taken(machine: Machine, place: str, error: OSError) -> Finding:
+    """What has the port: a service that answers there, which is no fault, or another program."""
+    url = configured(machine.settings)
+    if error.errno == errno.EADDRINUSE:
+        try:
+            with Client(url, None, patience_s=0, timeout_s=TIMEOUT_S) as client:
+                health = client.get("/v0/health").json()
+            if health["status"] == "ok" and isinstance(health["version"], str):
+                return Finding("port", "ok", f"a service of topics listens at {url}")
+        except (ClientError, ValueError, LookupError, TypeError):
+            pass
+    return Finding("port", "fail", f"{place} cannot be used ({error.strerror}); stop what has it, or set TOPICS_PORT")
 
 
 def data_directory(machine: Machine) -> Iterator[Finding]:
@@ -144,7 +159,7 @@ def data_directory(machine: Machine) -> Iterator[Finding]:
     usage, least = shutil.disk_usage(there), machine.settings.min_free_bytes
     shown = f"{usage.free / 2**30:.1f} GiB of {usage.total / 2**30:.1f} GiB are free"
     if usage.free <= least:
-        yield Finding("disk", "fail", f"{shown}: writes are refused below {least} bytes; make room, docs/operations.md")
+        yield Finding("disk", "fail", f"{shown}: writes are refused below {size(least)}; make room, docs/operations.md")
     else:
         scarce = usage.free < max(4 * least, usage.total // 50)
         yield Finding("disk", "warn" if scarce else "ok", shown)
@@ -200,9 +215,9 @@ def _key(machine: Machine) -> Iterator[Finding]:
         with machine.endpoint.client(0) as client:
             client.get("/v0/topics?page_size=1")
     except ClientError as error:
-        yield Finding("key", "fail", f"{error}; give a key with --token, TOPICS_TOKEN or a context")
+        yield Finding("key", "fail", f"{error}; give a token with --token, TOPICS_TOKEN or a context")
     else:
-        kind = "the key is taken" if machine.endpoint.token else "no key is needed"
+        kind = "the token is accepted" if machine.endpoint.token else "no token is needed"
         yield Finding("key", "ok", kind)
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from supervisor.cli.quantities import counted
 from supervisor.cli.terminal import (
     HELP_OPTIONS,
     JsonOption,
@@ -48,7 +49,10 @@ PathOption = Annotated[
 ]
 ColdOption = Annotated[Path | None, typer.Option(help="The cold tier of --path [TOPICS_COLD_DIR].", show_default=False)]
 UrlOption = Annotated[str | None, typer.Option(help="Read from the service at this address.", show_default=False)]
-TokenOption = Annotated[str | None, typer.Option(help="An API key for --url [TOPICS_TOKEN].", show_default=False)]
+TokenOption = Annotated[
+    str | None,
+    typer.Option(help="An API key of that service; better in TOPICS_TOKEN.", show_default=False),
+]
 TopicOption = Annotated[
     list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.", show_default=False)
 ]
@@ -146,8 +150,8 @@ def _run(writer: Writer, pause_s: float, once: bool, as_json: bool) -> None:
             if done is not None and as_json:
                 say({"version": done.version, "records": done.records, "gaps": done.gaps})
             elif done is not None:
-                gaps = f", {done.gaps} gaps" if done.gaps else ""
-                tell(f"version {done.version}: {done.records} records{gaps}")
+                gaps = f", {counted(done.gaps, 'gap')}" if done.gaps else ""
+                tell(f"version {done.version}: {counted(done.records, 'record')}{gaps}")
             elif once:
                 break
             else:

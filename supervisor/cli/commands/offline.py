@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from supervisor.backup import offline
+from supervisor.cli.quantities import counted
 from supervisor.cli.terminal import (
     DataDirOption,
     JsonOption,
@@ -36,9 +37,9 @@ def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
             elif found["kind"] == "report":
                 advance(found["done"], found["total"])
                 tell(
-                    f"{found['shard']}: {found['topics']} topics, {found['records']} records, {found['log_frames']} "
-                    f"log frames, {found['segment_frames']} frames in {found['segments']} segments: "
-                    + ("PROBLEMS" if found["problems"] else "sound")
+                    f"{found['shard']}: {counted(found['topics'], 'topic')}, {counted(found['records'], 'record')}, "
+                    f"{counted(found['log_frames'], 'log frame')}, {counted(found['segment_frames'], 'frame')} in "
+                    f"{counted(found['segments'], 'segment')}: " + ("PROBLEMS" if found["problems"] else "sound")
                 )
                 for problem in found["problems"]:
                     complain(problem)

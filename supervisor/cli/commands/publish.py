@@ -12,10 +12,10 @@ import msgspec
 import typer
 
 from supervisor.cli.completers import topic_names
+from supervisor.cli.quantities import counted
 from supervisor.cli.remote import Remote, remote
 from supervisor.cli.terminal import Status, bar, complain, fail, read_duration_ms
-from topics_client import Json, NewRecord, Published
-from topics_client.publishing import Publisher
+from supervisor.client.python_client import Json, NewRecord, Published, Publisher
 
 PATIENCE_S = 60.0
 LINGER_S = 0.1
@@ -117,7 +117,8 @@ async def _publish_lines(on: Remote, publisher: Publisher, record: Callable[[byt
                         advance(publisher.published, None)
         except BaseException:
             if publisher.published:
-                complain(f"{publisher.published} records were published")
+                were = "was" if publisher.published == 1 else "were"
+                complain(f"{counted(publisher.published, 'record')} {were} published")
             raise
     _tell(on, publisher.topic, publisher.done)
 
@@ -129,7 +130,7 @@ def _tell(on: Remote, topic: str, done: Published | None) -> None:
     found = {name: getattr(done, name) for name in ("topic", "count", "first_seq", "last_seq", "created", "deduped")}
     seqs = f"seq {done.last_seq}" if done.count == 1 else f"seqs {done.first_seq} to {done.last_seq}"
     notes = ", topic made" * done.created + ", written before" * done.deduped
-    on.print(found, f"{topic}: {done.count} record{'s' * (done.count != 1)}, {seqs}{notes}")
+    on.print(found, f"{topic}: {counted(done.count, 'record')}, {seqs}{notes}")
 
 
 def parsed(given: str, *, text: bool) -> Any:

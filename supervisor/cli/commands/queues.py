@@ -9,12 +9,14 @@ import typer
 
 from supervisor.cli import exact
 from supervisor.cli.commands.topics import TopicArgument, found
+from supervisor.cli.quantities import counted
 from supervisor.cli.remote import Remote, remote
 from supervisor.cli.terminal import (
     HELP_OPTIONS,
     table,
     tell,
 )
+from supervisor.client.python_client import Forbidden, NotAQueue, Record, TopicNotFound
 
 app = typer.Typer(
     help="""Depths and jobs of queues, and their dead letters.
@@ -26,14 +28,17 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings=HELP_OPTIONS,
 )
+FROM, DELIVERIES, REASON = "$dead_letter_from", "$dead_letter_deliveries", "$dead_letter_reason"
+"""Members of the `meta` of a dead letter."""
 DEPTHS = {
     "topic": "queue",
     "ready": "ready",
     "in_flight": "in flight",
     "delayed": "delayed",
     "dead_lettering": "dead, on the way",
-    "dead_lettered": "dead",
-    "dead_letter": "to",
+    "dead_lettered": "dead so far",
+    "dead_letters": "dead now",
+    "dead_letter": "in",
     "waits_for": "waits for",
 }
 
@@ -46,15 +51,30 @@ async def list_queues(
         str, typer.Argument(metavar="PATTERN", help="A prefix, or a pattern like 'mail:*'.", show_default=False)
     ] = "",
 ) -> None:
-    """List queues: jobs that are ready, in flight, delayed, or on the way to the dead letters; and all dead letters."""
+    """List queues: jobs that are ready, in flight, delayed, or on the way to the dead letters; all dead letters so far,
+    and how many records their topic has now."""
     rows = []
+    present: dict[str | None, int | None] = {None: None}
     for each in await found(on, pattern):
         state: Any = await on.client.state(each["topic"], touch=False)
         if state.get("type") == "queue":
             counts = state["queue"]
             letters = state["config"].get("dead_letter")
-            rows.append({"topic": each["topic"], "waits_for": None, **counts, "dead_letter": letters})
+            if letters not in present:
+                present[letters] = await _count(on, letters)
+            row = {"topic": each["topic"], "waits_for": None, **counts, "dead_letters": present[letters]}
+            rows.append(row | {"dead_letter": letters})
     on.print_rows(rows, DEPTHS)
+
+
+async def _count(on: Remote, topic: str) -> int | None:
+    """Number of records of a topic; 0 if there is none, None if the key may not look."""
+    try:
+        return (await on.client.state(topic, touch=False))["count"]
+    except TopicNotFound:
+        return 0
+    except Forbidden:
+        return None
 
 
 @app.command()
@@ -65,8 +85,12 @@ async def peek(
     most: Annotated[int, typer.Option("-n", "--most", min=1, max=1000, help="Number of jobs.")] = 20,
     first: Annotated[int | None, typer.Option("--from", metavar="SEQ", help="Begin at this seq.")] = None,
 ) -> None:
-    """Look at jobs and their states without taking any."""
-    jobs = await on.client.peek(queue, first_seq=first, max=most)
+    """Look at jobs and their states without taking any, or at the dead letters of a topic that is no queue."""
+    try:
+        jobs = await on.client.peek(queue, first_seq=first, max=most)
+    except NotAQueue:
+        await _peek_letters(on, queue, first, most)
+        return
     if on.as_json:
         on.print_rows(jobs, {})
         return
@@ -76,8 +100,29 @@ async def peek(
         until = job.get("deadline") or job.get("due")
         row = {"seq": job["$seq"], "state": job["state"], "deliveries": job["deliveries"], "tag": job.get("$tag") or ""}
         row |= {"for": "" if until is None else f"{max(until - now, 0) / 1000:.1f} s", "node": job.get("node") or ""}
-        rows.append(row | {"data": exact.dumps(job["data"])})
-    titles = ("seq", "state", "deliveries", "for", "node", "tag", "data")
+        reason = job.get("reason") or (job.get("meta") or {}).get(REASON) or ""
+        rows.append(row | {"reason": reason, "data": exact.dumps(job["data"])})
+    _tell_table(rows, ("seq", "state", "deliveries", "for", "node", "tag", "reason", "data"))
+
+
+async def _peek_letters(on: Remote, topic: str, first: int | None, most: int) -> None:
+    rows: list[dict[str, Any]] = []
+    async for each in on.client.read(topic, from_seq=max((first or 0) - 1, 0), limit=most, gaps="yield"):
+        if isinstance(each, Record):
+            meta = each.meta if isinstance(each.meta, dict) else {}
+            told = {"queue": meta.get(FROM), "deliveries": meta.get(DELIVERIES), "reason": meta.get(REASON)}
+            rows.append({"seq": each.seq, **told, "tag": each.tag, "data": each.data})
+        if len(rows) == most:
+            break
+    if on.as_json:
+        on.print_rows(rows, {})
+        return
+    for row in rows:
+        row["data"] = exact.dumps(row["data"])
+    _tell_table(rows, ("seq", "queue", "deliveries", "tag", "reason", "data"))
+
+
+def _tell_table(rows: list[dict[str, Any]], titles: tuple[str, ...]) -> None:
     tell(table(rows, {name: name for name in titles}))
 
 
@@ -102,4 +147,5 @@ async def redrive(
         first = told["next_seq"]
         if not told["more"] or moved == most:
             break
-    on.print({"topic": letters, "queue": queue, "redriven": moved}, f"{queue}: {moved} dead letters are jobs again")
+    again = "is a job again" if moved == 1 else "are jobs again"
+    on.print({"topic": letters, "queue": queue, "redriven": moved}, f"{queue}: {counted(moved, 'dead letter')} {again}")

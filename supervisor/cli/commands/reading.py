@@ -18,7 +18,7 @@ from supervisor.cli.terminal import (
     paint,
     write_line,
 )
-from topics_client import Gap, Record, TopicDeleted
+from supervisor.client.python_client import Gap, Record, TopicDeleted
 
 _COLORS = ("cyan", "magenta", "yellow", "green", "blue", "bright_red")
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from supervisor.backup import offline
+from supervisor.cli.quantities import counted, size
 from supervisor.cli.terminal import (
     HELP_OPTIONS,
     JsonOption,
@@ -51,8 +52,8 @@ def verify(url: UrlArgument = None, as_json: JsonOption = False) -> None:
             elif found["kind"] == "report":
                 advance(found["done"], found["total"])
                 tell(
-                    f"{found['shard']}: {found['parts']} parts, {found['part_bytes']} bytes, {found['manifests']} "
-                    f"manifests, {found['checkpoint_bytes']} bytes of checkpoints: "
+                    f"{found['shard']}: {counted(found['parts'], 'part')}, {size(found['part_bytes'])}, "
+                    f"{counted(found['manifests'], 'manifest')}, {size(found['checkpoint_bytes'])} of checkpoints: "
                     + ("PROBLEMS" if found["problems"] else "sound")
                 )
                 for problem in found["problems"]:
@@ -70,10 +71,10 @@ def status(url: UrlArgument = None, as_json: JsonOption = False) -> None:
             say(found)
         elif found["kind"] == "report":
             term = f"term {found['term']} of {found['holder'] or 'nobody'}"
-            tell(
-                f"{found['shard']}: {term}{', ended' if found['ended'] else ''}, frames up to {found['last_frame']} of "
-                f"{_time(found['last_ms'])} in {found['parts']} parts, {found['manifests']} manifests"
-            )
+            ended = ", ended" if found["ended"] else ""
+            reach = f"frames up to {found['last_frame']} of {_time(found['last_ms'])}"
+            objects = f"{counted(found['parts'], 'part')}, {counted(found['manifests'], 'manifest')}"
+            tell(f"{found['shard']}: {term}{ended}, {reach} in {objects}")
             for problem in found["problems"]:
                 complain(problem)
 

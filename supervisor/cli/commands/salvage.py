@@ -10,6 +10,7 @@ import typer
 from proto.model.names import shard_of
 from supervisor.backup import backup as backups
 from supervisor.backup import offline
+from supervisor.cli.quantities import counted
 from supervisor.cli.terminal import (
     DataDirOption,
     JsonOption,
@@ -83,5 +84,5 @@ def _tell(found: dict[str, Any]) -> None:
     for problem in found["problems"]:
         tell(f"  {problem}")
     lost = ", ".join(f"{first} to {last}" for first, last in found["lost"]) or "none"
-    kept = f"{found['kept']} records, {found['restored']} of them from the backup"
+    kept = f"{counted(found['kept'], 'record')}, {found['restored']:,} of them from the backup"
     tell(f'topic "{name}": {kept}; seqs that are lost: {lost}')

@@ -49,7 +49,7 @@ def status(
 ) -> None:
     """Show the state of the service: processes, phases, shards, lag of consumers, log and disk.
 
-    Exit status: 0 ready, 1 the key was refused, 2 wrong options, 3 not ready or not reachable.
+    Exit status: 0 ready, 1 the token was refused, 2 wrong options, 3 not ready or not reachable.
     """
     endpoint = resolve(url, token, context)
     with endpoint.client(patience_s=0) as client:

@@ -9,6 +9,7 @@ import typer
 
 from supervisor.cli import exact
 from supervisor.cli.completers import topic_names
+from supervisor.cli.quantities import counted, described
 from supervisor.cli.remote import Remote, remote
 from supervisor.cli.terminal import (
     Status,
@@ -19,7 +20,7 @@ from supervisor.cli.terminal import (
     table,
     tell,
 )
-from topics_client import TopicNotFound
+from supervisor.client.python_client import TopicNotFound
 
 TITLES = {"topic": "topic", "count": "records", "bytes": "bytes", "head_seq": "head", "note": ""}
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", autocompletion=topic_names, show_default=False)]
@@ -65,11 +66,11 @@ async def show(on: Remote, topic: TopicArgument) -> None:
         on.print({**state, "cursors": cursors, "routers": routers})
         return
     config, queue = state.pop("config"), state.pop("queue", {})
-    for name, value in [*state.items(), *queue.items()]:
-        tell(f"{name + ':':<21}{value if isinstance(value, str) else exact.dumps(value)}")
+    for label, text in map(described, *zip(*[*state.items(), *queue.items()], strict=True)):
+        tell(f"{label + ':':<21}{text}")
     tell("config:")
-    for name, value in config.items():
-        tell(f"  {name + ':':<23}{value if isinstance(value, str) else exact.dumps(value)}")
+    for label, text in map(described, *zip(*config.items(), strict=True)):
+        tell(f"  {label + ':':<23}{text}")
     for rows, names in (
         (cursors, ("cursor", "seq", "lag")),
         (routers, ("router", "source", "dest", "forwarded_total")),
@@ -159,7 +160,7 @@ async def rm(
         if confirmed(f"Delete the records of {names} {' and '.join(which)}?", yes):
             match = None if tag is None else ("tag", "Glob", tag) if tag.endswith("*") else tag
             deleted = await on.client.delete_records(topics[0], before_seq=before, match=match)
-            on.print({"topic": topics[0], "records": deleted}, f"{names}: {deleted} records deleted")
+            on.print({"topic": topics[0], "records": deleted}, f"{names}: {counted(deleted, 'record')} deleted")
         return
     if not if_empty and not confirmed(f"Delete {names} and all records?", yes):
         return

@@ -17,6 +17,7 @@ from typing import Annotated, Any, BinaryIO, NoReturn, cast
 import typer
 
 from supervisor.cli.endpoint import ContextOption, PatienceOption, TokenOption, UrlOption, resolve
+from supervisor.cli.quantities import counted
 from supervisor.cli.terminal import (
     JsonOption,
     Status,
@@ -76,7 +77,10 @@ def export(
         if as_json:
             say(done)
         else:
-            tell(f"{output}: {records} records of {names} topics" + (f", {gaps} gaps" if gaps else ""))
+            tell(
+                f"{output}: {counted(records, 'record')} of {counted(names, 'topic')}"
+                + (f", {counted(gaps, 'gap')}" if gaps else "")
+            )
     if gaps:
         raise typer.Exit(Status.GAPS)
 
@@ -119,13 +123,13 @@ def import_(
         for _ in transfer.load(client, parts, done, configure=config):
             advance(place(), size)
     if done.gaps:
-        complain(f"{source} tells of {done.gaps} gaps: records that were lost before they were exported")
+        complain(f"{source} tells of {counted(done.gaps, 'gap')}: records that were lost before they were exported")
     if as_json:
         say({"kind": "done", "file": source, **asdict(done)})
     else:
-        again = f", {done.deduped} of them were there already" if done.deduped else ""
-        made = f", {done.created} topics made" if done.created else ""
-        tell(f"{source}: {done.records} records{again}{made}")
+        again = f", of which {done.deduped:,} had been written before" if done.deduped else ""
+        made = f", {counted(done.created, 'topic')} made" if done.created else ""
+        tell(f"{source}: {counted(done.records, 'record')}{again}{made}")
 
 
 @contextmanager
@@ -135,7 +139,7 @@ def _told_failures(done: transfer.Done | None = None, source: str = "") -> Itera
     def stop(text: str, status: Status) -> NoReturn:
         if done is not None and done.lines:
             on = f"topics import {source} --skip {done.lines} (and the same options)"
-            fail(text, status, f"{done.lines} lines are done. To go on: {on}")
+            fail(text, status, f"Done so far: {counted(done.lines, 'line')}. To go on: {on}")
         fail(text, status)
 
     try:

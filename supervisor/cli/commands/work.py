@@ -1,7 +1,8 @@
 """`topics work`: runs a command for each job of a queue, and its exit status decides about the job.
 
 the command ends with 0       the job is acked
-any other end                 the job is given back, for a while that doubles with each delivery
+any other end                 the job is given back, for a while that doubles with each delivery, with the exit status
+                              and the last line of standard error as the reason, which its dead letter keeps
 SIGTERM, Ctrl-C               no more claims; commands that run have --grace to end, then they are killed with all
                               processes they started, and their jobs given back at once
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+from select import PIPE_BUF
 from typing import Annotated, Any
 
 import anyio
@@ -19,11 +21,15 @@ import typer
 
 from supervisor.cli import exact
 from supervisor.cli.completers import topic_names
+from supervisor.cli.quantities import counted
 from supervisor.cli.remote import Remote, remote
 from supervisor.cli.terminal import complain, read_duration_ms
-from topics_client import Job, Worker
+from supervisor.client.python_client import Job, Worker
 
 PATIENCE_S = 60.0
+STDERR = 2
+READS = 32
+"""Of `PIPE_BUF` bytes: more than a pipe holds."""
 DRAIN_S = 0.2
 """Between two looks whether the queue is empty."""
 
@@ -57,17 +63,19 @@ async def work(
     comes again, after a while that doubles. Exit status: 0 ended by SIGTERM, Ctrl-C or --drain, 1
     refused, 2 wrong options, 3 the service is not reachable.
     """
-    worker = on.client.worker(
-        queue,
-        functools.partial(_handle, command, record),
-        concurrency=concurrency,
-        lease_ms=lease,
-        grace_s=grace / 1000,
-        wait_ms=1000 if drain else 20_000,  # a claim makes the service look at jobs that are due
-        node=node,
-    )
-    await on.client.state(queue, touch=False)  # tells at once what is wrong
+    config = (await on.client.state(queue, touch=False))["config"]  # tells at once what is wrong
     async with anyio.create_task_group() as beside:
+        worker = on.client.worker(
+            queue,
+            functools.partial(_handle, beside, anyio.Lock(), command, record),
+            concurrency=concurrency,
+            lease_ms=lease,
+            grace_s=grace / 1000,
+            wait_ms=1000 if drain else 20_000,  # a claim makes the service look at jobs that are due
+            node=node,
+            reason=str,
+            max_deliveries=config["max_deliveries"] if config["dead_letter"] else 0,
+        )
         if drain:
             beside.start_soon(_stop_when_empty, on, queue, worker)
         await worker.run()
@@ -75,7 +83,7 @@ async def work(
     if on.as_json:
         on.print({"queue": queue, "done": worker.done, "failed": worker.failed})
     else:
-        complain(f"{queue}: {worker.done} jobs done, {worker.failed} attempts failed")
+        complain(f"{queue}: {counted(worker.done, 'job')} done, {counted(worker.failed, 'attempt')} failed")
 
 
 async def _stop_when_empty(on: Remote, queue: str, worker: Worker) -> None:
@@ -84,21 +92,27 @@ async def _stop_when_empty(on: Remote, queue: str, worker: Worker) -> None:
     worker.stop()
 
 
-async def _handle(command: str, record: bool, job: Job) -> None:
+async def _handle(beside: anyio.abc.TaskGroup, turn: anyio.Lock, command: str, record: bool, job: Job) -> None:
     """Run the command for a job. Raises `CommandFailed`. A cancellation kills its processes."""
     whole = {**_fields(job), "tag": job.tag, "data": job.data, "meta": job.meta}
     data = exact.dumps(whole if record else job.data).encode() + b"\n"
-    process = await anyio.open_process(
-        ["/bin/sh", "-c", command],
-        stdout=None,
-        stderr=None,
-        env=environment(job),
-        start_new_session=True,  # Ctrl-C is for the worker alone; a group to kill
-    )
+    errors = Errors(turn)
+    beside.start_soon(errors.follow)
+    try:
+        process = await anyio.open_process(
+            ["/bin/sh", "-c", command],
+            stdout=None,
+            stderr=errors.written,
+            env=environment(job),
+            start_new_session=True,  # Ctrl-C is for the worker alone; a group to kill
+        )
+    finally:
+        os.close(errors.written)
     async with process:
         try:
             await _give(process, data)
             status = await process.wait()
+            line = await errors.last()
         except BaseException:
             try:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -106,7 +120,63 @@ async def _handle(command: str, record: bool, job: Job) -> None:
                 pass
             raise
     if status:
-        raise CommandFailed(f"{signal.Signals(-status).name}" if status < 0 else f"exit status {status}")
+        ended = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+        raise CommandFailed(f"{ended}: {line}" if line else ended)
+
+
+class Errors:
+    """The standard error of one command: it is passed on as it comes, and its last line is kept.
+
+    A process that the command left behind may hold it open. It is passed on for as long as the worker runs. `turn` is
+    for the tasks that write to the worker's own, which never blocks them.
+    """
+
+    def __init__(self, turn: anyio.Lock) -> None:
+        self._read, self.written = os.pipe()
+        os.set_blocking(self._read, False)
+        self._turn = turn
+        self._tail = b""
+
+    async def follow(self) -> None:
+        try:
+            while await self._pass_on():
+                await anyio.wait_readable(self._read)
+        finally:
+            os.close(self._read)
+            self._read = -1
+
+    async def last(self) -> str:
+        """The last line that is not empty. Called when the command has ended, so that all it wrote is there."""
+        await self._pass_on()
+        lines = [line for line in self._tail.decode(errors="replace").splitlines() if line.strip()]
+        return lines[-1].strip() if lines else ""
+
+    async def _pass_on(self) -> bool:
+        """Pass on what is there, up to what a pipe holds. False at the end."""
+        for _ in range(READS):
+            if self._read < 0:
+                break
+            try:
+                chunk = os.read(self._read, PIPE_BUF)
+            except BlockingIOError:
+                break
+            if not chunk:
+                return False
+            self._tail = (self._tail + chunk)[-PIPE_BUF:]
+            await self._write(chunk)
+        async with self._turn:  # what the other task has read is written, too
+            return self._read >= 0
+
+    async def _write(self, chunk: bytes) -> None:
+        async with self._turn:
+            try:
+                await anyio.wait_writable(STDERR)
+            except PermissionError:
+                pass  # a file, which is always writable
+            try:
+                os.write(STDERR, chunk)
+            except OSError:
+                pass  # it is closed
 
 
 async def _give(process: anyio.abc.Process, data: bytes) -> None:

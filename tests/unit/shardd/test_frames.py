@@ -55,6 +55,10 @@ BYTES: list[tuple[MapBody, dict[str, Any]]] = [
     (frames.Leases(forget=True), {"forget": True}),
     (frames.Leases(letters=[[1, "t", 2]]), {"letters": [[1, "t", 2]]}),
     (frames.Leases(called_back=[1]), {"called_back": [1]}),
+    (
+        frames.Leases(rows=[[1, 1, 2, "", 4, 5]], reasons=[[1, "why"]]),
+        {"rows": [[1, 1, 2, "", 4, 5]], "reasons": [[1, "why"]]},
+    ),
     (frames.RoutersChanged(LANE), {"lane": LANE}),
     (
         frames.Pin(5, 4, 9, 1, True, False),

@@ -137,6 +137,19 @@ async def test_a_tail_waits_as_long_as_a_service_that_stops_asks_for(autojump_cl
     assert trio.current_time() - begun >= 5
 
 
+async def test_a_tail_that_waits_for_its_service_says_so_once_and_again_when_it_is_back(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "topics_client.connection")
+    away = [httpx.ConnectError("refused")] * 20
+    fake = Fake([session(t=4), stream(records("t", 5, 5)), *away, stream(records("t", 6, 6))])
+    async with fake.client() as client, client.tail("t", from_seq=4) as tail:
+        assert [item.seq for item in await take(tail, 2)] == [5, 6]
+    first, last = [each.getMessage() for each in caplog.records if each.name == "topics_client.connection"]
+    assert first.endswith("ConnectError: refused); trying again")
+    assert last.startswith("the service answers again, after ")
+
+
 async def test_deleted_topics_are_told_and_the_last_one_ends_the_tail(autojump_clock: Clock) -> None:
     fake = Fake([session(a=0, b=0), stream(frame("topic-deleted", "x", topic="a")), stream(), error(404, "not_found")])
     fake.answers += [error(404, "topic_not_found")]

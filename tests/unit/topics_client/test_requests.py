@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 
 import httpx
 import pytest
@@ -106,3 +107,73 @@ async def test_a_connection_that_breaks_within_a_body_leaves_no_open_generator()
         with pytest.raises(Unavailable):
             await client.publish("t", 1)
     gc.collect()
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if each.name == "topics_client.connection"]
+
+
+async def test_a_service_that_is_away_is_told_once_within_3_s_and_again_when_it_is_back(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    began, at = trio.current_time(), []
+
+    def refused(request: httpx.Request) -> httpx.Response:
+        at.append((trio.current_time() - began, len(told(caplog))))
+        raise httpx.ConnectError("refused")
+
+    fake = Fake([refused] * 12 + [answer(200, {"head_seq": 1}), answer(200, {"head_seq": 1})])
+    async with fake.client() as client:
+        await client.state("t")
+        waited = trio.current_time() - began
+        await client.state("t")
+    assert {lines for seconds, lines in at if seconds >= 3} == {1}
+    first, last = told(caplog)
+    assert first.startswith("no answer yet (ConnectError: refused); trying again for ")
+    assert last == f"the service answers again, after {waited:.0f} s"
+
+
+async def test_a_short_pause_and_an_error_that_comes_soon_are_not_told(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    fake = Fake([httpx.ConnectError("refused")] * 3 + [answer(200, {"head_seq": 1})])
+    async with fake.client() as client:
+        await client.state("t")
+    fake = Fake([httpx.ConnectError("refused")] * 99)
+    async with fake.client(patience_s=3) as client:
+        with pytest.raises(Unavailable):
+            await client.state("t")
+    assert told(caplog) == []
+
+
+async def test_requests_of_the_client_write_no_line_of_httpx_and_those_of_the_program_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    fake = Fake(
+        [answer(200, {"head_seq": 1}), httpx.ConnectError("refused"), answer(200), answer(200, {"head_seq": 1})]
+    )
+    async with fake.client() as client:
+        await client.state("t")
+        with pytest.raises(Unavailable):
+            async with fake.client(patience_s=0) as hasty:
+                await hasty.state("t")
+        async with httpx.AsyncClient(transport=httpx.MockTransport(fake)) as own:
+            await own.get("http://own/")
+        await client.state("t")
+    assert [each.getMessage() for each in caplog.records if each.name == "httpx"] == [
+        'HTTP Request: GET http://own/ "HTTP/1.1 200 OK"'
+    ]
+
+
+@pytest.mark.parametrize("url", ["https://127.0.0.1:1", "HTTPS://127.0.0.1:1"])
+async def test_certificates_are_trusted_for_https_and_not_loaded_for_http(url: str) -> None:
+    def trusted(client: AsyncClient) -> int:
+        context = client.connection._http._transport._pool._ssl_context  # type: ignore[attr-defined]
+        return len(context.get_ca_certs())
+
+    async with AsyncClient(url) as secure, AsyncClient("http://127.0.0.1:1") as plain:
+        assert trusted(secure) > 50
+        assert trusted(plain) == 0

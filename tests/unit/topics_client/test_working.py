@@ -176,3 +176,81 @@ async def test_a_handler_gets_data_of_its_type_and_a_job_of_another_one_fails(au
     assert failed == [(2, "2 in place of one of 1")]
     assert [body["seqs"] for body in queue.told("ack")] == [[1]]
     assert [body["seqs"] for body in queue.told("nack")] == [[2]]
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [({}, "ValueError: K\u00f8ln"), ({"reason": str}, "K\u00f8ln"), ({"reason": lambda error: None}, None)],
+    ids=["default", "own", "none"],
+)
+async def test_the_service_is_told_why_unless_the_worker_says_otherwise(
+    autojump_clock: Clock, options: dict[str, Any], reason: str | None
+) -> None:
+    queue = Queue(1)
+
+    async def handler(job: Job) -> None:
+        running.stop()
+        raise ValueError("K\u00f8ln")
+
+    async with queue.client() as client:
+        running = client.worker("q", handler, **options)
+        await running.run()
+    assert [body.get("reason") for body in queue.told("nack")] == [reason]
+
+
+@pytest.mark.parametrize(
+    ("reason", "sent"),
+    [
+        ("x" * 512, "x" * 512),
+        ("x" * 513, "x" * 512),
+        ("\u00f8" * 300, "\u00f8" * 256),
+        ("x" + "\u00f8" * 300, "x" + "\u00f8" * 255),
+        ("\ud800", "?"),
+        ("", ""),
+    ],
+    ids=ascii,
+)
+async def test_a_long_reason_is_cut_and_never_within_a_character(reason: str, sent: str) -> None:
+    queue = Queue(1)
+    async with queue.client() as client:
+        (job,) = await client.claim("q", "n")
+        await client.nack("q", "n", [job], reason=reason)
+        await client.nack("q", "n", [job])
+    assert [body.get("reason") for body in queue.told("nack")] == [sent, None]
+
+
+async def test_an_error_that_has_no_text_gives_its_job_back_all_the_same(autojump_clock: Clock) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    queue = Queue(1)
+
+    async def handler(job: Job) -> None:
+        running.stop()
+        raise Mute
+
+    async with queue.client() as client:
+        running = client.worker("q", handler)
+        await running.run()
+    assert [body["reason"] for body in queue.told("nack")] == ["Mute"]
+
+
+@pytest.mark.parametrize(
+    ("most", "told"),
+    [(0, "the next is in"), (3, "the next is in"), (2, "the last: it is a dead letter now"), (1, "the last")],
+)
+async def test_the_last_attempt_is_told_from_the_others(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture, most: int, told: str
+) -> None:
+    queue = Queue(1)
+
+    async def handler(job: Job) -> None:
+        running.stop()
+        raise ValueError
+
+    async with queue.client() as client:
+        running = client.worker("q", handler, max_deliveries=most)
+        await running.run()
+    (line,) = [each.getMessage() for each in caplog.records if "failed at delivery" in each.getMessage()]
+    assert line.startswith(f"job 1 of q failed at delivery 2, {told}")

@@ -110,7 +110,7 @@ export class RecordRows extends View {
   #detail(record) {
     const facts = [["time", stamp(record.$ts)], ["tag", record.$tag], ["node", record.$node ?? record.node], ["state", record.state?.replace("_", " ")],
       ["deliveries", record.deliveries], ["lease ends", record.deadline && stamp(record.deadline)], ["due", record.due && stamp(record.due)],
-      ["goes to", record.dead_letter], ["waits for", record.waits_for]].filter(([, value]) => value !== undefined);
+      ["reason", record.reason], ["goes to", record.dead_letter], ["waits for", record.waits_for]].filter(([, value]) => value !== undefined);
     return html`<aside class="detail" aria-label="Record ${record.$seq}">
       <div class="head"><h2>Record ${record.$seq}</h2><div>
         <button class="quiet" @click=${event => this.#copy(event.target, record.data)}>Copy data</button>

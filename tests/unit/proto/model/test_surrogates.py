@@ -169,7 +169,7 @@ class TestKept:
         stamped = b'{"m":%b,"$dead_letter_from":"q"}' % text
         about: Any = (1, 0, msgspec.UNSET, msgspec.UNSET, Raw(text), Raw(stamped))
         assert dead_letter_meta.origin(about) == "q"
-        assert b'"meta":{"m":%b}' % text in dead_letter_meta.body("q", [about], [0], create=False)
+        assert b'"meta":{"m":%b}' % text in dead_letter_meta.body("q", [about], [0], {}, create=False)
 
     def test_by_routers(self, text: bytes) -> None:
         meta = b'{"_topics_router":1,"m":%b}' % text

@@ -304,6 +304,9 @@ def test_ready_does_not_count_what_the_same_claim_dead_letters() -> None:
         ("ack", {"node": "w", "seqs": [-1]}),
         ("ack", {"node": "w", "seqs": [1, 2], "lease_ids": ["a"]}),
         ("nack", {"node": "w", "seqs": [1], "delay_ms": "1"}),
+        ("nack", {"node": "w", "seqs": [1], "reason": 5}),
+        ("nack", {"node": "w", "seqs": [1], "reason": "n" * 513}),
+        ("nack", {"node": "w", "seqs": [1], "reason": "\u00f8" * 257}),
         ("extend", {"node": "w", "seqs": [1]}),
     ],
 )
@@ -706,3 +709,58 @@ def test_leases_of_a_stop_are_not_brought_back_by_a_later_crash() -> None:
     claim(shard, "b")
     shard = restarted(shard, "crash")
     assert counters(shard) == (1, 0)
+
+
+def reasons(shard: Harness) -> dict[int, str | None]:
+    return {job["$seq"]: job.get("reason") for job in shard.call("peek_jobs", "q")["jobs"]}
+
+
+@pytest.mark.parametrize("durability", ["disk", "fsync", "memory"])
+@pytest.mark.parametrize("how", ["clean", "crash", "checkpoint"])
+def test_reasons_survive_as_durable_leases_do(durability: str, how: str) -> None:
+    shard = queue(Harness(), leases_durable=True, durability=durability)
+    shard.append("q", *range(4))
+    claim(shard, "a", 4)
+    hold(shard, "nack", 1, node="a", reason="first")
+    hold(shard, "nack", 2, node="a", delay_ms=5000, reason="second \u00f8\n\x1b[31m")
+    hold(shard, "nack", 3, node="a")
+    claim(shard, "a", 1)
+    shard = restarted(shard, how)
+    assert reasons(shard) == {1: "first", 2: "second \u00f8\n\x1b[31m", 3: None, 4: None}
+    hold(shard, "ack", 1, node="a")
+    shard = restarted(shard, how)
+    assert reasons(shard) == {2: "second \u00f8\n\x1b[31m", 3: None, 4: None}
+
+
+@pytest.mark.parametrize("how", ["clean", "crash", "checkpoint"])
+def test_other_reasons_survive_a_graceful_stop_only(how: str) -> None:
+    shard = queue(Harness())
+    shard.append("q", 0)
+    claim(shard, "a")
+    hold(shard, "nack", 1, node="a", reason="why")
+    assert reasons(shard) == {1: "why"}
+    assert reasons(restarted(shard, how)) == {1: "why" if how == "clean" else None}
+
+
+def test_a_nack_without_a_reason_writes_the_frame_that_it_always_wrote() -> None:
+    told = []
+    for fields in ({}, {"reason": ""}, {"reason": None}, {"reason": "why"}):
+        shard = queue(Harness(), leases_durable=True)
+        shard.append("q", 0)
+        claim(shard, "a")
+        before = shard.reply("stats").extra.figures["wal"]["bytes_written_total"]
+        hold(shard, "nack", 1, node="a", **fields)
+        told.append(shard.reply("stats").extra.figures["wal"]["bytes_written_total"] - before)
+    assert told[0] == told[1] == told[2] < told[3]
+
+
+def test_the_last_reason_told_is_kept_whatever_ends_later_leases(shard: Harness) -> None:
+    shard.append("q", 0)
+    claim(shard, "a")
+    hold(shard, "nack", 1, node="a", reason="one")
+    claim(shard, "a")
+    assert hold(shard, "nack", 1, node="someone else", reason="not mine")["skipped"] == [1]
+    hold(shard, "nack", 1, node="a", reason="two")
+    claim(shard, "a")
+    hold(shard, "nack", 1, node="a")
+    assert reasons(shard) == {1: "two"}

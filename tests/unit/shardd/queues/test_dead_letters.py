@@ -491,3 +491,47 @@ async def test_a_clients_key_is_never_taken_for_an_arrival(there: There) -> None
     there.shard.append("dlq", 2, idempotency_key="\x00")
     assert there.shard.restarted().append("dlq", 1, idempotency_key="\u00ff" + "x" * 40)["deduped"]
     assert there.shard.restarted().shard.directory.find("dlq").arrivals.last == {}
+
+
+async def test_the_last_reason_goes_with_the_letter_and_not_with_a_job_of_the_same_seq(there: There) -> None:
+    here = Harness()
+    here.call("configure", "q", {"type": "queue", "max_deliveries": 2, "dead_letter": "dlq"})
+    here.call("append", "q", {"records": [{"data": 1, "meta": {"a": 1}}, {"data": 2}]})
+    for reason in ("first", 'last "\u00f8\n\x1b'):
+        here.call("claim", "q", {"node": "w", "max": 2})
+        here.call("nack", "q", {"node": "w", "seqs": [1], "reason": reason})
+        here.call("nack", "q", {"node": "w", "seqs": [2]})
+    here.call("claim", "q", {"node": "w", "max": 2})
+    assert await carry(here, there)
+    stamps = {"$dead_letter_from": "q", "$dead_letter_deliveries": 2}
+    assert [each["meta"] for each in copies(there)] == [
+        {"a": 1, **stamps, "$dead_letter_src_seq": 1, "$dead_letter_reason": 'last "\u00f8\n\x1b'},
+        {**stamps, "$dead_letter_src_seq": 2},
+    ]
+    queue = here.shard.directory.find("q").queue
+    assert queue is not None
+    assert not queue.reasons
+
+
+@pytest.mark.parametrize("durable", [False, True], ids=["leases", "durable-leases"])
+@pytest.mark.parametrize("checkpoint", [False, True], ids=["log", "catalog"])
+@pytest.mark.parametrize("fail", ["before", "after"])
+async def test_a_death_on_the_way_does_not_lose_the_reason(
+    there: There, fail: str, checkpoint: bool, durable: bool
+) -> None:
+    here = Harness()
+    here.call("configure", "q", {"type": "queue", "max_deliveries": 1, "dead_letter": "dlq", "leases_durable": durable})
+    here.append("q", 0)
+    here.call("claim", "q", {"node": "w"})
+    here.call("nack", "q", {"node": "w", "seqs": [1], "reason": "why"})
+    here.call("claim", "q", {"node": "w"})
+    there.fail = fail
+    assert not await carry(here, there)
+    if checkpoint:
+        here.shard.checkpoint_now()
+    disk = here.disk
+    assert isinstance(disk, FaultDisk)
+    here = here.restarted(disk.after_crash("process"))
+    there.fail = ""
+    assert await carry(here, there)
+    assert [each["meta"]["$dead_letter_reason"] for each in copies(there)] == ["why"]

@@ -86,7 +86,7 @@ def test_a_file_with_a_key_that_others_may_read_is_refused(home: Path) -> None:
     topics("context", "add", "prod", "https://prod.example", "--token-file", str(key))
     assert at()[1] == "s3cret"
     key.write_text("\n")
-    with pytest.raises(ContextError, match="no key"):
+    with pytest.raises(ContextError, match="no token"):
         contexts.read_token(key)
     (home / "topics" / "contexts.json").chmod(0o644)
     assert "chmod 600" in topics("context", "ls", status=1)
@@ -100,7 +100,7 @@ def test_a_damaged_file_and_an_unknown_context_are_told(home: Path) -> None:
     with pytest.raises(ContextError, match="not a file of contexts"):
         contexts.load(home / "f")
     assert "no URL" in topics("context", "add", "a", "nonsense", status=2)
-    assert "no key on standard input" in topics("context", "add", "a", "http://a", "--token", status=2, given="\n")
+    assert "no token on standard input" in topics("context", "add", "a", "http://a", "--token", status=2, given="\n")
 
 
 def test_the_keyring_keeps_the_key(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
