@@ -53,13 +53,22 @@ from gateway.streams.job_stream import Work
 from gateway.streams.watch_request import WATCH_REQUEST
 from proto.api.requests import TicketRequest
 from proto.ipc.message import Reply
-from proto.ipc.operations import Configure, CursorList, DeleteTopic, Growing, LettersSent, ListTopics, RouterList
+from proto.ipc.operations import (
+    AllCursors,
+    Configure,
+    CursorList,
+    DeleteTopic,
+    Growing,
+    LettersSent,
+    ListTopics,
+    RouterList,
+)
 from proto.ipc.operations import Operation as ShardOperation
 from proto.model.body import Form
 from proto.model.errors import ErrorCode, TopicsError, invalid, shutting_down
 from proto.model.keys import Key
 from proto.model.limits import DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES, Limits
-from proto.model.names import WATCH_SESSION, check_router, check_topic, is_cursor, is_router
+from proto.model.names import WATCH_SESSION, check_router, check_topic, is_cursor, is_place_of_cursor, is_router
 from proto.model.surrogates import apply
 from proto.process import trace
 from proto.process.driven import in_task
@@ -161,9 +170,16 @@ class Api:
         self._operations = {operation.name: operation for operation in OPERATIONS}
         self._served: Counter[tuple[str, int]] = Counter()
         self._scraper = metrics.Scraper(shards, limits.metrics_max_topics)
-        self._local: dict[str, _Handler] = {
+        self._local = self._handlers()
+        for operation in OPERATIONS:
+            assert operation.shard_op or operation.name in self._local, f"no handler for {operation.name}"
+
+    def _handlers(self) -> dict[str, _Handler]:
+        """The operations that no single shard carries out, by name."""
+        return {
             "list_topics": self._list_topics,
             "list_cursors": self._list_cursors,
+            "list_all_cursors": self._list_all_cursors,
             "put_router": self._put_router,
             "get_router": self._get_router,
             "list_routers": self._list_routers,
@@ -179,8 +195,6 @@ class Api:
             "openapi": self._openapi,
             "asyncapi": self._asyncapi,
         }
-        for operation in OPERATIONS:
-            assert operation.shard_op or operation.name in self._local, f"no handler for {operation.name}"
 
     async def handle(self, request: Request) -> Response:
         """Serve a request and return its response; errors become responses too. Raises `ClientGone` when the client
@@ -522,6 +536,12 @@ class Api:
         if reply.error is not None:
             raise reply.error
         return responses.success(Reply(0, pagination.merge_pages("cursors", [reply], size)), started)
+
+    async def _list_all_cursors(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        size = pagination.page_size(int(options["page_size"]))
+        after = pagination.decode_cursor(str(options["cursor"]), is_place_of_cursor) if options["cursor"] else ""
+        replies = await self._shards.ask_all(AllCursors(size, after, str(options["prefix"]), key.prefixes))
+        return responses.success(Reply(0, pagination.merge_pages("cursors", replies, size)), started)
 
     async def _put_router(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         body = await self._parameters(self._operations["put_router"], request)

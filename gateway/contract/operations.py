@@ -391,6 +391,19 @@ OPERATIONS: tuple[Operation, ...] = (
         errors=(ErrorCode.TOPIC_NOT_FOUND,),
     ),
     Operation(
+        "list_all_cursors",
+        "GET",
+        "/v0/cursors",
+        "Named cursors of all topics with their lag, in order of topics and names, a page at a time (an extension)",
+        Scope.READ,
+        query=(
+            Param("prefix", "string", "", "only cursors of topics whose names start with this"),
+            _PAGE_SIZE,
+            _CURSOR,
+        ),
+        answer=answers.AllCursorsPage,
+    ),
+    Operation(
         "put_cursor",
         "PUT",
         "/v0/topics/{topic}/cursors/{cursor}",

@@ -225,7 +225,7 @@ class CursorEntry(Struct):
     updated_ts: _Updated
 
 
-class CursorState(Struct):
+class TopicCursor(Struct):
     topic: _Topic
     cursor: _CursorName
     seq: _Position
@@ -233,8 +233,17 @@ class CursorState(Struct):
     updated_ts: _Updated
 
 
+class CursorState(TopicCursor):
+    """An answer of its own."""
+
+
 class CursorPage(Struct):
     cursors: list[CursorEntry]
+    next_cursor: _Next = UNSET
+
+
+class AllCursorsPage(Struct):
+    cursors: list[TopicCursor]
     next_cursor: _Next = UNSET
 
 

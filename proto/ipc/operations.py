@@ -109,6 +109,15 @@ class CursorList(Operation[Page], tag="cursor_list", frozen=True):
     after: str = ""
 
 
+class AllCursors(Operation[Page], tag="all_cursors", frozen=True):
+    """The names of the page, and `after`, are those of `proto.model.names.place_of_cursor`."""
+
+    page_size: int
+    after: str = ""
+    prefix: str = ""
+    prefixes: Names = ()
+
+
 class ListTopics(Operation[Page], tag="list", frozen=True):
     page_size: int
     after: str = ""
@@ -474,6 +483,7 @@ TABLE = (
     Row(CursorGet),
     Row(CursorDelete),
     Row(CursorList, Page),
+    Row(AllCursors, Page),
     Row(ListTopics, Page),
     Row(Take, Record),
     Row(Peek, Record),

@@ -156,6 +156,7 @@ CASES: list[Case] = [
     ("cursor_get", "log", b"", {"cursor": "c"}),
     ("cursor_delete", "log", b"", {"cursor": "c"}),
     ("cursor_list", "log", b"", {"page_size": 10}),
+    ("all_cursors", "", b"", {"page_size": 10}),
     ("list", "", b"", {"page_size": 10}),
     ("take", "log", b"", {"cursor": "c"}),
     ("peek", "log", b"", {"cursor": "c"}),

@@ -20,6 +20,7 @@ export const OPERATIONS = {
   websocket: ["GET", "/v0/ws"],
   make_ticket: ["POST", "/v0/tickets"],
   list_cursors: ["GET", "/v0/topics/{topic}/cursors"],
+  list_all_cursors: ["GET", "/v0/cursors"],
   put_cursor: ["PUT", "/v0/topics/{topic}/cursors/{cursor}"],
   get_cursor: ["GET", "/v0/topics/{topic}/cursors/{cursor}"],
   delete_cursor: ["DELETE", "/v0/topics/{topic}/cursors/{cursor}"],

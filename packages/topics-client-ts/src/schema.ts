@@ -333,6 +333,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v0/cursors": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Named cursors of all topics with their lag, in order of topics and names, a page at a time (an extension)
+         * @description Named cursors of all topics with their lag, in order of topics and names, a page at a time (an extension). Needs a key with the scopes read.
+         */
+        get: operations["list_all_cursors"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v0/topics/{topic}/cursors/{cursor}": {
         parameters: {
             query?: never;
@@ -585,6 +605,36 @@ export interface components {
             performance: components["schemas"]["Performance"];
             /** @description fields of the body that the service does not know, at any level of it; at most 10, absent if there are none */
             ignored?: string[];
+        };
+        /**
+         * @example {
+         *       "cursors": [
+         *         {
+         *           "topic": "jobs",
+         *           "cursor": "billing",
+         *           "seq": 480100,
+         *           "lag": 4,
+         *           "updated_ts": 1748450001000
+         *         }
+         *       ],
+         *       "next_cursor": "eyJhZnRlciI6ImpvYnMifQ",
+         *       "performance": {
+         *         "server_total_ms": 0.41,
+         *         "wal_append_ms": 0.12,
+         *         "fsync_ms": 0,
+         *         "records_scanned": 128,
+         *         "throttle_wait_ms": 0
+         *       }
+         *     }
+         */
+        AllCursorsPage: {
+            cursors: components["schemas"]["TopicCursor"][];
+            /**
+             * @description `cursor` of the next page; absent on the last page
+             * @example eyJhZnRlciI6ImpvYnMifQ
+             */
+            next_cursor?: string;
+            performance: components["schemas"]["Performance"];
         };
         /**
          * @description Records to append, all or none.
@@ -1011,6 +1061,7 @@ export interface components {
             force?: boolean | null;
         };
         /**
+         * @description An answer of its own.
          * @example {
          *       "topic": "jobs",
          *       "cursor": "billing",
@@ -2379,6 +2430,33 @@ export interface components {
              */
             leases_durable: boolean;
         };
+        TopicCursor: {
+            /**
+             * @description the topic
+             * @example jobs
+             */
+            topic: string;
+            /**
+             * @description name of the cursor
+             * @example billing
+             */
+            cursor: string;
+            /**
+             * @description the last seq that was dealt with
+             * @example 480100
+             */
+            seq: number;
+            /**
+             * @description seqs up to the head
+             * @example 4
+             */
+            lag: number;
+            /**
+             * @description when it last moved, ms since 1970
+             * @example 1748450001000
+             */
+            updated_ts: number;
+        };
         /**
          * @example {
          *       "topic": "jobs",
@@ -3701,6 +3779,41 @@ export interface operations {
             401: components["responses"]["401_unauthorized"];
             403: components["responses"]["403_forbidden"];
             404: components["responses"]["404_topic_not_found"];
+            408: components["responses"]["408_request_timeout"];
+            429: components["responses"]["429_throttled"];
+            431: components["responses"]["431_headers_too_large"];
+            500: components["responses"]["500_internal"];
+            503: components["responses"]["503_not_ready_shutting_down"];
+        };
+    };
+    list_all_cursors: {
+        parameters: {
+            query?: {
+                /** @description only cursors of topics whose names start with this */
+                prefix?: string;
+                /** @description entries of a page, clamped to 1..1000; 0 means 100 */
+                page_size?: number;
+                /** @description `next_cursor` of the page before */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AllCursorsPage"];
+                };
+            };
+            400: components["responses"]["400_invalid_request"];
+            401: components["responses"]["401_unauthorized"];
+            403: components["responses"]["403_forbidden"];
             408: components["responses"]["408_request_timeout"];
             429: components["responses"]["429_throttled"];
             431: components["responses"]["431_headers_too_large"];
