@@ -267,6 +267,7 @@ class Shard:
             operations.State: inspect.state,
             operations.ListTopics: inspect.list,
             operations.Stats: inspect.stats,
+            operations.Sample: inspect.sample,
             operations.WatchNames: self.names.list,
         }
 

@@ -45,6 +45,7 @@ from gateway.http.gzip_coding import MAX_RATIO, SMALLEST_ANSWER, accepts_gzip, d
 from gateway.http.messages import Channel, ClientGone, Request, Response
 from gateway.observe import exchange, metrics
 from gateway.observe.audit import Audit
+from gateway.observe.history import Recorder
 from gateway.shards.client import Shards
 from gateway.shards.quota import Quota
 from gateway.streams import asyncapi, sse
@@ -89,7 +90,7 @@ MAX_AUTH_BYTES = 8 << 10
 MAX_UNPROVEN = 256
 """WebSockets open at a time without a key."""
 
-_AT_ONCE = frozenset({"health", "ready", "openapi", "asyncapi"})
+_AT_ONCE = frozenset({"health", "ready", "metrics_history", "openapi", "asyncapi"})
 """The gateway's own operations that wait for nothing. All others of them run in a task."""
 
 A = TypeVar("A")
@@ -169,6 +170,7 @@ class Api:
         self._defaults = {operation.name: defaults(operation) for operation in OPERATIONS}
         self._operations = {operation.name: operation for operation in OPERATIONS}
         self._served: Counter[tuple[str, int]] = Counter()
+        self.history = Recorder(shards, self._served)
         self._scraper = metrics.Scraper(shards, limits.metrics_max_topics)
         self._local = self._handlers()
         for operation in OPERATIONS:
@@ -192,6 +194,7 @@ class Api:
             "health": self._health,
             "ready": self._ready,
             "metrics": self._metrics,
+            "metrics_history": self._metrics_history,
             "openapi": self._openapi,
             "asyncapi": self._asyncapi,
         }
@@ -590,6 +593,9 @@ class Api:
         if metrics.as_json(request.header(b"accept")):
             return Response(200, families.json(snapshot) + b"\n")
         return Response(200, families.text(snapshot), metrics.TEXT)
+
+    async def _metrics_history(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        return Response(200, msgspec.json.encode(self.history.answer()) + b"\n")
 
     async def _openapi(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         text = openapi.rendered(self._limits, keys=not self._keyring.open, probe_auth=self._probe_auth)

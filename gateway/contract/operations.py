@@ -524,6 +524,16 @@ OPERATIONS: tuple[Operation, ...] = (
         timed=False,
         always=True,
     ),
+    Operation(
+        "metrics_history",
+        "GET",
+        "/v0/metrics/history",
+        "Rates and latencies of the last hour, every ten seconds, for the console (an extension)",
+        Scope.READ,
+        timed=False,
+        always=True,
+        answer=answers.History,
+    ),
     Operation("openapi", "GET", "/v0/openapi.json", "This document", None, timed=False, always=True),
     Operation(
         "asyncapi",

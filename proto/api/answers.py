@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from proto.model.errors import STATUS
 from proto.model.fields import U64, Name, RouterName, about
@@ -426,6 +426,28 @@ class RouterDeleted(Struct):
 
 
 # Probes
+
+
+_Rates = list[Annotated[float, Meta(ge=0)]]
+_Latencies = list[Annotated[float, Meta(ge=0)] | None]
+
+
+class History(Struct):
+    """Columns: the entries of each belong to the same samples, the oldest first. Those of the service as a whole."""
+
+    every_ms: Annotated[U64, about("time between two samples", examples=[10000])]
+    since_ms: Annotated[U64, about("for how long samples have been taken: since the gateway started")]
+    ago_ms: Annotated[list[U64], about("how long ago the sample was taken", examples=[[12000, 2000]])]
+    reads: Annotated[_Rates, about("requests a second that need `read` alone", examples=[[10.5, 12]])]
+    writes: Annotated[_Rates, about("other requests a second, without probes and metrics", examples=[[10.5, 12]])]
+    errors: Annotated[_Rates, about("requests a second, of both kinds, that were answered with an error")]
+    records: Annotated[_Rates, about("records written a second, copies included")]
+    copies: Annotated[_Rates, about("records copied a second by routers")]
+    bytes: Annotated[_Rates, about("bytes written to the log a second")]
+    waiting: Annotated[_Rates, about("writes that waited for the log at that moment")]
+    answer_us: Annotated[_Latencies, about("how long the slowest shard took to answer; null: none did")]
+    sync_median_us: Annotated[_Latencies, about("median time that a sync of the log took; null: there was none")]
+    sync_p99_us: Annotated[_Latencies, about("99 % of the syncs took no longer; null: there was none")]
 
 
 class Health(Struct):

@@ -443,6 +443,10 @@ class Stats(Operation[Figures], tag="stats", frozen=True):
     prefixes: Names = ()
 
 
+class Sample(Operation[Figures], tag="sample", frozen=True):
+    """Asks for the counters that the gateway keeps a history of: few numbers, whatever is stored."""
+
+
 class Want(Answer, tag="want", frozen=True):
     bytes: int
     topics: int
@@ -518,6 +522,7 @@ TABLE = (
     Row(SessionCount, Sessions),
     Row(Ping),
     Row(Stats, Figures),
+    Row(Sample, Figures),
     Row(Allowance, Want, waits=True),
     Row(AllowanceReturn, waits=True),
 )

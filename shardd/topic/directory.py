@@ -63,6 +63,7 @@ class Directory:
             topic.durable_head = topic.head_seq
         self.sessions.woken(now_ms)
         self.assigned = dict(self.visible)
+        self.totals.written = 0
 
     def complete(self, topic: Topic, now_ms: int, boot_id: str | None) -> bool:
         """Called when a topic's frames are all read back. Returns True if seqs were given up that lost records may have

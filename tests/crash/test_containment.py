@@ -194,6 +194,7 @@ CASES: list[Case] = [
     ("session_move", "", {WID: [0, {"log": [1, 2, 0]}]}, {}),
     ("session_count", "", b"", {"owner": OWNER}),
     ("stats", "", b"", {"per_topic": 10, "cursors": 10}),
+    ("sample", "", b"", {}),
     ("allowance_return", "", b"", {}),
 ]
 PARKED: list[Case] = [

@@ -216,6 +216,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     "health": (Example(),),
     "ready": (Example(),),
     "metrics": (Example(before=LOG),),
+    "metrics_history": (Example(),),
     "openapi": (Example(),),
     "asyncapi": (Example(),),
 }

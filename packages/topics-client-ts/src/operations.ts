@@ -31,6 +31,7 @@ export const OPERATIONS = {
   health: ["GET", "/v0/health"],
   ready: ["GET", "/v0/ready"],
   metrics: ["GET", "/v0/metrics"],
+  metrics_history: ["GET", "/v0/metrics/history"],
   openapi: ["GET", "/v0/openapi.json"],
   asyncapi: ["GET", "/v0/asyncapi.json"],
 } as const;

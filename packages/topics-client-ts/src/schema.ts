@@ -489,6 +489,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v0/metrics/history": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Rates and latencies of the last hour, every ten seconds, for the console (an extension)
+         * @description Rates and latencies of the last hour, every ten seconds, for the console (an extension). Needs a key with the scopes read.
+         */
+        get: operations["metrics_history"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v0/openapi.json": {
         parameters: {
             query?: never;
@@ -1412,6 +1432,98 @@ export interface components {
              * @example 86400000
              */
             uptime_ms: number;
+        };
+        /**
+         * @description Columns: the entries of each belong to the same samples, the oldest first. Those of the service as a whole.
+         * @example {
+         *       "every_ms": 10000,
+         *       "since_ms": 0,
+         *       "ago_ms": [
+         *         12000,
+         *         2000
+         *       ],
+         *       "reads": [
+         *         10.5,
+         *         12
+         *       ],
+         *       "writes": [
+         *         10.5,
+         *         12
+         *       ],
+         *       "errors": [
+         *         0
+         *       ],
+         *       "records": [
+         *         0
+         *       ],
+         *       "copies": [
+         *         0
+         *       ],
+         *       "bytes": [
+         *         0
+         *       ],
+         *       "waiting": [
+         *         0
+         *       ],
+         *       "answer_us": [
+         *         null
+         *       ],
+         *       "sync_median_us": [
+         *         null
+         *       ],
+         *       "sync_p99_us": [
+         *         null
+         *       ]
+         *     }
+         */
+        History: {
+            /**
+             * @description time between two samples
+             * @example 10000
+             */
+            every_ms: number;
+            /** @description for how long samples have been taken: since the gateway started */
+            since_ms: number;
+            /**
+             * @description how long ago the sample was taken
+             * @example [
+             *       12000,
+             *       2000
+             *     ]
+             */
+            ago_ms: number[];
+            /**
+             * @description requests a second that need `read` alone
+             * @example [
+             *       10.5,
+             *       12
+             *     ]
+             */
+            reads: number[];
+            /**
+             * @description other requests a second, without probes and metrics
+             * @example [
+             *       10.5,
+             *       12
+             *     ]
+             */
+            writes: number[];
+            /** @description requests a second, of both kinds, that were answered with an error */
+            errors: number[];
+            /** @description records written a second, copies included */
+            records: number[];
+            /** @description records copied a second by routers */
+            copies: number[];
+            /** @description bytes written to the log a second */
+            bytes: number[];
+            /** @description writes that waited for the log at that moment */
+            waiting: number[];
+            /** @description how long the slowest shard took to answer; null: none did */
+            answer_us: (number | null)[];
+            /** @description median time that a sync of the log took; null: there was none */
+            sync_median_us: (number | null)[];
+            /** @description 99 % of the syncs took no longer; null: there was none */
+            sync_p99_us: (number | null)[];
         };
         /**
          * @description Jobs to give back.
@@ -4149,6 +4261,33 @@ export interface operations {
                         [key: string]: unknown;
                     };
                     "text/plain": string;
+                };
+            };
+            400: components["responses"]["400_invalid_request"];
+            401: components["responses"]["401_unauthorized"];
+            403: components["responses"]["403_forbidden"];
+            408: components["responses"]["408_request_timeout"];
+            429: components["responses"]["429_throttled"];
+            431: components["responses"]["431_headers_too_large"];
+            500: components["responses"]["500_internal"];
+        };
+    };
+    metrics_history: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["History"];
                 };
             };
             400: components["responses"]["400_invalid_request"];
