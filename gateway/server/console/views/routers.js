@@ -3,7 +3,7 @@
 import {walk} from "../api.js";
 import {compact, plural, whole} from "../format.js";
 import {BOX, layout} from "../geometry.js";
-import {View, empty, html, link, nothing, problem, search, svg} from "../ui.js";
+import {View, empty, html, link, named, nothing, problem, search, svg} from "../ui.js";
 import "./router-forms.js";
 
 const EVERY_MS = 4000;
@@ -93,8 +93,8 @@ class RoutersView extends View {
   #table(routers) {
     return html`<div class="scroll" tabindex="0" role="region" aria-label="Routers"><table class="list"><thead><tr><th>source</th>
       <th>destination</th><th class="wide-only">router</th><th class="wide-only">guarantee</th><th class="n">copied</th><th><span class="hidden">delete</span></th></tr></thead>
-      <tbody>${routers.map(each => html`<tr><td class="name"><a data-row href=${link(each.source, "routers")}>${each.source}</a></td>
-        <td class="name"><a href=${link(each.dest)}>${each.dest}</a></td>
+      <tbody>${routers.map(each => html`<tr><td class="name"><a data-row href=${link(each.source, "routers")}>${named(each.source)}</a></td>
+        <td class="name"><a href=${link(each.dest)}>${named(each.dest)}</a></td>
         <td class="wide-only soft">${each.router}</td><td class="wide-only soft">${each.guarantee.replaceAll("_", " ")}</td>
           <td class="n">${each.waits_for ? html`<span class="soft">waits: ${each.waits_for.replaceAll("_", " ")}</span> ` : nothing}${whole(each.forwarded_total)}</td>
           <td class="n"><delete-router .router=${each}></delete-router></td></tr>`)}</tbody></table></div>`;
