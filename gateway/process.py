@@ -219,6 +219,7 @@ async def serve(link: ControlLink) -> None:
         gateway.shards.update(ShardStates(start.states).parsed())
         await nursery.start(gateway.accept, listener, walrus, rog)
         nursery.start_soon(gateway.tidy)
+        nursery.start_soon(gateway.api.history.run)
         nursery.start_soon(gateway.expire_keys)
         if tracing.wanted(os.environ):
             nursery.start_soon(gateway.begin_tracing)

@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from proto.api.answers import Damage, TopicEntry, TopicState
 from proto.ipc.message import Reply, Request
-from proto.ipc.operations import Figures, ListTopics, Page, State, Stats
+from proto.ipc.operations import Figures, ListTopics, Page, Sample, State, Stats
 from proto.process.faults import faults
 from shardd.changes.transactions import Respond, to_json
 from shardd.clock import Clock
@@ -102,6 +102,17 @@ class Inspect:
             )
         respond(Reply(request.id, to_json(entries), extra=Page(tuple(topic.name for topic in page), more)))
 
+    def sample(self, request: Request[Sample], respond: Respond) -> None:
+        figures = {
+            "records": self.directory.totals.written,
+            "copies": self.copier.copied_records,
+            "bytes": self.wal.statistics().bytes_written_total,
+            "waiting": self.commits.depth,
+            "bounds": list(SYNC_BOUNDS_US),
+            "syncs": list(self.commits.sync_counts),
+        }
+        respond(Reply(request.id, extra=Figures(figures)))
+
     def stats(self, request: Request[Stats], respond: Respond) -> None:
         self.directory.expire(self.clock.now_ms())
         topics, records, size = self.directory.counters()
@@ -113,12 +124,12 @@ class Inspect:
             [t.name, name, max(t.head_seq - t.cursors[name].seq, 0)] for t in everything for name in sorted(t.cursors)
         )
         lags = list(islice(named, most + 1))
-        wal = self.wal.statistics()
         commits = self.commits
         stats = {
             "topics": topics,
             "records_live": records,
             "bytes_live": size,
+            "records_written": self.directory.totals.written,
             "topics_by_class": self.directory.by_class(),
             "topics_quarantined": len(self.quarantine),
             "files_set_apart": self.files_set_apart(),
@@ -141,19 +152,7 @@ class Inspect:
             "disk": {"free_bytes": self.space.free_bytes, "refused_total": self.space.refused_total},
             "replica": self.replica(),
             "pressure": round(self.pressure.level, 3),
-            "wal": {
-                "frames_total": wal.frames_total,
-                "batches_total": wal.batches_total,
-                "fsyncs_total": wal.fsyncs_total,
-                "bytes_written_total": wal.bytes_written_total,
-                "rotations_total": wal.rotations_total,
-                "queue_depth": commits.depth,
-                "queue_depth_peak": commits.depth_peak,
-                "submit_full_total": self.pressure.refused_total,
-                "read_only": int(wal.read_only),
-                "last_frame": self.wal.next_no - 1,
-                "synced_frame": commits.synced_no,
-            },
+            "wal": self._log(),
             "fsync_us": {
                 "bounds": list(SYNC_BOUNDS_US),
                 "counts": list(commits.sync_counts),
@@ -162,3 +161,19 @@ class Inspect:
             },
         }
         respond(Reply(request.id, extra=Figures(stats)))
+
+    def _log(self) -> dict[str, int]:
+        wal = self.wal.statistics()
+        return {
+            "frames_total": wal.frames_total,
+            "batches_total": wal.batches_total,
+            "fsyncs_total": wal.fsyncs_total,
+            "bytes_written_total": wal.bytes_written_total,
+            "rotations_total": wal.rotations_total,
+            "queue_depth": self.commits.depth,
+            "queue_depth_peak": self.commits.depth_peak,
+            "submit_full_total": self.pressure.refused_total,
+            "read_only": int(wal.read_only),
+            "last_frame": self.wal.next_no - 1,
+            "synced_frame": self.commits.synced_no,
+        }

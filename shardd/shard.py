@@ -237,6 +237,7 @@ class Shard:
             operations.CursorGet: cursors.get,
             operations.CursorDelete: cursors.delete,
             operations.CursorList: cursors.list,
+            operations.AllCursors: cursors.list_all,
             operations.Take: consume.take,
             operations.Peek: consume.peek,
             operations.Step: consume.step,
@@ -266,6 +267,7 @@ class Shard:
             operations.State: inspect.state,
             operations.ListTopics: inspect.list,
             operations.Stats: inspect.stats,
+            operations.Sample: inspect.sample,
             operations.WatchNames: self.names.list,
         }
 

@@ -35,6 +35,7 @@ PICTURES = (
     ("console-live-dark", "#/topics/shop%3Aorders/live", DESKTOP, "dark", ROW, 6),
     ("console-queue", "#/topics/mail", TALL, "light", "", 5),
     ("console-queue-phone", "#/topics/mail", PHONE, "dark", "", 5),
+    ("console-consumers", "#/consumers", DESKTOP, "light", "", 6),
     ("console-routers", "#/routers", DESKTOP, "light", "", 10),
 )
 

@@ -36,7 +36,12 @@ def airports() -> dict[str, str]:
     if not path.is_file():
         return {}
     with path.open(encoding="utf-8", newline="") as lines:
-        return {row["faa"]: row["name"].removesuffix(" Intl").removesuffix(" Airport") for row in csv.DictReader(lines)}
+        return {row["faa"]: shown(row["name"]) for row in csv.DictReader(lines)}
+
+
+def shown(name: str) -> str:
+    r"""The name of an airport as people write it: the file has Martha\\'s Vineyard."""
+    return name.replace("\\", "").removesuffix(" Intl").removesuffix(" Airport")
 
 
 def flights(path: Path, month: int, day: int) -> Iterator[dict[str, str]]:

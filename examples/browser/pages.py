@@ -21,6 +21,8 @@ from urllib.parse import unquote
 sys.path.append(str(Path(__file__).parents[1] / "flights"))
 from service import Service
 
+from topics_client import Forbidden, Unauthorized
+
 HERE = Path(__file__).parent
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".jpg": "image/jpeg"}
 BODY_BYTES = 20_000_000
@@ -74,7 +76,18 @@ def serve(
             settings["TOPICS_CORS_ORIGINS"] = f"http://127.0.0.1:{server.server_port}"
             url = f"http://127.0.0.1:{stack.enter_context(Service(Path(directory) / 'data', **settings)).port}"
         server.RequestHandlerClass = handler(page, url, files, actions or {})
-        yield Site(url, asked.key, server, stack)
+        try:
+            yield Site(url, asked.key, server, stack)
+        except Unauthorized as error:
+            raise SystemExit(missing_key(url, asked.key, str(error))) from None
+        except Forbidden as error:
+            raise SystemExit(f"the key of --key may not do what the example needs: {error}") from None
+
+
+def missing_key(url: str, key: str, why: str) -> str:
+    if not key:
+        return f"the service at {url} asks for an API key, and none was given: --key KEY"
+    return f"the service at {url} does not take the key of --key: {why}"
 
 
 def handler(page: str, url: str, files: Path, actions: Mapping[str, Action]) -> type[BaseHTTPRequestHandler]:

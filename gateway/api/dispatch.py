@@ -45,6 +45,7 @@ from gateway.http.gzip_coding import MAX_RATIO, SMALLEST_ANSWER, accepts_gzip, d
 from gateway.http.messages import Channel, ClientGone, Request, Response
 from gateway.observe import exchange, metrics
 from gateway.observe.audit import Audit
+from gateway.observe.history import Recorder
 from gateway.shards.client import Shards
 from gateway.shards.quota import Quota
 from gateway.streams import asyncapi, sse
@@ -54,6 +55,7 @@ from gateway.streams.watch_request import WATCH_REQUEST
 from proto.api.requests import TicketRequest
 from proto.ipc.message import Reply
 from proto.ipc.operations import (
+    AllCursors,
     Configure,
     CursorList,
     CursorPut,
@@ -68,7 +70,7 @@ from proto.model.body import Form
 from proto.model.errors import ErrorCode, TopicsError, invalid, shutting_down
 from proto.model.keys import Key
 from proto.model.limits import DEFAULT_BATCH_BYTES, MAX_BATCH_BYTES, Limits
-from proto.model.names import WATCH_SESSION, check_router, check_topic, is_cursor, is_router
+from proto.model.names import WATCH_SESSION, check_router, check_topic, is_cursor, is_place_of_cursor, is_router
 from proto.model.surrogates import apply
 from proto.process import trace
 from proto.process.driven import in_task
@@ -89,7 +91,7 @@ MAX_AUTH_BYTES = 8 << 10
 MAX_UNPROVEN = 256
 """WebSockets open at a time without a key."""
 
-_AT_ONCE = frozenset({"health", "ready", "openapi", "asyncapi"})
+_AT_ONCE = frozenset({"health", "ready", "metrics_history", "openapi", "asyncapi"})
 """The gateway's own operations that wait for nothing. All others of them run in a task."""
 
 A = TypeVar("A")
@@ -169,10 +171,18 @@ class Api:
         self._defaults = {operation.name: defaults(operation) for operation in OPERATIONS}
         self._operations = {operation.name: operation for operation in OPERATIONS}
         self._served: Counter[tuple[str, int]] = Counter()
+        self.history = Recorder(shards, self._served)
         self._scraper = metrics.Scraper(shards, limits.metrics_max_topics)
-        self._local: dict[str, _Handler] = {
+        self._local = self._handlers()
+        for operation in OPERATIONS:
+            assert operation.shard_op or operation.name in self._local, f"no handler for {operation.name}"
+
+    def _handlers(self) -> dict[str, _Handler]:
+        """The operations that no single shard carries out, by name."""
+        return {
             "list_topics": self._list_topics,
             "list_cursors": self._list_cursors,
+            "list_all_cursors": self._list_all_cursors,
             "put_router": self._put_router,
             "get_router": self._get_router,
             "list_routers": self._list_routers,
@@ -185,11 +195,10 @@ class Api:
             "health": self._health,
             "ready": self._ready,
             "metrics": self._metrics,
+            "metrics_history": self._metrics_history,
             "openapi": self._openapi,
             "asyncapi": self._asyncapi,
         }
-        for operation in OPERATIONS:
-            assert operation.shard_op or operation.name in self._local, f"no handler for {operation.name}"
 
     async def handle(self, request: Request) -> Response:
         """Serve a request and return its response; errors become responses too. Raises `ClientGone` when the client
@@ -550,6 +559,12 @@ class Api:
             raise reply.error
         return responses.success(Reply(0, pagination.merge_pages("cursors", [reply], size)), started)
 
+    async def _list_all_cursors(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        size = pagination.page_size(int(options["page_size"]))
+        after = pagination.decode_cursor(str(options["cursor"]), is_place_of_cursor) if options["cursor"] else ""
+        replies = await self._shards.ask_all(AllCursors(size, after, str(options["prefix"]), key.prefixes))
+        return responses.success(Reply(0, pagination.merge_pages("cursors", replies, size)), started)
+
     async def _put_router(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         body = await self._parameters(self._operations["put_router"], request)
         return responses.success(await self._routers.put(str(options["router"]), body, key), started)
@@ -597,6 +612,9 @@ class Api:
         if metrics.as_json(request.header(b"accept")):
             return Response(200, families.json(snapshot) + b"\n")
         return Response(200, families.text(snapshot), metrics.TEXT)
+
+    async def _metrics_history(self, request: Request, key: Key, options: _Options, started: float) -> Response:
+        return Response(200, msgspec.json.encode(self.history.answer()) + b"\n")
 
     async def _openapi(self, request: Request, key: Key, options: _Options, started: float) -> Response:
         text = openapi.rendered(self._limits, keys=not self._keyring.open, probe_auth=self._probe_auth)

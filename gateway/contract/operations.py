@@ -397,6 +397,19 @@ OPERATIONS: tuple[Operation, ...] = (
         errors=(ErrorCode.TOPIC_NOT_FOUND,),
     ),
     Operation(
+        "list_all_cursors",
+        "GET",
+        "/v0/cursors",
+        "Named cursors of all topics with their lag, in order of topics and names, a page at a time (an extension)",
+        Scope.READ,
+        query=(
+            Param("prefix", "string", "", "only cursors of topics whose names start with this"),
+            _PAGE_SIZE,
+            _CURSOR,
+        ),
+        answer=answers.AllCursorsPage,
+    ),
+    Operation(
         "put_cursor",
         "PUT",
         "/v0/topics/{topic}/cursors/{cursor}",
@@ -518,6 +531,16 @@ OPERATIONS: tuple[Operation, ...] = (
         aliases=("/metrics",),
         timed=False,
         always=True,
+    ),
+    Operation(
+        "metrics_history",
+        "GET",
+        "/v0/metrics/history",
+        "Rates and latencies of the last hour, every ten seconds, for the console (an extension)",
+        Scope.READ,
+        timed=False,
+        always=True,
+        answer=answers.History,
     ),
     Operation("openapi", "GET", "/v0/openapi.json", "This document", None, timed=False, always=True),
     Operation(

@@ -64,14 +64,13 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     stats = snapshot.shard_stats
     topics, records, size = (sum(column) for column in zip(*snapshot.counters, strict=True))
     yield GaugeMetricFamily("topics_topics", "Topics.", topics)
-    classes: Counter[str] = Counter()
-    for shard in stats:
-        classes.update(shard.get("topics_by_class", {}))
-    by_class = GaugeMetricFamily("topics_topics_by_class", "Topics per durability class.", labels=["class"])
-    for name in sorted(BY_NAME.keys() | classes.keys()):
-        by_class.add_metric([name], classes[name])
-    yield by_class
+    yield _by_class(stats)
     yield GaugeMetricFamily("topics_records_live", "Live records.", records)
+    yield CounterMetricFamily(
+        "topics_records_written",
+        "Records written since the shards started, copies included.",
+        _total(stats, "records_written"),
+    )
     yield GaugeMetricFamily("topics_bytes_live", "Live payload bytes.", size)
     yield GaugeMetricFamily(
         "topics_quarantined", "Topics whose files cannot be read.", _total(stats, "topics_quarantined")
@@ -117,6 +116,16 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     yield from _cursor_families(stats, snapshot.max_topics)
     yield from _wal_families([shard.get("wal", {}) for shard in stats])
     yield _fsync_family([shard["fsync_us"] for shard in stats if "fsync_us" in shard])
+
+
+def _by_class(stats: list[Mapping[str, Any]]) -> Metric:
+    classes: Counter[str] = Counter()
+    for shard in stats:
+        classes.update(shard.get("topics_by_class", {}))
+    family = GaugeMetricFamily("topics_topics_by_class", "Topics per durability class.", labels=["class"])
+    for name in sorted(BY_NAME.keys() | classes.keys()):
+        family.add_metric([name], classes[name])
+    return family
 
 
 def _internal_errors(snapshot: Snapshot) -> Metric:
@@ -236,9 +245,24 @@ def _topic_families(stats: list[Mapping[str, Any]], most: int) -> Iterator[Metri
         for row in queues:
             of_queues.add_metric([row[0]], row[column])
         yield of_queues
+    yield _dead_letters(rows, queues)
     yield GaugeMetricFamily(
         "topics_topic_metrics_truncated", "1 when the per-topic metrics leave topics out.", int(truncated)
     )
+
+
+def _dead_letters(topics: list[Any], queues: list[Any]) -> Metric:
+    """Of queues whose dead-letter topic has metrics of its own: a key that may not see it learns nothing here."""
+    family = GaugeMetricFamily(
+        "topics_topic_queue_dead_letters",
+        "Records in the dead-letter topic of a queue, also those of other queues.",
+        labels=["topic"],
+    )
+    records = {row[0]: row[3] for row in topics}
+    for name, *_, dead_letter in queues:
+        if dead_letter in records:
+            family.add_metric([name], records[dead_letter])
+    return family
 
 
 def _cursor_families(stats: list[Mapping[str, Any]], most: int) -> Iterator[Metric]:

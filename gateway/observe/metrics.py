@@ -13,9 +13,8 @@ from gateway.http.accept_header import named, weight
 from gateway.http.messages import JSON
 from gateway.observe.uptime import uptime_ms
 from gateway.shards.client import Shards
-from proto.ipc.link import Pending
+from proto.ipc.message import Reply
 from proto.ipc.operations import Figures, Stats
-from proto.model.errors import TopicsError
 from proto.model.keys import Key
 from proto.process.faults import faults
 
@@ -67,23 +66,13 @@ class Scraper:
         errors of shards: a shard that does not reply counts with its last statistics."""
         asked = Stats(self._max_topics, self._max_topics, key.prefixes)
         latest = list(self._last)
-        pending: list[tuple[int, Pending[Figures]]] = []
-        try:
-            for index in range(len(latest)):
-                if self._shards.serving(index):
-                    pending.append((index, self._shards.ask(index, asked)))
-            for index, each in pending:
-                try:
-                    reply = await each.reply()
-                except TopicsError:
-                    continue  # the shard stopped serving meanwhile
-                if reply.extra is not None:
-                    latest[index] = reply.extra.figures
-                    if not key.prefixes:
-                        self._last[index] = reply.extra.figures
-        finally:
-            for _, each in pending:
-                each.abandon()
+        replies: dict[int, Reply[Figures]] = {}
+        await self._shards.ask_serving(asked, replies)
+        for index, reply in replies.items():
+            if reply.extra is not None:
+                latest[index] = reply.extra.figures
+                if not key.prefixes:
+                    self._last[index] = reply.extra.figures
         return [_covered(stats, key) for stats in latest]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -156,6 +157,21 @@ class Shards:
             if reply.error is not None:
                 raise reply.error
         return replies
+
+    async def ask_serving(self, operation: Operation[A], replies: dict[int, Reply[A]]) -> None:
+        """Send a request to every shard that serves, and put the replies into `replies`, by shard. A shard that stops
+        serving meanwhile has none."""
+        pending: list[tuple[int, Pending[A]]] = []
+        try:
+            for index in range(len(self.states)):
+                if self.serving(index):
+                    pending.append((index, self.ask(index, operation)))
+            for index, each in pending:
+                with contextlib.suppress(TopicsError):
+                    replies[index] = await each.reply()
+        finally:
+            for _, each in pending:
+                each.abandon()
 
     async def call(
         self,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Raw, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from proto.model.errors import STATUS
 from proto.model.fields import U64, Name, RouterName, about
@@ -225,7 +225,7 @@ class CursorEntry(Struct):
     updated_ts: _Updated
 
 
-class CursorState(Struct):
+class TopicCursor(Struct):
     topic: _Topic
     cursor: _CursorName
     seq: _Position
@@ -233,8 +233,17 @@ class CursorState(Struct):
     updated_ts: _Updated
 
 
+class CursorState(TopicCursor):
+    """An answer of its own."""
+
+
 class CursorPage(Struct):
     cursors: list[CursorEntry]
+    next_cursor: _Next = UNSET
+
+
+class AllCursorsPage(Struct):
+    cursors: list[TopicCursor]
     next_cursor: _Next = UNSET
 
 
@@ -418,6 +427,28 @@ class RouterDeleted(Struct):
 
 
 # Probes
+
+
+_Rates = list[Annotated[float, Meta(ge=0)]]
+_Latencies = list[Annotated[float, Meta(ge=0)] | None]
+
+
+class History(Struct):
+    """Columns: the entries of each belong to the same samples, the oldest first. Those of the service as a whole."""
+
+    every_ms: Annotated[U64, about("time between two samples", examples=[10000])]
+    since_ms: Annotated[U64, about("for how long samples have been taken: since the gateway started")]
+    ago_ms: Annotated[list[U64], about("how long ago the sample was taken", examples=[[12000, 2000]])]
+    reads: Annotated[_Rates, about("requests a second that need `read` alone", examples=[[10.5, 12]])]
+    writes: Annotated[_Rates, about("other requests a second, without probes and metrics", examples=[[10.5, 12]])]
+    errors: Annotated[_Rates, about("requests a second, of both kinds, that were answered with an error")]
+    records: Annotated[_Rates, about("records written a second, copies included")]
+    copies: Annotated[_Rates, about("records copied a second by routers")]
+    bytes: Annotated[_Rates, about("bytes written to the log a second")]
+    waiting: Annotated[_Rates, about("writes that waited for the log at that moment")]
+    answer_us: Annotated[_Latencies, about("how long the slowest shard took to answer; null: none did")]
+    sync_median_us: Annotated[_Latencies, about("median time that a sync of the log took; null: there was none")]
+    sync_p99_us: Annotated[_Latencies, about("99 % of the syncs took no longer; null: there was none")]
 
 
 class Health(Struct):

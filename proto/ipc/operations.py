@@ -113,6 +113,15 @@ class CursorList(Operation[Page], tag="cursor_list", frozen=True):
     after: str = ""
 
 
+class AllCursors(Operation[Page], tag="all_cursors", frozen=True):
+    """The names of the page, and `after`, are those of `proto.model.names.place_of_cursor`."""
+
+    page_size: int
+    after: str = ""
+    prefix: str = ""
+    prefixes: Names = ()
+
+
 class ListTopics(Operation[Page], tag="list", frozen=True):
     page_size: int
     after: str = ""
@@ -438,6 +447,10 @@ class Stats(Operation[Figures], tag="stats", frozen=True):
     prefixes: Names = ()
 
 
+class Sample(Operation[Figures], tag="sample", frozen=True):
+    """Asks for the counters that the gateway keeps a history of: few numbers, whatever is stored."""
+
+
 class Want(Answer, tag="want", frozen=True):
     bytes: int
     topics: int
@@ -478,6 +491,7 @@ TABLE = (
     Row(CursorGet),
     Row(CursorDelete),
     Row(CursorList, Page),
+    Row(AllCursors, Page),
     Row(ListTopics, Page),
     Row(Take, Record),
     Row(Peek, Record),
@@ -512,6 +526,7 @@ TABLE = (
     Row(SessionCount, Sessions),
     Row(Ping),
     Row(Stats, Figures),
+    Row(Sample, Figures),
     Row(Allowance, Want, waits=True),
     Row(AllowanceReturn, waits=True),
 )

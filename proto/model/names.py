@@ -34,6 +34,22 @@ def is_cursor(name: str) -> bool:
     return 0 < len(name.encode()) <= MAX_CURSOR_NAME_BYTES
 
 
+def place_of_cursor(topic: str, cursor: str) -> str:
+    """Return a text that sorts as the pair: no name of a topic has a NUL."""
+    return f"{topic}\0{cursor}"
+
+
+def cursor_at(place: str) -> tuple[str, str]:
+    """Return the topic and the cursor of a `place_of_cursor`; both are empty for an empty one."""
+    topic, _, cursor = place.partition("\0")
+    return topic, cursor
+
+
+def is_place_of_cursor(place: str) -> bool:
+    topic, cursor = cursor_at(place)
+    return is_topic(topic) and is_cursor(cursor)
+
+
 def check_router(name: str) -> str:
     """Return `name`, or raise `400 invalid_request`."""
     if ROUTER.fullmatch(name) is None:

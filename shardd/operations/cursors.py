@@ -6,8 +6,9 @@ from msgspec import UNSET
 
 from proto.api import answers
 from proto.ipc.message import Reply, Request
-from proto.ipc.operations import CursorDelete, CursorGet, CursorList, CursorPut, Page
+from proto.ipc.operations import AllCursors, CursorDelete, CursorGet, CursorList, CursorPut, Page
 from proto.model.errors import TopicsError
+from proto.model.names import cursor_at, place_of_cursor
 from shardd.changes.transactions import Respond, Staging, TopicChange, performance, refuse, to_json
 from shardd.frames import CursorDeleted, CursorMoved
 from shardd.storage.change import Timing
@@ -19,6 +20,7 @@ from shardd.topic.cursors import (
     check_name,
     check_position,
     cursor_not_found,
+    following,
     page,
     state,
 )
@@ -112,3 +114,21 @@ class Cursors:
         entries, more = page(topic.cursors, topic.head_seq, after, size)
         names = [each.cursor for each in entries]
         respond(Reply(request.id, to_json(entries), extra=Page(tuple(names), more)))
+
+    def list_all(self, request: Request[AllCursors], respond: Respond) -> None:
+        """Answers a page of the cursors of all topics, but for those that are set apart: their log is not read."""
+        options = request.options
+        first, after = cursor_at(options.after)
+        left = options.page_size + 1
+        found: list[answers.TopicCursor] = []
+        for topic in self._directory.onwards(options.prefix, first, options.prefixes):
+            if not topic.cursors or topic.damage is not None:
+                continue
+            names = following(topic.cursors, after if topic.name == first else "", left - len(found))
+            found += [state(topic.name, each, topic.cursors[each], topic.head_seq) for each in names]
+            if len(found) == left:
+                break
+        more = len(found) == left
+        del found[options.page_size :]
+        places = tuple(place_of_cursor(each.topic, each.cursor) for each in found)
+        respond(Reply(request.id, to_json(found), extra=Page(places, more)))

@@ -157,7 +157,8 @@ class Leases:
             age = longest_wait(topic, queue, self.staging.clock.now_ms())
         except SegmentError:
             age = 0  # the statistics do not fail for one damaged file; requests for its jobs report it
-        return [topic.name, *self.counts(topic), queue.dead_lettered, queue.dead_lettering, age, queue.delayed]
+        others = [queue.dead_lettered, queue.dead_lettering, age, queue.delayed, topic.config.dead_letter or ""]
+        return [topic.name, *self.counts(topic), *others]
 
 
 class LeasesChanged(TopicChange, kw_only=True, eq=False):

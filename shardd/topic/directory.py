@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from proto.model.durability import Durability
 from proto.model.errors import topic_not_found
@@ -63,6 +63,7 @@ class Directory:
             topic.durable_head = topic.head_seq
         self.sessions.woken(now_ms)
         self.assigned = dict(self.visible)
+        self.totals.written = 0
 
     def complete(self, topic: Topic, now_ms: int, boot_id: str | None) -> bool:
         """Called when a topic's frames are all read back. Returns True if seqs were given up that lost records may have
@@ -135,6 +136,13 @@ class Directory:
         """As `page`, for the result of `name_ranges.distinct`."""
         names, more = name_ranges.page(self._names, prefixes, after, size)
         return [self.visible[name] for name in names], more
+
+    def onwards(self, prefix: str, first: str, prefixes: Sequence[str] = ()) -> Iterator[Topic]:
+        """The topics that `page` gives after `first`, and before them `first`, if its name begins so too."""
+        ranges = name_ranges.distinct(prefix, prefixes)
+        if first in self.visible and first.startswith(tuple(ranges)):
+            yield self.visible[first]
+        yield from map(self.visible.__getitem__, name_ranges.page(self._names, ranges, first, len(self._names))[0])
 
     def counters(self) -> tuple[int, int, int]:
         """Number of topics, live records and live bytes."""

@@ -41,6 +41,8 @@ class Totals:
 
     records: int = 0
     bytes: int = 0
+    written: int = 0
+    """Records that became visible since everything was read back, also those that are gone."""
 
 
 class Topic:
@@ -188,6 +190,7 @@ class Topic:
         if flags is not None:
             batch.flag(flags)
         self.restore(batch)
+        self.totals.written += batch.count
         self._sequence.merge_newest(batch.level, self.id)
         self.evict()
         return batch

@@ -108,7 +108,7 @@ def _shared(patience_s: float) -> list[inspect.Parameter]:
 async def _ask(command: Command, endpoint: Endpoint, patience_s: float, as_json: bool, given: dict[str, Any]) -> None:
     endpoint.client(0).close()  # ends the command if the URL is invalid
     _tell_warnings(endpoint.url)
-    async with AsyncClient(endpoint.url, endpoint.token, patience_s=patience_s, loads=exact.loads) as client:
+    async with AsyncClient(endpoint.url, endpoint.token or "", patience_s=patience_s, loads=exact.loads) as client:
         await command(Remote(client, endpoint, as_json), **given)
     sys.stdout.flush()
 

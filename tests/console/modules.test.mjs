@@ -10,7 +10,7 @@ async function load(name) {
   return import("data:text/javascript," + encodeURIComponent(text));
 }
 
-const {pretty, skip, withRecords} = await load("json.js");
+const {elements, holds, kindOf, members, picked, skip, withRecords} = await load("json.js");
 const {layout, path, quantile, roundUp} = await load("geometry.js");
 const {compact, millis, size, span} = await load("format.js");
 
@@ -34,20 +34,24 @@ test("the end of every kind of value is found, also of a long text", () => {
   }
 });
 
-test("what is pretty is the same JSON, number by number", () => {
-  const text = '{"a":[1,9.90,{"b":[],"c":{}}],"d":"x, y","e":[true,null]}';
-  const {parts, cut} = pretty(text);
-  const shown = parts.map(([, part]) => part).join("");
-  assert.equal(cut, false);
-  assert.equal(shown.replace(/\s*\n\s*/g, "").replaceAll(": ", ":"), text.replaceAll("x, y", "x, y"));
-  assert.equal(shown.split("\n")[1], '  "a": [');
-  assert.deepEqual(parts.find(([, part]) => part.includes("9.90")), ["number", "\n    9.90"]);
+test("the parts of a value are its text, keys and numbers as they were sent", () => {
+  const text = '{ "a\\u0062" : 9.90, "n":123456789012345678901234567890 , "__proto__":[1e400, {"x":"]}"}], "a\\u0062":-0 }';
+  assert.deepEqual([...members(text)], [['"a\\u0062"', "9.90"], ['"n"', "123456789012345678901234567890"], ['"__proto__"', '[1e400, {"x":"]}"}]'], ['"a\\u0062"', "-0"]]);
+  assert.deepEqual([...elements('[1e400 , {"x":"]}"},[ ] ]')], ["1e400", '{"x":"]}"}', "[ ]"]);
+  assert.deepEqual(["{}", "[]", '""', "true", "null", "-1", "9.90"].map(kindOf), ["object", "array", "string", "word", "word", "number", "number"]);
 });
 
-test("a large payload is cut, not drawn", () => {
-  const {parts, cut} = pretty(JSON.stringify(Array(100000).fill(1)), 1000);
-  assert.equal(cut, true);
-  assert.ok(parts.length < 2000);
+test("text is found in values in any case, as it was sent and as it is meant", () => {
+  const text = '{"city":"K\\u00f6ln \\"am\\" Rhein","n":9.90,"path":"a\\/b"}';
+  for (const wanted of ["köln", "KÖLN", "k\\u00f6", '"am" rhein', "9.90", "a/b", '"n":9']) assert.ok(holds(text, wanted), wanted);
+  for (const wanted of ["koln", "9.9.", "bonn"]) assert.ok(!holds(text, wanted), wanted);
+  assert.ok(!holds('"\\u00"', "x"), "what is no whole escape is passed over");
+});
+
+test("only what is asked for of an object is parsed", () => {
+  assert.deepEqual(picked('{"$dead_letter_reason":"a\\nb","big":1e999,"$dead_letter_deliveries":3}', ["$dead_letter_reason", "$dead_letter_deliveries"]),
+    {$dead_letter_reason: "a\nb", $dead_letter_deliveries: 3});
+  for (const text of [undefined, "null", "[1]", '"$dead_letter_reason"']) assert.deepEqual(picked(text, ["$dead_letter_reason"]), {});
 });
 
 test("numbers read well", () => {
@@ -174,4 +178,41 @@ test("a live view has one stream, also when a key comes while it waits to connec
   t.mock.timers.tick(10000);
   await turns();
   assert.deepEqual(opened.filter(each => each.open).length, 0);
+});
+
+test("a plot has the service's history, then what the page has seen, and a gap where nobody looked", async () => {
+  globalThis.performance ??= {now: () => 0};
+  const api = "export const access = new EventTarget(), get = 0, metrics = 0;";
+  const {service} = await import(linked("service.js", {"api.js": api}));
+  service.samples = [{at: 100000, reads: 10}, {at: 102000, reads: 30}];
+  assert.deepEqual(service.hour("reads", each => each.reads, true), [[102000, 10]], "without a history");
+  service.history = {at: [10000, 20000, 80000, 100000, 110000], reads: [1, null, 3, 4, 5]};
+  assert.deepEqual(service.hour("reads", each => each.reads, true, 2), [[10000, 2], [20000, null], [79999, null], [80000, 6], [102000, 10]]);
+});
+
+// Lit's templates as plain values: what a view has drawn is looked through for its texts and listeners.
+const PLAIN = `export const nothing = "", svg = 0;
+  export const html = (strings, ...values) => ({strings, values});
+  export const render = (drawn, view) => (view.shown = drawn);`;
+const leaves = drawn => (Array.isArray(drawn) ? drawn.flatMap(leaves) : drawn?.values ? drawn.values.flatMap(leaves) : [drawn]);
+
+test("a tree draws what is open, some hundred entries of it, and numbers as they were sent", async () => {
+  await import(linked("views/json-tree.js", {"vendor/lit-html.js": PLAIN}));
+  const tree = new (element.get("json-tree"))();
+  const drawn = async text => {
+    tree.text = text;
+    await turns(2);
+    return leaves(tree.shown);
+  };
+  tree.connectedCallback();
+  const small = await drawn('{"price": 9.90, "n": 123456789012345678901234567890, "a": {"b": {"c": {"d": "deep"}}}}');
+  for (const text of ['"price"', "9.90", "123456789012345678901234567890", '"c"', "1 field"]) assert.ok(small.includes(text), text);
+  assert.ok(!small.includes('"deep"'), "closed below the third level");
+  const long = await drawn(`[${Array.from({length: 100000}, (_, i) => i)}]`);
+  assert.ok(long.includes("99") && !long.includes("100"));
+  const begun = performance.now();
+  const deep = await drawn("[".repeat(100000) + "]".repeat(100000));
+  assert.ok(deep.length < 50 && performance.now() - begun < 5000);
+  const wide = await drawn(JSON.stringify("x".repeat(1e6)));
+  assert.ok(wide.every(each => String(each).length <= 2000));
 });

@@ -156,6 +156,7 @@ CASES: list[Case] = [
     ("cursor_get", "log", b"", {"cursor": "c"}),
     ("cursor_delete", "log", b"", {"cursor": "c"}),
     ("cursor_list", "log", b"", {"page_size": 10}),
+    ("all_cursors", "", b"", {"page_size": 10}),
     ("list", "", b"", {"page_size": 10}),
     ("take", "log", b"", {"cursor": "c"}),
     ("peek", "log", b"", {"cursor": "c"}),
@@ -194,6 +195,7 @@ CASES: list[Case] = [
     ("session_move", "", {WID: [0, {"log": [1, 2, 0]}]}, {}),
     ("session_count", "", b"", {"owner": OWNER}),
     ("stats", "", b"", {"per_topic": 10, "cursors": 10}),
+    ("sample", "", b"", {}),
     ("allowance_return", "", b"", {}),
 ]
 PARKED: list[Case] = [

@@ -38,6 +38,8 @@ def stored() -> tuple[Harness, FaultDisk]:
         if number % 10 == 9:
             checkpoint(shard)
     shard.append("good", "a", "b", config=DURABLE)
+    for topic in ("bad", "good"):
+        shard.call("cursor_put", topic, {"seq": 1}, cursor="c")
     checkpoint(shard)
     checkpoint(shard)
     assert any(Path("/cold") in path.parents for path in disk.names)
@@ -71,6 +73,7 @@ def check_refused(shard: Harness) -> None:
         assert "/data" not in f"{error.message} {error.detail}"
     assert shard.call("state", "bad")["quarantined"]["reason"] == "damaged"
     assert [each.get("quarantined") for each in shard.call("list", page_size=10)] == [True, None]
+    assert {each["topic"] for each in shard.call("all_cursors", page_size=10)} <= {"good"}
     stats = shard.reply("stats").extra.figures
     assert stats is not None
     assert stats["topics_quarantined"] == 1

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -45,10 +46,13 @@ def test_every_panel_with_a_key_under_load(new_service: Callable[..., Service], 
             _records(page)
             _live(page)
             _publish(page)
+            _search_and_tree(page)
             _readers_and_settings(page)
             _make_and_delete(page)
             _queues(page)
+            _consumers(page)
             _routers(page)
+            _make_and_delete_a_router(page)
             _keyboard(page)
             _phone_and_dark(page)
             _forget_the_key(page)
@@ -178,6 +182,32 @@ def _publish(page: Page) -> None:
     page.shows("document.querySelector('.json').innerText.includes('123456789012345678901234567890')")
 
 
+def _search_and_tree(page: Page) -> None:
+    page.type("topic-records input[name=tag]", "")
+    page.press("Enter")
+    page.type("topic-records input[name=text]", '9.90, "EXACT')
+    page.press("Enter")
+    page.shows("/^1 record found in seqs [\\d,]+ to [\\d,]+/.test(document.querySelector('.foot').innerText)")
+    page.shows("document.querySelectorAll('button.seq').length === 1")
+    page.type("topic-records input[name=text]", "no such text")
+    page.press("Enter")
+    page.reads("No such record so far")
+    page.shows("/what is older was not searched|back to the beginning/.test(document.querySelector('.foot').innerText)")
+    page.type("topic-records input[name=text]", '"sku":')
+    page.press("Enter")
+    page.shows("document.querySelectorAll('button.seq').length > 20")
+    page.click("button.seq")
+    page.shows("document.querySelector('.detail .json').innerText.includes('\"sku\": \"A-')")
+    page.js("document.querySelectorAll('.detail summary')[1].focus()")
+    page.press("ArrowLeft")
+    page.shows("/\"lines\": \\[ 1 item \\]/.test(document.querySelector('.detail .json').innerText)")
+    accessible(page)
+    page.press("ArrowRight")
+    page.shows("document.querySelector('.detail .json').innerText.includes('\"sku\"')")
+    page.type("topic-records input[name=text]", "")
+    page.press("Enter")
+
+
 def _readers_and_settings(page: Page) -> None:
     tab_of(page, "cursors")
     page.shows("document.querySelectorAll('tbody tr').length === 2")
@@ -226,6 +256,8 @@ def _make_and_delete(page: Page) -> None:
 def _queues(page: Page) -> None:
     place(page, "queues")
     page.reads("thumbnails")
+    cells = "[...document.querySelectorAll('tbody tr')].find(row => /^mail/.test(row.innerText)).cells"
+    page.shows(f"{cells}[3].innerText === '1' && {cells}[5].innerText === '3'")  # delayed, dead letters
     accessible(page)
     page.click("a[data-row][href='#/topics/mail']")
     page.reads("in flight")
@@ -235,9 +267,53 @@ def _queues(page: Page) -> None:
     page.reads("later@example.org")
     page.click(".segments button:nth-child(3)")
     page.shows("document.querySelectorAll('button.seq').length === 5")
+    page.type("[data-search]", "USER4@")
+    page.shows("document.querySelectorAll('button.seq').length === 1")
+    page.reads("searched, seqs")
     accessible(page)
+    page.type("[data-search]", "")
     page.click("#redrive")
     page.shows("/3 dead letters went back/.test(document.querySelector('.notice.good')?.innerText)")
+
+
+def _consumers(page: Page) -> None:
+    place(page, "consumers")
+    page.shows("document.querySelectorAll('tbody tr').length === 2")
+    assert page.js("[...document.querySelectorAll('a[data-row]')].map(each => each.innerText)") == ["search", "billing"]
+    page.reads("2 consumers are behind")
+    accessible(page)
+    page.click("th:nth-child(1) button")
+    page.shows("document.querySelector('a[data-row]').innerText === 'billing'")
+    page.type("[data-search]", "sear")
+    page.shows("document.querySelectorAll('tbody tr').length === 1")
+    page.click("a[data-row]")
+    page.shows("location.hash === '#/topics/shop%3Aorders/cursors'")
+
+
+def _make_and_delete_a_router(page: Page) -> None:
+    place(page, "routers")
+    page.type("[data-search]", "")
+    page.click("#new-router")
+    page.type("dialog[open] input[name=source]", "dashboard")
+    page.type("dialog[open] input[name=dest]", "shop:orders")
+    page.type("dialog[open] input[name=filter]", "vip:*")
+    accessible(page)
+    page.click("dialog[open] button.primary")
+    page.shows("document.querySelector('dialog[open] .notice.bad code')?.innerText === 'router_cycle'")
+    page.click("dialog[open] input[name=allow_cycle]")
+    page.click("dialog[open] button.primary")
+    page.shows("!document.querySelector('dialog[open]')")
+    made = "[...document.querySelectorAll('delete-router button')].find(each => /dashboard->/.test(each.ariaLabel))"
+    page.shows(made)
+    asked = json.loads(next(each.body for each in reversed(page.transfers.values()) if each.method == "PUT"))
+    assert (asked["filter"], asked["allow_cycle"]) == (["tag", "Glob", "vip:*"], True)
+    page.js(f"{made}.click()")
+    page.shows("document.querySelector('dialog[open] h2').innerText === 'Delete the router dashboard->shop:orders?'")
+    accessible(page)
+    page.click("dialog[open] button.danger")
+    page.shows(f"!document.querySelector('dialog[open]') && !{made}")
+    page.click("#new-router")
+    page.press("Escape")
 
 
 def _routers(page: Page) -> None:
@@ -268,7 +344,7 @@ def _keyboard(page: Page) -> None:
 def _phone_and_dark(page: Page) -> None:
     page.size(PHONE)
     page.colours("dark")
-    for where in ("", "topics", "queues", "routers"):
+    for where in ("", "topics", "queues", "consumers", "routers"):
         place(page, where)
         page.shows("!!document.querySelector('main h1')")
         accessible(page)
@@ -282,6 +358,80 @@ def _forget_the_key(page: Page) -> None:
     page.reads("This service asks for a key.")
     page.shows("document.querySelector('dialog#key').open")
     page.shows("!document.querySelector('.tile') && document.getElementById('state').innerText === 'key needed'")
+
+
+HOSTILE = "<img src=x onerror=\"document.title='taken'\">\u202e</script>{{7*7}}${'a'}"
+REASON = f"SMTP 550\n{HOSTILE}"
+
+
+def test_what_others_wrote_is_text_in_every_view(new_service: Callable[..., Service], tmp_path: Path) -> None:
+    with new_service() as service, tab(tmp_path / "profile") as page:
+        with Client(service) as client:
+            client.append("evil", [{"data": {HOSTILE: HOSTILE}, "tag": HOSTILE, "node": HOSTILE, "meta": {HOSTILE: 1}}])
+            for name in (HOSTILE, "x" * 255):
+                client.must("PUT", f"/v0/topics/evil/cursors/{quote(name, safe='')}", {"seq": 0})
+            client.must("PUT", "/v0/topics/jobs", {"type": "queue", "dead_letter": "dead", "max_deliveries": 1})
+            stamps = {"$dead_letter_from": "../evil?a#b", "$dead_letter_deliveries": 3, "$dead_letter_reason": REASON}
+            client.append("dead", [{"data": HOSTILE, "meta": stamps}])
+            client.append(
+                "dead", [{"data": 1, "meta": {"$dead_letter_from": 5, "$dead_letter_reason": {"a": [HOSTILE]}}}]
+            )
+            client.append("jobs", [{"data": HOSTILE, "meta": stamps}])
+        page.listen()
+        page.visit(f"{service.url}/console#/")
+        for where, sign in (
+            ("consumers", "document.querySelectorAll('a[data-row]').length === 2"),
+            ("topics/evil/cursors", "document.querySelectorAll('td.name').length === 2"),
+            ("topics/evil/records", "!!document.querySelector('button.seq')"),
+            ("topics/dead/records", "document.querySelectorAll('button.seq').length === 2"),
+            ("topics/jobs", "!!document.querySelector('button.seq')"),
+            ("topics/evil/live", "document.getElementById('live-state').innerText.includes('live')"),
+        ):
+            page.js(f"location.hash = '#/{where}'")
+            page.shows(sign)
+            shown = "document.querySelector('main').textContent.includes('<img src=x onerror=')"
+            for row in range(page.js("document.querySelectorAll('button.seq').length")):
+                page.js(f"document.querySelectorAll('button.seq')[{row}].click()")
+                page.shows("!!document.querySelector('.detail .json')")
+            if "live" not in where:
+                page.shows(shown)
+            assert page.js("document.querySelectorAll('main img, main script').length") == 0, where
+            assert page.js("document.title").startswith(("evil", "dead", "jobs", "Consumers")), where
+            page.size(PHONE)
+            page.shows(f"document.documentElement.scrollWidth <= {PHONE['width']}")
+            page.size(DESKTOP)
+        page.js("location.hash = '#/topics/dead/records'")
+        page.shows("document.querySelectorAll('button.seq').length === 2")
+        page.js("document.querySelectorAll('button.seq')[1].click()")
+        page.shows(
+            f"[...document.querySelectorAll('.detail dd')].some(each => each.textContent === {json.dumps(REASON)})"
+        )
+        page.shows("document.querySelector('.detail dd a').hash === '#/topics/..%2Fevil%3Fa%23b'")
+        page.shows("document.querySelector('.detail dl').innerText.includes('3 times')")
+        page.js("document.querySelectorAll('button.seq')[0].click()")
+        page.shows("!document.querySelector('.detail dl').innerText.includes('failed because')")
+        assert page.errors == []
+
+
+def test_the_plots_of_a_page_that_is_opened_later_have_what_was_before(
+    new_service: Callable[..., Service], tmp_path: Path
+) -> None:
+    with new_service() as service, tab(tmp_path / "profile") as page:
+        with Client(service) as client, load(service):
+
+            def kept() -> bool:
+                history = client.must("GET", "/v0/metrics/history")
+                return len(history["ago_ms"]) >= 2 and history["records"][-1] > 0
+
+            until(kept, "two samples", 60)
+            page.listen()
+            page.visit(f"{service.url}/console#/")
+            page.shows("!!document.getElementById('history')")
+            since = "/^[2-9]\\d s ago/.test(document.querySelector('.plot .since').innerText)"
+            page.shows(since)
+            page.click(".segments button:nth-child(1)")
+            page.shows("document.querySelector('.segments button').ariaPressed === 'true'")
+        assert page.errors == []
 
 
 def test_a_shard_that_is_killed_shows_as_such_and_the_rest_stays_usable(

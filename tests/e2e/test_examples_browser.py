@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.error import HTTPError
@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 from tests.support.browser import Page, tab
 from tests.support.console import accessible
 from tests.support.doc_blocks import ROOT, blocks
-from tests.support.service import until
+from tests.support.service import Service, until
 
 PAGE = "examples.md"
 COMMANDS = {block.text.split()[-1]: block.text for block in blocks(f"docs/{PAGE}")}
@@ -157,6 +157,36 @@ def test_two_browsers_chat(tmp_path: Path) -> None:
         assert not any(
             "Hello" in message for message in bob.js("document.querySelector('main').innerText").splitlines()
         )
+
+
+def test_a_chat_without_its_key_says_what_is_missing(tmp_path: Path) -> None:
+    with example("chat", tmp_path) as running:
+        address = running.address
+        page = running.open()
+        page.shows("document.getElementById('link').textContent === 'live'")
+        for wrong, said in (("", "this address has none behind a #"), ("#" + "a" * 32, "does not take the key behind")):
+            page.visit("about:blank")
+            page.visit(address.partition("#")[0] + wrong)
+            page.reads(said)
+            page.reads("Open the address that the example printed")
+
+
+def test_a_chat_with_a_service_that_asks_for_a_key_ends_with_a_sentence(
+    new_service: Callable[..., Service], tmp_path: Path
+) -> None:
+    with new_service(TOPICS_API_KEYS="0123456789abcdef0123456789abcdef") as service:
+        for given, sentence in (("", "and none was given: --key KEY"), ("--key wrong", "does not take the key")):
+            command = recipe("chat", f"--port 0 --url {service.url} {given}")
+            ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=START_S, check=False)
+            assert ended.returncode == 1
+            assert sentence in ended.stderr
+            assert "Traceback" not in ended.stderr
+
+
+def test_the_names_of_airports_are_as_people_write_them() -> None:
+    command = [sys.executable, "-c", 'from departures import shown; print(shown(r"Martha\\\\\'s Vineyard"))']
+    said = subprocess.run(command, cwd=ROOT / "examples" / "browser", capture_output=True, text=True, check=True)
+    assert said.stdout == "Martha's Vineyard\n"
 
 
 def test_images_are_resized_and_dead_letters_come_back_after_the_fix(tmp_path: Path) -> None:

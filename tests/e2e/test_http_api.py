@@ -80,6 +80,28 @@ def test_lists_are_sorted_over_all_shards_page_by_page(shared: Service) -> None:
     assert shared.request("GET", "/v0/topics?cursor=AAAA")[1]["error"]["code"] == "invalid_request"
 
 
+def test_the_cursors_of_all_topics_are_one_list_over_all_shards(shared: Service) -> None:
+    names = sorted(f"read:{i:02d}" for i in range(9))
+    assert {shard_of(name, 2) for name in names} == {0, 1}
+    for name in names:
+        shared.request("POST", f"/v0/topics/{name}", {"records": [{"data": n} for n in range(5)]})
+        for cursor in ("one", "two"):
+            shared.request("PUT", f"/v0/topics/{name}/cursors/{cursor}", {"seq": len(cursor) - 1})
+    found: list[tuple[str, str, int]] = []
+    cursor = ""
+    while True:
+        status, page = shared.request("GET", f"/v0/cursors?prefix=read:&page_size=5&cursor={cursor}")
+        assert status == 200
+        found += [(each["topic"], each["cursor"], each["lag"]) for each in page["cursors"]]
+        cursor = page.get("next_cursor", "")
+        if not cursor:
+            break
+    assert found == [(name, cursor, 3) for name in names for cursor in ("one", "two")]
+    assert shared.request("GET", "/v0/cursors?cursor=AAAA")[1]["error"]["code"] == "invalid_request"
+    other = shared.request("GET", "/v0/topics?prefix=read:&page_size=1")[1]["next_cursor"]
+    assert shared.request("GET", f"/v0/cursors?cursor={other}")[0] == 400, "the place in another list"
+
+
 def test_a_long_poll_ends_when_a_record_comes(shared: Service) -> None:
     shared.request("PUT", "/v0/topics/poll", {})
     answers: list[Any] = []

@@ -49,6 +49,8 @@ CALLS: list[tuple[int, str, str, Any]] = [
     (200, "PUT", "/v0/topics/log/cursors/d", {"seq": 1, "force": True}),
     (200, "GET", "/v0/topics/log/cursors/c", None),
     (200, "GET", "/v0/topics/log/cursors?page_size=1", None),
+    (200, "GET", "/v0/cursors?page_size=1", None),
+    (200, "GET", "/v0/metrics/history", None),
     (200, "DELETE", "/v0/topics/log/cursors/c", None),
     (200, "POST", "/v0/topics/log/delete", {"before_seq": 3, "match": ["tag", "Glob", "t*"], "later": 1}),
     (201, "PUT", "/v0/topics/dead", {"type": "queue"}),

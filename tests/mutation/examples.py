@@ -192,6 +192,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     ),
     "make_ticket": (Example((), body={"path": "/v0/topics/m-queue/work?node=w"}),),
     "list_cursors": (Example(("m-log",), "page_size=2", before=CURSOR),),
+    "list_all_cursors": (Example((), "prefix=m&page_size=2", before=CURSOR),),
     "put_cursor": (Example(("m-log", "c"), body={"seq": 1, "force": True}, before=CURSOR),),
     "get_cursor": (Example(("m-log", "c"), before=CURSOR),),
     "delete_cursor": (Example(("m-log", "c"), before=CURSOR),),
@@ -217,6 +218,7 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
     "health": (Example(),),
     "ready": (Example(),),
     "metrics": (Example(before=LOG),),
+    "metrics_history": (Example(),),
     "openapi": (Example(),),
     "asyncapi": (Example(),),
 }

@@ -228,7 +228,7 @@ def event_ids(random: Random, rounds: int) -> Iterator[bytes]:
 
 async def tokens(scene: Scene, random: Random, rounds: int) -> None:
     """Forged cursors, ids of events, tickets and names of sessions, wherever a client may bring one."""
-    for name in ("list_topics", "list_cursors", "list_routers"):
+    for name in ("list_topics", "list_cursors", "list_all_cursors", "list_routers"):
         operation, example = BY_NAME[name], EXAMPLES[name][0]
         await in_queries(scene, operation, example, (b"cursor=" + each for each in cursors(random, rounds)))
     stream, watched = BY_NAME["watch_stream"], EXAMPLES["watch_stream"][0]

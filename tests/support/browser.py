@@ -29,7 +29,7 @@ FLAGS = (
 PATIENCE_S = 30
 PHONE = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
 DESKTOP = {"width": 1280, "height": 860, "deviceScaleFactor": 1, "mobile": False}
-KEYS = {"Enter": 13, "Escape": 27, "Tab": 9}
+KEYS = {"Enter": 13, "Escape": 27, "Tab": 9, "ArrowLeft": 37, "ArrowRight": 39}
 
 
 @dataclass

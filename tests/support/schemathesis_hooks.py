@@ -20,6 +20,7 @@ UNTOLD = {
     ("list_topics", "cursor"),  # one that the service did not give
     ("list_routers", "cursor"),
     ("list_cursors", "cursor"),
+    ("list_all_cursors", "cursor"),
     ("watch", "cursor"),
     ("watch_stream", "Last-Event-ID"),
     ("peek", "from_seq"),  # other than first_seq

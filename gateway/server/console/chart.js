@@ -1,4 +1,4 @@
-// A plot of the last minutes, in SVG: <line-chart .lines=${[{name, points, kind}]} .format=${f}>. Points are [time, value];
+// A plot of the last minutes, in SVG: <line-chart .lines=${[{name, points, kind}]} .format=${f} .span=${ms}>. Points are [time, value];
 // a value of null is a gap. The legend shows the newest values, or those under the pointer.
 
 import {View, html, nothing, svg} from "./ui.js";
@@ -7,7 +7,6 @@ import {time} from "./format.js";
 
 const WIDTH = 600;
 const HEIGHT = 120;
-const SPAN_MS = 600000;
 
 export class LineChart extends View {
   #lines = [];
@@ -15,6 +14,7 @@ export class LineChart extends View {
   #pointed = null;
   label = "";
   bytes = false;
+  span = 600000;
 
   set lines(lines) {
     this.#lines = lines;
@@ -38,14 +38,15 @@ export class LineChart extends View {
   }
 
   template() {
-    const all = this.#lines.flatMap(line => line.points);
-    const until = Math.max(...all.map(([at]) => at), 0) || Date.now();
-    const since = Math.max(until - SPAN_MS, Math.min(...all.map(([at]) => at), until - 60000));
+    const until = Math.max(...this.#lines.flatMap(line => line.points.map(([at]) => at)), 0) || Date.now();
+    const lines = this.#lines.map(line => ({...line, points: line.points.filter(([at]) => at >= until - this.span)}));
+    const all = lines.flatMap(line => line.points);
+    const since = Math.max(until - this.span, Math.min(...all.map(([at]) => at), until - 60000));
     const most = roundUp(Math.max(...all.map(([, value]) => value ?? 0), 0), this.bytes);
     const x = at => ((at - since) / (until - since)) * WIDTH;
     const y = value => HEIGHT - (value / most) * (HEIGHT - 4);
     const at = this.#pointed === null ? until : since + this.#pointed * (until - since);
-    const shown = this.#lines.map(line => [line, nearest(line.points, at)]);
+    const shown = lines.map(line => [line, nearest(line.points, at)]);
     const said = shown.map(([line, value]) => `${line.name} ${this.#format(value ?? undefined)}`).join(", ");
     return html`
       <div class="legend">
@@ -56,7 +57,7 @@ export class LineChart extends View {
         <svg viewBox="0 0 ${WIDTH} ${HEIGHT}" preserveAspectRatio="none" aria-hidden="true">
           <line class="rule" x1="0" x2=${WIDTH} y1="4" y2="4" /><line class="rule" x1="0" x2=${WIDTH} y1=${HEIGHT / 2} y2=${HEIGHT / 2} />
           <line class="rule base" x1="0" x2=${WIDTH} y1=${HEIGHT - 0.5} y2=${HEIGHT - 0.5} />
-          ${this.#lines.map(line => this.#drawn(line, x, y))}
+          ${lines.map(line => this.#drawn(line, x, y))}
           ${this.#pointed === null ? nothing : svg`<line class="pointer" x1=${x(at)} x2=${x(at)} y1="0" y2=${HEIGHT} />`}
         </svg>
         <span class="since">${span(until - since)} ago</span>

@@ -4,7 +4,6 @@
 const STRING = /"[^"\\]*(?:\\.[^"\\]*)*"/y;
 const PLAIN = /[^\s,\]}]+/y;
 const MARK = /["{}[\]]/g;
-const TOKEN = /("[^"\\]*(?:\\.[^"\\]*)*")(\s*:)?|[{}[\],]|[^\s{}[\],:"]+/g;
 
 function blank(text, at) {
   while (" \n\r\t".includes(text[at]) && at < text.length) at += 1;
@@ -31,20 +30,21 @@ export function skip(text, at) {
   return at;
 }
 
-// [key, text of the value] of each member of the object that `text` is.
-function* members(text) {
+// [text of the key, text of the value] of each member of the object that `text` is.
+export function* members(text) {
   let at = blank(text, blank(text, 0) + 1);
   while (text[at] === '"') {
     const end = skip(text, at);
     const from = blank(text, blank(text, end) + 1);
     const to = skip(text, from);
-    yield [JSON.parse(text.slice(at, end)), text.slice(from, to)];
+    yield [text.slice(at, end), text.slice(from, to)];
     at = blank(text, to);
     if (text[at] === ",") at = blank(text, at + 1);
   }
 }
 
-function* elements(text) {
+// The text of each element of the array that `text` is.
+export function* elements(text) {
   let at = blank(text, blank(text, 0) + 1);
   while (at < text.length && text[at] !== "]") {
     const to = skip(text, at);
@@ -59,7 +59,8 @@ const RAW = new Set(["data", "meta"]);
 // A response whose member `list` holds records: their `data` and `meta` are text.
 export function withRecords(text, list = "records") {
   const found = {};
-  for (const [key, value] of members(text)) {
+  for (const [name, value] of members(text)) {
+    const key = JSON.parse(name);
     found[key] = key === list ? [...elements(value)].map(record) : JSON.parse(value);
   }
   return found;
@@ -67,34 +68,36 @@ export function withRecords(text, list = "records") {
 
 function record(text) {
   const found = {};
-  for (const [key, value] of members(text)) found[key] = RAW.has(key) ? value : JSON.parse(value);
+  for (const [name, value] of members(text)) {
+    const key = JSON.parse(name);
+    found[key] = RAW.has(key) ? value : JSON.parse(value);
+  }
   return found;
 }
 
-const kindOf = word => (word === "true" || word === "false" || word === "null" ? "word" : "number");
-
-// The text indented, as [kind, text] pairs: key, string, number, word, mark.
-export function pretty(text, most = 20000) {
-  const parts = [];
-  let depth = 0;
-  let used = 0;
-  let before = "";
-  const line = () => "\n" + "  ".repeat(depth);
-  for (const [token, string, colon] of text.matchAll(TOKEN)) {
-    if (used > most) return {parts, cut: true};
-    used += token.length;
-    if (token === "}" || token === "]") {
-      depth -= 1;
-      parts.push(["mark", before === "{" || before === "[" ? token : line() + token]);
-    } else {
-      const lead = before === "{" || before === "[" || before === "," ? line() : "";
-      if (token === "{" || token === "[") depth += 1;
-      if (colon !== undefined) parts.push(["key", lead + string], ["mark", ": "]);
-      else if (string) parts.push(["string", lead + string]);
-      else if (token === "," || token === "{" || token === "[") parts.push(["mark", (token === "," ? "" : lead) + token]);
-      else parts.push([kindOf(token), lead + token]);
+// The values of the members named so of the object that `text` is, parsed: {} of what is no object.
+export function picked(text, names) {
+  const found = {};
+  if (text?.startsWith("{")) {
+    for (const [name, value] of members(text)) {
+      const key = JSON.parse(name);
+      if (names.includes(key)) found[key] = JSON.parse(value);
     }
-    before = colon !== undefined ? ":" : token;
   }
-  return {parts, cut: false};
+  return found;
 }
+
+const ESCAPED = /\\(?:u([0-9a-fA-F]{4})|(.))/g;
+const MEANT = {n: "\n", r: "\r", t: "\t", b: "\b", f: "\f"};
+
+// Whether the text of some JSON holds `wanted`, in any case, as it was sent or with its escapes read.
+export function holds(text, wanted) {
+  const looked = wanted.toLowerCase();
+  if (text.toLowerCase().includes(looked)) return true;
+  if (!text.includes("\\")) return false;
+  const read = text.replace(ESCAPED, (_, code, mark) => (code ? String.fromCharCode(parseInt(code, 16)) : MEANT[mark] ?? mark));
+  return read.toLowerCase().includes(looked);
+}
+
+// What a value is, by its first character: object, array, string, word, number.
+export const kindOf = text => ({"{": "object", "[": "array", '"': "string", t: "word", f: "word", n: "word"})[text[0]] ?? "number";

@@ -3,6 +3,7 @@
 import {access, hasKey, useKey} from "./api.js";
 import {service} from "./service.js";
 import {View, closes, go, html, nothing, typing} from "./ui.js";
+import "./views/consumers.js";
 import "./views/overview.js";
 import "./views/queues.js";
 import "./views/routers.js";
@@ -13,6 +14,7 @@ const PLACES = [
   {name: "Overview", at: "#/", keys: "o", icon: "M4 13h6V4H4zM14 20h6V4h-6zM4 20h6v-4H4z"},
   {name: "Topics", at: "#/topics", keys: "t", icon: "M4 6h16M4 12h16M4 18h10"},
   {name: "Queues", at: "#/queues", keys: "q", icon: "M4 5h10M4 12h10M4 19h10M18 8v8m-3-3 3 3 3-3"},
+  {name: "Consumers", at: "#/consumers", keys: "c", icon: "M4 6h7M4 12h13M4 18h4M15 3v6M20 9v6M11 15v6"},
   {name: "Routers", at: "#/routers", keys: "r", icon: "M5 9a3 3 0 1 0 0-6 3 3 0 0 0 0 6ZM19 21a3 3 0 1 0 0-6 3 3 0 0 0 0 6ZM8 6h6a3 3 0 0 1 3 3v6"},
 ];
 const THEMES = ["auto", "light", "dark"];
@@ -23,6 +25,7 @@ const SHORTCUTS = [
   ["g o", "overview"],
   ["g t", "topics"],
   ["g q", "queues"],
+  ["g c", "consumers"],
   ["g r", "routers"],
   ["Shift+K", "give or forget a key"],
   ["?", "this help"],
@@ -111,6 +114,7 @@ class TopicsConsole extends View {
   #view({place, name, tab}) {
     if (place === "topics" && name) return html`<topic-view .topic=${name} .at=${tab}></topic-view>`;
     if (place === "queues") return html`<queues-view></queues-view>`;
+    if (place === "consumers") return html`<consumers-view></consumers-view>`;
     if (place === "routers") return html`<routers-view></routers-view>`;
     if (place === "topics") return html`<topics-list></topics-list>`;
     return html`<service-overview></service-overview>`;

@@ -1,27 +1,34 @@
 // What the console knows of the service as a whole: it asks for the metrics every two seconds, keeps ten minutes of
-// them in memory, and tells its listeners.
+// them in memory, and tells its listeners. What was before comes from the history that the service keeps.
 
 import {access, get, metrics} from "./api.js";
 import {quantile} from "./geometry.js";
 
 const EVERY_MS = 2000;
 const SAMPLES = 300;
+const HISTORY_MS = 60000; // how often it is asked for
+const GAP_MS = 30000; // the page was hidden, or the service away
 const MOST_QUEUES = 100;
 const LATENCY_SPAN = 5; // samples that a quantile is taken over
 
 const total = rows => (rows ?? []).reduce((sum, row) => sum + row.value, 0);
 export const byLabel = (rows, label) => new Map((rows ?? []).map(row => [row.labels[label], row.value]));
-const READS = new Set(["diff", "topic_state", "list_topics", "watch_stream", "watch", "get_cursor", "list_cursors", "peek"]);
-const OWN = new Set(["metrics", "ready", "health"]);
+const READS = new Set(["diff", "topic_state", "list_topics", "watch_stream", "watch", "get_cursor", "list_cursors", "list_all_cursors", "peek", "get_router", "list_routers"]);
+const OWN = new Set(["metrics", "metrics_history", "ready", "health", "openapi", "asyncapi", "none", "preflight"]);
 
 class Service extends EventTarget {
   metrics = null;
   ready = null;
   error = null;
   samples = [];
+  history = null;
+  #asked = 0; // when, for the history
 
   start() {
-    access.addEventListener("change", () => this.#ask());
+    access.addEventListener("change", () => {
+      this.#asked = 0;
+      this.#ask();
+    });
     this.#loop();
   }
 
@@ -60,6 +67,22 @@ class Service extends EventTarget {
     });
   }
 
+  // [time, value] of the last hour: a column of the history, then what the page has seen itself, as `series` gives it.
+  hour(column, read, counter = false, scale = 1) {
+    const {history, samples} = this;
+    const own = this.series(read, counter);
+    if (!history) return own;
+    const until = samples[0]?.at ?? Infinity;
+    const points = [];
+    history.at.forEach((at, i) => {
+      if (at >= until) return;
+      if (i && at - history.at[i - 1] > GAP_MS) points.push([at - 1, null]);
+      const value = history[column][i];
+      points.push([at, value === null ? null : value * scale]);
+    });
+    return [...points, ...own];
+  }
+
   rate(read) {
     const known = this.series(read, true).slice(-3).filter(([, value]) => value !== null);
     return known.length ? known.reduce((sum, [, value]) => sum + value, 0) / known.length : undefined;
@@ -88,6 +111,7 @@ class Service extends EventTarget {
       const begun = performance.now();
       this.metrics = await metrics();
       this.#keep(performance.now() - begun, await probe());
+      if (Date.now() - this.#asked >= HISTORY_MS) await this.#look();
       this.error = null;
     } catch (error) {
       if (error.status === undefined) throw error;
@@ -96,8 +120,15 @@ class Service extends EventTarget {
     this.dispatchEvent(new Event("change"));
   }
 
+  async #look() {
+    const history = await get("/v0/metrics/history");
+    this.#asked = Date.now();
+    this.history = {...history, at: history.ago_ms.map(ago => this.#asked - ago)};
+  }
+
   #keep(scrapeMs, probed) {
     const m = this.metrics;
+    if (Date.now() - (this.samples.at(-1)?.at ?? 0) > GAP_MS) [this.samples, this.#asked] = [[], 0];
     const kinds = {reads: 0, writes: 0, errors: 0};
     for (const {labels: {operation, status}, value} of m.topics_http_requests_total) {
       if (OWN.has(operation)) continue;
@@ -112,7 +143,7 @@ class Service extends EventTarget {
       scrapeMs,
       ...probed,
       ...kinds,
-      heads: total(m.topics_topic_head_seq),
+      records: m.topics_records_written_total,
       bytes: m.topics_wal_bytes_written_total,
       frames: m.topics_wal_frames_total,
       copies: m.topics_router_copies_total,

@@ -20,6 +20,7 @@ export const OPERATIONS = {
   websocket: ["GET", "/v0/ws"],
   make_ticket: ["POST", "/v0/tickets"],
   list_cursors: ["GET", "/v0/topics/{topic}/cursors"],
+  list_all_cursors: ["GET", "/v0/cursors"],
   put_cursor: ["PUT", "/v0/topics/{topic}/cursors/{cursor}"],
   get_cursor: ["GET", "/v0/topics/{topic}/cursors/{cursor}"],
   delete_cursor: ["DELETE", "/v0/topics/{topic}/cursors/{cursor}"],
@@ -30,6 +31,7 @@ export const OPERATIONS = {
   health: ["GET", "/v0/health"],
   ready: ["GET", "/v0/ready"],
   metrics: ["GET", "/v0/metrics"],
+  metrics_history: ["GET", "/v0/metrics/history"],
   openapi: ["GET", "/v0/openapi.json"],
   asyncapi: ["GET", "/v0/asyncapi.json"],
 } as const;

@@ -333,6 +333,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v0/cursors": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Named cursors of all topics with their lag, in order of topics and names, a page at a time (an extension)
+         * @description Named cursors of all topics with their lag, in order of topics and names, a page at a time (an extension). Needs a key with the scopes read.
+         */
+        get: operations["list_all_cursors"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v0/topics/{topic}/cursors/{cursor}": {
         parameters: {
             query?: never;
@@ -469,6 +489,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v0/metrics/history": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Rates and latencies of the last hour, every ten seconds, for the console (an extension)
+         * @description Rates and latencies of the last hour, every ten seconds, for the console (an extension). Needs a key with the scopes read.
+         */
+        get: operations["metrics_history"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v0/openapi.json": {
         parameters: {
             query?: never;
@@ -585,6 +625,36 @@ export interface components {
             performance: components["schemas"]["Performance"];
             /** @description fields of the body that the service does not know, at any level of it; at most 10, absent if there are none */
             ignored?: string[];
+        };
+        /**
+         * @example {
+         *       "cursors": [
+         *         {
+         *           "topic": "jobs",
+         *           "cursor": "billing",
+         *           "seq": 480100,
+         *           "lag": 4,
+         *           "updated_ts": 1748450001000
+         *         }
+         *       ],
+         *       "next_cursor": "eyJhZnRlciI6ImpvYnMifQ",
+         *       "performance": {
+         *         "server_total_ms": 0.41,
+         *         "wal_append_ms": 0.12,
+         *         "fsync_ms": 0,
+         *         "records_scanned": 128,
+         *         "throttle_wait_ms": 0
+         *       }
+         *     }
+         */
+        AllCursorsPage: {
+            cursors: components["schemas"]["TopicCursor"][];
+            /**
+             * @description `cursor` of the next page; absent on the last page
+             * @example eyJhZnRlciI6ImpvYnMifQ
+             */
+            next_cursor?: string;
+            performance: components["schemas"]["Performance"];
         };
         /**
          * @description Records to append, all or none.
@@ -1021,6 +1091,7 @@ export interface components {
             force?: boolean | null;
         };
         /**
+         * @description An answer of its own.
          * @example {
          *       "topic": "jobs",
          *       "cursor": "billing",
@@ -1363,6 +1434,98 @@ export interface components {
              * @example 86400000
              */
             uptime_ms: number;
+        };
+        /**
+         * @description Columns: the entries of each belong to the same samples, the oldest first. Those of the service as a whole.
+         * @example {
+         *       "every_ms": 10000,
+         *       "since_ms": 0,
+         *       "ago_ms": [
+         *         12000,
+         *         2000
+         *       ],
+         *       "reads": [
+         *         10.5,
+         *         12
+         *       ],
+         *       "writes": [
+         *         10.5,
+         *         12
+         *       ],
+         *       "errors": [
+         *         0
+         *       ],
+         *       "records": [
+         *         0
+         *       ],
+         *       "copies": [
+         *         0
+         *       ],
+         *       "bytes": [
+         *         0
+         *       ],
+         *       "waiting": [
+         *         0
+         *       ],
+         *       "answer_us": [
+         *         null
+         *       ],
+         *       "sync_median_us": [
+         *         null
+         *       ],
+         *       "sync_p99_us": [
+         *         null
+         *       ]
+         *     }
+         */
+        History: {
+            /**
+             * @description time between two samples
+             * @example 10000
+             */
+            every_ms: number;
+            /** @description for how long samples have been taken: since the gateway started */
+            since_ms: number;
+            /**
+             * @description how long ago the sample was taken
+             * @example [
+             *       12000,
+             *       2000
+             *     ]
+             */
+            ago_ms: number[];
+            /**
+             * @description requests a second that need `read` alone
+             * @example [
+             *       10.5,
+             *       12
+             *     ]
+             */
+            reads: number[];
+            /**
+             * @description other requests a second, without probes and metrics
+             * @example [
+             *       10.5,
+             *       12
+             *     ]
+             */
+            writes: number[];
+            /** @description requests a second, of both kinds, that were answered with an error */
+            errors: number[];
+            /** @description records written a second, copies included */
+            records: number[];
+            /** @description records copied a second by routers */
+            copies: number[];
+            /** @description bytes written to the log a second */
+            bytes: number[];
+            /** @description writes that waited for the log at that moment */
+            waiting: number[];
+            /** @description how long the slowest shard took to answer; null: none did */
+            answer_us: (number | null)[];
+            /** @description median time that a sync of the log took; null: there was none */
+            sync_median_us: (number | null)[];
+            /** @description 99 % of the syncs took no longer; null: there was none */
+            sync_p99_us: (number | null)[];
         };
         /**
          * @description Jobs to give back.
@@ -2378,6 +2541,33 @@ export interface components {
              * @default false
              */
             leases_durable: boolean;
+        };
+        TopicCursor: {
+            /**
+             * @description the topic
+             * @example jobs
+             */
+            topic: string;
+            /**
+             * @description name of the cursor
+             * @example billing
+             */
+            cursor: string;
+            /**
+             * @description the last seq that was dealt with
+             * @example 480100
+             */
+            seq: number;
+            /**
+             * @description seqs up to the head
+             * @example 4
+             */
+            lag: number;
+            /**
+             * @description when it last moved, ms since 1970
+             * @example 1748450001000
+             */
+            updated_ts: number;
         };
         /**
          * @example {
@@ -3694,6 +3884,41 @@ export interface operations {
             503: components["responses"]["503_not_ready_shutting_down"];
         };
     };
+    list_all_cursors: {
+        parameters: {
+            query?: {
+                /** @description only cursors of topics whose names start with this */
+                prefix?: string;
+                /** @description entries of a page, clamped to 1..1000; 0 means 100 */
+                page_size?: number;
+                /** @description `next_cursor` of the page before */
+                cursor?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AllCursorsPage"];
+                };
+            };
+            400: components["responses"]["400_invalid_request"];
+            401: components["responses"]["401_unauthorized"];
+            403: components["responses"]["403_forbidden"];
+            408: components["responses"]["408_request_timeout"];
+            429: components["responses"]["429_throttled"];
+            431: components["responses"]["431_headers_too_large"];
+            500: components["responses"]["500_internal"];
+            503: components["responses"]["503_not_ready_shutting_down"];
+        };
+    };
     get_cursor: {
         parameters: {
             query?: never;
@@ -4022,6 +4247,33 @@ export interface operations {
                         [key: string]: unknown;
                     };
                     "text/plain": string;
+                };
+            };
+            400: components["responses"]["400_invalid_request"];
+            401: components["responses"]["401_unauthorized"];
+            403: components["responses"]["403_forbidden"];
+            408: components["responses"]["408_request_timeout"];
+            429: components["responses"]["429_throttled"];
+            431: components["responses"]["431_headers_too_large"];
+            500: components["responses"]["500_internal"];
+        };
+    };
+    metrics_history: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["History"];
                 };
             };
             400: components["responses"]["400_invalid_request"];

@@ -1,4 +1,4 @@
-// The service as a whole: what needs attention, rates and latencies, shards and processes, log and disk.
+// The service as a whole: what needs attention, rates and latencies of the last hour, shards and processes, log and disk.
 
 import {compact, millis, plural, size, span, whole} from "../format.js";
 import {service} from "../service.js";
@@ -10,7 +10,11 @@ const rate = n => (n === undefined ? "–" : compact(n) + "/s");
 const topics = n => plural(n, "topic is", "topics are");
 const FOLLOWERS = /^topics_(replica|replication|follower|ship|standby)/;
 
+const SPANS = [["10 minutes", 600000], ["1 hour", 3600000]];
+
 class Overview extends View {
+  #span = SPANS[1][1];
+
   begin() {
     this.on(service, "change", () => this.draw());
   }
@@ -23,35 +27,36 @@ class Overview extends View {
       <h1>Overview</h1>
       ${this.#attention(m)}
       <section class="tiles" aria-label="Totals">
-        ${this.#tile("Records written", rate(service.rate(each => each.heads)), `${compact(m.topics_records_live)} live`)}
+        ${this.#tile("Records written", rate(service.rate(each => each.records)), `${compact(m.topics_records_live)} live`)}
         ${this.#tile("Requests", rate(service.rate(each => each.reads + each.writes)), `${whole(m.topics_http_requests_in_flight)} in flight`)}
         ${this.#tile("Topics", whole(m.topics_topics), `${whole(m.topics_queue_topics)} of them queues`)}
         ${this.#tile("Live data", size(m.topics_bytes_live), Number.isFinite(free) ? `${size(free)} free` : "")}
         ${this.#tile("Up for", span(m.topics_uptime_ms), m.topics_ready ? "every shard serves" : "not every shard serves")}
       </section>
-      <section class="charts" aria-label="The last minutes">
+      ${this.#spans()}
+      <section class="charts" aria-label="The last hour">
         ${this.#chart("Requests", rate, [
-          {name: "reads", kind: "a", fill: true, points: service.series(each => each.reads, true)},
-          {name: "writes", kind: "b", points: service.series(each => each.writes, true)},
-          {name: "errors", kind: "c", points: service.series(each => each.errors, true)},
+          {name: "reads", kind: "a", fill: true, points: service.hour("reads", each => each.reads, true)},
+          {name: "writes", kind: "b", points: service.hour("writes", each => each.writes, true)},
+          {name: "errors", kind: "c", points: service.hour("errors", each => each.errors, true)},
         ])}
         ${this.#chart("Records written", rate, [
-          {name: "records", kind: "a", fill: true, points: service.series(each => each.heads, true)},
-          {name: "copied by routers", kind: "b", points: service.series(each => each.copies, true)},
-        ], m.topics_topic_metrics_truncated ? "of the topics that have metrics of their own" : "")}
+          {name: "records", kind: "a", fill: true, points: service.hour("records", each => each.records, true)},
+          {name: "copied by routers", kind: "b", points: service.hour("copies", each => each.copies, true)},
+        ])}
         ${this.#chart("Latency of a small request", millis, [
-          {name: "inside the service", kind: "a", fill: true, points: service.series(each => each.serverMs ?? null)},
+          {name: "inside the service", kind: "a", fill: true, points: service.hour("answer_us", each => each.serverMs ?? null, false, 0.001)},
           {name: "with this browser", kind: "b", points: service.series(each => each.requestMs)},
         ])}
         ${this.#chart("Sync of the log", millis, [
-          {name: "median", kind: "a", fill: true, points: service.syncs(0.5)},
-          {name: "99 %", kind: "c", points: service.syncs(0.99)},
+          {name: "median", kind: "a", fill: true, points: this.#syncs("sync_median_us", 0.5)},
+          {name: "99 %", kind: "c", points: this.#syncs("sync_p99_us", 0.99)},
         ])}
         ${this.#chart("Written to the log", n => (n === undefined ? "–" : size(n) + "/s"), [
-          {name: "bytes", kind: "a", fill: true, points: service.series(each => each.bytes, true)},
-        ], "", true)}
+          {name: "bytes", kind: "a", fill: true, points: service.hour("bytes", each => each.bytes, true)},
+        ], true)}
         ${this.#chart("Writes that wait for the log", compact, [
-          {name: "waiting", kind: "a", fill: true, points: service.series(each => each.waiting)},
+          {name: "waiting", kind: "a", fill: true, points: service.hour("waiting", each => each.waiting)},
         ])}
       </section>
       ${this.#shards()}
@@ -77,9 +82,22 @@ class Overview extends View {
       <span class="note">${note}</span></div>`;
   }
 
-  #chart(title, format, lines, note = "", bytes = false) {
-    return html`<figure class="card"><figcaption>${title}${note ? html` <span class="soft">${note}</span>` : nothing}</figcaption>
-      <line-chart .label=${title} .format=${format} .bytes=${bytes} .lines=${lines}></line-chart></figure>`;
+  #syncs(column, share) {
+    const own = service.syncs(share);
+    const before = service.hour(column, () => null, false, 0.001);
+    return [...before.slice(0, Math.max(before.length - service.samples.length, 0)), ...own];
+  }
+
+  #spans() {
+    const {history} = service;
+    return html`<div class="bar"><div class="segments" role="group" aria-label="Plots of the last">${SPANS.map(([name, ms]) => html`<button
+        aria-pressed=${String(ms === this.#span)} @click=${() => { this.#span = ms; this.draw(); }}>${name}</button>`)}</div>
+      ${history && history.since_ms < SPANS[1][1] ? html`<span class="soft" id="history">The service has kept its history for ${span(history.since_ms)}, since the gateway started.</span>` : nothing}</div>`;
+  }
+
+  #chart(title, format, lines, bytes = false) {
+    return html`<figure class="card"><figcaption>${title}</figcaption>
+      <line-chart .label=${title} .format=${format} .bytes=${bytes} .span=${this.#span} .lines=${lines}></line-chart></figure>`;
   }
 
   #shards() {

@@ -9,7 +9,8 @@ import "./new-topic.js";
 import {waiting} from "./waiting.js";
 
 const MOST_ROWS = 200;
-const COLUMNS = [["topic", "queue"], ["ready", "ready"], ["flight", "in flight"], ["moving", "dead, on the way"], ["dead", "dead letters"], ["oldest", "oldest waits for"]];
+const COLUMNS = [["topic", "queue"], ["ready", "ready"], ["flight", "in flight"], ["delayed", "delayed"], ["moving", "dead, on the way"], ["letters", "dead letters"], ["oldest", "oldest waits for"]];
+const WIDE = new Set(["flight", "delayed", "moving", "oldest"]);
 
 class QueuesView extends View {
   #text = "";
@@ -22,14 +23,15 @@ class QueuesView extends View {
   get #queues() {
     const m = service.metrics;
     const of = name => byLabel(m["topics_topic_queue_" + name], "topic");
-    const [flight, dead, moving, oldest] = ["in_flight", "dead_lettered_total", "dead_lettering", "oldest_waiting_ms"].map(of);
+    const [flight, delayed, moving, letters, oldest] = ["in_flight", "delayed", "dead_lettering", "dead_letters", "oldest_waiting_ms"].map(of);
     const number = (map, topic) => map.get(topic) ?? 0;
     return m.topics_topic_queue_ready.map(({labels: {topic}, value}) => ({
       topic,
       ready: value,
       flight: number(flight, topic),
-      dead: number(dead, topic),
+      delayed: number(delayed, topic),
       moving: number(moving, topic),
+      letters: letters.get(topic) ?? -1, // it has no dead-letter topic, or one that cannot be seen
       oldest: number(oldest, topic),
     }));
   }
@@ -60,11 +62,12 @@ class QueuesView extends View {
     const [key, down] = this.#sort;
     return html`<table class="list"><thead>
       <tr>${COLUMNS.map(([name, title], i) => html`<th class="${i ? "n" : ""}
-        ${i > 2 ? "wide-only" : ""}" aria-sort=${name === key ? (down ? "descending" : "ascending") : nothing}>
+        ${WIDE.has(name) ? "wide-only" : ""}" aria-sort=${name === key ? (down ? "descending" : "ascending") : nothing}>
         <button class="sort" @click=${() => { this.#sort = [name, name === key ? !down : i > 0]; this.draw(); }}>${title}</button></th>`)}<th class="wide-only">last minutes</th></tr></thead>
       <tbody>${queues.map(each => html`<tr><td class="name"><a data-row href=${link(each.topic)}>${named(each.topic)}</a></td>
-        <td class="n">${whole(each.ready)}</td><td class="n">${whole(each.flight)}</td>
-        <td class="n wide-only">${whole(each.moving)}</td><td class="n wide-only">${whole(each.dead)}</td>
+        <td class="n">${whole(each.ready)}</td><td class="n wide-only">${whole(each.flight)}</td>
+        <td class="n wide-only">${whole(each.delayed)}</td><td class="n wide-only">${whole(each.moving)}</td>
+        <td class="n">${each.letters < 0 ? html`<span class="soft">–</span>` : whole(each.letters)}</td>
         <td class="n wide-only">${each.oldest ? span(each.oldest) : html`<span class="soft">–</span>`}</td>
           <td class="wide-only">${spark(each.topic)}</td></tr>`)}</tbody></table>`;
   }

@@ -1,13 +1,16 @@
 // Records as rows, and the chosen one in full: <record-rows .rows=${[record or {gap}]}>. Only the rows in sight are in the
 // document, however many there are. "end" is sent when the last one comes near.
 
-import {compact, stamp, time} from "../format.js";
-import {pretty} from "../json.js";
-import {View, html, nothing, pill} from "../ui.js";
+import {compact, plural, stamp, time} from "../format.js";
+import {picked} from "../json.js";
+import {View, html, link, nothing, pill} from "../ui.js";
+import "./json-tree.js";
 
 const ROW_PX = 34;
 const SPARE = 12; // rows beyond both edges
 const PREVIEW = 200;
+const MOST_REASON = 4000;
+const LETTER = {from: "$dead_letter_from", deliveries: "$dead_letter_deliveries", seq: "$dead_letter_src_seq", reason: "$dead_letter_reason"};
 const narrow = matchMedia("(max-width: 52rem)");
 
 export class RecordRows extends View {
@@ -15,7 +18,6 @@ export class RecordRows extends View {
   #chosen = null;
   #from = 0;
   #fit = 40;
-  #whole = false;
   #tags = true;
   busy = false;
   what = "Records";
@@ -64,7 +66,6 @@ export class RecordRows extends View {
 
   #choose(record) {
     this.#chosen = record;
-    this.#whole = false;
     this.draw();
   }
 
@@ -100,7 +101,13 @@ export class RecordRows extends View {
       <td class="time" title=${stamp(row.$ts)}>${time(row.$ts)}</td>
       ${this.states ? html`<td>${this.#state(row)}</td>` : nothing}
       ${this.#tags ? html`<td class="tag">${row.$tag ?? ""}</td>` : nothing}
-      <td class="data">${row.data.slice(0, PREVIEW)}</td></tr>`;
+      <td class="data">${this.#why(row)}${row.data.slice(0, PREVIEW)}</td></tr>`;
+  }
+
+  // Of a dead letter, in front of its data.
+  #why(row) {
+    const {reason} = letter(row);
+    return reason === undefined ? nothing : html`<span class="reason">${reason.slice(0, PREVIEW)}</span> `;
   }
 
   #state({state, deliveries}) {
@@ -108,22 +115,19 @@ export class RecordRows extends View {
   }
 
   #detail(record) {
+    const {from, deliveries, seq, reason} = letter(record);
     const facts = [["time", stamp(record.$ts)], ["tag", record.$tag], ["node", record.$node ?? record.node], ["state", record.state?.replace("_", " ")],
       ["deliveries", record.deliveries], ["lease ends", record.deadline && stamp(record.deadline)], ["due", record.due && stamp(record.due)],
-      ["reason", record.reason], ["goes to", record.dead_letter], ["waits for", record.waits_for]].filter(([, value]) => value !== undefined);
+      ["goes to", record.dead_letter], ["waits for", record.waits_for],
+      ["dead letter of", from && html`<a href=${link(from)}>${from}</a>${seq === undefined ? nothing : `, seq ${seq}`}`],
+      ["delivered", deliveries && plural(deliveries, "time")], ["failed because", (record.reason ?? reason)?.slice(0, MOST_REASON)]].filter(([, value]) => value !== undefined);
     return html`<aside class="detail" aria-label="Record ${record.$seq}">
       <div class="head"><h2>Record ${record.$seq}</h2><div>
         <button class="quiet" @click=${event => this.#copy(event.target, record.data)}>Copy data</button>
         <button class="quiet" aria-label="Close the record" @click=${() => this.#choose(null)}>✕</button></div></div>
       <dl>${facts.map(([name, value]) => html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>
-      <h3>data <span class="soft">${compact(record.data.length)} characters</span></h3>${this.#json(record.data)}
-      ${record.meta ? html`<h3>meta</h3>${this.#json(record.meta)}` : nothing}</aside>`;
-  }
-
-  #json(text) {
-    const {parts, cut} = pretty(text, this.#whole ? Infinity : 20000);
-    return html`<pre class="json" tabindex="0">${parts.map(([kind, part]) => (kind === "mark" ? part : html`<span class=${kind}>${part}</span>`))}${cut ? "\n…" : ""}</pre>
-      ${cut ? html`<button @click=${() => { this.#whole = true; this.draw(); }}>Show all of it</button>` : nothing}`;
+      <h3>data <span class="soft">${compact(record.data.length)} characters</span></h3><json-tree .text=${record.data}></json-tree>
+      ${record.meta ? html`<h3>meta</h3><json-tree .text=${record.meta}></json-tree>` : nothing}</aside>`;
   }
 
   async #copy(button, text) {
@@ -135,6 +139,14 @@ export class RecordRows extends View {
     }
     setTimeout(() => (button.textContent = "Copy data"), 1500);
   }
+}
+
+// What the service noted of a dead letter, where it is what the service notes: others may write such a meta, too.
+function letter({meta}) {
+  if (!meta?.includes("$dead_letter_")) return {};
+  const found = picked(meta, Object.values(LETTER));
+  const value = (name, kind) => (typeof found[name] === kind ? found[name] : undefined);
+  return {from: value(LETTER.from, "string"), deliveries: value(LETTER.deliveries, "number"), seq: value(LETTER.seq, "number"), reason: value(LETTER.reason, "string")};
 }
 
 const STATES = {ready: "good", in_flight: "", delayed: "warn", dead_lettering: "bad"};

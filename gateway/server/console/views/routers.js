@@ -3,7 +3,8 @@
 import {walk} from "../api.js";
 import {compact, plural, whole} from "../format.js";
 import {BOX, layout} from "../geometry.js";
-import {View, empty, html, link, nothing, problem, search, svg} from "../ui.js";
+import {View, empty, html, link, named, nothing, problem, search, svg} from "../ui.js";
+import "./router-forms.js";
 
 const EVERY_MS = 4000;
 const MOST = 5000;
@@ -17,18 +18,21 @@ class RoutersView extends View {
   #last = null;
 
   begin() {
-    this.every(EVERY_MS, async () => {
-      const {found, whole} = await walk("/v0/routers", "routers", {}, MOST);
-      const now = performance.now();
-      const before = this.#last;
-      if (before) {
-        const seconds = (now - before.at) / 1000;
-        const copied = each => each.forwarded_total - (before.counts.get(each.router) ?? each.forwarded_total);
-        this.#rates = new Map(found.map(each => [each.router, Math.max(copied(each), 0) / seconds]));
-      }
-      this.#last = {at: now, counts: new Map(found.map(each => [each.router, each.forwarded_total]))};
-      [this.#routers, this.#whole] = [found, whole];
-    });
+    this.on(this, "routers", () => this.attempt(() => this.#load()));
+    this.every(EVERY_MS, () => this.#load());
+  }
+
+  async #load() {
+    const {found, whole} = await walk("/v0/routers", "routers", {}, MOST);
+    const now = performance.now();
+    const before = this.#last;
+    if (before) {
+      const seconds = (now - before.at) / 1000;
+      const copied = each => each.forwarded_total - (before.counts.get(each.router) ?? each.forwarded_total);
+      this.#rates = new Map(found.map(each => [each.router, Math.max(copied(each), 0) / seconds]));
+    }
+    this.#last = {at: now, counts: new Map(found.map(each => [each.router, each.forwarded_total]))};
+    [this.#routers, this.#whole] = [found, whole];
   }
 
   // The routers around the topics that match: all that are connected with one of them.
@@ -51,7 +55,8 @@ class RoutersView extends View {
     const matching = this.#matching;
     const {places, width, height, left} = layout(matching);
     return html`<div class="head">
-      <h1>Routers <span class="soft count">${whole(routers.length)}${this.#whole ? "" : " and more"}</span></h1></div>
+      <h1>Routers <span class="soft count">${whole(routers.length)}${this.#whole ? "" : " and more"}</span></h1>
+        <new-router></new-router></div>
       ${problem(this.error)}
       ${routers.length ? html`<div class="bar">${search(LOOK_FOR, "Show the routers around topics with this in their names", text => { this.#text = text; this.draw(); })}</div>
         ${matching.length
@@ -60,7 +65,7 @@ class RoutersView extends View {
           : empty("No topic matches", "The search looks for the text anywhere in the names.")}
         ${left ? html`<p class="foot soft">${plural(left, "topic")} not drawn; search for a part of a name.</p>` : nothing}
         ${this.#table(matching.slice(0, 200))}`
-        : empty("No routers yet", "A router copies what is appended to one topic to another: PUT /v0/routers/NAME.")}`;
+        : empty("No routers yet", "A router copies what is appended to one topic to another: make one here, or PUT /v0/routers/NAME.")}`;
   }
 
   #graph(routers, places, width, height) {
@@ -87,11 +92,12 @@ class RoutersView extends View {
 
   #table(routers) {
     return html`<div class="scroll" tabindex="0" role="region" aria-label="Routers"><table class="list"><thead><tr><th>source</th>
-      <th>destination</th><th class="wide-only">guarantee</th><th class="n">copied</th></tr></thead>
-      <tbody>${routers.map(each => html`<tr><td class="name"><a data-row href=${link(each.source, "routers")}>${each.source}</a></td>
-        <td class="name"><a href=${link(each.dest)}>${each.dest}</a></td>
-        <td class="wide-only soft">${each.guarantee.replaceAll("_", " ")}</td>
-          <td class="n">${each.waits_for ? html`<span class="soft">waits: ${each.waits_for.replaceAll("_", " ")}</span> ` : nothing}${whole(each.forwarded_total)}</td></tr>`)}</tbody></table></div>`;
+      <th>destination</th><th class="wide-only">router</th><th class="wide-only">guarantee</th><th class="n">copied</th><th><span class="hidden">delete</span></th></tr></thead>
+      <tbody>${routers.map(each => html`<tr><td class="name"><a data-row href=${link(each.source, "routers")}>${named(each.source)}</a></td>
+        <td class="name"><a href=${link(each.dest)}>${named(each.dest)}</a></td>
+        <td class="wide-only soft">${each.router}</td><td class="wide-only soft">${each.guarantee.replaceAll("_", " ")}</td>
+          <td class="n">${each.waits_for ? html`<span class="soft">waits: ${each.waits_for.replaceAll("_", " ")}</span> ` : nothing}${whole(each.forwarded_total)}</td>
+          <td class="n"><delete-router .router=${each}></delete-router></td></tr>`)}</tbody></table></div>`;
   }
 }
 

@@ -2,8 +2,9 @@
 
 import {jobs, post, topicPath} from "../api.js";
 import {compact, plural, span, whole} from "../format.js";
+import {holds} from "../json.js";
 import {byLabel, service} from "../service.js";
-import {View, done, empty, fact, html, link, nothing, problem} from "../ui.js";
+import {View, done, empty, fact, html, link, nothing, problem, search} from "../ui.js";
 import "../chart.js";
 import "./record-rows.js";
 
@@ -17,6 +18,7 @@ class TopicJobs extends View {
   #counts = null;
   #more = false;
   #wanted = "all";
+  #text = "";
   #first = 0;
   #done = "";
   topic = "";
@@ -49,12 +51,16 @@ class TopicJobs extends View {
     });
   }
 
+  #matches({data, meta}) {
+    return !this.#text || holds(data, this.#text) || (meta !== undefined && holds(meta, this.#text));
+  }
+
   template() {
     const counts = this.#counts;
     const queue = this.#state?.queue, dead = this.#state?.config.dead_letter;
     const oldest = byLabel(service.metrics?.topics_topic_queue_oldest_waiting_ms, "topic").get(this.topic);
     const letters = byLabel(service.metrics?.topics_topic_records_live, "topic").get(dead);
-    const shown = this.#jobs.filter(job => this.#wanted === "all" || job.state === this.#wanted);
+    const shown = this.#jobs.filter(job => (this.#wanted === "all" || job.state === this.#wanted) && this.#matches(job));
     const depth = read => service.series(each => each.depths.has(this.topic) ? read(each.depths.get(this.topic)) : null);
     return html`${problem(this.error)} ${done(this.#done)}
       <div class="card"><div class="facts">
@@ -67,12 +73,13 @@ class TopicJobs extends View {
         <button id="redrive" ?disabled=${letters === 0} @click=${() => this.#redrive(dead)}>Send them back here</button></div>`
         : html`<p class="soft">No dead-letter topic: a job is delivered until a worker acks it.</p>`}
       <div class="bar"><div class="segments" role="group" aria-label="Jobs by state">${STATES.map(state => html`<button aria-pressed=${String(state === this.#wanted)}
-        @click=${() => { this.#wanted = state; this.draw(); }}>${state.replace("_", " ")}</button>`)}</div><span class="grow"></span>
+        @click=${() => { this.#wanted = state; this.draw(); }}>${state.replace("_", " ")}</button>`)}</div>${search("Text in data or meta", "Show jobs here whose data or meta has this text, in any case", text => { this.#text = text; this.draw(); })}<span class="grow"></span>
         ${this.#first ? html`<button @click=${() => this.#show(0)}>First jobs</button>` : nothing}
         ${this.#more ? html`<button @click=${() => this.#show(this.next)}>Next jobs</button>` : nothing}</div>
       ${shown.length ? html`<record-rows .rows=${shown} .states=${true} .what=${"Jobs of " + this.topic}></record-rows>`
-        : counts ? empty(this.#wanted === "all" ? "No jobs" : `No job here is ${this.#wanted.replace("_", " ")}`, "Looking at jobs leases none of them.") : nothing}
-      ${this.#more ? html`<p class="foot soft">${whole(this.#jobs.length)} jobs were looked at, from seq ${whole(this.#jobs[0]?.$seq)} on.</p>` : nothing}`;
+        : counts ? empty(this.#text ? "No such job here" : this.#wanted === "all" ? "No jobs" : `No job here is ${this.#wanted.replace("_", " ")}`, "Looking at jobs leases none of them.") : nothing}
+      ${this.#more || this.#text ? html`<p class="foot soft">${plural(this.#jobs.length, "job")} searched, seqs ${whole(this.#jobs[0]?.$seq)} to
+        ${whole(this.#jobs.at(-1)?.$seq)}${this.#more ? "; there are more" : ""}.</p>` : nothing}`;
   }
 }
 

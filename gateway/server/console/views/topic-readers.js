@@ -3,6 +3,7 @@
 import {get, topicPath} from "../api.js";
 import {ago, compact, whole} from "../format.js";
 import {View, empty, html, link, nothing, problem} from "../ui.js";
+import "./router-forms.js";
 
 const EVERY_MS = 3000;
 
@@ -39,29 +40,31 @@ class TopicRouters extends View {
   topic = "";
 
   begin() {
-    this.every(EVERY_MS, async () => {
-      const [into, from] = await Promise.all(["dest", "source"].map(end => get("/v0/routers", {[end]: this.topic, page_size: 1000})));
-      [this.#into, this.#from] = [into.routers, from.routers];
-    });
+    this.on(this, "routers", () => this.attempt(() => this.#load()));
+    this.every(EVERY_MS, () => this.#load());
+  }
+
+  async #load() {
+    const [into, from] = await Promise.all(["dest", "source"].map(end => get("/v0/routers", {[end]: this.topic, page_size: 1000})));
+    [this.#into, this.#from] = [into.routers, from.routers];
   }
 
   template() {
     if (this.#into === null) return problem(this.error);
-    if (!this.#into.length && !this.#from.length) {
-      return html`${problem(this.error)}${empty("No routers", "A router copies what is appended to one topic to another: PUT /v0/routers/NAME.")}`;
-    }
-    return html`${problem(this.error)} ${this.#list("Into this topic", "from", this.#into, "source")}
-      ${this.#list("Out of this topic", "to", this.#from, "dest")}`;
+    return html`<div class="bar"><new-router .source=${this.topic}></new-router></div>${problem(this.error)}
+      ${this.#into.length || this.#from.length ? nothing : empty("No routers", "A router copies what is appended to one topic to another.")}
+      ${this.#list("Into this topic", "from", this.#into, "source")} ${this.#list("Out of this topic", "to", this.#from, "dest")}`;
   }
 
   #list(title, label, routers, end) {
     if (!routers.length) return nothing;
     return html`<section class="card"><h2>${title}</h2><table><thead><tr><th>${label}</th><th class="wide-only">router</th>
-      <th class="wide-only">guarantee</th><th class="n">copied</th></tr></thead>
+      <th class="wide-only">guarantee</th><th class="n">copied</th><th><span class="hidden">delete</span></th></tr></thead>
       <tbody>${routers.map(each => html`<tr><td class="name"><a data-row href=${link(each[end])}>${each[end]}</a></td>
         <td class="wide-only soft">${each.router}</td>
         <td class="wide-only soft">${each.guarantee.replaceAll("_", " ")}</td>
-          <td class="n">${compact(each.forwarded_total)}</td></tr>`)}</tbody></table></section>`;
+          <td class="n">${compact(each.forwarded_total)}</td>
+          <td class="n"><delete-router .router=${each}></delete-router></td></tr>`)}</tbody></table></section>`;
   }
 }
 

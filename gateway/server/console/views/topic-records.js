@@ -1,8 +1,10 @@
 // The records of a topic, the newest first. A diff reads forwards only, so what is older is asked for by ranges of seqs
-// below those that are here. Filtering by tag is done here too, as many ranges an action as LOOKS says.
+// below those that are here. Filtering by tag, and by text in data and meta, is done here too, as many ranges an action as
+// LOOKS says.
 
 import {get, records, topicPath} from "../api.js";
 import {plural, whole} from "../format.js";
+import {holds} from "../json.js";
 import {View, empty, html, nothing, problem} from "../ui.js";
 import "./record-rows.js";
 
@@ -20,6 +22,7 @@ class TopicRecords extends View {
   #state = null;
   #gone = null; // the tombstone at the beginning of the topic
   #tag = "";
+  #text = "";
   #busy = false;
   #run = 0;
   topic = "";
@@ -63,7 +66,7 @@ class TopicRecords extends View {
   }
 
   async #look(run, first) {
-    let span = this.#tag ? FILTER_RANGE : RANGE;
+    let span = this.#filtered ? FILTER_RANGE : RANGE;
     let found = 0;
     for (let look = 0; look < LOOKS && found < ENOUGH && this.#low > first; look += 1) {
       const from = Math.max(this.#low - 1 - span, first - 1, 0);
@@ -73,7 +76,7 @@ class TopicRecords extends View {
         span = Math.ceil((this.#low - 1 - from) / 4); // too much for one answer: look nearer
         continue;
       }
-      const kept = page.records.filter(each => !this.#tag || this.#matches(each));
+      const kept = page.records.filter(each => this.#matches(each));
       this.#rows = [...this.#rows, ...kept.reverse()];
       found += kept.length;
       this.#low = from + 1;
@@ -99,14 +102,20 @@ class TopicRecords extends View {
     return {records: found, cut: false};
   }
 
+  get #filtered() {
+    return this.#tag !== "" || this.#text !== "";
+  }
+
   #matches(record) {
+    if (this.#text && !holds(record.data, this.#text) && !(record.meta && holds(record.meta, this.#text))) return false;
+    if (!this.#tag) return true;
     const tag = record.$tag ?? "";
     return this.#tag.endsWith("*") ? tag.startsWith(this.#tag.slice(0, -1)) : tag === this.#tag;
   }
 
   // The rows, with a line where seqs are missing.
   get #shown() {
-    if (this.#tag) return this.#rows;
+    if (this.#filtered) return this.#rows;
     const shown = [];
     let next = this.#high;
     for (const row of this.#rows) {
@@ -135,6 +144,9 @@ class TopicRecords extends View {
         <input type="search" data-search name="tag" placeholder="Tag, or tag:*"
           aria-label="Show records with this tag; a star at its end matches tags that begin so"
           .value=${this.#tag} @change=${event => { this.#tag = event.target.value.trim(); this.#newest(); }} spellcheck="false">
+        <input type="search" name="text" placeholder="Text in data or meta"
+          aria-label="Show records whose data or meta has this text, in any case"
+          .value=${this.#text} @change=${event => { this.#text = event.target.value; this.#newest(); }} spellcheck="false">
         <label class="inline">seq <input name="seq" type="number" class="short" min=${Math.max(state.earliest_seq, 1)}
           max=${state.head_seq} placeholder=${state.head_seq}></label>
         <button>Go</button>
@@ -144,20 +156,24 @@ class TopicRecords extends View {
       ${problem(this.error)}
       ${this.#rows.length || this.#busy
         ? html`<record-rows .rows=${this.#shown} .busy=${this.#busy} .what=${"Records of " + this.topic}
-            @end=${() => !this.#tag && this.#older()}></record-rows>`
+            @end=${() => !this.#filtered && this.#older()}></record-rows>`
         : this.#none()}
       <p class="foot soft" role="status">${this.#foot(state)}
-        ${this.#tag && this.#low > state.earliest_seq && !this.#busy ? html`<button @click=${() => this.#older()}>Look further back</button>` : nothing}</p>`;
+        ${this.#filtered && this.#low > state.earliest_seq && !this.#busy ? html`<button @click=${() => this.#older()}>Look further back</button>` : nothing}</p>`;
   }
 
   #none() {
     if (this.error) return nothing;
-    return this.#tag ? empty("No record with this tag so far", "The search goes back from the newest record, some thousand records at a time.")
+    return this.#filtered ? empty("No such record so far", "The search goes back from the newest record, some thousand records at a time.")
       : empty("No records", "Publish one, or write with POST /v0/topics/" + this.topic + ".");
   }
 
   #foot(state) {
     if (this.#busy) return "Reading…";
+    if (this.#filtered && this.#low !== null) {
+      const searched = `${plural(this.#rows.length, "record")} found in seqs ${whole(Math.min(this.#low, this.#high))} to ${whole(this.#high)}`;
+      return this.#low > state.earliest_seq ? `${searched}; what is older was not searched.` : `${searched}, back to the beginning of the topic.`;
+    }
     const shown = plural(this.#rows.length, "record");
     if (this.#rows.length >= MOST) return `${shown} shown, the most at a time. Go on with a seq below ${this.#low}.`;
     if (this.#low !== null && this.#low > state.earliest_seq) return `${shown}; looked back to seq ${this.#low}.`;

@@ -74,7 +74,7 @@ MALFORMED = [
 
 
 def answering(request: Request) -> list[Message]:
-    if request.op in ("list", "cursor_list", "router_list"):
+    if request.op in ("list", "cursor_list", "all_cursors", "router_list"):
         return [Reply(request.id, b"[]", extra={"names": [], "more": False})]
     if request.op == "router_source":
         return [Reply(request.id, extra={"epoch": 1, "head": 0})]
@@ -200,7 +200,7 @@ async def test_lists_and_metrics_are_asked_for_within_the_prefixes() -> None:
     lags = [["other", "secret", 1], [INSIDE, "c", 2]]
 
     def script(request: Request) -> list[Message]:
-        if request.op in ("list", "cursor_list"):
+        if request.op in ("list", "cursor_list", "all_cursors"):
             return [Reply(request.id, b"[]", extra={"names": [], "more": False})]
         return [Reply(request.id, extra={"per_topic": rows, "cursor_lag": lags})]
 
@@ -208,6 +208,13 @@ async def test_lists_and_metrics_are_asked_for_within_the_prefixes() -> None:
         limited = {"Authorization": "Bearer none-else"}
         await client.ask("GET", "/v0/topics?prefix=ten", headers=limited)
         assert there.shards[0].requests[-1].options.prefixes == ("tenant:", "shared.")
+        await client.ask("GET", "/v0/cursors?prefix=ten", headers=limited)
+        asked = there.shards[0].requests[-1]
+        assert (asked.op, asked.options.prefix, asked.options.prefixes) == (
+            "all_cursors",
+            "ten",
+            ("tenant:", "shared."),
+        )
         full = await client.ask("GET", "/v0/metrics", headers={"Authorization": "Bearer full"})
         assert b'topic="other"' in full.raw
         assert b'cursor="secret"' in full.raw

@@ -8,7 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.observe.metrics import as_json
 from proto.ipc.message import Message, Reply, Request, Status
 from proto.ipc.operations import Stats
-from tests.support.gateway_stage import Script, Stage, stage
+from proto.model.keys import Scope
+from tests.support.gateway_stage import Script, Stage, key, stage
 
 STATS: dict[str, Any] = {
     "topics": 2,
@@ -18,7 +19,8 @@ STATS: dict[str, Any] = {
     "queue_topics": 1,
     "per_topic": [["b", 9, 3, 7, 70], ['a"\\\n', 0, 1, 0, 0]],
     "per_topic_truncated": False,
-    "per_queue": [["b", 2, 1, 4, 3, 1500, 5]],
+    "per_queue": [["b", 2, 1, 4, 3, 1500, 5, 'a"\\\n']],
+    "records_written": 12,
     "letters_waiting": 3,
     "cursor_lag": [["b", 'c"\\\n', 4], ["b", "d", 0]],
     "cursor_lag_truncated": False,
@@ -105,6 +107,7 @@ async def test_the_text_form_sums_the_shards() -> None:
         found = samples(answer.raw)
         assert {name for name, _ in found} >= set(NAMED)
         assert found["topics_topics", ()] == 4
+        assert found["topics_records_written_total", ()] == 24
         assert found["topics_topics_by_class", (("class", "fsync"),)] == 2
         assert found["topics_topic_head_seq", (("topic", "b"),)] == 9
         of_queue = {
@@ -256,3 +259,21 @@ async def test_topics_and_cursors_are_bounded_over_all_shards(bound: int, shown:
 )
 def test_the_weights_of_accept_choose_the_form(accept: str, json: bool) -> None:
     assert as_json(accept.encode()) is json
+
+
+async def test_letters_of_a_queue_are_counted_only_where_their_topic_is_seen() -> None:
+    rows = {"per_queue": [["mine:q", 0, 0, 9, 0, 0, 0, "mine:dead"], ["mine:r", 0, 0, 9, 0, 0, 0, "other:dead"]]}
+    rows["per_topic"] = [["mine:dead", 9, 1, 6, 70], ["mine:q", 0, 1, 0, 0], ["other:dead", 9, 1, 8, 70]]
+
+    def script(request: Request) -> list[Message]:
+        return [Reply(request.id, extra=STATS | rows)]
+
+    async with stage(script, keys=[key("all"), key("mine", Scope.READ, "mine:")]) as there, there.client() as client:
+        for secret, letters in (("all", {"mine:q": 6, "mine:r": 8}), ("mine", {"mine:q": 6})):
+            answer = await client.ask("GET", "/v0/metrics", headers={"Authorization": f"Bearer {secret}"})
+            found = samples(answer.raw)
+            assert letters == {
+                dict(labels)["topic"]: value
+                for (name, labels), value in found.items()
+                if name == "topics_topic_queue_dead_letters"
+            }

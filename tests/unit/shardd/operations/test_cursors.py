@@ -1,4 +1,4 @@
-"""Named cursors: the limits on their number in a topic, of all keys and of one of several."""
+"""Named cursors: the limits on their number in a topic, of all keys and of one of several; the list over all topics."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import contextlib
 import random
 from typing import Any
 
+import msgspec
 import pytest
 
 from proto.model.errors import ErrorCode, TopicsError
-from tests.support.harness import Harness
+from tests.support.harness import Harness, said
 
 
 def refused(shard: Harness, op: str, name: str, **options: int) -> None:
@@ -154,3 +155,47 @@ def test_what_the_shard_counts_is_what_there_is(seed: int) -> None:
             before = makers(shard)
             shard = shard.restarted()
             assert makers(shard) == before
+
+
+def pages(shard: Harness, size: int, **options: Any) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    after = ""
+    while True:
+        reply = shard.reply("all_cursors", page_size=size, after=after, **options)
+        entries, page = msgspec.json.decode(reply.body), said(reply.extra)
+        found += [(each["topic"], each["cursor"]) for each in entries]
+        assert page["names"] == [f"{topic}\0{cursor}" for topic, cursor in found[len(found) - len(entries) :]]
+        if not page["more"]:
+            return found
+        assert len(entries) == size
+        after = page["names"][-1]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pages_of_the_cursors_of_all_topics_give_each_once_in_order(seed: int) -> None:
+    chance = random.Random(seed)
+    shard = Harness()
+    made = set()
+    for topic in ("a", "a.b", "ab", "b", "b:1", "c"):
+        shard.append(topic, 1, 2, 3)
+        for cursor in chance.sample(["\0", "a", "a.b", "é", "z\0a", "\n", "\U0001f600"], chance.randrange(7)):
+            shard.call("cursor_put", topic, {"seq": 1}, cursor=cursor)
+            made.add((topic, cursor))
+    for size in range(1, 8):
+        assert pages(shard, size) == sorted(made)
+        assert pages(shard, size, prefix="a") == sorted(each for each in made if each[0].startswith("a"))
+        assert pages(shard, size, prefix="a.", prefixes=("a", "c")) == sorted(each for each in made if each[0] == "a.b")
+        assert pages(shard, size, prefix="a", prefixes=("b", "c")) == []
+
+
+def test_a_place_outside_the_prefixes_of_a_key_shows_no_cursor_of_its_topic() -> None:
+    shard = Harness()
+    for topic in ("mine", "other"):
+        shard.append(topic, 1, 2, 3)
+        for cursor in ("a", "b"):
+            shard.call("cursor_put", topic, {"seq": 1}, cursor=cursor)
+    assert shard.call("all_cursors", page_size=9, after="other\0a", prefixes=("mine", "z")) == []
+    assert shard.call("all_cursors", page_size=9, after="other\0a", prefix="m") == []
+    [left] = shard.call("all_cursors", page_size=9, after="mine\0a", prefixes=("mine", "z"))
+    assert {**left, "updated_ts": 0} == {"topic": "mine", "cursor": "b", "seq": 1, "lag": 2, "updated_ts": 0}
+    assert len(shard.call("all_cursors", page_size=9, after="none\0a")) == 2
