@@ -18,6 +18,7 @@
 # make bench-protocols  commands per second over Walrus and Rog
 # make reference   generate docs/configuration.md from the settings, and the end of docs/cli.md from the parser
 # make site        build the documentation as a site, into ./site
+# make dist        build the wheels of server, Python client and Spark package, and the npm package, into ./dist
 # make lock        take the newest versions of what the service needs into requirements.lock
 # make clean       remove installed and cached files; data stays
 
@@ -26,7 +27,7 @@ BIN := $(VENV)/bin
 PIP := tools/pip-install.sh $(BIN)/python
 ARGS ?=
 
-.PHONY: bench run check test long demo demo-spark spark-sessions spark-join spark-report departures chat images reference site lock clean
+.PHONY: bench run check test long demo demo-spark spark-sessions spark-join spark-report departures chat images reference site dist lock clean
 .DEFAULT_GOAL := run
 
 run: $(VENV)/.run
@@ -58,6 +59,9 @@ reference: $(VENV)/.run
 site: $(VENV)/.test
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo "the site is in ./site: open site/index.html"
 
+dist: $(VENV)/.made
+	@tools/dist.sh $(BIN)/python dist
+
 # Each starts a service on a free port and a page on port 8000; ARGS=--help tells the rest.
 departures chat images: $(VENV)/.demo
 	@exec $(BIN)/python examples/browser/$@.py $(ARGS)
@@ -78,7 +82,7 @@ bench-%: $(VENV)/.run
 	@$(BIN)/python bench/$*.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) build site packages/*/build packages/*/dist packages/*/node_modules *.egg-info packages/*/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis spark-warehouse metastore_db
+	rm -rf $(VENV) build dist site packages/*/build packages/*/dist packages/*/node_modules *.egg-info packages/*/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis spark-warehouse metastore_db
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: each records that a set of packages is installed for the present pyproject.toml.

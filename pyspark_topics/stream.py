@@ -38,12 +38,17 @@ class StreamReader(DataSourceStreamReader):  # type: ignore[misc]  # pyspark is 
         self._options = options
         self._place: Offsets | None = None
         """Position of the stream, None if unknown."""
+        self._reached = False
 
     def initialOffset(self) -> dict[str, Any]:
         self._place = begin(self._source, self._options.starting, self._options.topics)
         return offsets.dump(self._place)
 
     def latestOffset(self) -> dict[str, Any]:
+        if not self._reached:
+            # Spark asks for this offset first, and does not say whether the stream is new.
+            self._source.reach()
+            self._reached = True
         latest = self._source.latest()
         if self._place is None:
             return offsets.dump(latest)
@@ -130,8 +135,8 @@ if LIMITS:
     class LimitedStreamReader(StreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
         """Stream reader for Spark 4.2 and later."""
 
-        _target: Offsets | None = None
         _latest: Offsets | None = None
+        _available_now = False
 
         def getDefaultReadLimit(self) -> Any:
             options = self._options
@@ -140,7 +145,8 @@ if LIMITS:
             return ReadMaxBytes(options.max_bytes) if options.max_bytes else ReadAllAvailable()
 
         def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # type: ignore[override]
-            self._latest = self._source.latest() if self._target is None else self._target
+            if self._latest is None or not self._available_now:
+                self._latest = self._source.latest()
             place = offsets.load(start)
             rows = limit.max_rows if isinstance(limit, ReadMaxRows) else 0
             size = limit.max_bytes if isinstance(limit, ReadMaxBytes) else 0
@@ -148,7 +154,8 @@ if LIMITS:
             return offsets.dump(self._cut(place, self._latest, rows, size or (rows and self._options.max_bytes)))
 
         def prepareForTriggerAvailableNow(self) -> None:
-            self._target = self._source.latest()
+            # Nothing is asked yet: a new stream asks for its first offset next, with the short patience of `reach`.
+            self._available_now, self._latest = True, None
 
         def reportLatestOffset(self) -> dict[str, Any] | None:
             return None if self._latest is None else offsets.dump(self._latest)

@@ -399,6 +399,7 @@ class Writer(DataSourceArrowWriter):  # type: ignore[misc]
         if len(run) > 128:
             raise CannotWrite(f"runId has {len(run)} characters, but at most 128 are allowed")
         self._run = run
+        self._plan.endpoint.reach()  # on the driver, before any task starts
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         return self._plan.write(iterator, f"{self._run}/{_task().partitionId()}")
@@ -419,6 +420,8 @@ class _StreamWrite:
             raise CannotWrite(
                 "Spark did not say which query and batch this is; only micro-batch streams can be written"
             )
+        if batch == "0" and task.partitionId() == 0:
+            self._plan.endpoint.reach()  # once for a new query; one in progress waits for a service that is down
         batches = iterator if _ARROW_STREAMS else _as_batches(iterator, self._schema)
         return self._plan.write(batches, f"{query}/{batch}/{task.partitionId()}")
 

@@ -196,6 +196,33 @@ frame.write.format("topics").options(url="{shared.url}", **{options!r}).mode("ap
 """)
 
 
+STARTS = {
+    "read": "answer = spark.read.format('topics').options(url=url, subscribe='t').load().count()",
+    "write": "answer = spark.range(2).selectExpr('\"1\" value').write.format('topics').options(url=url, topic='t')"
+    ".mode('append').save()",
+    **{
+        f"stream, {trigger}": f"run(spark.readStream.format('topics').options(url=url, subscribe='t',"
+        f" startingOffsets='earliest').load().writeStream.format('noop').trigger({trigger}))"
+        for trigger in ("processingTime='1 second'", "availableNow=True")
+    },
+    "stream into topics": "run(spark.readStream.format('rate').load().selectExpr('\"1\" value')"
+    ".writeStream.format('topics').options(url=url, topic='t'))",
+}
+
+
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
+def test_what_starts_without_a_service_fails_within_seconds(spark: Spark, start: str, tmp_path: Path) -> None:
+    """The time is of the client's own words: that of Spark around it depends on the machine."""
+    program = f"""
+url = "http://127.0.0.1:9"
+def run(stream):
+    stream.option("checkpointLocation", {str(tmp_path)!r}).start().awaitTermination()
+{start}
+"""
+    with pytest.raises(SparkError, match=r"127\.0\.0\.1:9/v0/health: given up after \d+ attempts in 6 s"):
+        spark.run(program)
+
+
 def test_written_records_are_read_back_and_written_elsewhere(shared: Service, spark: Spark) -> None:
     rows = [{"data": {"n": n}, "tag": f"t{n % 3}", "node": "x", "meta": {"m": n}} for n in range(10)]
     shared.request("POST", "/v0/topics/original", {"records": rows})

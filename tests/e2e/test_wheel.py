@@ -1,11 +1,12 @@
 """Claims about the wheel, in an environment of its own and in one with packages of the same names.
 
-The tests download nothing: the environment of the test run provides the dependencies.
+The tests download the back-end that builds, and nothing else: the dependencies are those of the test run.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,10 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import setuptools
+
+from tests.support.programs import leave_out
+from tests.support.service import until
 
 ROOT = Path(__file__).parents[2]
-BUILT_OF = ("gateway", "shardd", "supervisor", "proto", "topics_server", "deploy", "pyspark_topics", "packages")
+NOT_SOURCES = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "node_modules", "dist", "site", "topics-data")
 
 
 def run(*command: str | Path, status: int = 0, cwd: Path | None = None, **environment: str) -> tuple[str, str]:
@@ -28,7 +31,7 @@ def run(*command: str | Path, status: int = 0, cwd: Path | None = None, **enviro
         [str(each) for each in command],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         check=False,
         cwd=cwd,
         env={**kept, **environment},
@@ -37,36 +40,25 @@ def run(*command: str | Path, status: int = 0, cwd: Path | None = None, **enviro
     return done.stdout, done.stderr
 
 
-def built(source: Path, to: Path) -> Path:
-    """Build the wheel of a project. Uses the installed setuptools if they suffice, so that nothing is downloaded."""
-    isolation = ["--no-build-isolation"] if int(setuptools.__version__.partition(".")[0]) >= 77 else []
-    quiet = ["--quiet", "--disable-pip-version-check"]
-    run(sys.executable, "-m", "pip", "wheel", *quiet, "--no-deps", *isolation, "-w", to, source)
-    (wheel,) = to.glob("*.whl")
-    return wheel
+def dist(to: Path) -> dict[str, Path]:
+    """What `make dist` builds, by what it is of."""
+    run(ROOT / "tools" / "dist.sh", sys.executable, to)
+    kinds = {"server": "topics_server-*", "client": "topics_client-*", "spark": "pyspark_topics-*", "npm": "*.tgz"}
+    return {kind: path for kind, pattern in kinds.items() for path in to.glob(pattern)}
 
 
 @pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return dist(tmp_path_factory.mktemp("built"))
+
+
+@pytest.fixture(scope="module")
+def wheels(built: dict[str, Path]) -> dict[str, Path]:
     """The wheels of all projects in the checkout."""
-    top: Path = tmp_path_factory.mktemp("built")
-    checkout = top / "checkout"
-    checkout.mkdir()
-    for name in BUILT_OF:
-        if (ROOT / name).exists():
-            shutil.copytree(
-                ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "node_modules")
-            )
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, checkout / name)
-    return {
-        "server": built(checkout, top / "server"),
-        "spark": built(checkout / "packages" / "pyspark-topics", top / "spark"),
-        "client": built(checkout / "packages" / "topics-client", top / "client"),
-    }
+    return {kind: path for kind, path in built.items() if kind != "npm"}
 
 
-@pytest.mark.parametrize(
+EACH = pytest.mark.parametrize(
     ("wheel", "packages"),
     [
         ("server", ("gateway", "shardd", "supervisor", "proto", "topics_server")),
@@ -74,11 +66,34 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("client", ("topics_client",)),
     ],
 )
+
+
+@EACH
 def test_the_packages_of_a_wheel_say_that_they_are_typed(
     wheels: dict[str, Path], wheel: str, packages: tuple[str, ...]
 ) -> None:
     names = zipfile.ZipFile(wheels[wheel]).namelist()
     assert {f"{package}/py.typed" for package in packages} <= set(names)
+
+
+@EACH
+def test_a_wheel_has_nothing_besides_its_packages(
+    wheels: dict[str, Path], wheel: str, packages: tuple[str, ...]
+) -> None:
+    tops = {name.partition("/")[0] for name in zipfile.ZipFile(wheels[wheel]).namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == set(packages)
+
+
+def test_the_same_sources_are_built_to_the_same_bytes(built: dict[str, Path], tmp_path: Path) -> None:
+    """The mask of file modes is the builder's."""
+    mask = os.umask(0o077)
+    try:
+        again = dist(tmp_path)
+    finally:
+        os.umask(mask)
+    assert {kind: path.name for kind, path in again.items()} == {kind: path.name for kind, path in built.items()}
+    for kind, path in again.items():
+        assert path.read_bytes() == built[kind].read_bytes(), f"{kind}: another build has other bytes"
 
 
 def test_the_wheel_has_every_file_of_its_packages(wheels: dict[str, Path]) -> None:
@@ -257,3 +272,62 @@ def test_topics_spark_without_pyspark_says_so_in_one_sentence(
     _, said = run(fresh.top / "bin" / "topics-spark", "audit", "--path", tmp_path, status=2)
     assert said.startswith("topics-spark needs pyspark and pyarrow: pip install ")
     assert len(said.splitlines()) == 1
+
+
+PUBLISH = """
+import sys
+from topics_client import Client
+client = Client(sys.argv[1])
+client.publish("t", {"n": 1})
+print([record.data for record in client.read("t", from_seq=0)], __import__("topics_client").__file__)
+"""
+
+
+def smoke(environment: Environment, work: Path) -> None:
+    """The installed command serves, and the installed client writes and reads."""
+    log = work / "log"
+    with log.open("w") as output:
+        serve = [environment.topics, "serve", "--port", "0", "--data-dir", work / "data"]
+        process = subprocess.Popen([str(each) for each in serve], stdout=output, stderr=output, cwd=work)
+    try:
+        ready = until(lambda: re.search(r"topics is ready at (http://\S+)", log.read_text()), "a service that is ready")
+        said = run(environment.top / "bin" / "python", "-c", PUBLISH, ready[1], cwd=work)[0]
+        assert said == f"[{{'n': 1}}] {environment.site}/topics_client/__init__.py\n"
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0, log.read_text()
+
+
+def test_server_client_and_spark_package_install_from_files_and_work(
+    wheels: dict[str, Path], fresh: Environment, tmp_path: Path
+) -> None:
+    for wheel in wheels.values():
+        fresh.install(wheel)
+    smoke(fresh, tmp_path)
+    read = "from pyspark_topics.files import Files; import pyspark_topics; print(pyspark_topics.__file__)"
+    python = fresh.top / "bin" / "python"
+    assert run(python, "-c", read, cwd=tmp_path)[0] == f"{fresh.site}/pyspark_topics/__init__.py\n"
+    assert "topics-spark archive" in run(fresh.top / "bin" / "topics-spark", "archive", "--help", cwd=tmp_path)[0]
+
+
+def test_server_client_and_spark_package_install_from_a_git_url_and_work(fresh: Environment, tmp_path: Path) -> None:
+    repository = tmp_path / "repository"
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com", "-C", repository]
+    shutil.copytree(ROOT, repository, ignore=NOT_SOURCES)
+    run("git", "init", "--quiet", repository)
+    run(*git, "add", ".")
+    run(*git, "commit", "--quiet", "-m", "everything")
+    pip = [sys.executable, "-m", "pip", "--python", fresh.top / "bin" / "python", "--disable-pip-version-check"]
+    for place in ("", "#subdirectory=packages/topics-client", "#subdirectory=packages/pyspark-topics"):
+        run(*pip, "install", "--quiet", "--no-deps", f"git+file://{repository}{place}")
+    smoke(fresh, tmp_path)
+    assert "topics-spark archive" in run(fresh.top / "bin" / "topics-spark", "archive", "--help", cwd=tmp_path)[0]
+
+
+def test_the_npm_package_installs_from_its_file_and_works(built: dict[str, Path], tmp_path: Path) -> None:
+    if "npm" not in built:
+        leave_out("npm and Node 20 or later, for the TypeScript client")
+    run("npm", "init", "--yes", cwd=tmp_path)
+    run("npm", "install", "--offline", "--no-audit", "--no-fund", built["npm"], cwd=tmp_path)
+    code = 'import { Topics } from "topics-client"; console.log(typeof new Topics("http://127.0.0.1:1").publish)'
+    assert run("node", "--input-type=module", "-e", code, cwd=tmp_path)[0] == "function\n"

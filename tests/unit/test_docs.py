@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.contract.operations import OPERATIONS
+from tests.support.footnotes import proofs
 
 ROOT = Path(__file__).parents[2]
 README_BYTES = 8 * 1024
@@ -192,13 +193,30 @@ def test_the_index_has_every_folder_of_the_packages() -> None:
 
 
 def test_each_guarantee_names_the_test_that_proves_it() -> None:
-    rows = [row for row in (ROOT / "docs" / "guarantees.md").read_text().splitlines() if row.startswith("|")]
-    promises = [row for row in rows if not set(row) <= set("|- ") and not row.rstrip("| ").endswith(" test")]
-    assert len(promises) > 12
-    for row in promises:
-        proof = row.strip("|").rpartition("|")[2].strip()
+    promises = proofs((ROOT / "docs" / "guarantees.md").read_text())
+    assert len(promises) > 40
+    for row, texts in promises:
         # The row of a class without a promise of its own still names the test of what it does.
-        assert re.fullmatch(r"`tests/[\w/]+\.py::test_\w+`(, `tests/[\w/]+\.py::test_\w+`)*", proof), row
+        assert len(texts) == 1, row
+        assert re.fullmatch(r"`tests/[\w/]+\.py::test_\w+`(, `tests/[\w/]+\.py::test_\w+`)*", texts[0]), row
+
+
+@pytest.mark.parametrize(
+    ("page", "fault"),
+    [
+        ("| a[^1] | b |\n\n[^1]: x\n[^1]: y\n", "twice"),
+        ("| a[^1] | b |\n", "without a mark or a text"),
+        ("[^1]: x\n", "without a mark or a text"),
+    ],
+)
+def test_a_footnote_that_leads_nowhere_is_found(page: str, fault: str) -> None:
+    with pytest.raises(AssertionError, match=fault):
+        proofs(page)
+
+
+def test_a_row_has_the_texts_of_its_footnotes() -> None:
+    page = "| head |\n| --- |\n| a[^one] |\n| b |\n| c[^one][^2] |\n\n[^one]: `x`\n[^2]: `y`\n"
+    assert proofs(page) == [("| a[^one] |", ["`x`"]), ("| b |", []), ("| c[^one][^2] |", ["`x`", "`y`"])]
 
 
 DECISIONS = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))

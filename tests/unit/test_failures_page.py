@@ -5,27 +5,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tests.support.footnotes import proofs
+
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "failures.md"
 _TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 
 
-def rows() -> list[str]:
-    """The rows of the page's tables, without headers and rules."""
-    lines = PAGE.read_text().splitlines()
-    heads = {number for number, line in enumerate(lines) if set(line) <= set("|- :") and line.startswith("|")}
-    return [
-        line
-        for number, line in enumerate(lines)
-        if line.startswith("|") and number not in heads and number + 1 not in heads
-    ]
-
-
 def test_each_row_of_the_failures_page_names_tests_that_exist() -> None:
-    assert len(rows()) > 20
-    for row in rows():
-        named = _TEST.findall(row)
-        assert named, f"no test is named in: {row}"
+    found = proofs(PAGE.read_text())
+    assert len(found) > 100
+    for row, texts in found:
+        named = _TEST.findall(" ".join(texts))
+        assert named, f"no footnote names a test of: {row}"
         for path, function in named:
             file = ROOT / path
             assert file.is_file(), f"there is no {path}: {row}"

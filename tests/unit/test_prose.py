@@ -1,6 +1,7 @@
 """Prose is plain: the worst habits are refused in pages, docstrings and comments.
 
-The actor of a sentence is a named component or "a client", never "who", "whoever", "somebody", "nobody" or "he".
+The actor of a sentence is a named component or "a client", never "who", "whoever", "somebody", "nobody" or "he". Pages
+for users also use the field's terms: a loop "continues", a job "is delivered again", a gap "is reported".
 """
 
 from __future__ import annotations
@@ -25,6 +26,31 @@ HABITS = {
     "anew": re.compile(r"\banew\b", re.IGNORECASE),
     "he": re.compile(r"\b(?:he|his|him)\b", re.IGNORECASE),
 }
+FOR_USERS = {
+    "goes on": re.compile(r"\bgo(?:es|ing)? on\b(?! (?:the|a|an) )"),  # continues, resumes
+    "comes again": re.compile(r"\bcomes? again\b"),  # is delivered again, is retried
+    "is told": re.compile(r"\b(?:is|are|was|were) told\b(?! to\b)"),  # is reported, is notified
+    "begins with What": re.compile(r"(?:^|[.:;] )(?!What (?:goes|can go) wrong)What\b(?![^.]*\?)"),  # name the thing
+    "behind": re.compile(r"\b(?:[Bb]egins?|continues?|reads?|reading) behind\b"),  # after
+    "lies": re.compile(r"\bas it lies\b|\bwhere (?:it|they) lies?\b"),  # in place
+    "takes up, gives way": re.compile(r"\btakes? (?:it )?up\b|\bgives? way\b"),  # applies, closes in favour of
+    "surely": re.compile(r"\bsurely\b"),  # certainly
+    "say": re.compile(r", say\b(?=[,.)]|$)"),  # for example
+    "is there": re.compile(r"\b(?:what|all|everything) (?:that )?(?:is|was|there is) there\b"),  # existing
+    "by who": re.compile(r"\b(?:[Ww]ho|those who) (?:asks?|comes?|connects?|reads?|writes?)\b"),  # a client that
+}
+"""Habits of pages for users: inversions, riddles and this project's own words. A comment has the better ones."""
+NOT_FOR_USERS = {"architecture", "benchmarks", "configuration", "format", "glossary", "releasing"}
+"""Pages of docs/ for developers, those that are generated, and the one that defines this project's words."""
+USER_PAGES = [
+    "README.md",
+    *(
+        str(path.relative_to(ROOT))
+        for folder in ("", "concepts", "howto")
+        for path in sorted((ROOT / "docs" / folder).glob("*.md"))
+        if path.stem not in NOT_FOR_USERS
+    ),
+]
 PACKAGES = (
     "proto",
     "gateway",
@@ -37,6 +63,11 @@ PACKAGES = (
     "bench",
     "examples",
 )
+GENERATED = "<!-- Made by `make reference`"
+"""What follows this mark comes from docstrings."""
+_LINK = re.compile(r"\[([^\]\[]*)\]\(([^)\s]+)\)")
+_FILE_NAME = re.compile(r"^`?[\w./-]+(\.md|/)`?$")
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _CODE = re.compile(r"^```.*?^```$|^    [^\n]*$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
@@ -73,6 +104,58 @@ def in_package(package: str) -> list[str]:
 def test_pages_have_none_of_the_habits(page: Path) -> None:
     lines = _CODE.sub("", page.read_text()).splitlines()
     assert [(line, habits(line)) for line in lines if habits(line)] == []
+
+
+def words(text: str) -> str:
+    """The prose of a page: without code, marks of blocks, headings and what is generated."""
+    without = _CODE.sub("", _COMMENT.sub("", text.partition(GENERATED)[0]))
+    return "\n".join(line for line in without.splitlines() if not line.startswith("#"))
+
+
+@pytest.mark.parametrize("page", USER_PAGES)
+def test_pages_for_users_use_the_terms_of_the_field(page: str) -> None:
+    lines = words((ROOT / page).read_text()).splitlines()
+    assert [(line, habits(line, FOR_USERS)) for line in lines if habits(line, FOR_USERS)] == []
+
+
+LINKING = [*pages(), *sorted(ROOT.glob("packages/*/README.md"))]
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_have_titles_for_their_texts_not_the_names_of_files(page: Path) -> None:
+    texts = [text for text, _ in _LINK.findall(words(page.read_text()))]
+    assert [text for text in texts if _FILE_NAME.match(text)] == []
+
+
+def test_a_habit_of_a_page_is_found_and_the_words_that_replace_it_are_not() -> None:
+    bad = {
+        "After a restart the loop goes on.": "goes on",
+        "Otherwise the job comes again.": "comes again",
+        "Rows that went are told from those that changed.": "is told",
+        "What is in the bucket is brought back by a restore.": "begins with What",
+        "It starts. What the key may not do is refused.": "begins with What",
+        "A read begins behind this seq.": "behind",
+        "Alone, it is read as it lies.": "lies",
+        "A service takes it up at SIGHUP.": "takes up, gives way",
+        "It is repeated only when it surely was not carried out.": "surely",
+        "A bad sector, say.": "say",
+        "The first batch has all that is there.": "is there",
+        "Answers are compressed if those who ask wait.": "by who",
+    }
+    for sentence, kind in bad.items():
+        assert [each.partition(":")[0] for each in habits(sentence, FOR_USERS)] == [kind], sentence
+    good = [
+        "After a restart the loop continues after the last record.",
+        "Run it behind a proxy. What do clients see?",
+        "Retry when the service asks you to. **What can go wrong.** The lease ends.",
+        "What goes wrong, and what then",
+        "Clients come back when they are told to retry.",
+    ]
+    assert [habits(sentence, FOR_USERS) for sentence in good] == [[]] * len(good)
+    assert (
+        words("# goes on\n<!-- goes on after: x -->\n```sh\ngoes on\n```\n`goes on`\n" + GENERATED + " goes on")
+        == "\n\n"
+    )
 
 
 @pytest.mark.parametrize("package", PACKAGES)

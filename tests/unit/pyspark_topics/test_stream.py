@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from pyspark_topics import plan, stream
+from pyspark_topics import offsets, plan, stream
+from pyspark_topics.client import Unavailable
 from pyspark_topics.columns import EVERYTHING, arrow_schema
 from pyspark_topics.files import Files
 from pyspark_topics.offsets import DataLoss, Gap, Position, dump, load
@@ -269,10 +270,11 @@ def test_batches_are_no_larger_than_allowed(scene: Scene, limit: dict[str, str])
     assert {row["topic"] for row in query.sink[0]} == set(NAMES[:3])
 
 
-def test_all_that_is_available_now_ends_where_it_was_when_it_was_asked(scene: Scene) -> None:
+def test_all_that_is_available_now_ends_where_it_was_when_the_first_batch_was_planned(scene: Scene) -> None:
     scene.shard.append("t", *range(50))
     query = Query(scene, maxOffsetsPerTrigger="20")
     query.reader.prepareForTriggerAvailableNow()
+    query.batch()
     scene.shard.append("t", *range(50))
     scene.shard.append("new", 1)
     query.drain()
@@ -296,6 +298,47 @@ def test_before_spark_tells_the_place_limits_hold_from_the_first_batch_on(scene:
     assert ends == [21, 41, 51]
     # After a restart the position is unknown until a batch was read.
     assert stream.StreamReader(source, options).latestOffset()["t"]["seq"] == 51
+
+
+class Down:
+    """A source whose service is down, and what is asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def reach(self) -> None:
+        self.asked.append("reach")
+        raise Unavailable("down")
+
+    def latest(self) -> offsets.Offsets:
+        self.asked.append("latest")
+        return {}
+
+
+def test_a_new_stream_asks_whether_the_service_answers_before_anything_else() -> None:
+    """Spark 4.0 and 4.1 ask for the latest offset first, later versions for the initial one; those with the trigger
+    AvailableNow say so even before."""
+    options = parse({"url": "http://127.0.0.1:9", "subscribe": "t"}, streaming=True)
+    early = stream.StreamReader(early_source := Down(), options)  # type: ignore[arg-type]
+    with pytest.raises(Unavailable):
+        early.latestOffset()
+    late: Any = stream.reader(late_source := Down(), options)  # type: ignore[arg-type]
+    late.prepareForTriggerAvailableNow()
+    with pytest.raises(Unavailable):
+        late.initialOffset()
+    assert early_source.asked == late_source.asked == ["reach"]
+
+
+def test_a_stream_in_progress_does_not_ask_again_whether_the_service_answers() -> None:
+    options = parse({"url": "http://127.0.0.1:9", "subscribe": "t"}, streaming=True)
+    source = Down()
+    early = stream.StreamReader(source, options)  # type: ignore[arg-type]
+    source.reach = lambda: source.asked.append("reach")  # type: ignore[method-assign]
+    assert [early.latestOffset() for _ in range(3)] == [{}, {}, {}]
+    assert source.asked == ["reach", "latest", "latest", "latest"]
+    late: Any = stream.reader(source, options)  # type: ignore[arg-type]
+    late.latestOffset({}, late.getDefaultReadLimit())  # with a place: a stream that goes on from its checkpoint
+    assert source.asked[4:] == ["latest"]
 
 
 def test_a_stream_begins_where_it_was_told_to(scene: Scene) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -211,3 +212,36 @@ def test_messages_are_small_where_rows_filled_their_requests(monkeypatch: pytest
     done = plan(monkeypatch, Service(), topic="t", maxRecordsPerRequest="10").write(iter([batch(ROWS)]), "run/0")
     assert (done.records, list(accumulate(len(part) for *_, part in done.rest))[-1] < 2000) == (90, True)
     assert isinstance(done, Written)
+
+
+class Task:
+    """A task of a stream, as Spark describes it."""
+
+    def __init__(self, batch: int, partition: int) -> None:
+        self.properties = {"streaming.sql.batchId": str(batch), "sql.streaming.queryId": "q"}
+        self.partition = partition
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return self.properties.get(name)
+
+    def partitionId(self) -> int:
+        return self.partition
+
+
+def test_a_new_write_asks_once_whether_the_service_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(writer.Endpoint, "reach", lambda endpoint: asked.append(endpoint.url))
+    options = {"url": "http://127.0.0.1:9"}
+    writer.Writer(options, SCHEMA, False)
+    assert asked == ["http://127.0.0.1:9"]
+    monkeypatch.setattr(writer.Endpoint, "client", lambda _: Service())
+    sink = writer.StreamWriter(options, SCHEMA)
+    del asked[:]
+    for number in range(2):
+        for partition in range(3):
+            task = Task(number, partition)
+            monkeypatch.setattr(writer, "_task", partial(lambda task: task, task))
+            sink.write(iter([]))
+        sink.commit([Written()], number)
+    # One task of the first batch; work in progress waits for a service that is down.
+    assert asked == ["http://127.0.0.1:9"]
