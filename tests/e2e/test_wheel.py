@@ -74,7 +74,7 @@ def test_the_packages_of_a_wheel_say_that_they_are_typed(
 
 
 def test_the_same_sources_are_built_to_the_same_bytes(built: dict[str, Path], tmp_path: Path) -> None:
-    """Whenever, whoever builds them: the mask of file modes is one of the builder's."""
+    """The mask of file modes is the builder's."""
     mask = os.umask(0o077)
     try:
         again = dist(tmp_path)

@@ -66,7 +66,7 @@ PACKAGES = (
 GENERATED = "<!-- Made by `make reference`"
 """What follows this mark comes from docstrings."""
 _LINK = re.compile(r"\[([^\]\[]*)\]\(([^)\s]+)\)")
-_FILE_NAME = re.compile(r"^`?[\w./-]+\.md`?$")
+_FILE_NAME = re.compile(r"^`?[\w./-]+(\.md|/)`?$")
 _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _CODE = re.compile(r"^```.*?^```$|^    [^\n]*$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
@@ -118,9 +118,12 @@ def test_pages_for_users_use_the_terms_of_the_field(page: str) -> None:
     assert [(line, habits(line, FOR_USERS)) for line in lines if habits(line, FOR_USERS)] == []
 
 
-@pytest.mark.parametrize("page", USER_PAGES)
-def test_links_of_pages_for_users_have_titles_for_their_texts(page: str) -> None:
-    texts = [text for text, _ in _LINK.findall(words((ROOT / page).read_text()))]
+LINKING = [*pages(), *sorted(ROOT.glob("packages/*/README.md"))]
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_have_titles_for_their_texts_not_the_names_of_files(page: Path) -> None:
+    texts = [text for text, _ in _LINK.findall(words(page.read_text()))]
     assert [text for text in texts if _FILE_NAME.match(text)] == []
 
 
