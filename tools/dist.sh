@@ -10,24 +10,25 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$root" log -1 --format=%ct 2>/dev/null || echo 315619200)} # else 1980
 export SOURCE_DATE_EPOCH
 work=$(mktemp -d)
+mkdir "$work/checkout"
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 # A copy: what earlier builds left in the checkout would get into the wheels.
 tar -C "$root" -c --exclude=__pycache__ --exclude='*.egg-info' --exclude=node_modules --exclude=build --exclude=dist \
     pyproject.toml setup.py README.md LICENSE gateway shardd supervisor proto topics_server deploy pyspark_topics packages |
-    tar -C "$work" -x
+    tar -C "$work/checkout" -x
 umask 022 # modes are in a wheel: of files of the checkout, and of those that the build makes
 chmod -R u=rwX,go=rX "$work"
-"$python" -m venv --without-pip "$work/build"
-pip() { "$python" -m pip --python "$work/build/bin/python" --quiet --disable-pip-version-check "$@"; }
+"$python" -m venv --without-pip "$work/tools"
+pip() { "$python" -m pip --python "$work/tools/bin/python" --quiet --disable-pip-version-check "$@"; }
 pip install --require-hashes --requirement "$root/deploy/container/build.lock" # one back-end for all, by its digest
 rm -f "$to"/*.whl "$to"/*.tgz
 for project in . packages/topics-client packages/pyspark-topics; do
-    pip wheel --no-deps --no-build-isolation --wheel-dir "$to" "$work/$project"
+    pip wheel --no-deps --no-build-isolation --wheel-dir "$to" "$work/checkout/$project"
 done
 if lacking=$("$root/tools/install-npm.sh" 2>&1); then
-    ln -s "$root/packages/topics-client-ts/node_modules" "$work/packages/topics-client-ts/node_modules"
-    (cd "$work/packages/topics-client-ts" && npm pack --silent --pack-destination "$to" >/dev/null)
+    ln -s "$root/packages/topics-client-ts/node_modules" "$work/checkout/packages/topics-client-ts/node_modules"
+    (cd "$work/checkout/packages/topics-client-ts" && npm pack --silent --pack-destination "$to" >/dev/null)
 else
     echo "the npm package is LEFT OUT. It needs: $(echo "$lacking" | tail -n 1)" >&2
     [ -z "${CI:-}" ]

@@ -286,7 +286,7 @@ def read_index(disk: Disk, segment: Segment, size: int) -> list[Entry]:
     `SegmentError` for damage, OSError.
     """
     entries = from_index(disk, segment, size)
-    return _from_data(disk, segment, size) if entries is None else entries
+    return from_data(disk, segment, size) if entries is None else entries
 
 
 def from_index(disk: Disk, segment: Segment, size: int) -> list[Entry] | None:
@@ -311,7 +311,8 @@ def from_index(disk: Disk, segment: Segment, size: int) -> list[Entry] | None:
     return entries if end == size else None
 
 
-def _from_data(disk: Disk, segment: Segment, size: int) -> list[Entry]:
+def from_data(disk: Disk, segment: Segment, size: int) -> list[Entry]:
+    """The entries of the first `size` bytes as the frames have them. Raises `SegmentError` for damage, OSError."""
     view = disk.read(segment.data_path)
     if len(view) < size:
         raise SegmentError(f"{segment.data_path} has {len(view)} bytes, but the catalog says {size} belong to it")
@@ -370,7 +371,7 @@ def load_batches(
         raise SegmentError(f"{segment.data_path} has {len(view)} bytes, but the catalog says {size} belong to it")
     marks = marks_of(view, entries)
     if any(entry.mark not in (0, mark) for entry, mark in zip(entries, marks, strict=True)):
-        entries = _from_data(disk, segment, size)  # the index is of other frames
+        entries = from_data(disk, segment, size)  # the index is of other frames
         marks = [entry.mark for entry in entries]
     chain = chained(0, marks)
     if segment.chain not in (None, chain):

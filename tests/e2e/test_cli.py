@@ -367,7 +367,7 @@ def test_every_block_of_the_page_runs_as_printed(environment: dict[str, str], sh
     script = "set -e -o pipefail\n" + "\n".join(blocks).replace("127.0.0.1:4000", f"127.0.0.1:{shared.port}")
     script = script.replace("topics doctor\n", "topics doctor || true # its port is in use here\n")
     done = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, timeout=200, check=False, env=environment, cwd=directory
+        ["bash", "-c", script], capture_output=True, text=True, timeout=600, check=False, env=environment, cwd=directory
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr

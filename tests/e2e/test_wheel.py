@@ -31,7 +31,7 @@ def run(*command: str | Path, status: int = 0, cwd: Path | None = None, **enviro
         [str(each) for each in command],
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         check=False,
         cwd=cwd,
         env={**kept, **environment},
@@ -58,7 +58,7 @@ def wheels(built: dict[str, Path]) -> dict[str, Path]:
     return {kind: path for kind, path in built.items() if kind != "npm"}
 
 
-@pytest.mark.parametrize(
+EACH = pytest.mark.parametrize(
     ("wheel", "packages"),
     [
         ("server", ("gateway", "shardd", "supervisor", "proto", "topics_server")),
@@ -66,11 +66,22 @@ def wheels(built: dict[str, Path]) -> dict[str, Path]:
         ("client", ("topics_client",)),
     ],
 )
+
+
+@EACH
 def test_the_packages_of_a_wheel_say_that_they_are_typed(
     wheels: dict[str, Path], wheel: str, packages: tuple[str, ...]
 ) -> None:
     names = zipfile.ZipFile(wheels[wheel]).namelist()
     assert {f"{package}/py.typed" for package in packages} <= set(names)
+
+
+@EACH
+def test_a_wheel_has_nothing_besides_its_packages(
+    wheels: dict[str, Path], wheel: str, packages: tuple[str, ...]
+) -> None:
+    tops = {name.partition("/")[0] for name in zipfile.ZipFile(wheels[wheel]).namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == set(packages)
 
 
 def test_the_same_sources_are_built_to_the_same_bytes(built: dict[str, Path], tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ ELSEWHERE = {
 RUN = ("sh", "python")
 COMPILED = {"ts": "tests/e2e/test_typescript_client.py"}
 """Kinds of blocks that are compiled first, and the tests that do it and run them."""
+BLOCK_S = 300
+"""A block that runs for longer is killed. Each line may start a Python, on a machine that is busy."""
 CODE = (*RUN, "json", "bash", "shell", "console", "py", "js", "javascript", "ts", "typescript", "html")
 _BLOCK = re.compile(
     r"(?:^<!-- not run: (?P<not_run>.+?) -->\n|^<!-- goes on after: (?P<goes_on>.+?) -->\n)?"
@@ -100,7 +102,7 @@ def run(block: Block, directory: Path, addresses: Mapping[str, str], enter: Sequ
     with subprocess.Popen(
         [*enter, *command], cwd=directory, env=environment, text=True, process_group=0, **pipe
     ) as running:
-        stop = threading.Timer(60, os.killpg, (running.pid, signal.SIGKILL))
+        stop = threading.Timer(BLOCK_S, os.killpg, (running.pid, signal.SIGKILL))
         stop.start()
         assert running.stdout is not None
         printed = ""
