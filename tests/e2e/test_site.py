@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -31,6 +32,15 @@ def test_every_page_is_built(site: Path) -> None:
         if page.name == "README.md":
             built = built.with_name("index.html")
         assert built.is_file(), page
+
+
+@pytest.mark.parametrize(("word", "page"), [("authentication", "keys.html"), ("lease", "concepts/queues.html")])
+def test_the_search_finds_what_users_look_for(site: Path, word: str, page: str) -> None:
+    sections = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    found = {
+        each["location"].partition("#")[0] for each in sections if word in f"{each['title']} {each['text']}".lower()
+    }
+    assert page in found
 
 
 def test_pages_load_nothing_from_elsewhere(site: Path) -> None:
