@@ -170,6 +170,8 @@ class Child:
                 stopping = self._stop_requested.is_set()
                 in_a_row = in_a_row + 1 if self._ready_at is None else 0
                 self.troubled = self.troubled or in_a_row >= restart.TROUBLE
+                if self.state is State.ENDED:  # it was to end before it was started
+                    return
                 self._apply(Event.DIED)
                 if stopping:
                     level = self._log.info if status == 0 else self._log.warning
@@ -223,8 +225,13 @@ class Child:
         except OSError as error:
             # A lack of processes or memory may be temporary, so this counts as an ordinary death.
             self._log.error("child_not_started", error=str(error))
-            self._apply(Event.SPAWN)
+            if not self._stop_requested.is_set():
+                self._apply(Event.SPAWN)
             return NOT_STARTED
+        if self._stop_requested.is_set():  # while it was started
+            process.kill()
+            await link.aclose()
+            return process.wait()
         pidfd = os.pidfd_open(process.pid)
         try:
             self._process, self.pid = process, process.pid

@@ -153,6 +153,9 @@ def test_a_crash_reports_no_more_lost_than_a_small_topic_can_have_had() -> None:
     shard.append("e", 1, 2)
     after = stopped(shard, "process")
     assert 2 <= after.call("state", "e")["head_seq"] <= 2 + FIRST_BLOCK
+    tombstone = after.diff("e")["tombstone"]
+    assert tombstone["cause"] == "restart"
+    assert 2 <= tombstone["missed_estimate"] <= 2 + FIRST_BLOCK
     assert after.append("e", 3)["first_seq"] > 2
 
 
