@@ -123,7 +123,7 @@ class Service extends EventTarget {
   async #look() {
     const history = await get("/v0/metrics/history");
     this.#asked = Date.now();
-    this.history = {...history, at: history.ago_ms.map(ago => this.#asked - ago)};
+    this.history = {...history, since: this.#asked - history.since_ms, at: history.ago_ms.map(ago => this.#asked - ago)};
   }
 
   #keep(scrapeMs, probed) {

@@ -89,10 +89,10 @@ class Overview extends View {
   }
 
   #spans() {
-    const {history} = service;
+    const kept = service.history && Date.now() - service.history.since;
     return html`<div class="bar"><div class="segments" role="group" aria-label="Plots of the last">${SPANS.map(([name, ms]) => html`<button
         aria-pressed=${String(ms === this.#span)} @click=${() => { this.#span = ms; this.draw(); }}>${name}</button>`)}</div>
-      ${history && history.since_ms < SPANS[1][1] ? html`<span class="soft" id="history">The service has kept its history for ${span(history.since_ms)}, since the gateway started.</span>` : nothing}</div>`;
+      ${kept && kept < SPANS[1][1] ? html`<span class="soft" id="history">The service has kept its history for ${span(kept)}, since the gateway started.</span>` : nothing}</div>`;
   }
 
   #chart(title, format, lines, bytes = false) {

@@ -15,7 +15,7 @@ from tests.support.programs import run, tool
 ROOT = Path(__file__).parents[4]
 CONSOLE = ROOT / "gateway" / "server" / "console"
 OURS = sorted(path for path in CONSOLE.rglob("*.*") if "vendor" not in path.parts)
-MOST_LINES = 2500
+MOST_LINES = 3000
 """Of scripts and styles, without what is vendored: they stay readable in one sitting."""
 
 
