@@ -309,7 +309,8 @@ def document(operations: Iterable[Operation], limits: Limits, *, keys: bool = Tr
         "info": {
             "title": "topics",
             "version": __version__,
-            "description": "A persistent event engine. An integer is written without a fraction: 1, not 1.0.",
+            "description": "A persistent event engine. An integer is written without a fraction: 1, not 1.0. "
+            "A boolean of a query is true or false, in any case, or 1 or 0.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/", "description": "where this document is"}],

@@ -220,7 +220,9 @@ class PeekRequest(Struct):
 class RedriveRequest(Struct):
     """Which dead letters to move back. Both bounds are inclusive."""
 
-    queue: Annotated[Name, about("the queue that the letters came from, and go back to", examples=["jobs"])]
+    queue: Annotated[
+        Name, about("the queue that the letters came from, and go back to; not this topic", examples=["jobs"])
+    ]
     first_seq: Annotated[U64 | None, about("the first one, inclusive", default=0)] = None
     last_seq: Annotated[U64 | None, about("the last one, inclusive; null: no bound")] = None
     from_seq: Annotated[U64 | None, about("old name of `first_seq`; both must be equal", **_OLD_NAME)] = None

@@ -36,7 +36,7 @@ from proto.process.orphan import PARENT_PID_VARIABLE
 from supervisor.process import restart
 from supervisor.process.forks import Process
 from supervisor.process.restart import Death, TooOften, decide
-from supervisor.process.states import ALIVE, Event, State, after
+from supervisor.process.states import ALIVE, FINAL, Event, State, after
 
 HANGUP_GRACE_S = 5.0
 """Time in which a child must exit after it closed its control socket or sent `Failed`."""
@@ -170,7 +170,7 @@ class Child:
                 stopping = self._stop_requested.is_set()
                 in_a_row = in_a_row + 1 if self._ready_at is None else 0
                 self.troubled = self.troubled or in_a_row >= restart.TROUBLE
-                if self.state is State.ENDED:  # it was to end before it was started
+                if self.state in FINAL:  # it was to end before it was started
                     return
                 self._apply(Event.DIED)
                 if stopping:

@@ -2006,7 +2006,7 @@ export interface components {
          */
         RedriveRequest: {
             /**
-             * @description the queue that the letters came from, and go back to
+             * @description the queue that the letters came from, and go back to; not this topic
              * @example jobs
              */
             queue: string;
