@@ -69,7 +69,7 @@ def test_what_was_exported_is_imported_again_with_its_configuration(
     service.request("POST", f"/v0/topics/{stem}:a/delete", {"match": "t7"})
     file = tmp_path / name
     done = topics(service, "export", f"{stem}:*", "-o", str(file))
-    assert b"1450 records of 2 topics" in done.stdout
+    assert b"1,450 records of 2 topics" in done.stdout
     raw = gzip.decompress(file.read_bytes()) if name.endswith("gz") else file.read_bytes()
     lines = [json.loads(line) for line in raw.splitlines()]
     wanted = {topic: everything(service, topic) for topic in (f"{stem}:a", f"{stem}:q")}
@@ -156,7 +156,7 @@ def test_gaps_are_told_and_are_in_the_file(service: Service, tmp_path: Path, mon
     gap = {"gap_from": 1001, "gap_to": 1600, "reason": "cap"}
     assert [line for line in lines if "$gap" in line] == [{"topic": "gappy", "$gap": gap}]
     assert [line["$seq"] for line in lines if "$seq" in line][:1001] == [*range(1, 1001), 1601]
-    assert b"1 gaps" in topics(service, "import", str(file), "--topic", "gappy:2").stderr
+    assert b"tells of 1 gap:" in topics(service, "import", str(file), "--topic", "gappy:2").stderr
 
 
 def test_what_is_not_there_or_not_allowed_is_told_by_the_exit_status(service: Service, tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_key_that_may_not_make_topics_is_told_what_to_do(tmp_path: Path) -> No
     with Service(tmp_path, TOPICS_API_KEYS="s3cret:rw") as service:
         arguments = ["import", str(tmp_path / "in"), "--token", "s3cret"]
         assert b"--no-config" in topics(service, *arguments, status=1).stderr
-        assert b"1 records" in topics(service, *arguments, "--no-config").stdout
+        assert b": 1 record\n" in topics(service, *arguments, "--no-config").stdout
 
 
 def test_transfers_outlive_deaths_of_the_service(tmp_path: Path) -> None:

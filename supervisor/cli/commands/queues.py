@@ -88,8 +88,8 @@ async def peek(
     """Look at jobs and their states without taking any, or at the dead letters of a topic that is no queue."""
     try:
         jobs = await on.client.peek(queue, first_seq=first, max=most)
-    except NotAQueue:
-        await _peek_letters(on, queue, first, most)
+    except NotAQueue as error:
+        await _peek_letters(on, queue, first, most, error)
         return
     if on.as_json:
         on.print_rows(jobs, {})
@@ -105,15 +105,22 @@ async def peek(
     _tell_table(rows, ("seq", "state", "deliveries", "for", "node", "tag", "reason", "data"))
 
 
-async def _peek_letters(on: Remote, topic: str, first: int | None, most: int) -> None:
+async def _peek_letters(on: Remote, topic: str, first: int | None, most: int, error: NotAQueue) -> None:
+    """Print the dead letters among the records of a topic that is no queue. Raises `error` if there are others only."""
     rows: list[dict[str, Any]] = []
+    others = False
     async for each in on.client.read(topic, from_seq=max((first or 0) - 1, 0), limit=most, gaps="yield"):
         if isinstance(each, Record):
             meta = each.meta if isinstance(each.meta, dict) else {}
+            if FROM not in meta:
+                others = True
+                continue
             told = {"queue": meta.get(FROM), "deliveries": meta.get(DELIVERIES), "reason": meta.get(REASON)}
             rows.append({"seq": each.seq, **told, "tag": each.tag, "data": each.data})
         if len(rows) == most:
             break
+    if others and not rows:
+        raise error
     if on.as_json:
         on.print_rows(rows, {})
         return
