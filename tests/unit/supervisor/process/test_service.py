@@ -26,7 +26,7 @@ from supervisor.process.service import Service
 from tests.support import fake_child
 from tests.support.service import Watched
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 
 class Stage:
