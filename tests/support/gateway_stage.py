@@ -175,8 +175,8 @@ class Stage:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let other tasks run until a condition holds. Raises `TooSlowError` after 30 s, which a busy machine may need."""
-    with trio.fail_after(30):
+    """Let other tasks run until a condition holds. Raises `TooSlowError` after 60 s, which a busy machine may need."""
+    with trio.fail_after(60):
         while not condition():  # noqa: ASYNC110 - what it looks at has no event
             await trio.sleep(0.001)
 
@@ -193,7 +193,7 @@ async def stage(
     keys: Sequence[Key] | None = None,
     probe_auth: bool = False,
     cors_origins: Sequence[str] = (),
-    within_s: float = 30,
+    within_s: float = 120,
     **limits: Any,
 ) -> AsyncIterator[Stage]:
     told = None if keys is None else [each.as_map() for each in keys]

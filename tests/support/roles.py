@@ -105,7 +105,7 @@ class Machine:
 
     async def open(self) -> Harness:
         """Open the shard when it may be, and ship what its log has more."""
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await self.role.held.wait()
         assert self.role.error is None, self.role.error
         self.harness = Harness(RealDisk(), FakeClock(), self.path, **SMALL)
@@ -113,14 +113,14 @@ class Machine:
         reader = LogReader(RealDisk(), self.path / "wal")
         reader.seek(self.role.position.frame_no + 1, log.synced_no)
         self.role.ship(log, reader)
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await self.role.caught_up(log)
         return self.harness
 
     async def take_over(self) -> Harness:
         """Take the shard over by an operator's word, let the time pass that a holder may still answer, and open it."""
         self.role.take_over()
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             while self.role.replica is None or self.role.replica.state in (State.STANDBY, State.CLAIMING):  # noqa: ASYNC110
                 await trio.sleep(0.002)
         self.time.now += TIMING.handover
@@ -132,7 +132,7 @@ class Machine:
         self.harness.append(topic, *data)
         self.harness.shard.commits.sync_now()
         self.role.synced(PART_BYTES)
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await self.role.caught_up(self.harness.shard.log)
 
     def contents(self) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class Pair:
         return found
 
     async def until(self, condition: Callable[[], object]) -> None:
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             while not condition():  # noqa: ASYNC110 — worker threads make it true
                 await trio.sleep(0.002)
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 POLL_S = 0.01
 
 

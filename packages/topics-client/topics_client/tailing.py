@@ -232,6 +232,8 @@ class Tail(Generic[I_co]):
                     pass
             except httpx.HTTPError:
                 pass
+            except RuntimeError:
+                pass  # a read that Ctrl-C interrupted is still waiting in them, and ends them itself
 
     async def _begin(self) -> None:
         if self._begun:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -148,6 +149,25 @@ async def test_a_tail_that_waits_for_its_service_says_so_once_and_again_when_it_
     first, last = [each.getMessage() for each in caplog.records if each.name == "topics_client.connection"]
     assert first.endswith("ConnectError: refused); trying again")
     assert last.startswith("the service answers again, after ")
+
+
+async def test_a_tail_can_be_closed_while_a_read_of_it_waits(autojump_clock: Clock) -> None:
+    """As after Ctrl-C: the blocking client leaves its loop before the read has ended."""
+
+    async def endless() -> AsyncIterator[bytes]:
+        yield records("t", 1, 1)
+        await trio.sleep(3)
+        yield records("t", 2, 2)
+
+    live = httpx.Response(200, content=endless(), headers={"Content-Type": "text/event-stream"})
+    fake = Fake([session(t=0), live])
+    async with fake.client() as client, client.tail("t") as tail:
+        assert (await anext(tail)).seq == 1
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(anext, tail)
+            await trio.testing.wait_all_tasks_blocked()
+            await tail.aclose()
+            nursery.cancel_scope.cancel()
 
 
 async def test_deleted_topics_are_told_and_the_last_one_ends_the_tail(autojump_clock: Clock) -> None:

@@ -63,7 +63,7 @@ async def opened(there: Stage, target: str = ASKED, **headers: str) -> AsyncIter
 
 async def seen(client: Client, text: bytes) -> bytes:
     """Read up to and including `text`; return all bytes read."""
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         while text not in client.buffer:
             await client._more()
     found, _, client.buffer = client.buffer.partition(text)

@@ -41,7 +41,7 @@ class Pair:
         self._changed = trio.Event()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             while not condition():
                 await self._changed.wait()
 
@@ -254,7 +254,7 @@ async def test_a_reply_leaves_before_any_task_goes_on(tmp_path: Path) -> None:
 
     router.flush = seen  # type: ignore[method-assign]
     trio.lowlevel.add_instrument(Steps(order))
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(router.read, answer)
             dealer.send(Cancel(1))
@@ -340,7 +340,7 @@ async def test_the_reader_is_woken_by_a_flush_that_consumes_its_edge(tmp_path: P
         stranger.connect(there.router.endpoint)
         stranger.send_multipart(pack([Cancel(1)]))
         raw = there.router._socket
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             while not raw.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # blocks the reader, and consumes the edge
                 pass
             there.router.send(Reply(5), b"nobody")
@@ -357,7 +357,7 @@ async def test_an_owner_drives_a_socket_without_a_task(tmp_path: Path) -> None:
         dealer.send(Cancel(number))
     assert not dealer.flush()
     got: list[int] = []
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         while len(got) < 2 * MAX_TICK:
             if not router.flush():
                 await trio.lowlevel.wait_readable(router.descriptor)

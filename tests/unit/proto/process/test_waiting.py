@@ -48,7 +48,7 @@ async def test_a_step_runs_in_the_context_of_the_task_that_serves_it(ends: tuple
         nursery.start_soon(serve)
         await trio.testing.wait_all_tasks_blocked()
         ends[1].send(b"x")
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             while len(names) < 2:  # noqa: ASYNC110 - a step sets no event of a task
                 await trio.sleep(0.001)
         nursery.cancel_scope.cancel()
@@ -73,7 +73,7 @@ async def test_steps_pass_messages_without_a_tick_of_trio(ends: tuple[socket.soc
 
         return step
 
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             for end in ends:
                 nursery.start_soon(waiting.serve, end.fileno(), step_of(end))
@@ -98,7 +98,7 @@ async def test_a_task_that_a_step_schedules_runs_although_nothing_else_happens(
         woken.set()
         return False
 
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(waiting.serve, ends[0].fileno(), step)
             await trio.testing.wait_all_tasks_blocked()
@@ -110,7 +110,7 @@ async def test_a_task_that_a_step_schedules_runs_although_nothing_else_happens(
 async def test_deadlines_threads_and_sockets_of_trio_are_served_beside_a_step_without_end(
     ends: tuple[socket.socket, socket.socket],
 ) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             other, stream = trio.socket.socketpair()
             nursery.start_soon(waiting.serve, ends[0].fileno(), lambda: True)
@@ -139,7 +139,7 @@ async def test_a_descriptor_may_have_a_step_after_a_task_waited_for_it(
         done.set()
         return False
 
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         ends[1].send(b"x")
         await trio.lowlevel.wait_readable(ends[0])
         async with trio.open_nursery() as nursery:
@@ -155,7 +155,7 @@ async def test_an_error_of_a_step_ends_what_serves_it(ends: tuple[socket.socket,
         return False
 
     ends[1].send(b"x")
-    with trio.fail_after(30), pytest.raises(BlockingIOError):
+    with trio.fail_after(60), pytest.raises(BlockingIOError):
         await waiting.serve(ends[0].fileno(), lambda: step() or True)
     await waiting_again(ends[0])
 
@@ -168,7 +168,7 @@ async def waiting_again(end: socket.socket) -> None:
 
 async def test_no_step_is_called_once_its_task_is_cancelled(ends: tuple[socket.socket, socket.socket]) -> None:
     called: list[int] = []
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(waiting.serve, ends[0].fileno(), lambda: called.append(1) or True)
             while not called:
@@ -202,7 +202,7 @@ async def test_the_end_of_a_turn_comes_before_a_task_runs_and_before_the_wait(
         done.set()
         return False
 
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(waiting.serve, ends[0].fileno(), step)
             ends[1].send(b"x")

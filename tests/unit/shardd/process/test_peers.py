@@ -47,7 +47,7 @@ async def _two(path: Path) -> AsyncIterator[tuple[Peers, list[Shard], trio.Cance
         peers = Peers(shards[0], 0, links(2, timeout_s=20))
         await nursery.start(peers.run)
         peers.update([ShardState(0, "ready", "ipc://unused", 1), ShardState(1, "derive", endpoint, 1)])
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             yield peers, shards, ending
         nursery.cancel_scope.cancel()
 

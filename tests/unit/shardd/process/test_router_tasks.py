@@ -35,7 +35,7 @@ async def test_routers_wait_until_pressure_is_low_again(tmp_path: Path) -> None:
         return msgspec.json.decode(reply.body) if reply.body else said(reply.extra)
 
     try:
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 await nursery.start(Server(shard, socket, Limits()).run)
                 await forward.restore()

@@ -19,12 +19,12 @@ from tests.support.shipped import SMALL
 
 async def begun(machine: Machine) -> tuple[Harness, Holder]:
     """Open the shard of a machine, and let a holder begin."""
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         await machine.role.held.wait()
     harness = Harness(RealDisk(), FakeClock(), machine.path, **SMALL)
     log = harness.shard.log
     holder = Holder(machine.role, RealDisk(), machine.path, log, harness.clock, harness.limits)
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         await holder.begin()
     assert holder.shipped_no == log.synced_no
     return harness, holder

@@ -136,7 +136,7 @@ async def test_a_shard_besides_shard_0_goes_with_it(tmp_path: Path) -> None:
         two.role.follow(led("down"))
         assert not two.role.over.is_set()
         two.role.follow(led("standby", "http://one"))
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await two.role.over.wait()
         assert "shard 0 is held by http://one" in two.role.reason
         assert pair.kinds(ShardNames(1))[-1] == (2, parts.END), "the next holder need not wait"
@@ -234,7 +234,7 @@ async def test_credentials_that_are_refused_at_a_start_end_it_with_the_reason(tm
         pair = Pair(nursery, tmp_path)
         pair.store.fault = lambda operation, name: Refused("the store refused the credentials")
         one = pair.machine("one")
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await one.role.held.wait()
         assert isinstance(one.role.error, Refused)
         nursery.cancel_scope.cancel()
@@ -289,7 +289,7 @@ async def test_a_machine_that_held_the_shard_opens_it_alone_and_ships_when_the_b
         one.stop()
         pair.store.fault = lambda operation, name: Unreachable("away")
         one.start()
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await one.role.held.wait()
         assert not one.role.claimed.is_set()
         harness = Harness(RealDisk(), FakeClock(), one.path, **SMALL)
@@ -297,7 +297,7 @@ async def test_a_machine_that_held_the_shard_opens_it_alone_and_ships_when_the_b
         harness.shard.commits.sync_now()
         pair.store.fault = lambda operation, name: None
         pair.time.now += TIMING.time_to_live
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await one.role.claimed.wait()
         harness.shard.close()
         await one.open()
@@ -323,14 +323,14 @@ async def test_a_machine_that_is_alone_and_was_replaced_ends_and_sets_its_tail_a
         two.stop()
         pair.store.fault = lambda operation, name: Unreachable("away")
         one.start()
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await one.role.held.wait()
         harness = Harness(RealDisk(), FakeClock(), one.path, **SMALL)
         harness.append("a", "of one, alone")
         harness.shard.commits.sync_now()
         pair.store.fault = fault
         pair.time.now += TIMING.time_to_live
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await one.role.over.wait()
         assert "another machine" in one.role.reason
         await pair.until(lambda: not one.running)

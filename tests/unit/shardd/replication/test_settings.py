@@ -38,7 +38,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def refused(machine: Machine) -> str:
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         await machine.role.over.wait()
     assert isinstance(machine.role.error, Mismatch)
     return str(machine.role.error)

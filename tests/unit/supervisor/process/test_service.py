@@ -28,7 +28,7 @@ from tests.support import fake_child
 from tests.support.machine import ROOT
 from tests.support.service import Watched
 
-DEADLINE_S = 20
+DEADLINE_S = 60
 
 
 class Scripted(ForkServer):
