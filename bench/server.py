@@ -20,7 +20,7 @@ READY_SECONDS = 60.0
 BYTECODE = Path(tempfile.gettempdir()) / f"topics-bench-bytecode-{os.getuid()}"
 """Where services keep compiled modules, so that no checkout is faster because it was compiled at installation."""
 HERE = Path(__file__).resolve().parents[1]
-PARTS = {b"gateway": "gateway", b"shard": "shards", b"topics: fork": "fork server"}
+PARTS = {b"gateway": "gateway", b"shard": "shards"}
 """Part of the service by the beginning of a process's name, or of the module that it runs."""
 
 
@@ -133,7 +133,7 @@ class Server:
                 command = (Path("/proc") / str(pid) / "cmdline").read_bytes().split(b"\0")
             except OSError:
                 continue  # the process ended meanwhile
-            for name, part in PARTS.items():
+            for name, part in (*PARTS.items(), (b"topics: fork", "fork server")):
                 if any(word.startswith(name) for word in command):
                     found[pid] = part
         return found

@@ -162,7 +162,7 @@ class ForkServer:
                 # finds its control socket closed.
                 if self._process is not None:
                     self._process.kill()
-                if isinstance(error, (trio.TooSlowError, ConnectionError)):
+                if isinstance(error, (trio.TooSlowError, OSError)):
                     raise OSError(errno.EIO, "the fork server gives no answer") from error
                 raise
         if pid < 0:

@@ -186,8 +186,13 @@ export class Topics {
     return camel(await this.call("ack", { path: { topic: queue }, body: leases(node, jobs) }));
   }
 
-  async nack(queue: string, node: string, jobs: Jobs, { delayMs: delay_ms = 0 } = {}): Promise<Camel<Schemas["Nacked"]>> {
-    return camel(await this.call("nack", { path: { topic: queue }, body: { ...leases(node, jobs), delay_ms } }));
+  async nack(
+    queue: string,
+    node: string,
+    jobs: Jobs,
+    { delayMs: delay_ms = 0, reason }: { delayMs?: number; reason?: string } = {},
+  ): Promise<Camel<Schemas["Nacked"]>> {
+    return camel(await this.call("nack", { path: { topic: queue }, body: { ...leases(node, jobs), delay_ms, ...defined({ reason }) } }));
   }
 
   async extend(queue: string, node: string, jobs: Jobs, leaseMs: number): Promise<Camel<Schemas["Extended"]>> {

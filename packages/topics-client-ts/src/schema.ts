@@ -342,7 +342,7 @@ export interface paths {
         };
         /**
          * Named cursors of all topics with their lag, in order of topics and names, a page at a time (an extension)
-         * @description Named cursors of all topics with their lag, in order of topics and names, a page at a time (an extension). Needs a key with the scopes read.
+         * @description Named cursors of all topics with their lag, in order of topics and names, a page at a time (an extension). Needs a key with the scope read.
          */
         get: operations["list_all_cursors"];
         put?: never;
@@ -498,7 +498,7 @@ export interface paths {
         };
         /**
          * Rates and latencies of the last hour, every ten seconds, for the console (an extension)
-         * @description Rates and latencies of the last hour, every ten seconds, for the console (an extension). Needs a key with the scopes read.
+         * @description Rates and latencies of the last hour, every ten seconds, for the console (an extension). Needs a key with the scope read.
          */
         get: operations["metrics_history"];
         put?: never;

@@ -91,7 +91,8 @@ class Stage:
 
     def told_phases(self) -> list[list[str]]:
         """Phases of the shards in the order sent to the gateway."""
-        return [[state["phase"] for state in entry[1].get("states", [])] for entry in self.received("gateway-0")]
+        told = [entry[1] for entry in self.received("gateway-0")]
+        return [[state["phase"] for state in each["states"]] for each in told if each.get("states")]
 
     def notifications(self) -> str:
         lines = b""
@@ -175,9 +176,7 @@ async def test_children_are_told_what_they_need_and_nothing_else(stage: Stage, m
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run, stage.service(), statuses)
             await stage.ready.wait()
-            await eventually(
-                lambda: stage.received("gateway-0")[-1][1].get("states", [{}, {}])[1].get("phase") == "ready"
-            )
+            await eventually(lambda: stage.told_phases()[-1:] == [["ready", "ready"]])
             signal_self(signal.SIGINT)
     _, start, _, environment = stage.received("shard-1")[0]
     assert (start["role"], start["index"], start["shards"]) == ("shard", 1, 2)
@@ -195,7 +194,7 @@ async def test_children_are_told_what_they_need_and_nothing_else(stage: Stage, m
     _, start, _, _ = stage.received("gateway-0")[0]
     assert start["role"] == "gateway"
     assert start["listen_fd"] >= 0
-    last = [entry for entry in stage.received("gateway-0") if entry[0] == "Shards"][-1]
+    last = [entry for entry in stage.received("gateway-0") if entry[1].get("states")][-1]
     assert [state["endpoint"] for state in last[1]["states"]] == [
         f"ipc://{stage.runtime.path}/shard-{index:02d}.1.sock" for index in (0, 1)
     ]
