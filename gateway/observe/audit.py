@@ -50,6 +50,7 @@ class Audit:
         self._further = socket.socket(fileno=further) if further >= 0 else None
         if self._further is not None:
             self._further.setblocking(False)
+            self.reopened()  # the file may have been opened again after `descriptor` was inherited
         self._monotonic = monotonic
         self._ends = 0.0
         self._lines = 0
@@ -78,7 +79,7 @@ class Audit:
                 os.dup2(fresh, self._descriptor, inheritable=False)
                 os.close(fresh)
         except BlockingIOError:
-            pass  # an earlier message has brought it
+            pass  # none came, or an earlier message has brought it
 
     def flush(self) -> None:
         """If the window has ended, write how many refusals of it have no line."""

@@ -1,7 +1,7 @@
 """Child: one child process and its incarnations. Starts, restarts and stops it, and receives its control messages.
 
-`supervisor.process.forks` starts the processes. The service prepares the
-first message to an incarnation, `restart` decides when to restart, and `states` has the state machine.
+`supervisor.process.forks` starts the processes. The service prepares the first message to an incarnation, `restart`
+decides when to restart, and `states` has the state machine.
 """
 
 from __future__ import annotations
@@ -54,10 +54,13 @@ StartProcess = Callable[[str, Mapping[str, str], Sequence[int]], Awaitable[Proce
 @dataclass(frozen=True, slots=True)
 class Launch:
     """Parameters of one incarnation: its first message, and descriptors that it inherits with their numbers.
-    `start.in_hand_fd` is one of them."""
+    `in_hand_fd` is one of them."""
 
-    start: Start
+    start: Callable[[], Start]
+    """Called when the process is there: what changes before that is told to nobody, so the first message has to
+    contain it."""
     inherit: tuple[int, ...] = ()
+    in_hand_fd: int = -1
 
 
 def environment_for_children(environment: Mapping[str, str], **more: str) -> dict[str, str]:
@@ -217,7 +220,7 @@ class Child:
         self._ready_at = None
         self.complete = False
         launch = self._prepare(self.incarnation)
-        in_hand_fd = launch.start.in_hand_fd
+        in_hand_fd = launch.in_hand_fd
         if in_hand_fd >= 0:
             in_hand.empty(in_hand_fd)
         try:
@@ -245,7 +248,7 @@ class Child:
                 # Set before `Start` is sent: other senders queue behind it on the link's lock, which `send` takes
                 # before its first checkpoint.
                 self._link = link
-                await _send(link, launch.start)
+                await _send(link, launch.start())
                 await trio.lowlevel.wait_readable(pidfd)
                 # Last messages may still be in the socket. End-of-file follows, unless a grandchild holds the socket.
                 with trio.move_on_after(1):

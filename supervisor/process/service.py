@@ -137,7 +137,11 @@ class Service:
     def _for_shard(self, index: int, incarnation: int) -> Launch:
         # Each incarnation has a new endpoint: messages queued for a dead process must not reach its successor.
         self._endpoints[index] = self._runtime.endpoint(shard_name(index), incarnation)
-        start = Start(
+        in_hand_fd = self._in_hand[index]
+        return Launch(partial(self._start_of_shard, index), (*self._data.lock_fds, in_hand_fd), in_hand_fd)
+
+    def _start_of_shard(self, index: int) -> Start:
+        return Start(
             role="shard",
             limits=self._settings.limits(),
             index=index,
@@ -149,14 +153,20 @@ class Service:
             states=[asdict(state) for state in self.states()],
             in_hand_fd=self._in_hand[index],
         )
-        return Launch(start, (*self._data.lock_fds, self._in_hand[index]))
 
     def _address(self) -> str:
         return f"http://{socket.gethostname()}:{self._url.rpartition(':')[2]}"
 
     def _for_gateway(self, incarnation: int) -> Launch:
+        audit = () if self._audit is None else (self._audit.descriptor, self._audit.theirs.fileno())
+        return Launch(
+            self._start_of_gateway,
+            (self._listening.fileno(), *(each.fileno() for each in self._protocols.all), *audit),
+        )
+
+    def _start_of_gateway(self) -> Start:
         audit = self._audit
-        start = Start(
+        return Start(
             role="gateway",
             limits=self._settings.limits(),
             shards=self._data.shards,
@@ -173,8 +183,6 @@ class Service:
             audit_fd=-1 if audit is None else audit.descriptor,
             audit_fds=-1 if audit is None else audit.theirs.fileno(),
         )
-        inherited = (self._listening.fileno(), *(each.fileno() for each in self._protocols.all))
-        return Launch(start, inherited if audit is None else (*inherited, audit.descriptor, audit.theirs.fileno()))
 
     def states(self) -> list[ShardState]:
         """States of the shards, for the children."""

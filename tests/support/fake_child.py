@@ -62,7 +62,9 @@ def run() -> int:
                 behaviour, _, index = behaviour.partition(":")
                 if index and (name != f"shard-{index}" or (directory / "mended").exists()):
                     behaviour = "good"
-            line = json.dumps([type(message).__name__, asdict(message), os.getpid(), dict(os.environ)])
+            line = json.dumps(
+                [type(message).__name__, asdict(message), os.getpid(), dict(os.environ)], default=bytes.hex
+            )
             with open(directory / f"{name}.log", "a") as log:
                 log.write(f"\n{line}")  # the newline first: a line that a kill cut short gets no other behind it
             match message, behaviour:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import structlog
@@ -13,6 +14,7 @@ from wsproto.events import TextMessage
 
 from gateway.observe.audit import MOST, MOST_NAME, MOST_NAMES, WINDOW_S, Audit
 from proto.model.keys import Scope
+from supervisor.process.audit_file import AuditFile
 from tests.support.gateway_stage import Stage, key, stage
 from tests.support.harness import Harness
 from tests.support.real_shard import start_real
@@ -161,3 +163,20 @@ async def test_commands_of_a_socket_have_lines_as_requests_have(tmp_path: Path) 
         ("refused", inside, "websocket", [f"many{number}" for number in range(MOST_NAMES)], 403),
     ]
     assert not any(secret in path.read_text() for secret in ("s3cret", "cap_records", "Bearer"))
+
+
+def test_a_new_gateway_takes_the_file_that_was_opened_while_it_was_started(tmp_path: Path) -> None:
+    """What it inherited is the file from before."""
+    before, after = AuditFile(tmp_path / "audit"), tmp_path / "audit"
+    inherited, further = os.dup(before.descriptor), os.dup(before.theirs.fileno())
+    after.rename(tmp_path / "audit.1")
+    before.reopen()
+    request: Any = SimpleNamespace(key=None, peer=lambda: "192.0.2.7")
+    audit = Audit(inherited, further)
+    audit.answered(None, ["a"], request, 401)
+    before.close()
+    os.close(inherited)
+    assert audit._further is not None
+    audit._further.close()
+    assert [line["status"] for line in lines(after)] == [401]
+    assert not (tmp_path / "audit.1").read_bytes()

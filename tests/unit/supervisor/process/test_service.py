@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,13 @@ import structlog
 import trio
 
 from supervisor.config import settings
+from supervisor.config.keys import Keys, read_file
 from supervisor.process.datadir import DataDir
 from supervisor.process.forks import GATEWAY, SHARD, Forked, ForkServer
 from supervisor.process.listener import listen, resolve
 from supervisor.process.notify import Notifier
 from supervisor.process.rundir import RuntimeDir
-from supervisor.process.service import Service
+from supervisor.process.service import NO_KEYS, Service
 from tests.support import fake_child
 from tests.support.machine import ROOT
 from tests.support.service import Watched
@@ -38,10 +40,15 @@ class Scripted(ForkServer):
         super().__init__({**os.environ, "PYTHONPATH": str(ROOT)}, [fake_child.__name__])
         self.path = path
         self.behaviours = behaviours
+        self.when_forked: dict[str, Callable[[], Awaitable[None]]] = {}
+        """By module: what happens between the fork and its answer."""
 
     async def fork(self, module: str, title: str, environment: Mapping[str, str], descriptors: Sequence[int]) -> Forked:
         script = {"FAKE_BEHAVIOUR": self.behaviours[module], "FAKE_DIRECTORY": str(self.path)}
-        return await super().fork(fake_child.__name__, title, {**environment, **script}, descriptors)
+        child = await super().fork(fake_child.__name__, title, {**environment, **script}, descriptors)
+        if module in self.when_forked:
+            await self.when_forked[module]()
+        return child
 
 
 class Stage:
@@ -60,7 +67,8 @@ class Stage:
         self.ready = trio.Event()
         self.pids: set[int] = set()
 
-    def service(self, shard: str = "good", gateway: str = "good", **options: Any) -> Service:
+    def service(self, shard: str = "good", gateway: str = "good", keys: Keys = NO_KEYS, **options: Any) -> Service:
+        self.forks = Scripted(self.path, {SHARD: shard, GATEWAY: gateway})
         return Service(
             settings.load(options),
             self.data,
@@ -69,7 +77,8 @@ class Stage:
             self.notifier,
             structlog.get_logger(),
             self.announce,
-            forks=Scripted(self.path, {SHARD: shard, GATEWAY: gateway}),
+            keys=keys,
+            forks=self.forks,
         )
 
     def announce(self, line: str) -> None:
@@ -250,6 +259,32 @@ async def test_a_new_gateway_is_told_the_state_of_the_shards_at_once(stage: Stag
     starts = [entry[1] for entry in stage.received("gateway-0") if entry[0] == "Start"]
     assert [state["phase"] for state in starts[1]["states"]] == ["ready", "ready"]
     assert starts[0]["listen_fd"] == starts[1]["listen_fd"]
+
+
+async def test_what_changes_while_a_gateway_is_forked_stands_in_its_first_message(stage: Stage) -> None:
+    """Nothing can be told to it before."""
+    path = stage.path / "keys"
+    path.write_text("before")
+    service = stage.service(keys=Keys(read_file(path), path))
+
+    async def meanwhile() -> None:
+        path.write_text("after")
+        signal_self(signal.SIGHUP)
+        reloaded = read_file(path)
+        await eventually(lambda: service._keys.keys == reloaded)
+        await eventually(lambda: [state.phase for state in service.states()] == ["ready", "ready"])
+
+    stage.forks.when_forked[GATEWAY] = meanwhile
+    statuses: list[int] = []
+    with trio.fail_after(DEADLINE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run, service, statuses)
+            await stage.ready.wait()
+            signal_self(signal.SIGTERM)
+    assert statuses == [0]
+    _, start, _, _ = stage.received("gateway-0")[0]
+    assert [state["phase"] for state in start["states"]] == ["ready", "ready"]
+    assert [each["digest"] for each in start["keys"]] == [hashlib.sha256(b"after").hexdigest()]
 
 
 async def test_progress_of_a_boot_reaches_the_service_manager(stage: Stage) -> None:
