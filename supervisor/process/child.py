@@ -57,7 +57,7 @@ class Launch:
     `in_hand_fd` is one of them."""
 
     start: Callable[[], Start]
-    """Called when the process is there: what changes before that is told to nobody, so the first message has to
+    """Called when the process is there. The child cannot be told what changes before that, so the first message has to
     contain it."""
     inherit: tuple[int, ...] = ()
     in_hand_fd: int = -1
