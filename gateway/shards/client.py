@@ -22,6 +22,9 @@ from proto.model.names import shard_of
 from proto.process.driven import in_task
 
 A = TypeVar("A")
+PATIENCE_S = 1.0
+"""How long a request waits for a shard that is being started again."""
+_STARTING = frozenset({"down", "open", "replay", "derive"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,10 @@ class Shards:
             read=read,
         )
         self._heard: list[Link | None] = [None] * shards
+        self._updated = trio.Event()
+        """Set, and replaced, at every report of the supervisor."""
+        self._updated = trio.Event()
+        """Set, and replaced, at every report of the supervisor."""
         self.complete = trio.Event()
         """Set once all shards, except those that cannot start, have served at the same time."""
         self.run = self.links.run
@@ -80,6 +87,8 @@ class Shards:
             if state.phase == "failed":
                 self.ledger.absent.add(state.index)
         self._look_whether_complete()
+        self._updated.set()
+        self._updated = trio.Event()
 
     def _look_whether_complete(self) -> None:
         serving = [state.index for state in self.states if self.serving(state.index)]
@@ -136,15 +145,29 @@ class Shards:
         """The shard that owns a topic."""
         return shard_of(topic, len(self.states))
 
+    def returns(self, index: int) -> bool:
+        """Whether a shard that has served is being started again."""
+        return self.states[index].phase in _STARTING and self._heard[index] is not None
+
+    async def returned(self, index: int) -> None:
+        """Wait, up to `PATIENCE_S`, until a shard that returns serves. A request that was not sent may wait for it."""
+        await in_task()
+        with trio.move_on_after(PATIENCE_S):
+            while self.returns(index):
+                await self._updated.wait()
+
     def ask(self, index: int, operation: Operation[A], topic: str = "", body: bytes = b"") -> Pending[A]:
         """Send a request to a shard without waiting. The caller must `wait` for the result or `abandon` it. Raises
         `503`."""
         return self.links.to(index).ask(operation, topic, body)
 
     async def ask_all(self, operation: Operation[A]) -> list[Reply[A]]:
-        """Send a request to every shard and return the replies. Raises `503` unless all shards serve, and the error of
-        a reply."""
+        """Send a request to every shard and return the replies. Waits for shards that return. Raises `503` unless all
+        serve then, and the error of a reply."""
         pending: list[Pending[A]] = []
+        for index in range(len(self.states)):
+            if self.returns(index):
+                await self.returned(index)
         try:
             for index in range(len(self.states)):
                 pending.append(self.ask(index, operation))
@@ -185,10 +208,12 @@ class Shards:
         """Ask the topic's shard and return its reply, which may hold an error.
 
         `gone` returns when the client leaves. It runs only while the shard has the request parked; `parked` is called
-        before that. `growth` is booked in the ledger. Raises `503` when the shard does not serve, vanishes or stays
-        silent, and `ClientGone`.
+        before that. Waits for a shard that returns, unless `growth` is given, which is booked in the ledger. Raises
+        `503` when the shard does not serve, vanishes or stays silent, and `ClientGone`.
         """
         index = self.index_of(topic)
+        if growth is None and self.returns(index):
+            await self.returned(index)
         pending = self.links.to(index).ask(operation, topic, body)
         if growth is not None:
             self.ledger.book(index, pending.id, growth)

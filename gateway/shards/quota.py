@@ -79,6 +79,8 @@ class Quota:
     async def _send(self, operation: Growing[A], topic: str, body: bytes) -> Reply[A]:
         """Send the request with the room of this moment. No other task may run between reading the room and booking."""
         index = self._shards.index_of(topic)
+        if self._shards.returns(index):
+            await self._shards.returned(index)
         topics, size = self._shards.ledger.room(index, self._max_topics, self._max_bytes)
         growth = Growth(1, self._most(len(body)) if isinstance(operation, Append) else 0)
         capped = msgspec.structs.replace(operation, most_topics=topics, most_bytes=size)

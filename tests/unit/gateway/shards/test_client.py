@@ -1,0 +1,68 @@
+"""Requests to a shard that is being started again: they were not sent, so they wait for it."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from gateway.shards import client
+from proto.ipc.control import ShardState
+from tests.support.gateway_stage import Answer, Stage, echo, stage, until
+
+WRITE = b'{"records":[{"data":1}]}'
+
+
+async def write(there: Stage, answers: list[Answer]) -> None:
+    async with there.client() as asking:
+        answers.append(await asking.ask("POST", "/v0/topics/a", WRITE))
+
+
+async def test_a_request_waits_for_a_shard_that_returns() -> None:
+    async with stage() as there, trio.open_nursery() as nursery:
+        answers: list[Answer] = []
+        await write(there, answers)
+        there.lose_shard(0)
+        nursery.start_soon(write, there, answers)
+        await until(lambda: there.gateway.flight.count == 1)
+        there.gateway.shards.update([ShardState(0, phase="replay")])
+        await there.start_shard(0, echo, incarnation=2)
+    assert [answer.status for answer in answers] == [200, 200]
+
+
+async def test_it_waits_no_longer_than_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "PATIENCE_S", 0.01)
+    async with stage() as there:
+        answers: list[Answer] = []
+        await write(there, answers)
+        there.lose_shard(0)
+        await write(there, answers)
+    assert (answers[1].status, answers[1].code) == (503, "not_ready")
+    assert answers[1].json["error"]["detail"]["outcome"] == "not_done"
+
+
+@pytest.mark.parametrize("phase", ["failed", "standby", "stopping"])
+async def test_it_does_not_wait_for_a_shard_that_does_not_return(monkeypatch: pytest.MonkeyPatch, phase: str) -> None:
+    monkeypatch.setattr(client, "PATIENCE_S", float("inf"))
+    async with stage() as there, trio.open_nursery() as nursery:
+        answers: list[Answer] = []
+        await write(there, answers)
+        there.lose_shard(0)
+        nursery.start_soon(write, there, answers)
+        await until(lambda: there.gateway.flight.count == 1)
+        there.gateway.shards.update([ShardState(0, phase=phase)])
+    assert answers[1].status == 503
+
+
+async def test_a_list_of_all_shards_waits_too() -> None:
+    async with stage(shards=2) as there, there.client() as asking, trio.open_nursery() as nursery:
+        await asking.ask("GET", "/v0/topics")
+        there.lose_shard(1)
+        answers: list[Answer] = []
+
+        async def listed() -> None:
+            answers.append(await asking.ask("GET", "/v0/topics"))
+
+        nursery.start_soon(listed)
+        await until(lambda: there.gateway.flight.count == 1)
+        await there.start_shard(1, echo, incarnation=2)
+    assert answers[0].status == 200
