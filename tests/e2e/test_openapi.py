@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from gateway.contract.operations import OPERATIONS, Operation
+from gateway.contract.operation import Operation
+from gateway.contract.operations import OPERATIONS
 from gateway.contract.routes import Routes
 from tests.e2e.test_http_api import raw
 from tests.support.service import Service
