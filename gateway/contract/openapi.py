@@ -88,10 +88,6 @@ _ANY_REQUEST = {
     ErrorCode.INTERNAL,
 }
 _BODY = {ErrorCode.PAYLOAD_TOO_LARGE, ErrorCode.UNSUPPORTED_MEDIA_TYPE}
-_EVENTS = {
-    "watch_stream": "`record`, `tombstone`, `caught-up`, `topic-deleted`, `error`; each id says where the topics are",
-    "work": "`job` and `error`",
-}
 _UPGRADED = "The connection speaks the WebSocket protocol from here on, with JSON in text messages"
 _TAGS = {
     "topics": ("Topics and their records", ("topics",)),
@@ -162,7 +158,7 @@ def _success(operation: Operation) -> Schema:
     if operation.upgrades:
         return {"101": {"description": _UPGRADED}}
     if operation.streams:
-        text = f"Events, until either side ends the stream: {_EVENTS[operation.name]}"
+        text = f"Events, until either side ends the stream: {operation.events}"
         return {"200": {"description": text, "content": {"text/event-stream": {}}}}
     content: Schema = {"application/json": {"schema": {"type": "object", "additionalProperties": True}}}
     if operation.answer is not None:

@@ -58,8 +58,9 @@ class Operation:
     answers. `timed` responses carry `performance`. `always` operations are served while shards are down and while the
     service drains.
 
-    `request` and `answer` are the Structs of the bodies, and `errors` the codes of this operation beside those that
-    its other fields imply: the OpenAPI document has them. An operation that `creates` answers 201 when it did.
+    `request` and `answer` are the Structs of the bodies, `errors` the codes of this operation beside those that its
+    other fields imply, and `events` the text that the OpenAPI document has of its stream. An operation that `creates`
+    answers 201 when it did.
 
     `scope` is the set of scopes that a key needs. None needs no key, except that a `probe` needs any key when the
     service is configured so. `grows` operations may create topics or add bytes. `streams` operations hold a slot of
@@ -89,6 +90,7 @@ class Operation:
     probe: bool = False
     grows: bool = False
     streams: bool = False
+    events: str = ""
     upgrades: bool = False
     records: bool = False
     repeatable: bool = False

@@ -2,7 +2,7 @@
 
 It drives routing and 405, the scopes that a key needs, the 415 and body rules, query parsing, metrics labels and the
 OpenAPI document's list of operations. The gateway needs no other code for an operation of a single shard. An operation
-that asks several shards, or none, also needs a handler in `gateway.api.local`. CONTRIBUTING.md has all steps.
+that asks several shards, or none, also needs a handler in a module of `gateway.api`. CONTRIBUTING.md has all steps.
 """
 
 from __future__ import annotations
@@ -236,6 +236,7 @@ OPERATIONS: tuple[Operation, ...] = (
             _TICKET,
         ),
         streams=True,
+        events="`job` and `error`",
         errors=(ErrorCode.TOPIC_NOT_FOUND, ErrorCode.NOT_ACCEPTABLE, ErrorCode.NOT_A_QUEUE),
     ),
     Operation(
@@ -259,6 +260,7 @@ OPERATIONS: tuple[Operation, ...] = (
         query=(_TICKET,),
         headers=(Header("Last-Event-ID", "the id of the last event that the client got; the stream goes on after it"),),
         streams=True,
+        events="`record`, `tombstone`, `caught-up`, `topic-deleted`, `error`; each id says where the topics are",
         errors=(ErrorCode.NOT_FOUND, ErrorCode.NOT_ACCEPTABLE),
     ),
     Operation(
